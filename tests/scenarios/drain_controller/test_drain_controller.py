@@ -47,7 +47,7 @@ def running(grid: VirtualGrid, jobs: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["multicore-drain.conf", "fallow.conf"])
-async def test_multicore_jobs_get_cores_without_evictions_while_single_core_jobs_wait(
+async def test_multicore_jobs_get_cores_before_waiting_single_core_jobs(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink, policy: str
 ) -> None:
     single_core = busy_nodes(grid, policies, policy)

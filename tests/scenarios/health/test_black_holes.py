@@ -106,7 +106,7 @@ def test_black_hole_node_is_throttled_while_other_jobs_still_run(farm: Farm) -> 
 
 def test_black_hole_fails_few_jobs_in_an_hour(farm: Farm) -> None:
     run_long_job(farm, farm.pilot(GOOD, "fine"))
-    assert farm.fail_jobs(farm.pilot(GOOD, "hole"), 3600) <= 16
+    assert 0 < farm.fail_jobs(farm.pilot(GOOD, "hole"), 3600) <= 16
 
 
 def test_other_nodes_of_the_queue_still_get_jobs(farm: Farm) -> None:
@@ -140,7 +140,7 @@ def test_successful_probes_in_a_row_close_the_circuit_breaker(farm: Farm) -> Non
     assert farm.states() == {}
 
 
-def test_probe_that_outlasts_fast_failures_counts_as_success_before_its_end(farm: Farm) -> None:
+def test_long_probe_counts_as_success_before_its_end(farm: Farm) -> None:
     run_long_job(farm, farm.pilot(GOOD, "fine"))
     hole = farm.pilot(GOOD, "hole")
     farm.fail_jobs(hole, 60)

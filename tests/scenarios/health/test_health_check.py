@@ -52,7 +52,7 @@ async def test_many_failures_are_reviewed_after_the_shortest_interval(grid: Grid
     assert [str(location) for location in grid.state.throttles] == ["CERN/hole"]
 
 
-async def test_failures_reported_to_another_server_are_reviewed_at_the_longest_interval(grid: Grid) -> None:
+async def test_failures_at_another_server_are_reviewed_at_the_longest_interval(grid: Grid) -> None:
     other = grid.restarted()
     task = HealthTask(Transactions(grid.database, other.state), lambda: 0)
     await task.run_once()

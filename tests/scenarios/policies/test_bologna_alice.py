@@ -67,7 +67,7 @@ def test_r12a_other_long_jobs_never_start_on_alice_servers(
     assert grid.states(long) == ["WAITING"]
 
 
-def test_r12b_short_jobs_start_while_fewer_than_two_other_slots_are_claimed(
+def test_r12b_short_jobs_start_while_one_other_slot_is_claimed(
     grid: VirtualGrid, bologna: Bologna, alice_server: VirtualNode
 ) -> None:
     bologna.job(ALICE, 3000)

@@ -100,7 +100,7 @@ def test_e1_removal_rule_of_the_published_text_removes_new_jobs(grid: VirtualGri
     assert grid.states(as_written, as_meant) == ["REMOVED", "WAITING"]
 
 
-def test_e2_only_the_shipped_template_removes_a_job_at_exactly_an_hour(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_e2_only_the_shipped_template_removes_at_exactly_an_hour(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server(added=SLOW_POLLING, rules=SLOW_UPDATES)
     shipped = bologna.by_template("bologna-short", 4000)
     published = bologna.job(SHORT, 4000, policy=JobPolicy(periodic_remove=REMOVAL_IN_SCRIPT))
@@ -159,7 +159,7 @@ def test_r9b_batch_job_is_never_preempted_by_user_priority(grid: VirtualGrid, bo
 
 
 @pytest.mark.parametrize(("starts_after_s", "is_better"), [(2200, True), (1900, False)])
-def test_r9c_other_job_is_preempted_by_a_much_better_user_after_two_hours(
+def test_r9c_much_better_user_preempts_an_other_job_after_two_hours(
     grid: VirtualGrid, bologna: Bologna, starts_after_s: float, is_better: bool
 ) -> None:
     # With a half-life of an hour, use that starts after 2200 s is at least a sixth less; after 1900 s it is not.
@@ -178,7 +178,7 @@ def test_r9c_other_job_is_preempted_by_a_much_better_user_after_two_hours(
 
 
 @pytest.mark.parametrize("worklife", ["-1", "1200"])
-def test_e13_two_hours_count_over_the_claim_only_in_the_published_text(
+def test_e13_only_the_published_text_counts_two_hours_over_the_claim(
     grid: VirtualGrid, bologna: Bologna, worklife: str
 ) -> None:
     is_one_claim = worklife == "-1"

@@ -49,7 +49,7 @@ def test_whole_machine_2_whole_job_without_requirements_uses_slot_9_only(grid: V
     assert [grid.place(first), grid.place(second)] == ["node1/slot9", ""]
 
 
-def test_whole_machine_3_idle_slots_enter_owner_state_and_jobs_continue(grid: VirtualGrid, node: VirtualNode) -> None:
+def test_whole_machine_3_idle_slots_become_owner_and_jobs_continue(grid: VirtualGrid, node: VirtualNode) -> None:
     running = [a_single(grid, run_s) for run_s in (100, 200)]
     a_whole(grid)
     late = a_single(grid)

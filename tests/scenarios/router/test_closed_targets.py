@@ -67,7 +67,7 @@ def make_target_reject(scene: RouterScene, route: str, answer: RoutedJobAnswer |
     return target
 
 
-async def test_route_with_unopenable_target_gets_no_job_and_states_the_reason(tmp_path: Path) -> None:
+async def test_route_whose_target_cannot_be_opened_gets_no_job(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B", requirements="TARGET.OnlyB"))
     close_target(scene, "A")
     jobs = scene.link.submit(3, WantJobRouter=True)
@@ -110,7 +110,7 @@ async def test_single_cycle_waits_until_its_targets_are_open(tmp_path: Path) -> 
     assert scene.spread() == {"A": 3}
 
 
-async def test_jobs_of_a_target_that_fails_to_open_are_requeued_at_once(tmp_path: Path) -> None:
+async def test_failure_to_open_a_target_requeues_its_jobs_at_once(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
     await scene.rounds()
     close_target(scene, "A")

@@ -58,7 +58,7 @@ async def test_original_job_follows_the_state_of_its_routed_job(scene: RouterSce
     assert scene.place().forgotten == [f"pilotage-{job}-1"]
 
 
-async def test_job_removed_at_its_target_is_requeued_and_follows_the_new_table(
+async def test_job_removed_at_its_target_is_routed_by_the_new_table(
     scene: RouterScene,
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
@@ -254,7 +254,7 @@ async def test_targets_are_cleaned_up_concurrently(tmp_path: Path) -> None:
     assert [len(scene.place(route).forgotten) for route in "AB"] == [2, 2]
 
 
-async def test_jobs_not_yet_submitted_to_a_failing_target_are_requeued_at_once(tmp_path: Path) -> None:
+async def test_target_failure_requeues_unsubmitted_jobs_at_once(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=200, MaxIdleJobs=-1))
     target = FailsAfterOneCall(tmp_path, lambda _: RoutedJobStatus(RoutedJobState.IDLE))
     scene.places.places[str(target_of("A"))] = target

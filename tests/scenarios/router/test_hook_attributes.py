@@ -36,9 +36,7 @@ async def test_attributes_are_reported_whole_and_only_when_they_change(tmp_path:
     scene, (job,) = await running(tmp_path, 'Progress = 70\nStage = "in"\n')
     reports = scene.link.calls.count("report")
     await scene.rounds(3)
-    assert scene.link.calls.count("report") - reports == 3, (
-        "each cycle asks which jobs are unwanted, and reports nothing"
-    )
+    assert scene.link.calls.count("report") - reports == 3, "one call per cycle, for unwanted jobs"
     set_output(tmp_path, "Progress = 80\n")
     await scene.rounds(2)
     set_output(tmp_path, "")

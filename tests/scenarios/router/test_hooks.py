@@ -20,7 +20,7 @@ def hooked(tmp_path: Path) -> Callable[..., RouterScene]:
     return partial(hooked_scene, tmp_path)
 
 
-async def test_translate_reads_route_and_job_and_prints_the_ad_to_transform(
+async def test_translate_hook_reads_route_and_job_and_prints_an_ad(
     tmp_path: Path, hooked: Callable[..., RouterScene]
 ) -> None:
     scene = hooked(

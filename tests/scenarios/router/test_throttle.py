@@ -63,7 +63,7 @@ async def test_throttle_survives_a_change_of_the_table(tmp_path: Path) -> None:
     await fail_all(scene, 1)
     scene.put_table(a_route("B", "false"), a_route(MaxJobs=200, MaxIdleJobs=-1, FailureRateThreshold=0.01))
     (second,) = await fail_all(scene, 1)
-    assert second <= 7
+    assert 0 < second <= 7
     assert scene.link.told[-1].routes[1].throttled
 
 
@@ -77,7 +77,7 @@ async def test_throttle_survives_restarts(tmp_path: Path, is_other_host: bool) -
         await scene.rounds(2, every_s=20)
         scene.place().move(RoutedJobState.GONE, reason="the node failed")
     (failed,) = await fail_all(scene, 1)
-    assert failed <= 7
+    assert 0 < failed <= 7
     assert sum(scene.place().made.values()) < 100 + 7 * 3
 
 
@@ -91,7 +91,7 @@ async def test_new_leader_uses_the_failure_rates_of_the_other_router(tmp_path: P
     scene.router = first
     first.leadership_gained()
     (failed,) = await fail_all(scene, 1)
-    assert failed <= 7
+    assert 0 < failed <= 7
 
 
 @pytest.mark.parametrize(
