@@ -1,4 +1,4 @@
-"""What a pilot takes for its own, whoever started it."""
+"""The share of a node that a pilot uses, from the batch system, cgroups, the queue and the operator."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def share(
     return Probe(ProbeContext(environment or {}, scratch, folder), queue, operator).share(1_000_000.0, 5000.0)
 
 
-def test_the_smallest_of_all_who_have_a_say_is_the_share(tmp_path: Path) -> None:
+def test_share_is_the_smallest_stated_limit(tmp_path: Path) -> None:
     found = share(a_node(tmp_path), {"SLURM_CPUS_ON_NODE": "1", "SLURM_MEM_PER_NODE": "3000"}, Stated(8, 2500))
     assert (found.amounts.cpus, found.amounts.memory_mib) == (1, 2500)
     assert any("SLURM_CPUS_ON_NODE" in source for source in found.sources)
 
 
-def test_without_a_word_of_memory_a_pilot_takes_its_cores_part_of_the_machines(tmp_path: Path) -> None:
+def test_unstated_memory_is_proportional_to_cores(tmp_path: Path) -> None:
     found = share(a_node(tmp_path), {}, Stated(1))
     assert found.amounts.memory_mib == 64_000 // (os.cpu_count() or 1)
 
 
-def test_the_operators_word_wins_over_all_that_is_found(tmp_path: Path) -> None:
+def test_operator_settings_override_detected_limits(tmp_path: Path) -> None:
     found = share(a_node(tmp_path), {"NCPUS": "1"}, Stated(1, 10, 10), Stated(16, 99_000, 77, 2))
     assert (found.amounts.cpus, found.amounts.memory_mib, found.amounts.disk_mib, found.amounts.gpus) == (
         16,
@@ -51,7 +51,7 @@ def test_the_operators_word_wins_over_all_that_is_found(tmp_path: Path) -> None:
     )
 
 
-def test_control_groups_limit_the_share_also_from_above(tmp_path: Path) -> None:
+def test_limits_of_parent_cgroups_apply(tmp_path: Path) -> None:
     node = a_node(tmp_path)
     (node / "proc/self/cgroup").write_text("0::/batch/job_7/step\n")
     (node / "proc/self/mountinfo").write_text("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
@@ -64,7 +64,7 @@ def test_control_groups_limit_the_share_also_from_above(tmp_path: Path) -> None:
     assert (found.amounts.cpus, found.amounts.memory_mib) == (1, 1500)
 
 
-def test_control_groups_of_version_1_are_found_by_their_controllers() -> None:
+def test_cgroup_v1_folders_are_found_by_controller() -> None:
     mount_info = (
         "31 24 0:27 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n"
         "32 24 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -97,13 +97,13 @@ def test_control_groups_of_version_1_are_found_by_their_controllers() -> None:
         ({}, []),
     ],
 )
-def test_batch_systems_state_cores_each_in_its_way(environment: dict[str, str], cores: list[int]) -> None:
-    assert [said.figure for said in resources.cpus(environment)] == cores
+def test_reads_cores_from_batch_system_environment(environment: dict[str, str], cores: list[int]) -> None:
+    assert [limit.figure for limit in resources.cpus(environment)] == cores
 
 
-def test_memory_a_core_counts_for_all_of_them() -> None:
-    assert [said.figure for said in resources.memory_mib({"SLURM_MEM_PER_CPU": "2000"}, 4)] == [8000]
-    assert [said.figure for said in resources.memory_mib({"PBS_RESOURCE_MEM": "4gb"}, 4)] == [4096]
+def test_memory_per_core_is_multiplied_by_cores() -> None:
+    assert [limit.figure for limit in resources.memory_mib({"SLURM_MEM_PER_CPU": "2000"}, 4)] == [8000]
+    assert [limit.figure for limit in resources.memory_mib({"PBS_RESOURCE_MEM": "4gb"}, 4)] == [4096]
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_memory_a_core_counts_for_all_of_them() -> None:
         ({"PBS_RESOURCE_WALLTIME": "1:00:00:00"}, 86400),
     ],
 )
-def test_the_end_of_the_batch_slot_is_read(environment: dict[str, str], left: float) -> None:
-    assert [said.figure for said in resources.wall_end(environment, 1_000_000.0)] == [left]
+def test_reads_end_of_batch_slot_from_environment(environment: dict[str, str], left: float) -> None:
+    assert [limit.figure for limit in resources.wall_end(environment, 1_000_000.0)] == [left]
 
 
-def test_the_earliest_end_counts(tmp_path: Path) -> None:
+def test_earliest_stated_end_applies(tmp_path: Path) -> None:
     found = share(a_node(tmp_path), {"PBS_WALLTIME": "7200"}, Stated(wall_time_s=600))
     assert found.ends_boot_s == 5600
 
 
-def test_gpus_are_taken_only_where_somebody_gives_them(tmp_path: Path) -> None:
+def test_gpus_are_used_only_when_assigned(tmp_path: Path) -> None:
     node = a_node(tmp_path)
     for number in range(4):
         (node / f"dev/nvidia{number}").touch()
@@ -136,7 +136,7 @@ def test_gpus_are_taken_only_where_somebody_gives_them(tmp_path: Path) -> None:
     assert share(node, {"CUDA_VISIBLE_DEVICES": "-1"}, Stated(gpus=2)).gpu_ids == ()
 
 
-def test_the_machine_ad_of_an_htcondor_slot_limits_the_share(tmp_path: Path) -> None:
+def test_machine_ad_of_htcondor_slot_limits_share(tmp_path: Path) -> None:
     ad = tmp_path / "machine.ad"
     ad.write_text('Cpus = 1\nMemory = 1800\nDisk = 2048000\nName = "slot1_3@wn"\nRank = 0.0\n')
     found = share(a_node(tmp_path), {"_CONDOR_MACHINE_AD": str(ad)}, Stated(8, 8000))

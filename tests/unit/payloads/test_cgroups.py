@@ -1,4 +1,4 @@
-"""What is written into control groups of both versions, on folders that stand for them."""
+"""Cgroups v1 and v2 of payloads, on plain folders: limits, freezing, usage and removal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def a_group(folder: Path, version: int, **contents: str) -> Cgroup:
     return Cgroup(version, dict.fromkeys(names, folder))
 
 
-def test_limits_of_version_2(tmp_path: Path) -> None:
+def test_writes_limits_of_cgroup_v2(tmp_path: Path) -> None:
     files = {"memory__max": "", "memory__swap__max": "", "cpu__weight": "", "cpu__max": ""}
     a_group(tmp_path, 2, **files).limit(PayloadLimits(Amounts(2, 100), cpus_hard=True))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
@@ -28,7 +28,7 @@ def test_limits_of_version_2(tmp_path: Path) -> None:
     }
 
 
-def test_limits_of_version_1_without_a_word_of_memory(tmp_path: Path) -> None:
+def test_writes_limits_of_cgroup_v1_without_memory(tmp_path: Path) -> None:
     files = {"memory__limit_in_bytes": "", "cpu__shares": "", "cpu__cfs_quota_us": ""}
     a_group(tmp_path, 1, **files).limit(PayloadLimits(Amounts(3)))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
@@ -39,27 +39,27 @@ def test_limits_of_version_1_without_a_word_of_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("nice", "weight", "shares"), [(0, "200", "2048"), (5, "66", "671"), (19, "3", "30")])
-def test_a_nice_payload_gets_less_where_cores_are_scarce(tmp_path: Path, nice: int, weight: str, shares: str) -> None:
+def test_nice_value_lowers_cpu_weight(tmp_path: Path, nice: int, weight: str, shares: str) -> None:
     for version, file in ((1, "cpu__shares"), (2, "cpu__weight")):
         a_group(tmp_path, version, **{file: ""}).limit(PayloadLimits(Amounts(2), nice))
     assert (tmp_path / "cpu.weight").read_text() == weight
     assert (tmp_path / "cpu.shares").read_text() == shares
 
 
-def test_groups_of_both_versions_are_frozen_and_thawed(tmp_path: Path) -> None:
-    two = a_group(tmp_path, 2, cgroup__freeze="0")
-    assert two.freeze()
+def test_freezes_and_thaws_cgroups_of_both_versions(tmp_path: Path) -> None:
+    v2 = a_group(tmp_path, 2, cgroup__freeze="0")
+    assert v2.freeze()
     assert (tmp_path / "cgroup.freeze").read_text() == "1"
-    two.thaw()
+    v2.thaw()
     assert (tmp_path / "cgroup.freeze").read_text() == "0"
-    one = a_group(tmp_path, 1, freezer__state="THAWED")
-    assert one.freeze()
+    v1 = a_group(tmp_path, 1, freezer__state="THAWED")
+    assert v1.freeze()
     assert (tmp_path / "freezer.state").read_text() == "FROZEN"
-    one.kill()
+    v1.kill()
     assert (tmp_path / "freezer.state").read_text() == "THAWED"
 
 
-def test_a_hierarchy_that_may_not_be_used_for_freezing_is_left_out(tmp_path: Path) -> None:
+def test_unusable_freezer_hierarchy_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "memory").mkdir()
     parents = {"memory": tmp_path / "memory", "freezer": tmp_path / "absent"}
     maker = CgroupMaker(Hierarchies(1, parents), "pilot-1")
@@ -69,7 +69,7 @@ def test_a_hierarchy_that_may_not_be_used_for_freezing_is_left_out(tmp_path: Pat
     assert not group.freeze()
 
 
-def test_usage_of_version_2(tmp_path: Path) -> None:
+def test_reads_usage_of_cgroup_v2(tmp_path: Path) -> None:
     group = a_group(
         tmp_path,
         2,
@@ -80,7 +80,7 @@ def test_usage_of_version_2(tmp_path: Path) -> None:
     assert (group.peak_memory_mib(), group.cpu_s(), group.was_out_of_memory()) == (30, 2.5, True)
 
 
-def test_usage_of_version_1(tmp_path: Path) -> None:
+def test_reads_usage_of_cgroup_v1(tmp_path: Path) -> None:
     group = a_group(
         tmp_path,
         1,
@@ -91,7 +91,7 @@ def test_usage_of_version_1(tmp_path: Path) -> None:
     assert (group.peak_memory_mib(), group.cpu_s(), group.was_out_of_memory()) == (2, 1.5, False)
 
 
-def test_what_a_kernel_does_not_have_is_left_out(tmp_path: Path) -> None:
+def test_missing_cgroup_files_are_tolerated(tmp_path: Path) -> None:
     group = Cgroup(2, {"memory": tmp_path / "absent", "cpu": tmp_path / "absent"})
     group.limit(PayloadLimits(Amounts(1, 10), cpus_hard=True))
     group.add(1)
@@ -103,7 +103,7 @@ def test_what_a_kernel_does_not_have_is_left_out(tmp_path: Path) -> None:
     assert group.remove()
 
 
-def test_the_pilot_leaves_its_own_group_of_version_2_so_that_it_can_be_divided(tmp_path: Path) -> None:
+def test_pilot_moves_to_subgroup_to_enable_v2_controllers(tmp_path: Path) -> None:
     own = tmp_path / "slot"
     own.mkdir()
     maker = CgroupMaker(Hierarchies(2, {"memory": own, "cpu": own}), "pilot-1")

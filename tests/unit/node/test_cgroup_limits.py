@@ -1,4 +1,4 @@
-"""The share of a machine that control groups leave, read from folders that stand for /proc and /sys."""
+"""Cores and memory that cgroups allow this process, read from a fake /proc and /sys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROUPS = "sys/fs/cgroup"
 
 
 def a_root(folder: Path, membership: str, **files: str) -> Path:
-    """Return a root with this process's membership, and files whose names have "/" for "__" and "." for "_dot_"."""
+    """Return a root with this process's cgroup membership; in names of files, `__` is "/" and `_dot_` is "."."""
     for name, text in {"proc__self__cgroup": membership, **files}.items():
         path = folder / name.replace("__", "/").replace("_dot_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -21,14 +21,14 @@ def a_root(folder: Path, membership: str, **files: str) -> Path:
     return folder
 
 
-def test_a_container_of_version_2(tmp_path: Path) -> None:
+def test_reads_limits_of_cgroup_v2_container(tmp_path: Path) -> None:
     root = a_root(
         tmp_path, "0::/\n", sys__fs__cgroup__cpu_dot_max="150000 100000\n", sys__fs__cgroup__memory_dot_max="1048576\n"
     )
     assert (ControlGroups(root).cores(), ControlGroups(root).memory_bytes()) == (1.5, 1048576)
 
 
-def test_the_smallest_limit_on_the_way_up_counts(tmp_path: Path) -> None:
+def test_smallest_limit_of_all_parents_applies(tmp_path: Path) -> None:
     root = a_root(
         tmp_path,
         "0::/user/job\n",
@@ -42,7 +42,7 @@ def test_the_smallest_limit_on_the_way_up_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
 @pytest.mark.parametrize("group", ["/", "/docker/0123abc"])
-def test_a_container_of_version_1_that_shows_the_path_of_its_host(tmp_path: Path, mount: str, group: str) -> None:
+def test_reads_limits_of_cgroup_v1_container_with_host_path(tmp_path: Path, mount: str, group: str) -> None:
     root = a_root(tmp_path, f"4:cpu,cpuacct:{group}\n3:memory:{group}\n0::{group}\n")
     for folder, name, text in (
         (mount, "cpu.cfs_quota_us", "250000"),
@@ -54,7 +54,7 @@ def test_a_container_of_version_1_that_shows_the_path_of_its_host(tmp_path: Path
     assert (ControlGroups(root).cores(), ControlGroups(root).memory_bytes()) == (2.5, 2097152)
 
 
-def test_where_nothing_is_limited_nobody_limits(tmp_path: Path) -> None:
+def test_no_limit_is_none(tmp_path: Path) -> None:
     unlimited = a_root(
         tmp_path / "v1",
         "4:cpu:/\n3:memory:/\n",
@@ -66,7 +66,7 @@ def test_where_nothing_is_limited_nobody_limits(tmp_path: Path) -> None:
         assert (ControlGroups(root).cores(), ControlGroups(root).memory_bytes()) == (None, None)
 
 
-def test_a_machine_is_as_large_as_its_quota_and_has_at_least_one_core(tmp_path: Path) -> None:
+def test_machine_size_is_quota_with_at_least_one_core(tmp_path: Path) -> None:
     def cpus(quota: str) -> int:
         root = a_root(tmp_path, "0::/", sys__fs__cgroup__cpu_dot_max=quota, sys__fs__cgroup__memory_dot_max="3145728")
         machine = this_machine(tmp_path, ControlGroups(root))
