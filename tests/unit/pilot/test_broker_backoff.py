@@ -1,8 +1,7 @@
-"""A pilot that hears of jobs through a broker: when it asks, when it rests, and what a break changes."""
+"""A pilot with a broker: its back-off between requests, announcements of jobs, contact requests, disconnects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,19 +10,19 @@ from pilotage.values.attempts import AttemptKey
 from pilotage.values.offers import VacateOrder
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.events import BrokerChanged, ContactRequested, JobsAnnounced
-from pilotage_pilot.core.instructions import ReadPools, RecallRequest, RequestJobs
+from pilotage_pilot.core.instructions import ReadPools, RecallRequest, RequestJobs, SendHeartbeat
 from pilotage_pilot.core.lifetime import Phase
 from pilotage_pilot.core.rules import PilotRules
 from pilotage_pilot.policy.loading import load_policy
 from support.mosquitto import HOUR_S, SELDOM, a_listener, a_resting_pilot, ask_in_vain
-from support.pilot_bench import ONE, PilotBench, a_job, slots_under, with_ad
+from support.pilot_bench import ONE, PilotBench, a_job, slots_under, transient, with_ad
 
 
-def test_a_request_of_a_pilot_that_hears_a_broker_does_not_wait() -> None:
+def test_request_with_broker_is_no_long_poll() -> None:
     assert a_listener().one(RequestJobs).wait_s == 0
 
 
-def test_a_pilot_rests_after_an_answer_without_jobs_and_asks_now_and_then() -> None:
+def test_backs_off_after_answer_without_jobs() -> None:
     bench = a_resting_pilot(PilotRules(idle_ask_s=60))
     bench.pass_time(58)
     assert bench.take(RequestJobs) == []
@@ -31,7 +30,7 @@ def test_a_pilot_rests_after_an_answer_without_jobs_and_asks_now_and_then() -> N
     assert bench.one(RequestJobs).wait_s == 0
 
 
-def test_pilots_that_came_in_vain_together_do_not_come_together_again() -> None:
+def test_back_off_has_jitter() -> None:
     bench = a_listener(PilotRules(idle_ask_s=60), jitter=0.0)
     ask_in_vain(bench)
     bench.pass_time(28)
@@ -40,14 +39,14 @@ def test_pilots_that_came_in_vain_together_do_not_come_together_again() -> None:
     assert bench.take(RequestJobs)
 
 
-def test_a_resting_pilot_asks_at_once_when_jobs_are_announced() -> None:
+def test_announcement_of_jobs_ends_back_off() -> None:
     bench = a_resting_pilot()
     bench.pass_time(100)
     bench.feed(JobsAnnounced())
     assert bench.one(RequestJobs).wait_s == 0
 
 
-def test_an_announcement_during_a_request_is_followed_by_another_request() -> None:
+def test_announcement_during_request_causes_another_request() -> None:
     bench = a_listener()
     call = bench.one(RequestJobs)
     bench.pass_time(5)
@@ -55,26 +54,26 @@ def test_an_announcement_during_a_request_is_followed_by_another_request() -> No
     assert bench.take(RequestJobs) == []
     bench.feed(ev.JobsGranted(call.request_id))
     ask_in_vain(bench)
-    assert bench.take(RequestJobs) == [], "one announcement is one more request"
+    assert bench.take(RequestJobs) == [], "one announcement causes one more request"
 
 
-def test_announcements_do_not_make_a_pilot_ask_in_vain_more_than_once_a_second() -> None:
+def test_announcements_cause_at_most_one_request_a_second() -> None:
     bench = a_listener()
     for _ in range(50):
         bench.feed(JobsAnnounced())
         for call in bench.take(RequestJobs):
             bench.feed(ev.JobsGranted(call.request_id))
         bench.pass_time(0.1)
-    assert len({said.request_id for said in bench.said if isinstance(said, RequestJobs)}) <= 6
+    assert len({call.request_id for call in bench.said if isinstance(call, RequestJobs)}) <= 6
 
 
-def test_a_pilot_asks_on_while_it_gets_jobs() -> None:
+def test_no_back_off_after_granted_job() -> None:
     bench = a_listener()
     bench.run(ONE)
     assert bench.one(RequestJobs).slots[0].free.cpus == 1
 
 
-def test_a_resting_pilot_asks_when_something_becomes_free() -> None:
+def test_freed_slot_ends_back_off() -> None:
     bench = a_listener()
     bench.run(ONE)
     ask_in_vain(bench)
@@ -88,18 +87,18 @@ def test_a_resting_pilot_asks_when_something_becomes_free() -> None:
 
 
 def last(bench: PilotBench) -> RequestJobs:
-    return [said for said in bench.said if isinstance(said, RequestJobs)][-1]
+    return [call for call in bench.said if isinstance(call, RequestJobs)][-1]
 
 
-def test_what_becomes_free_during_a_request_is_asked_for_after_it() -> None:
+def test_slot_freed_during_request_is_offered_next() -> None:
     bench = a_listener()
     bench.run(ONE)
     call = bench.one(RequestJobs)
     bench.feed(ev.PayloadExited(ONE.key, 0, None))
     bench.feed(ev.OutputStored(ONE.key))
     bench.feed(ev.JobsGranted(call.request_id))
-    for each in bench.take(RequestJobs):
-        bench.feed(ev.JobsGranted(each.request_id))
+    for next_call in bench.take(RequestJobs):
+        bench.feed(ev.JobsGranted(next_call.request_id))
     bench.pass_time(2)
     assert max(offer.free.cpus for offer in last(bench).slots) == 2
 
@@ -121,7 +120,7 @@ def a_node(policy: Path) -> PilotBench:
     return bench
 
 
-def test_a_resting_pilot_asks_when_operators_have_set_an_attribute(policy: Path) -> None:
+def test_changed_node_attribute_ends_back_off(policy: Path) -> None:
     bench = a_node(policy)
     ask_in_vain(bench)
     bench.pass_time(40)
@@ -135,7 +134,7 @@ def test_a_resting_pilot_asks_when_operators_have_set_an_attribute(policy: Path)
     assert "Fast" in "".join(part.text for part in bench.one(RequestJobs).ad_parts) + str(last(bench).slots)
 
 
-def test_a_resting_pilot_asks_when_its_policy_is_another(policy: Path) -> None:
+def test_reloaded_policy_ends_back_off(policy: Path) -> None:
     bench = a_node(policy)
     ask_in_vain(bench)
     policy.write_text(policy.read_text() + "START = TARGET.Ok\n")
@@ -144,13 +143,13 @@ def test_a_resting_pilot_asks_when_its_policy_is_another(policy: Path) -> None:
     assert bench.take(RequestJobs)
 
 
-def test_whether_a_slot_is_still_wanted_for_a_better_job_is_asked_though_the_pilot_rests(policy: Path) -> None:
+def test_vacate_order_is_rechecked_during_back_off(policy: Path) -> None:
     bench = a_node(policy)
     bench.run(*(with_ad(a_job(number, slot=f"slot{number}", lease_s=1e6)) for number in (1, 2)))
     bench.pass_time(2)
-    wanted = VacateOrder("slot1", "bob's job is better")
+    vacate = VacateOrder("slot1", "bob's job is better")
     first, *_ = bench.take(RequestJobs)
-    bench.feed(ev.JobsGranted(first.request_id, vacate=(wanted,)))
+    bench.feed(ev.JobsGranted(first.request_id, vacate=(vacate,)))
     for _ in range(3):
         bench.pass_time(1)
         for call in bench.take(RequestJobs):
@@ -165,14 +164,14 @@ def test_whether_a_slot_is_still_wanted_for_a_better_job_is_asked_though_the_pil
 # The connection ------------------------------------------------------------------------------------------------------
 
 
-def test_a_pilot_waits_at_the_server_as_soon_as_the_broker_is_gone() -> None:
+def test_disconnect_starts_long_poll() -> None:
     bench = a_resting_pilot()
     bench.pass_time(7)
     bench.feed(BrokerChanged(connected=False))
     assert bench.one(RequestJobs).wait_s == SELDOM.wait_s
 
 
-def test_a_request_that_waits_when_the_broker_comes_goes_on_waiting_and_is_no_reason_to_rest() -> None:
+def test_long_poll_outlives_connect_and_causes_no_back_off() -> None:
     bench = PilotBench(rules=SELDOM)
     call = bench.one(RequestJobs)
     bench.pass_time(3)
@@ -180,25 +179,25 @@ def test_a_request_that_waits_when_the_broker_comes_goes_on_waiting_and_is_no_re
     assert bench.take(RecallRequest) == []
     bench.pass_time(17)
     bench.feed(ev.JobsGranted(call.request_id))
-    assert bench.one(RequestJobs).wait_s == 0, "what was announced before it was heard is asked for"
+    assert bench.one(RequestJobs).wait_s == 0, "jobs may have been announced before the connection"
     bench.feed(ev.JobsGranted(last(bench).request_id))
     bench.pass_time(60)
     assert bench.take(RequestJobs) == []
 
 
-def test_a_connection_that_breaks_and_comes_back_makes_a_pilot_ask_once() -> None:
+def test_reconnect_causes_one_request() -> None:
     bench = a_resting_pilot()
     bench.feed(BrokerChanged(connected=False))
-    waits = bench.one(RequestJobs)
+    waiting = bench.one(RequestJobs)
     bench.feed(BrokerChanged(connected=True))
     bench.pass_time(20)
-    bench.feed(ev.JobsGranted(waits.request_id))
+    bench.feed(ev.JobsGranted(waiting.request_id))
     ask_in_vain(bench)
     bench.pass_time(60)
     assert bench.take(RequestJobs) == []
 
 
-def test_a_pilot_without_a_broker_never_rests() -> None:
+def test_no_back_off_without_broker() -> None:
     bench = PilotBench(rules=SELDOM)
     for _ in range(5):
         call = bench.one(RequestJobs)
@@ -207,32 +206,37 @@ def test_a_pilot_without_a_broker_never_rests() -> None:
         bench.feed(ev.JobsGranted(call.request_id))
 
 
-# Patience ------------------------------------------------------------------------------------------------------------
+# Idle timeout --------------------------------------------------------------------------------------------------------
 
 
-def test_a_pilot_that_runs_what_there_is_ends_after_one_vain_request() -> None:
+def test_zero_idle_timeout_ends_after_one_empty_answer() -> None:
     bench = a_listener(PilotRules(max_idle_s=0))
     bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
     assert bench.machine.phase is not Phase.OPEN
 
 
-@pytest.mark.parametrize("ends", [lambda bench: bench.take(RequestJobs)[-1:], lambda bench: []], ids=["job", "none"])
-def test_a_pilot_asks_once_more_before_it_gives_up_for_want_of_jobs(
-    ends: Callable[[PilotBench], list[RequestJobs]],
-) -> None:
+def at_idle_timeout() -> PilotBench:
+    """Return an idle pilot that sends its last request before it ends."""
     bench = a_listener(PilotRules(max_idle_s=30, idle_ask_s=HOUR_S))
     ask_in_vain(bench)
     bench.pass_time(30)
     assert bench.machine.phase is Phase.OPEN
-    for call in ends(bench):
-        bench.feed(ev.JobsGranted(call.request_id, (a_job(1),)))
-        assert (bench.machine.phase, bench.outcome(ONE)) == (Phase.OPEN, None)
-        return
+    return bench
+
+
+def test_last_request_before_idle_timeout_may_bring_a_job() -> None:
+    bench = at_idle_timeout()
+    bench.grant(ONE)
+    assert (bench.machine.phase, bench.outcome(ONE)) == (Phase.OPEN, None)
+
+
+def test_pilot_ends_when_last_request_brings_no_job() -> None:
+    bench = at_idle_timeout()
     ask_in_vain(bench)
     assert bench.machine.phase is not Phase.OPEN
 
 
-def test_a_pilot_whose_broker_has_gone_ends_when_its_patience_does() -> None:
+def test_idle_timeout_applies_after_disconnect() -> None:
     bench = a_resting_pilot(PilotRules(max_idle_s=30, idle_ask_s=HOUR_S))
     bench.feed(BrokerChanged(connected=False))
     while bench.after_s < 29:
@@ -243,7 +247,7 @@ def test_a_pilot_whose_broker_has_gone_ends_when_its_patience_does() -> None:
     assert bench.machine.phase is not Phase.OPEN
 
 
-def test_pools_that_have_changed_are_read_again_though_the_pilot_rests() -> None:
+def test_changed_pools_are_read_during_back_off() -> None:
     bench = a_listener()
     bench.pass_time(1)
     bench.take(ReadPools)
@@ -254,7 +258,7 @@ def test_pools_that_have_changed_are_read_again_though_the_pilot_rests() -> None
     assert bench.take(RequestJobs) == []
 
 
-def test_jobs_are_placed_as_ever() -> None:
+def test_finished_jobs_leave_claims_to_offer() -> None:
     bench = a_resting_pilot()
     bench.feed(JobsAnnounced())
     bench.run(a_job(1), a_job(2))
@@ -263,3 +267,61 @@ def test_jobs_are_placed_as_ever() -> None:
         bench.feed(ev.OutputStored(AttemptKey(number, 1)))
     claimed = [offer.claim.owner for call in bench.take(RequestJobs) for offer in call.slots if offer.claim]
     assert "alice" in claimed
+
+
+# Contact requests -----------------------------------------------------------------------------------------------------
+
+
+def test_contact_request_causes_heartbeat_and_job_request() -> None:
+    bench = a_resting_pilot()
+    bench.pass_time(15)
+    bench.take(SendHeartbeat)
+    bench.hears = False
+    bench.feed(ContactRequested())
+    assert bench.take(SendHeartbeat)
+    assert bench.take(RequestJobs)
+
+
+def test_contact_request_makes_busy_pilot_renew_leases() -> None:
+    bench = PilotBench(cpus=1)
+    bench.run(ONE)
+    bench.pass_time(3)
+    bench.hears = False
+    bench.take(SendHeartbeat)
+    bench.feed(ContactRequested())
+    assert bench.one(SendHeartbeat).leases == (ONE.key,)
+
+
+def test_contact_request_during_heartbeat_causes_another_heartbeat() -> None:
+    bench = a_resting_pilot()
+    bench.hears = False
+    bench.pass_time(40)
+    bench.take(SendHeartbeat)
+    bench.feed(ContactRequested())
+    assert bench.take(SendHeartbeat) == []
+    bench.answer_beat()
+    assert bench.take(SendHeartbeat)
+
+
+def test_contact_requests_cause_at_most_one_heartbeat_a_second() -> None:
+    bench = a_resting_pilot()
+    before = len(beats(bench))
+    for _ in range(50):
+        bench.feed(ContactRequested())
+        bench.pass_time(0.1)
+    assert 4 <= len(beats(bench)) - before <= 7
+
+
+def beats(bench: PilotBench) -> list[SendHeartbeat]:
+    return [call for call in bench.said if isinstance(call, SendHeartbeat)]
+
+
+def test_contact_requests_do_not_shorten_back_off_of_failures() -> None:
+    bench = a_resting_pilot()
+    bench.hears = False
+    for _ in range(200):
+        bench.feed(ContactRequested())
+        for beat in bench.take(SendHeartbeat):
+            bench.feed(ev.HeartbeatFailed(beat.request_id, transient()))
+        bench.pass_time(0.1)
+    assert len(beats(bench)) < 15

@@ -1,4 +1,4 @@
-"""A slot is kept for its account as long as that has jobs for it, and no longer."""
+"""Claims: a slot is kept for one account over several jobs, until its worklife ends or no job comes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALICE = Account("", "", "alice")
 
 
 def claim_of(bench: PilotBench, name: str) -> Claim:
-    """Return who holds a slot."""
+    """Return the claim on a slot."""
     slot = bench.machine.payloads.slots.book.get(name)
     assert slot is not None
     assert slot.machine.claim is not None
@@ -24,13 +24,13 @@ def claim_of(bench: PilotBench, name: str) -> Claim:
 
 
 def end(bench: PilotBench, job_id: int) -> None:
-    """Let a job end and its files be stored."""
+    """End a job and store its files."""
     job = a_job(job_id)
     bench.exit(job)
     bench.feed(ev.OutputStored(job.key))
 
 
-def test_six_jobs_of_one_user_on_two_cores_need_two_claims() -> None:
+def test_six_jobs_of_one_account_reuse_two_claims() -> None:
     bench = PilotBench(cpus=2)
     bench.run(a_job(1), a_job(2))
     claims = {name: claim_of(bench, name).since for name in ("slot1_1", "slot1_2")}
@@ -48,14 +48,14 @@ def test_six_jobs_of_one_user_on_two_cores_need_two_claims() -> None:
     assert [claim_of(bench, name).activations for name in claims] == [3, 3]
 
 
-def test_a_request_that_carries_a_claim_does_not_wait() -> None:
+def test_request_with_claimed_slot_is_no_long_poll() -> None:
     bench = PilotBench(cpus=1)
     bench.run(a_job(1))
     end(bench, 1)
     assert bench.one(RequestJobs).wait_s == 0
 
 
-def test_a_claim_that_nobody_has_a_job_for_ends_and_all_of_the_node_is_offered_at_once() -> None:
+def test_claim_without_next_job_ends_and_frees_cores() -> None:
     bench = PilotBench(cpus=2)
     bench.run(a_job(1, cpus=2))
     end(bench, 1)
@@ -67,7 +67,7 @@ def test_a_claim_that_nobody_has_a_job_for_ends_and_all_of_the_node_is_offered_a
     assert call.wait_s > 0
 
 
-def test_a_claim_outlives_a_request_that_got_no_answer() -> None:
+def test_claim_outlives_failed_request() -> None:
     bench = PilotBench(cpus=1)
     bench.run(a_job(1))
     end(bench, 1)
@@ -78,7 +78,7 @@ def test_a_claim_outlives_a_request_that_got_no_answer() -> None:
     assert bench.slot("slot1_1").state == "Claimed"
 
 
-def test_a_claim_outlives_an_answer_that_first_tells_what_operators_have_set() -> None:
+def test_claim_outlives_answer_with_node_attributes_only() -> None:
     bench = PilotBench(cpus=1)
     bench.run(a_job(1))
     end(bench, 1)
@@ -88,7 +88,7 @@ def test_a_claim_outlives_an_answer_that_first_tells_what_operators_have_set() -
     assert [(offer.name, offer.claim) for offer in bench.one(RequestJobs).slots] == [("slot1_1", ALICE)]
 
 
-def test_a_job_of_somebody_else_gets_a_claim_of_its_own() -> None:
+def test_job_of_other_account_gets_new_claim() -> None:
     bench = PilotBench(cpus=1)
     bench.run(a_job(1))
     end(bench, 1)
@@ -99,7 +99,7 @@ def test_a_job_of_somebody_else_gets_a_claim_of_its_own() -> None:
     assert (claim.holder.owner, claim.since, claim.activations) == ("bob", bench.now, 0)
 
 
-def test_a_job_that_would_leave_cores_of_a_claim_unused_gets_a_slot_of_its_own_size() -> None:
+def test_smaller_job_resizes_claimed_slot() -> None:
     bench = PilotBench(cpus=4)
     bench.run(a_job(1, cpus=4))
     end(bench, 1)
@@ -108,7 +108,7 @@ def test_a_job_that_would_leave_cores_of_a_claim_unused_gets_a_slot_of_its_own_s
     assert bench.one(RequestJobs).slots[0].free.cpus == 3
 
 
-def test_a_job_that_needs_no_gpu_does_not_keep_that_of_its_accounts_claim() -> None:
+def test_job_without_gpu_frees_gpu_of_claim() -> None:
     bench = PilotBench(cpus=1, gpus=1)
     bench.run(replace(a_job(1), amounts=Amounts(1, gpus=1)))
     end(bench, 1)
@@ -116,7 +116,7 @@ def test_a_job_that_needs_no_gpu_does_not_keep_that_of_its_accounts_claim() -> N
     assert (bench.slot("slot1_1").amounts.gpus, bench.slot("slot1").free.gpus) == (0, 1)
 
 
-def test_a_claim_whose_worklife_is_over_is_not_used_again() -> None:
+def test_expired_claim_is_not_reused() -> None:
     bench = PilotBench(cpus=1)
     bench.run(replace(a_job(1), lease_s=100_000))
     bench.pass_time(1201)
@@ -125,7 +125,7 @@ def test_a_claim_whose_worklife_is_over_is_not_used_again() -> None:
     assert [offer.claim for offer in bench.one(RequestJobs).slots] == [None]
 
 
-def test_a_claim_whose_worklife_ends_while_it_is_offered_lets_the_job_come_all_the_same() -> None:
+def test_job_for_claim_that_expired_during_request_is_accepted() -> None:
     bench = PilotBench(cpus=1)
     bench.run(replace(a_job(1), lease_s=100_000))
     bench.pass_time(1190)
@@ -133,12 +133,12 @@ def test_a_claim_whose_worklife_ends_while_it_is_offered_lets_the_job_come_all_t
     call = bench.one(RequestJobs)
     bench.pass_time(20)
     assert bench.doing() == ["Unclaimed/Idle"]
-    assert bench.take(RequestJobs) == [], "what a request may still bring a job for is not offered again"
+    assert bench.take(RequestJobs) == [], "a slot in an open request is not offered again"
     bench.feed(ev.JobsGranted(call.request_id, (job := a_job(2, slot="slot1_1"),)))
     assert bench.take(PrepareJob)[-1].job == job
 
 
-def test_a_second_job_for_a_slot_that_takes_one_is_declined() -> None:
+def test_second_job_for_one_slot_is_declined() -> None:
     bench = PilotBench(cpus=2)
     bench.run(a_job(1, cpus=2))
     bench.pass_time(1)
@@ -147,7 +147,7 @@ def test_a_second_job_for_a_slot_that_takes_one_is_declined() -> None:
     assert bench.outcome(too_much) is Outcome.DECLINED
 
 
-def test_a_claim_has_the_disk_that_the_files_of_its_last_job_leave_it() -> None:
+def test_offered_claim_lacks_disk_of_unstored_files() -> None:
     bench = PilotBench(cpus=1)
     job = replace(a_job(1), amounts=Amounts(1, 100, 6000))
     bench.run(job)

@@ -1,4 +1,4 @@
-"""How long a pilot may keep a job, counted so that it never keeps it longer than its server thinks."""
+"""Leases in the pilot: a payload is killed before the server can consider its lease expired."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotage_pilot.core.rules import PilotRules
 from support.pilot_bench import ONE, PilotBench, a_job
 
 
-def test_a_lease_counts_from_the_sending_of_the_request() -> None:
+def test_lease_counts_from_sending_of_request() -> None:
     bench = PilotBench(rules=PilotRules(lease_margin_s=10))
     bench.hears = False
     bench.pass_time(15)
@@ -24,7 +24,7 @@ def test_a_lease_counts_from_the_sending_of_the_request() -> None:
     assert bench.one(KillPayload).key == AttemptKey(1, 1)
 
 
-def test_a_lease_counts_from_the_sending_of_the_heartbeat_that_renewed_it() -> None:
+def test_renewed_lease_counts_from_sending_of_heartbeat() -> None:
     bench = PilotBench(rules=PilotRules(lease_margin_s=10))
     bench.hears = False
     bench.run(a_job(1, lease_s=100))
@@ -42,7 +42,7 @@ def test_a_lease_counts_from_the_sending_of_the_heartbeat_that_renewed_it() -> N
     assert bench.one(KillPayload).key == AttemptKey(1, 1)
 
 
-def test_a_job_whose_lease_had_ended_when_it_came_is_not_started() -> None:
+def test_job_with_expired_lease_is_declined() -> None:
     bench = PilotBench()
     bench.pass_time(20)
     late = a_job(1, lease_s=5)
@@ -51,7 +51,7 @@ def test_a_job_whose_lease_had_ended_when_it_came_is_not_started() -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "refused"])
-def test_an_attempt_that_the_server_gave_up_is_killed_at_once(how: str) -> None:
+def test_attempt_that_lost_its_lease_is_killed(how: str) -> None:
     bench = PilotBench()
     bench.run(ONE)
     bench.hears = False
@@ -67,11 +67,11 @@ def test_an_attempt_that_the_server_gave_up_is_killed_at_once(how: str) -> None:
     assert bench.take(StoreOutput) == []
 
 
-def test_a_suspended_payload_whose_lease_has_ended_does_not_go_on() -> None:
+def test_suspended_payload_with_expired_lease_is_killed() -> None:
     bench = PilotBench(rules=PilotRules(heartbeat_s=10_000))
     bench.run(ONE)
     bench.feed(ev.SuspendRequested())
     bench.boot_s += 5000
-    said = bench.feed(ev.ContinueRequested())
-    assert ContinuePayload(ONE.key) not in said
-    assert KillPayload(ONE.key) in said
+    instructions = bench.feed(ev.ContinueRequested())
+    assert ContinuePayload(ONE.key) not in instructions
+    assert KillPayload(ONE.key) in instructions

@@ -1,4 +1,4 @@
-"""Why and how a pilot warns, suspends, stops and kills its payloads, and the steps of an attempt."""
+"""How a pilot warns, suspends, stops and kills payloads, and the transitions of an attempt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pilotage_pilot.core.rules import PilotRules
 from support.pilot_bench import ONE, PilotBench, a_job
 
 
-def test_a_kill_command_gives_the_payload_its_grace() -> None:
+def test_kill_command_gives_payload_its_grace_time() -> None:
     bench = PilotBench(rules=PilotRules(grace_s=10))
     bench.run(ONE)
     bench.hears = False
@@ -37,7 +37,7 @@ def test_a_kill_command_gives_the_payload_its_grace() -> None:
     assert (bench.reports()[-1].outcome, bench.reports()[-1].reason) == (Outcome.KILLED, "removed by alice")
 
 
-def test_a_kill_that_comes_while_a_job_is_prepared_keeps_it_from_starting() -> None:
+def test_kill_during_preparation_prevents_start() -> None:
     bench = PilotBench()
     bench.grant(ONE)
     bench.hears = False
@@ -47,7 +47,7 @@ def test_a_kill_that_comes_while_a_job_is_prepared_keeps_it_from_starting() -> N
     assert bench.outcome(ONE) is Outcome.KILLED
 
 
-def test_the_wall_time_of_a_job_does_not_count_while_it_is_suspended() -> None:
+def test_wall_time_excludes_suspension() -> None:
     bench = PilotBench()
     job = a_job(1, lease_s=100_000, wall_time=timedelta(seconds=100))
     bench.run(job)
@@ -67,7 +67,7 @@ def test_the_wall_time_of_a_job_does_not_count_while_it_is_suspended() -> None:
     assert "wall time" in report.reason
 
 
-def test_payloads_are_warned_and_then_evicted_before_the_glidein_ends() -> None:
+def test_payloads_are_warned_then_evicted_before_glidein_ends() -> None:
     bench = PilotBench(ends_after_s=1000)
     job = a_job(1, lease_s=100_000)
     bench.run(job)
@@ -83,18 +83,18 @@ def test_payloads_are_warned_and_then_evicted_before_the_glidein_ends() -> None:
     assert bench.outcome(job) is Outcome.EVICTED
 
 
-def test_a_step_that_the_table_lacks_changes_nothing_and_says_what_was_tried() -> None:
+def test_illegal_step_raises_and_changes_nothing() -> None:
     attempt = Attempt(ONE, 0.0)
     with pytest.raises(IllegalStepError, match=r"attempt 1\.1 is preparing: it cannot be stored"):
         attempt.step(Step.STORED)
     assert attempt.stage is Stage.PREPARING
 
 
-def test_every_stage_but_the_last_can_be_left() -> None:
+def test_every_stage_except_reporting_has_transitions() -> None:
     assert {stage for stage, _ in TRANSITIONS} == set(Stage) - {Stage.REPORTING}
 
 
-def test_a_drain_that_evicts_gives_running_jobs_back() -> None:
+def test_drain_with_evict_evicts_running_jobs() -> None:
     bench = PilotBench()
     bench.run(ONE)
     bench.hears = False
@@ -104,7 +104,7 @@ def test_a_drain_that_evicts_gives_running_jobs_back() -> None:
     assert [attempt.ending for attempt in bench.machine.payloads] == [Ending(Outcome.EVICTED, "reboot")]
 
 
-def test_a_payload_that_passes_a_limit_fails_and_keeps_what_it_has_written() -> None:
+def test_payload_that_exceeds_limit_is_stopped_and_output_stored() -> None:
     bench = PilotBench()
     bench.run(ONE)
     assert StopPayload(ONE.key) in bench.feed(ev.LimitPassed(ONE.key, "it used 90 MiB"))
@@ -114,7 +114,7 @@ def test_a_payload_that_passes_a_limit_fails_and_keeps_what_it_has_written() -> 
     assert (report.outcome, report.reason) == (Outcome.LIMIT_EXCEEDED, "it used 90 MiB; output file a is not there")
 
 
-def test_a_payload_that_the_kernel_ended_for_its_memory_passed_a_limit() -> None:
+def test_payload_killed_for_memory_has_exceeded_limit() -> None:
     bench = PilotBench()
     bench.run(ONE)
     bench.feed(ev.PayloadExited(ONE.key, None, 9, limit="too much memory"))
@@ -122,7 +122,7 @@ def test_a_payload_that_the_kernel_ended_for_its_memory_passed_a_limit() -> None
     assert bench.outcome(ONE) is Outcome.LIMIT_EXCEEDED
 
 
-def test_a_payload_that_starts_after_the_warning_is_warned_at_once() -> None:
+def test_payload_started_after_warning_time_is_warned_immediately() -> None:
     bench = PilotBench(ends_after_s=400)
     bench.pass_time(150)
     bench.run(replace(ONE, lease_s=100_000))

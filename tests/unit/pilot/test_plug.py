@@ -1,4 +1,4 @@
-"""The plug: a payload that fails too fast keeps its slot for a while, unless somebody wants that back."""
+"""The plug: a payload that fails fast keeps its slot for a minimum time, unless it is stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLUGGED = PilotRules(plug_s=1200)
 
 
 def a_plugged_pilot() -> PilotBench:
-    """Return a pilot of one core whose only job has failed after a second."""
+    """Return a pilot with one core whose only job failed after one second."""
     bench = PilotBench(cpus=1, rules=PLUGGED)
     bench.run(ONE)
     bench.pass_time(1)
@@ -31,7 +31,7 @@ def a_plugged_pilot() -> PilotBench:
     return bench
 
 
-def test_a_job_that_failed_fast_keeps_its_slot_until_it_has_been_there_for_so_long() -> None:
+def test_fast_failure_keeps_slot_for_plug_time() -> None:
     bench = a_plugged_pilot()
     bench.pass_time(1198)
     assert bench.doing("slot1_1") == ["Claimed/Busy"]
@@ -43,7 +43,7 @@ def test_a_job_that_failed_fast_keeps_its_slot_until_it_has_been_there_for_so_lo
     assert bench.take(RequestJobs)
 
 
-def test_what_is_told_of_it_is_how_it_ended_and_for_how_long_it_ran() -> None:
+def test_report_of_plugged_job_has_exit_code_and_run_time() -> None:
     bench = a_plugged_pilot()
     bench.pass_time(1200)
     bench.feed(ev.OutputStored(ONE.key))
@@ -51,26 +51,26 @@ def test_what_is_told_of_it_is_how_it_ended_and_for_how_long_it_ran() -> None:
     assert (report.outcome, report.exit_code, report.wall_s) == (Outcome.EXITED, 1, 1.0)
 
 
-def told(bench: PilotBench) -> list[tuple[ReportedState, int | None, float]]:
-    """Return what the server was told of the job, and when: its states with exit code and run time."""
+def reported(bench: PilotBench) -> list[tuple[ReportedState, int | None, float]]:
+    """Return state, exit code and run time of each report about the job."""
     return [(report.state, report.exit_code, report.wall_s) for report in bench.reports() if report.key == ONE.key]
 
 
-def test_the_server_is_told_once_and_soon_that_it_has_failed() -> None:
+def test_plugged_state_is_reported_once() -> None:
     bench = a_plugged_pilot()
     bench.pass_time(100)
-    assert told(bench)[-1] == (ReportedState.PLUGGED, 1, 1.0)
-    said = len(told(bench))
+    assert reported(bench)[-1] == (ReportedState.PLUGGED, 1, 1.0)
+    count = len(reported(bench))
     bench.feed(ev.SuspendRequested())
     bench.pass_time(100)
-    assert len(told(bench)) == said
+    assert len(reported(bench)) == count
     bench.feed(ev.ContinueRequested())
     bench.pass_time(1000)
     bench.feed(ev.OutputStored(ONE.key))
-    assert told(bench)[-1] == (ReportedState.DONE, 1, 1.0)
+    assert reported(bench)[-1] == (ReportedState.DONE, 1, 1.0)
 
 
-def test_the_server_is_told_again_when_the_message_was_lost() -> None:
+def test_plugged_state_is_reported_again_after_failed_heartbeat() -> None:
     bench = a_plugged_pilot()
     bench.hears = False
     bench.pass_time(10)
@@ -78,17 +78,17 @@ def test_the_server_is_told_again_when_the_message_was_lost() -> None:
     bench.feed(ev.HeartbeatFailed(beat.request_id, transient()))
     bench.hears = True
     bench.pass_time(100)
-    assert told(bench)[-1] == (ReportedState.PLUGGED, 1, 1.0)
+    assert reported(bench)[-1] == (ReportedState.PLUGGED, 1, 1.0)
 
 
-def test_its_lease_is_kept_meanwhile() -> None:
+def test_plugged_job_keeps_its_lease() -> None:
     bench = a_plugged_pilot()
     bench.pass_time(600)
     assert ONE.key in bench.machine.payloads.leases()
     assert bench.take(KillPayload) == []
 
 
-def test_what_ends_well_is_not_plugged_nor_what_fails_late() -> None:
+def test_success_and_late_failure_are_not_plugged() -> None:
     bench = PilotBench(cpus=2, rules=PilotRules(plug_s=10))
     bench.run(ONE, TWO)
     assert StoreOutput(ONE.key) in bench.exit(ONE, 0)
@@ -96,13 +96,13 @@ def test_what_ends_well_is_not_plugged_nor_what_fails_late() -> None:
     assert StoreOutput(TWO.key) in bench.exit(TWO, 1)
 
 
-def test_without_the_setting_nothing_is_plugged() -> None:
+def test_nothing_is_plugged_by_default() -> None:
     bench = PilotBench()
     bench.run(ONE)
     assert StoreOutput(ONE.key) in bench.exit(ONE, 1)
 
 
-def test_a_signal_is_a_failure_and_what_was_stopped_is_none() -> None:
+def test_payload_ended_by_signal_is_plugged_unless_stopped() -> None:
     bench = PilotBench(cpus=2, rules=PLUGGED)
     bench.run(ONE, TWO)
     assert StoreOutput(ONE.key) not in bench.feed(ev.PayloadExited(ONE.key, None, 11))
@@ -113,16 +113,16 @@ def test_a_signal_is_a_failure_and_what_was_stopped_is_none() -> None:
     assert bench.outcome(TWO) is Outcome.KILLED
 
 
-def test_a_job_that_is_taken_back_while_it_is_plugged_ends_at_once() -> None:
+def test_killed_plugged_job_ends_immediately() -> None:
     bench = a_plugged_pilot()
     bench.hears = False
     bench.pass_time(30)
-    said = bench.answer_beat(commands=(ev.KillCommanded(ONE.key, "removed by alice"),))
-    assert StoreOutput(ONE.key) in said
-    assert StopPayload(ONE.key) not in said
+    instructions = bench.answer_beat(commands=(ev.KillCommanded(ONE.key, "removed by alice"),))
+    assert StoreOutput(ONE.key) in instructions
+    assert StopPayload(ONE.key) not in instructions
 
 
-def test_a_pilot_that_drains_does_not_wait_for_the_plug() -> None:
+def test_draining_pilot_ends_plug() -> None:
     bench = a_plugged_pilot()
     bench.take(StoreOutput)
     bench.hears = False
@@ -131,7 +131,7 @@ def test_a_pilot_that_drains_does_not_wait_for_the_plug() -> None:
     bench.one(StoreOutput)
 
 
-def test_a_plugged_job_is_suspended_and_goes_on_without_a_process() -> None:
+def test_plugged_job_is_suspended_and_continued_without_process() -> None:
     bench = a_plugged_pilot()
     assert SuspendPayload(ONE.key) not in bench.feed(ev.SuspendRequested())
     assert bench.doing("slot1_1") == ["Claimed/Suspended"]
@@ -140,7 +140,7 @@ def test_a_plugged_job_is_suspended_and_goes_on_without_a_process() -> None:
     bench.one(StoreOutput)
 
 
-def test_a_plugged_job_whose_wall_time_passes_is_not_stopped_for_it() -> None:
+def test_plugged_job_exceeds_no_wall_time() -> None:
     bench = PilotBench(cpus=1, rules=PLUGGED)
     job = a_job(1, lease_s=100_000, wall_time=timedelta(seconds=100))
     bench.run(job)

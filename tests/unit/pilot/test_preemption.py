@@ -1,4 +1,4 @@
-"""Slots that prefer other jobs go on asking, and make room as far as their policy gives way."""
+"""Preemption by RANK: occupied slots are offered, and vacate for better jobs within their retirement time."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ WANTED = VacateOrder("slot1", "bob's job is better")
 
 
 def occupied(call: RequestJobs) -> dict[str, OccupiedSlot]:
-    """Return what a request says of occupied slots."""
+    """Return the occupied slots of a request."""
     return {offer.name: offer.occupied for offer in call.slots if offer.occupied}
 
 
-def next_question(bench: PilotBench, *slots: str) -> RequestJobs:
-    """Let requests be answered with nothing until one offers these slots though they are occupied."""
+def offer_of(bench: PilotBench, *slots: str) -> RequestJobs:
+    """Answer requests with nothing until one offers these occupied slots; return it."""
     for _ in range(60):
         bench.answer_taken_back()
         for call in bench.take(RequestJobs):
@@ -61,27 +61,27 @@ def next_question(bench: PilotBench, *slots: str) -> RequestJobs:
 
 
 def order(bench: PilotBench) -> None:
-    """Answer the next request that offers the first slot: it is wanted."""
-    bench.feed(ev.JobsGranted(next_question(bench, "slot1").request_id, vacate=(WANTED,)))
+    """Answer the next request that offers the first slot with a vacate order."""
+    bench.feed(ev.JobsGranted(offer_of(bench, "slot1").request_id, vacate=(WANTED,)))
 
 
-def test_an_occupied_slot_is_offered_with_its_job_and_what_it_thinks_of_it(choosy: PilotBench) -> None:
+def test_occupied_slot_is_offered_with_rank_of_its_job(choosy: PilotBench) -> None:
     choosy.run(a_run(1, 1), a_run(2, 2, IsGood=True))
-    call = next_question(choosy, "slot1", "slot2")
-    said = {name: (each.key.job_id, each.rank, each.ordered) for name, each in occupied(call).items()}
-    assert said == {"slot1": (1, 0.0, False), "slot2": (2, 10.0, False)}
-    assert [offer.free.cpus for offer in call.slots] == [1, 1], "a better job may have what the present one has"
+    call = offer_of(choosy, "slot1", "slot2")
+    ranks = {name: (slot.key.job_id, slot.rank, slot.ordered) for name, slot in occupied(call).items()}
+    assert ranks == {"slot1": (1, 0.0, False), "slot2": (2, 10.0, False)}
+    assert [offer.free.cpus for offer in call.slots] == [1, 1], "a better job may use the resources of the present one"
     assert call.wait_s > 0
 
 
-def test_a_slot_without_preferences_is_not_offered_while_it_is_occupied(tmp_path: Path) -> None:
+def test_occupied_slot_without_rank_is_not_offered(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n")
     bench.run(a_run(1, 1))
     bench.pass_time(5)
     assert {offer.name for call in bench.take(RequestJobs) for offer in call.slots} == {"slot2"}
 
 
-def test_a_job_that_makes_room_has_its_retirement_and_is_given_back_with_the_reason(choosy: PilotBench) -> None:
+def test_preempted_job_gets_retirement_time_and_is_evicted(choosy: PilotBench) -> None:
     choosy.run(job := a_run(1, 1), a_run(2, 2))
     order(choosy)
     assert choosy.doing("slot1") == ["Claimed/Retiring"]
@@ -100,7 +100,7 @@ def test_a_job_that_makes_room_has_its_retirement_and_is_given_back_with_the_rea
     assert choosy.doing("slot1") == ["Unclaimed/Idle"]
 
 
-def test_a_slot_is_asked_for_at_once_when_it_was_left_for_a_better_job(choosy: PilotBench) -> None:
+def test_vacated_slot_is_offered_immediately(choosy: PilotBench) -> None:
     choosy.run(with_ad(a_job(1, slot="slot1"), MaxJobRetirementTime=0), a_run(2, 2))
     order(choosy)
     left = choosy.one(StopPayload)
@@ -109,30 +109,30 @@ def test_a_slot_is_asked_for_at_once_when_it_was_left_for_a_better_job(choosy: P
     assert "slot1" in {offer.name for call in choosy.take(RequestJobs) for offer in call.slots}
 
 
-def test_an_order_that_is_not_given_again_is_withdrawn(choosy: PilotBench) -> None:
+def test_unrepeated_vacate_order_is_withdrawn(choosy: PilotBench) -> None:
     choosy.run(a_run(1, 1), a_run(2, 2))
     order(choosy)
     assert choosy.doing("slot1") == ["Claimed/Retiring"]
-    call = next_question(choosy, "slot1")
+    call = offer_of(choosy, "slot1")
     assert occupied(call)["slot1"].ordered
-    assert call.wait_s == 0, "whoever is about to lose his place is not kept waiting"
+    assert call.wait_s == 0, "a request with a retiring slot is no long poll"
     choosy.feed(ev.JobsGranted(call.request_id))
     assert choosy.doing("slot1") == ["Claimed/Busy"]
     choosy.pass_time(200)
     assert choosy.take(StopPayload) == []
 
 
-def test_an_order_is_withdrawn_under_a_policy_that_prefers_no_job_any_more(choosy: PilotBench) -> None:
+def test_vacate_order_is_withdrawn_when_policy_loses_rank(choosy: PilotBench) -> None:
     choosy.run(a_run(1, 1), a_run(2, 2))
     order(choosy)
     choosy.feed(ev.PolicyReloaded(Policy({"maxjobretirementtime": "100", "machinemaxvacatetime": "20"})))
-    call = next_question(choosy, "slot1")
-    assert occupied(call).keys() == {"slot1"}, "nobody orders the other one now"
+    call = offer_of(choosy, "slot1")
+    assert occupied(call).keys() == {"slot1"}, "only the retiring slot is offered"
     choosy.feed(ev.JobsGranted(call.request_id))
     assert choosy.doing("slot1") == ["Claimed/Busy"]
 
 
-def test_a_slot_that_has_just_got_a_job_is_not_offered_for_a_better_one_at_once(choosy: PilotBench) -> None:
+def test_new_job_delays_offer_of_its_slot(choosy: PilotBench) -> None:
     choosy.run(a_run(1, 1), a_run(2, 2))
     choosy.pass_time(0.9)
     assert choosy.take(RequestJobs) == []
@@ -140,46 +140,46 @@ def test_a_slot_that_has_just_got_a_job_is_not_offered_for_a_better_one_at_once(
     assert occupied(choosy.one(RequestJobs)).keys() == {"slot1", "slot2"}
 
 
-def test_an_answer_that_lacks_parts_of_ads_withdraws_nothing(choosy: PilotBench) -> None:
+def test_answer_that_requests_ad_parts_withdraws_no_vacate_order(choosy: PilotBench) -> None:
     choosy.run(a_run(1, 1), a_run(2, 2))
     order(choosy)
-    call = next_question(choosy, "slot1")
+    call = offer_of(choosy, "slot1")
     choosy.feed(ev.JobsGranted(call.request_id, ad_parts_wanted=call.slots[0].ad_parts))
     assert choosy.doing("slot1") == ["Claimed/Retiring"]
 
 
-def test_an_answer_that_first_tells_what_operators_have_set_withdraws_nothing(choosy: PilotBench) -> None:
+def test_answer_with_node_attributes_withdraws_no_vacate_order(choosy: PilotBench) -> None:
     choosy.run(a_run(1, 1), a_run(2, 2))
     order(choosy)
-    call = next_question(choosy, "slot1")
+    call = offer_of(choosy, "slot1")
     choosy.feed(ev.JobsGranted(call.request_id, node_attributes=ev.NodeAttributes(1, {})))
     assert choosy.doing("slot1") == ["Claimed/Retiring"]
 
 
-def test_whether_a_slot_is_still_wanted_is_asked_now_and_then_only(choosy: PilotBench) -> None:
+def test_vacate_order_is_rechecked_about_every_ten_seconds(choosy: PilotBench) -> None:
     choosy.run(a_run(1, 1), a_run(2, 2))
     order(choosy)
-    asked = 0
+    offers = 0
     for _ in range(60):
         choosy.pass_time(1)
         choosy.answer_taken_back()
         for call in choosy.take(RequestJobs):
-            asked += "slot1" in occupied(call)
+            offers += "slot1" in occupied(call)
             choosy.feed(ev.JobsGranted(call.request_id, vacate=(WANTED,)))
-    assert 5 <= asked <= 7
+    assert 5 <= offers <= 7
 
 
-def test_an_order_for_a_job_that_has_ended_meanwhile_does_nothing(choosy: PilotBench) -> None:
-    choosy.run(gone := a_run(1, 1), a_run(2, 2))
-    call = next_question(choosy, "slot1")
-    choosy.exit(gone)
-    choosy.feed(ev.OutputStored(gone.key))
+def test_vacate_order_for_ended_job_does_nothing(choosy: PilotBench) -> None:
+    choosy.run(ended := a_run(1, 1), a_run(2, 2))
+    call = offer_of(choosy, "slot1")
+    choosy.exit(ended)
+    choosy.feed(ev.OutputStored(ended.key))
     choosy.feed(ev.JobsGranted(call.request_id, vacate=(WANTED,)))
-    assert choosy.outcome(gone) is Outcome.EXITED
+    assert choosy.outcome(ended) is Outcome.EXITED
     assert choosy.doing("slot2") == ["Claimed/Busy"]
 
 
-def test_a_job_that_its_slots_policy_throws_out_may_be_held(tmp_path: Path) -> None:
+def test_job_evicted_by_want_hold_reports_hold(tmp_path: Path) -> None:
     bench = a_node(
         tmp_path,
         """
@@ -197,10 +197,10 @@ def test_a_job_that_its_slots_policy_throws_out_may_be_held(tmp_path: Path) -> N
     assert (report.outcome, report.hold) == (Outcome.EVICTED, JobHold("it ran too long", 7))
 
 
-def test_a_batch_job_takes_the_place_of_another_on_a_quiet_batch_server() -> None:
+def test_batch_job_preempts_other_job_on_bologna_server() -> None:
     bench = PilotBench(2, 4000, slots=slots_under(SHIPPED / "bologna.conf"))
     bench.run(other := a_run(1, 1))
-    call = next_question(bench, "slot1")
+    call = offer_of(bench, "slot1")
     assert occupied(call)["slot1"].rank == 0.0
     bench.feed(ev.JobsGranted(call.request_id, vacate=(WANTED,)))
     bench.pass_time(6)
