@@ -1,4 +1,4 @@
-"""What a pilot tells its server of its jobs and its slots, and until when."""
+"""Reports of jobs and slots: content, order, repetition until the server has accepted them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pilotage_pilot.core.server_session import MAX_REPORT_BYTES
 from support.pilot_bench import ONE, TWO, PilotBench, a_job, transient
 
 
-def test_a_job_is_prepared_started_run_stored_and_reported() -> None:
+def test_job_is_prepared_started_stored_and_reported() -> None:
     bench = PilotBench()
-    assert PrepareJob in {type(said) for said in bench.grant(ONE)}
+    assert PrepareJob in {type(instruction) for instruction in bench.grant(ONE)}
     assert StartPayload(ONE.key) in bench.feed(ev.JobPrepared(ONE.key))
     bench.feed(ev.PayloadStarted(ONE.key))
     bench.pass_time(7)
@@ -34,7 +34,7 @@ def test_a_job_is_prepared_started_run_stored_and_reported() -> None:
     assert (report.usage, report.wall_s) == (Usage(1.5, 20), 7.0)
 
 
-def test_an_outcome_is_told_until_the_server_has_taken_it() -> None:
+def test_outcome_is_reported_until_server_accepts_it() -> None:
     bench = PilotBench(cpus=1)
     bench.run(ONE)
     bench.hears = False
@@ -53,7 +53,7 @@ def test_an_outcome_is_told_until_the_server_has_taken_it() -> None:
     assert len(bench.machine.payloads) == 0
 
 
-def test_an_outcome_travels_with_the_request_for_the_slot_that_it_frees() -> None:
+def test_outcome_is_reported_with_request_for_freed_slot() -> None:
     bench = PilotBench(cpus=1)
     bench.grant(ONE)
     bench.feed(ev.StartFailed(ONE.key, Outcome.REFUSED_BY_JOB, "no such program"))
@@ -68,7 +68,7 @@ def test_an_outcome_travels_with_the_request_for_the_slot_that_it_frees() -> Non
     assert len(bench.machine.payloads) == 0
 
 
-def test_a_running_job_is_reported_within_a_moment_and_a_short_one_only_when_it_has_ended() -> None:
+def test_running_job_is_reported_soon_and_short_job_only_once() -> None:
     bench = PilotBench(cpus=1)
     bench.run(ONE)
     assert bench.reports() == []
@@ -82,7 +82,7 @@ def test_a_running_job_is_reported_within_a_moment_and_a_short_one_only_when_it_
     assert [report.state for report in short.reports()] == [ReportedState.DONE]
 
 
-def test_a_slot_whose_job_leaves_much_behind_asks_for_the_next_before_all_is_stored() -> None:
+def test_slot_is_offered_before_slow_output_is_stored() -> None:
     bench = PilotBench(cpus=1)
     bench.run(ONE)
     bench.exit(ONE)
@@ -91,7 +91,7 @@ def test_a_slot_whose_job_leaves_much_behind_asks_for_the_next_before_all_is_sto
     assert [report.state for report in bench.one(RequestJobs).reports] == [ReportedState.COMPLETING]
 
 
-def test_output_that_cannot_be_stored_is_tried_again_and_then_costs_the_attempt() -> None:
+def test_failed_output_is_retried_until_attempt_loses_output() -> None:
     bench = PilotBench(rules=PilotRules(store_timeout_s=100, lease_margin_s=1))
     job = a_job(1, lease_s=10_000)
     bench.run(job)
@@ -104,7 +104,7 @@ def test_output_that_cannot_be_stored_is_tried_again_and_then_costs_the_attempt(
     assert "no route" in bench.reports()[-1].reason
 
 
-def test_the_slots_are_reported_when_they_have_changed_and_not_more_than_once_a_second() -> None:
+def test_changed_slots_are_reported_at_most_once_a_second() -> None:
     bench = PilotBench(cpus=1)
     waiting = bench.one(RequestJobs)
     for number in range(2, 12):
@@ -112,11 +112,11 @@ def test_the_slots_are_reported_when_they_have_changed_and_not_more_than_once_a_
         bench.feed(ev.StartFailed(job.key, Outcome.REFUSED_BY_JOB, "no such program"))
         waiting = bench.one(RequestJobs)
         bench.pass_time(0.1)
-    with_slots = [said for said in bench.said if isinstance(said, SendHeartbeat) and said.slots]
+    with_slots = [call for call in bench.said if isinstance(call, SendHeartbeat) and call.slots]
     assert 2 <= len(with_slots) <= 3
 
 
-def test_an_answer_that_says_nothing_of_a_report_has_it_told_again() -> None:
+def test_report_without_result_is_repeated() -> None:
     bench = PilotBench(cpus=1)
     bench.grant(ONE)
     bench.feed(ev.StartFailed(ONE.key, Outcome.REFUSED_BY_JOB, "no such program"))
@@ -126,7 +126,7 @@ def test_an_answer_that_says_nothing_of_a_report_has_it_told_again() -> None:
     assert bench.machine.payloads.get(ONE.key) is None
 
 
-def test_late_news_of_an_attempt_that_is_over_changes_nothing() -> None:
+def test_late_events_of_ended_attempt_change_nothing() -> None:
     bench = PilotBench()
     bench.grant(ONE)
     bench.feed(ev.StartFailed(ONE.key, Outcome.REFUSED_BY_JOB, "no such program"))
@@ -142,7 +142,7 @@ def test_late_news_of_an_attempt_that_is_over_changes_nothing() -> None:
         assert bench.feed(event) == ()
 
 
-def test_a_server_that_wants_the_node_is_told_of_it_again() -> None:
+def test_node_is_reported_again_when_server_wants_it() -> None:
     bench = PilotBench(hears=False)
     first = bench.one(SendHeartbeat)
     assert first.slots is not None
@@ -152,7 +152,7 @@ def test_a_server_that_wants_the_node_is_told_of_it_again() -> None:
 
 
 def draining_with(bench: PilotBench, *jobs: GrantedJob) -> None:
-    """Let a pilot that drains run these jobs, with a heartbeat under way."""
+    """Run these jobs and drain the pilot, with a heartbeat under way."""
     bench.run(*jobs)
     bench.hears = False
     bench.pass_time(1)
@@ -161,17 +161,17 @@ def draining_with(bench: PilotBench, *jobs: GrantedJob) -> None:
 
 
 def end_with(bench: PilotBench, size: int, *jobs: GrantedJob) -> None:
-    """Let jobs end one after the other, each with so many bytes of output that travel with its report."""
+    """End jobs one after the other, each with `size` bytes of output inside its report."""
     for job in jobs:
         bench.exit(job)
         bench.feed(ev.OutputStored(job.key, (ReportedOutput("stdout", "c" * 64, size, bytes(size)),)))
 
 
-def told_ends(beat: SendHeartbeat) -> list[int]:
+def ended_jobs(beat: SendHeartbeat) -> list[int]:
     return [report.key.job_id for report in beat.reports if report.state is ReportedState.DONE]
 
 
-def test_many_ends_with_much_output_go_in_several_messages_the_first_that_ended_first() -> None:
+def test_large_reports_are_split_in_order_of_job_ends() -> None:
     bench = PilotBench(cpus=8)
     jobs = [a_job(number) for number in range(1, 8)]
     draining_with(bench, *jobs)
@@ -181,32 +181,32 @@ def test_many_ends_with_much_output_go_in_several_messages_the_first_that_ended_
         bench.answer_beat()
         beat = bench.one(SendHeartbeat)
         assert sum(report.max_bytes for report in beat.reports) <= MAX_REPORT_BYTES
-        ends.append(told_ends(beat))
+        ends.append(ended_jobs(beat))
     assert ends == [[1, 2, 3], [4, 5, 6], [7], []]
 
 
-def test_a_message_that_cannot_hold_all_ends_has_the_leases_renewed_all_the_same() -> None:
+def test_split_reports_do_not_stop_lease_renewal() -> None:
     bench = PilotBench(cpus=9)
     jobs = [a_job(number) for number in range(1, 8)]
     draining_with(bench, *jobs, running := a_job(99))
     end_with(bench, MAX_REPORT_BYTES // 4, *jobs)
     bench.answer_beat()
     beat = bench.one(SendHeartbeat)
-    assert len(told_ends(beat)) < len(jobs)
+    assert len(ended_jobs(beat)) < len(jobs)
     assert beat.leases == (running.key,)
 
 
-def test_an_end_that_is_larger_than_what_is_told_at_once_goes_alone() -> None:
+def test_oversized_report_is_sent_alone() -> None:
     bench = PilotBench()
     draining_with(bench, ONE, TWO)
     end_with(bench, MAX_REPORT_BYTES + 1, ONE, TWO)
     bench.answer_beat()
-    assert told_ends(bench.one(SendHeartbeat)) == [1]
+    assert ended_jobs(bench.one(SendHeartbeat)) == [1]
     bench.answer_beat()
-    assert told_ends(bench.one(SendHeartbeat)) == [2]
+    assert ended_jobs(bench.one(SendHeartbeat)) == [2]
 
 
-def test_a_pilot_that_gives_up_says_good_bye_when_all_ends_are_told() -> None:
+def test_stopping_pilot_sends_all_reports_before_last_heartbeat() -> None:
     bench = PilotBench(rules=PilotRules(grace_s=10, goodbye_timeout_s=100))
     draining_with(bench, ONE, TWO)
     end_with(bench, MAX_REPORT_BYTES, ONE, TWO)
@@ -218,6 +218,6 @@ def test_a_pilot_that_gives_up_says_good_bye_when_all_ends_are_told() -> None:
     while not beats[-1].ending:
         bench.answer_beat()
         beats.append(bench.one(SendHeartbeat))
-    assert [told_ends(beat) for beat in beats] == [[1], [2]]
+    assert [ended_jobs(beat) for beat in beats] == [[1], [2]]
     bench.answer_beat()
     assert isinstance(bench.said[-1], EndPilot)

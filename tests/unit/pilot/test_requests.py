@@ -1,4 +1,4 @@
-"""What a pilot asks its server for: when, for how much, and what it does with the answer."""
+"""Job requests: when a pilot sends them, what they offer, and how it handles the answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pilotage_pilot.link.base import failure_of
 from support.pilot_bench import ONE, TWO, PilotBench, a_job, transient
 
 
-def test_a_pilot_asks_for_nothing_before_its_node_is_validated_and_its_pools_are_known() -> None:
+def test_first_request_needs_validated_node_and_pools() -> None:
     bench = PilotBench(opened=False)
     assert bench.take(ValidateNode)
     assert bench.take(ReadPools) == [ReadPools(fresh=False)]
@@ -33,7 +33,7 @@ def test_a_pilot_asks_for_nothing_before_its_node_is_validated_and_its_pools_are
     assert bench.one(RequestJobs).slots[0].free == Amounts(4, 8000, 10_000)
 
 
-def test_the_pools_travel_with_the_first_request_and_then_only_now_and_then() -> None:
+def test_pools_are_sent_with_first_request_only() -> None:
     bench = PilotBench()
     first = bench.one(RequestJobs)
     assert first.pool_ids == ("a" * 64,)
@@ -42,7 +42,7 @@ def test_the_pools_travel_with_the_first_request_and_then_only_now_and_then() ->
     assert bench.one(RequestJobs).pool_ids == ()
 
 
-def test_a_request_offers_only_what_is_neither_used_nor_offered() -> None:
+def test_request_offers_only_unused_and_unoffered_resources() -> None:
     bench = PilotBench(cpus=4)
     bench.run(a_job(1, cpus=3, memory_mib=1000))
     offered = bench.one(RequestJobs).slots[0].free
@@ -53,7 +53,7 @@ def test_a_request_offers_only_what_is_neither_used_nor_offered() -> None:
     assert more.cpus == 3
 
 
-def test_a_job_that_cannot_be_read_goes_back_as_its_own_fault_and_its_neighbour_runs() -> None:
+def test_unreadable_job_is_refused_and_others_run() -> None:
     bench = PilotBench(cpus=4)
     bad = replace(ONE, fault="there are two files data0")
     bench.grant(bad, TWO)
@@ -65,7 +65,7 @@ def test_a_job_that_cannot_be_read_goes_back_as_its_own_fault_and_its_neighbour_
     assert bench.one(RequestJobs).slots[0].free.cpus == 3
 
 
-def test_jobs_that_cannot_be_read_never_end_a_pilot() -> None:
+def test_unreadable_jobs_do_not_end_pilot() -> None:
     bench = PilotBench(cpus=4)
     for number in range(1, 6):
         bench.grant(a_job(number, fault="there are two files data0"))
@@ -73,7 +73,7 @@ def test_jobs_that_cannot_be_read_never_end_a_pilot() -> None:
     assert not bench.take(EndPilot)
 
 
-def test_requests_that_wait_side_by_side_become_one() -> None:
+def test_parallel_requests_are_merged() -> None:
     bench = PilotBench(cpus=4)
     bench.run(a_job(1, cpus=3))
     first = bench.one(RequestJobs)
@@ -89,7 +89,7 @@ def test_requests_that_wait_side_by_side_become_one() -> None:
     assert bench.one(RequestJobs).slots[0].free.cpus == 4
 
 
-def test_what_was_not_offered_is_declined_and_not_asked_for_again() -> None:
+def test_job_too_large_for_offer_is_declined_and_barred() -> None:
     bench = PilotBench(cpus=2)
     big = a_job(1, cpus=3)
     bench.grant(big)
@@ -98,7 +98,7 @@ def test_what_was_not_offered_is_declined_and_not_asked_for_again() -> None:
     assert bench.one(RequestJobs).slots[0].declined_task_queues == {big.task_queue}
 
 
-def test_a_pilot_says_how_much_time_is_left_and_asks_no_more_when_it_is_too_little() -> None:
+def test_offer_has_time_left_until_pilot_closes() -> None:
     bench = PilotBench(ends_after_s=1000)
     first = bench.one(RequestJobs)
     assert first.slots[0].time_left == timedelta(seconds=940)
@@ -114,7 +114,7 @@ def test_a_pilot_says_how_much_time_is_left_and_asks_no_more_when_it_is_too_litt
     assert bench.one(RecallRequest).request_id == third.request_id
 
 
-def test_a_lost_answer_to_a_request_is_asked_for_with_the_same_id() -> None:
+def test_failed_request_is_repeated_with_same_id() -> None:
     bench = PilotBench()
     call = bench.one(RequestJobs)
     bench.feed(ev.RequestFailed(call.request_id, transient()))
@@ -125,14 +125,14 @@ def test_a_lost_answer_to_a_request_is_asked_for_with_the_same_id() -> None:
     assert bench.outcome(a_job(1)) is Outcome.DECLINED, "its lease counts from the first sending"
 
 
-def test_gpus_are_given_to_one_slot_each() -> None:
+def test_each_gpu_is_given_to_one_slot() -> None:
     bench = PilotBench(cpus=4, gpus=2)
     jobs = [replace(a_job(number), amounts=Amounts(1, 0, 0, 1)) for number in (1, 2)]
     bench.grant(*jobs)
     assert [prepare.slot.gpu_ids for prepare in bench.take(PrepareJob)] == [("0",), ("1",)]
 
 
-def test_pools_that_cannot_be_read_are_asked_for_again() -> None:
+def test_reading_of_pools_is_retried() -> None:
     bench = PilotBench(opened=False)
     bench.feed(ev.NodeValidated())
     bench.take(ReadPools)
@@ -142,7 +142,7 @@ def test_pools_that_cannot_be_read_are_asked_for_again() -> None:
     assert bench.one(ReadPools) == ReadPools(fresh=False)
 
 
-def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+def test_answer_to_unknown_request_changes_nothing() -> None:
     bench = PilotBench()
     bench.run(ONE)
     bench.take(SendHeartbeat)
@@ -151,7 +151,7 @@ def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
     assert bench.feed(ev.HeartbeatFailed("never-sent", transient())) == ()
 
 
-def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_says_and_then_told_all() -> None:
+def test_overloaded_server_is_retried_after_its_delay() -> None:
     bench = PilotBench(cpus=1)
     bench.grant(job := a_job(1))
     bench.feed(ev.StartFailed(job.key, Outcome.REFUSED_BY_JOB, "no such program"))

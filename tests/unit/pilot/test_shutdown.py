@@ -1,4 +1,4 @@
-"""What makes a pilot end, and how it leaves: nothing lost, nothing waited for in vain."""
+"""How a pilot drains, stops and ends: its reasons, its last messages and its exit code."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from pilotage_pilot.core.rules import PilotRules
 from support.pilot_bench import ONE, TWO, PilotBench, a_job, transient
 
 
-def test_a_pilot_that_is_still_looking_at_its_node_does_not_say_that_it_drains() -> None:
+def test_validating_pilot_does_not_report_draining() -> None:
     bench = PilotBench(opened=False, hears=False)
     assert not bench.one(SendHeartbeat).draining
 
 
-def test_a_pilot_with_too_little_time_for_a_job_says_that_it_drains() -> None:
+def test_pilot_with_too_little_time_reports_draining() -> None:
     bench = PilotBench(ends_after_s=90, hears=False)
     assert bench.one(SendHeartbeat).draining
 
 
-def test_a_drained_pilot_declines_lets_its_jobs_end_and_says_good_bye() -> None:
+def test_drained_pilot_declines_jobs_and_ends_after_last_job() -> None:
     bench = PilotBench()
     bench.run(ONE)
     waiting = bench.one(RequestJobs)
@@ -50,21 +50,21 @@ def test_a_drained_pilot_declines_lets_its_jobs_end_and_says_good_bye() -> None:
     bench.answer_beat()
     beats = bench.take(SendHeartbeat)
     assert [beat.ending for beat in beats] == [True]
-    said = bench.feed(ev.HeartbeatAnswered(beats[0].request_id))
-    assert said == (EndPilot("maintenance", ExitCode.AS_PLANNED),)
+    instructions = bench.feed(ev.HeartbeatAnswered(beats[0].request_id))
+    assert instructions == (EndPilot("maintenance", ExitCode.AS_PLANNED),)
     assert bench.take(RequestJobs) == []
 
 
-def test_a_pilot_told_to_stop_evicts_and_ends_within_its_grace() -> None:
+def test_stopped_pilot_evicts_and_ends_within_its_grace_time() -> None:
     bench = PilotBench(rules=PilotRules(grace_s=10, goodbye_timeout_s=5))
     bench.run(ONE)
     assert StopPayload(ONE.key) in bench.feed(ev.StopRequested("SIGTERM"))
     bench.pass_time(40)
-    assert bench.take(KillPayload), "the payload does not listen"
-    assert bench.said[-1] == EndPilot("SIGTERM", ExitCode.AS_PLANNED), "nobody answers, nothing dies, it ends"
+    assert bench.take(KillPayload), "the payload ignores termination"
+    assert bench.said[-1] == EndPilot("SIGTERM", ExitCode.AS_PLANNED), "the pilot ends without answers and exits"
 
 
-def test_an_idle_pilot_told_to_stop_ends_with_the_next_answer() -> None:
+def test_stopped_idle_pilot_ends_with_next_answer() -> None:
     bench = PilotBench()
     waiting = bench.one(RequestJobs)
     bench.feed(ev.StopRequested("SIGTERM"))
@@ -72,7 +72,7 @@ def test_an_idle_pilot_told_to_stop_ends_with_the_next_answer() -> None:
     assert isinstance(bench.said[-1], EndPilot)
 
 
-def test_a_pilot_without_work_ends_after_its_idle_time() -> None:
+def test_pilot_without_jobs_ends_after_idle_timeout() -> None:
     bench = PilotBench(rules=PilotRules(max_idle_s=60, wait_s=20))
     while bench.machine.phase is Phase.OPEN:
         assert bench.after_s < 90
@@ -84,27 +84,26 @@ def test_a_pilot_without_work_ends_after_its_idle_time() -> None:
     assert 60 <= bench.after_s < 63
 
 
-def good_bye(bench: PilotBench) -> SendHeartbeat:
-    """Return the last heartbeat of a pilot."""
-    (last,) = (said for said in bench.said if isinstance(said, SendHeartbeat) and said.ending)
+def last_heartbeat(bench: PilotBench) -> SendHeartbeat:
+    (last,) = (call for call in bench.said if isinstance(call, SendHeartbeat) and call.ending)
     return last
 
 
-def test_a_pilot_that_ends_for_want_of_work_and_ran_no_job_says_that_it_came_back_empty() -> None:
+def test_pilot_that_idled_out_reports_coming_back_empty() -> None:
     bench = PilotBench(rules=PilotRules(max_idle_s=0))
     bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
-    assert good_bye(bench).came_back_empty
+    assert last_heartbeat(bench).came_back_empty
 
 
-def test_a_pilot_that_is_told_to_stop_does_not_say_that_it_came_back_empty() -> None:
+def test_stopped_pilot_does_not_report_coming_back_empty() -> None:
     bench = PilotBench()
     waiting = bench.one(RequestJobs)
     bench.feed(ev.StopRequested("SIGTERM"))
     bench.feed(ev.JobsGranted(waiting.request_id))
-    assert not good_bye(bench).came_back_empty
+    assert not last_heartbeat(bench).came_back_empty
 
 
-def test_a_pilot_with_idle_time_zero_runs_what_there_is_and_ends() -> None:
+def test_pilot_with_zero_idle_timeout_runs_waiting_job_and_ends() -> None:
     bench = PilotBench(rules=PilotRules(max_idle_s=0))
     call = bench.one(RequestJobs)
     assert call.wait_s == 0
@@ -120,7 +119,7 @@ def test_a_pilot_with_idle_time_zero_runs_what_there_is_and_ends() -> None:
     assert bench.machine.phase is not Phase.OPEN
 
 
-def test_a_credential_that_the_server_refuses_ends_the_pilot() -> None:
+def test_refused_credential_ends_pilot() -> None:
     bench = PilotBench()
     call = bench.one(RequestJobs)
     bench.hears = False
@@ -132,7 +131,7 @@ def test_a_credential_that_the_server_refuses_ends_the_pilot() -> None:
     assert (end.exit_code, "token expired" in end.reason) == (ExitCode.NO_SERVER, True)
 
 
-def test_a_queue_that_is_gone_ends_the_pilot_when_its_jobs_have_ended() -> None:
+def test_removed_queue_drains_pilot() -> None:
     bench = PilotBench()
     bench.run(ONE)
     call = bench.one(RequestJobs)
@@ -144,7 +143,7 @@ def test_a_queue_that_is_gone_ends_the_pilot_when_its_jobs_have_ended() -> None:
     assert bench.take(StopPayload) == []
 
 
-def test_a_node_that_fails_jobs_takes_no_more() -> None:
+def test_failed_starts_close_pilot() -> None:
     bench = PilotBench(rules=PilotRules(failed_starts=3))
     for number in range(1, 4):
         job = a_job(number)
@@ -153,7 +152,7 @@ def test_a_node_that_fails_jobs_takes_no_more() -> None:
     assert bench.machine.phase is not Phase.OPEN
 
 
-def test_a_node_that_is_not_fit_ends_the_pilot_with_its_own_exit_code() -> None:
+def test_unfit_node_ends_pilot_with_own_exit_code() -> None:
     bench = PilotBench(opened=False)
     bench.feed(ev.NodeRefused(("disk full",)))
     end = bench.said[-1]
@@ -161,7 +160,7 @@ def test_a_node_that_is_not_fit_ends_the_pilot_with_its_own_exit_code() -> None:
     assert end.exit_code is ExitCode.NODE_UNFIT
 
 
-def test_a_pilot_that_cannot_reach_its_server_for_too_long_ends() -> None:
+def test_unreachable_server_ends_pilot() -> None:
     bench = PilotBench(rules=PilotRules(unreachable_s=300))
     bench.hears = False
     for _ in range(100):
@@ -175,7 +174,7 @@ def test_a_pilot_that_cannot_reach_its_server_for_too_long_ends() -> None:
     assert end.exit_code is ExitCode.NO_SERVER
 
 
-def test_what_is_given_back_waits_for_requests_that_are_being_taken_back() -> None:
+def test_eviction_is_reported_after_recalled_requests() -> None:
     bench = PilotBench()
     bench.run(ONE)
     waiting = bench.one(RequestJobs)
@@ -187,7 +186,7 @@ def test_what_is_given_back_waits_for_requests_that_are_being_taken_back() -> No
     assert bench.outcome(ONE) is Outcome.EVICTED
 
 
-def test_what_is_given_back_does_not_wait_long_for_a_server_that_says_nothing() -> None:
+def test_eviction_is_reported_despite_silent_server() -> None:
     bench = PilotBench()
     bench.run(ONE)
     bench.feed(ev.StopRequested("SIGTERM"))
@@ -197,7 +196,7 @@ def test_what_is_given_back_does_not_wait_long_for_a_server_that_says_nothing() 
 
 
 @pytest.mark.parametrize("error_s", [-301, 301])
-def test_a_node_whose_clock_is_wrong_takes_no_jobs(error_s: float) -> None:
+def test_node_with_wrong_clock_is_unfit(error_s: float) -> None:
     bench = PilotBench(hears=False)
     assert bench.take(RequestJobs) == []
     bench.answer_beat(server_time=bench.now.utc - timedelta(seconds=error_s))
@@ -207,7 +206,7 @@ def test_a_node_whose_clock_is_wrong_takes_no_jobs(error_s: float) -> None:
     assert ("clock is 301 s off" in end.reason, end.exit_code) == (True, ExitCode.NODE_UNFIT)
 
 
-def test_the_time_that_a_heartbeat_took_is_not_held_against_the_clock() -> None:
+def test_clock_check_allows_for_heartbeat_duration() -> None:
     bench = PilotBench(hears=False, rules=PilotRules(clock_error_s=5))
     server_time = bench.now.utc
     bench.pass_time(10)

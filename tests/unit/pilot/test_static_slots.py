@@ -1,4 +1,4 @@
-"""A pilot whose policy lays out slots of fixed size: the whole-machine recipe and Bologna's batch servers."""
+"""A pilot with static slots: the whole-machine policy and Bologna's batch servers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def whole_machine(request: pytest.FixtureRequest, shared_data: Path) -> Path:
     return SHIPPED / "whole-machine.conf" if request.param == "shipped" else published
 
 
-def test_every_slot_of_the_layout_is_offered_owners_too(whole_machine: Path) -> None:
+def test_all_static_slots_are_offered_even_in_owner_state(whole_machine: Path) -> None:
     bench = a_node(whole_machine)
     assert bench.doing() == [*IDLE_SINGLES, "Owner/Idle"]
     call = bench.one(RequestJobs)
@@ -54,7 +54,7 @@ def test_every_slot_of_the_layout_is_offered_owners_too(whole_machine: Path) -> 
     assert all(offer.ad_parts and offer.job_ad_wanted for offer in call.slots)
 
 
-def test_parts_of_ads_are_brought_once_and_again_when_the_server_wants_them(whole_machine: Path) -> None:
+def test_ad_parts_are_sent_once_and_on_request(whole_machine: Path) -> None:
     bench = a_node(whole_machine)
     first = bench.one(RequestJobs)
     used = {key for offer in first.slots for key in offer.ad_parts}
@@ -67,20 +67,20 @@ def test_parts_of_ads_are_brought_once_and_again_when_the_server_wants_them(whol
     assert {part.key for part in bench.one(RequestJobs).ad_parts} == used
 
 
-def test_a_whole_machine_job_waits_suspended_for_single_core_jobs_and_then_runs(whole_machine: Path) -> None:
+def test_whole_machine_job_is_suspended_until_single_core_jobs_end(whole_machine: Path) -> None:
     bench = a_node(whole_machine)
-    ours = [single(1, 1), single(2, 2)]
-    bench.run(*ours)
+    singles = [single(1, 1), single(2, 2)]
+    bench.run(*singles)
     bench.run(big := whole(3))
     assert bench.doing("slot9") == ["Claimed/Busy"]
     bench.pass_time(5)
     assert bench.one(SuspendPayload).key == big.key
     assert bench.doing() == ["Claimed/Busy"] * 2 + ["Owner/Idle"] * 6 + ["Claimed/Suspended"]
     bench.pass_time(100)
-    bench.exit(ours[0])
+    bench.exit(singles[0])
     bench.pass_time(20)
     assert bench.take(ContinuePayload) == []
-    bench.exit(ours[1])
+    bench.exit(singles[1])
     bench.pass_time(6)
     assert bench.one(ContinuePayload).key == big.key
     assert bench.doing() == ["Owner/Idle"] * 8 + ["Claimed/Busy"]
@@ -91,7 +91,7 @@ def test_a_whole_machine_job_waits_suspended_for_single_core_jobs_and_then_runs(
     assert report.suspended_s == pytest.approx(120, abs=10)
 
 
-def test_a_single_core_job_is_declined_that_comes_when_the_whole_machine_is_taken(whole_machine: Path) -> None:
+def test_single_core_job_is_declined_while_whole_machine_is_claimed(whole_machine: Path) -> None:
     bench = a_node(whole_machine)
     bench.grant(whole(1), late := single(2, 3))
     assert bench.outcome(late) is Outcome.DECLINED
@@ -100,7 +100,7 @@ def test_a_single_core_job_is_declined_that_comes_when_the_whole_machine_is_take
     assert barred["slot3"] == {late.task_queue}
 
 
-def test_a_request_is_made_anew_when_its_slots_are_not_as_they_were_offered(whole_machine: Path) -> None:
+def test_changed_slots_are_offered_in_new_request(whole_machine: Path) -> None:
     bench = a_node(whole_machine)
     bench.run(single(1, 1))
     before = bench.one(RequestJobs)
@@ -113,7 +113,7 @@ def test_a_request_is_made_anew_when_its_slots_are_not_as_they_were_offered(whol
     assert {offer.name for offer in bench.take(RequestJobs)[-1].slots} == {f"slot{n}" for n in range(1, 10)}
 
 
-def test_single_core_jobs_are_kicked_a_day_after_their_start_when_the_whole_machine_is_claimed(
+def test_kick_policy_evicts_single_core_jobs_after_a_day(
     shared_data: Path,
 ) -> None:
     bench = a_node(shared_data / "policies" / "whole_machine_kick.conf")
@@ -151,7 +151,7 @@ def batch_job(job_id: int, slot: int, **attributes: bool) -> GrantedJob:
     return with_ad(job, SUBMIT_SITE_DOMAIN="bo.infn.it", BolognaBatchJob=True, **attributes)
 
 
-def test_a_short_job_is_vacated_when_its_hour_is_over(bologna: Path) -> None:
+def test_short_job_is_vacated_after_one_hour(bologna: Path) -> None:
     bench = a_server(bologna)
     bench.run(job := batch_job(1, 1))
     bench.pass_time(3600)
@@ -167,13 +167,13 @@ def test_a_short_job_is_vacated_when_its_hour_is_over(bologna: Path) -> None:
     assert bench.doing("slot1")[0] in ("Owner/Idle", "Unclaimed/Idle")
 
 
-def test_a_job_is_as_nice_as_its_slots_policy_wants(bologna: Path) -> None:
+def test_policy_sets_nice_value_of_payload(bologna: Path) -> None:
     bench = a_server(bologna)
     bench.grant(batch_job(1, 1), batch_job(2, 3, LongRunningJob=True))
     assert [prepare.nice for prepare in bench.take(PrepareJob)] == [5, 15]
 
 
-def test_a_job_finds_the_ads_of_its_slot_and_its_own(bologna: Path) -> None:
+def test_prepared_job_has_machine_ad_and_job_ad(bologna: Path) -> None:
     bench = a_server(bologna)
     bench.grant(job := batch_job(1, 2))
     prepare = bench.one(PrepareJob)
@@ -182,7 +182,7 @@ def test_a_job_finds_the_ads_of_its_slot_and_its_own(bologna: Path) -> None:
 
 
 @pytest.mark.parametrize("start", ["TARGET.Nowhere", "1", '"True"', "1 / 0", "TARGET.Good == 1"])
-def test_only_true_itself_lets_a_job_start(tmp_path: Path, start: str) -> None:
+def test_start_that_is_not_true_declines_job(tmp_path: Path, start: str) -> None:
     path = tmp_path / "policy.conf"
     path.write_text(f"NUM_SLOTS = 1\nIS_OWNER = False\nSTART = {start}\n")
     bench = PilotBench(1, 1000, slots=slots_under(path))
@@ -191,7 +191,7 @@ def test_only_true_itself_lets_a_job_start(tmp_path: Path, start: str) -> None:
 
 
 @pytest.mark.parametrize("ad", ["", "no ad at all", "[Good = true", "[Good = ]", '[Good = "true"]', "[Good = 1]"])
-def test_a_job_with_an_ad_that_is_none_or_does_not_say_enough_is_given_back(tmp_path: Path, ad: str) -> None:
+def test_job_without_sufficient_ad_is_declined(tmp_path: Path, ad: str) -> None:
     path = tmp_path / "policy.conf"
     path.write_text("NUM_SLOTS = 1\nIS_OWNER = False\nSTART = TARGET.Good\n")
     bench = PilotBench(1, 1000, slots=slots_under(path))
@@ -200,7 +200,7 @@ def test_a_job_with_an_ad_that_is_none_or_does_not_say_enough_is_given_back(tmp_
     assert bench.doing() == ["Unclaimed/Idle"]
 
 
-def test_a_task_queue_whose_job_was_declined_is_barred_from_the_slot_for_five_minutes(tmp_path: Path) -> None:
+def test_declined_task_queue_is_barred_for_five_minutes(tmp_path: Path) -> None:
     path = tmp_path / "policy.conf"
     path.write_text("NUM_SLOTS = 1\nIS_OWNER = False\nSTART = TARGET.Good\n")
     bench = PilotBench(1, 1000, slots=slots_under(path))
@@ -214,7 +214,7 @@ def test_a_task_queue_whose_job_was_declined_is_barred_from_the_slot_for_five_mi
     assert barred == {True: {frozenset({5})}, False: {frozenset()}}
 
 
-def test_a_slot_lacks_the_disk_of_files_that_are_still_being_stored(tmp_path: Path) -> None:
+def test_slot_lacks_disk_of_unstored_files(tmp_path: Path) -> None:
     path = tmp_path / "policy.conf"
     path.write_text("NUM_SLOTS = 2\n")
     bench = PilotBench(2, 2000, slots=slots_under(path))
@@ -225,7 +225,7 @@ def test_a_slot_lacks_the_disk_of_files_that_are_still_being_stored(tmp_path: Pa
     assert bench.slot("slot1").free == Amounts(1, 1000, 5000)
 
 
-def test_a_slot_whose_claim_has_ended_is_its_owners_again_though_its_last_job_was_welcome(tmp_path: Path) -> None:
+def test_slot_returns_to_owner_when_claim_ends(tmp_path: Path) -> None:
     path = tmp_path / "policy.conf"
     path.write_text("NUM_SLOTS = 1\nSTART = TARGET.Good =?= True\nCLAIM_WORKLIFE = 0\n")
     bench = PilotBench(1, 1000, slots=slots_under(path))
@@ -235,7 +235,7 @@ def test_a_slot_whose_claim_has_ended_is_its_owners_again_though_its_last_job_wa
     assert bench.doing() == ["Owner/Idle"]
 
 
-def test_a_slot_takes_no_job_that_its_start_does_not_want(bologna: Path) -> None:
+def test_declined_job_reports_start_as_reason(bologna: Path) -> None:
     bench = a_server(bologna)
     bench.grant(long := batch_job(1, 1, LongRunningJob=True))
     assert bench.outcome(long) is Outcome.DECLINED

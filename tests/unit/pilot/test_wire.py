@@ -1,4 +1,4 @@
-"""The pilot's messages about its slots, their ads and claims, and the answers of the server."""
+"""Conversion of the pilot's requests, heartbeats and reports, and of the server's answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZE = Amounts(1, 2000, 10_000)
 NODE = NodeDescription("node1", SIZE, attributes={"Policy": "/etc/policy.conf"})
 
 
-def asked(offer: SlotOffer, **more: object) -> matcher_service_pb2.RequestJobsRequest:
+def a_request(offer: SlotOffer, **more: object) -> matcher_service_pb2.RequestJobsRequest:
     return request_to_wire(RequestJobs("r", (offer,), (), 20.0, **more))  # type: ignore[arg-type]
 
 
@@ -37,54 +37,54 @@ def a_match(job_ad: str = "") -> matcher_service_pb2.Match:
     return matcher_service_pb2.Match(job_id=7, attempt=2, slot="slot2", description=description, job_ad=job_ad)
 
 
-def test_an_offer_tells_the_slots_ad_by_its_parts_and_changes() -> None:
+def test_offer_has_ad_parts_and_changes() -> None:
     offer = SlotOffer("slot2", SIZE, ad_parts=("k1", "k2"), ad_changes="[State = 1]", job_ad_wanted=True)
-    said = asked(offer, ad_parts=(AdPart("k2", "[Start = true]"),), node_attributes_version=4)
-    slot = said.slots[0]
+    request = a_request(offer, ad_parts=(AdPart("k2", "[Start = true]"),), node_attributes_version=4)
+    slot = request.slots[0]
     assert (slot.partitionable, list(slot.ad_parts), slot.ad_changes) == (False, ["k1", "k2"], "[State = 1]")
     assert slot.job_ad_wanted
     assert not slot.HasField("claim")
     assert not slot.HasField("occupied")
-    assert [(part.key, part.text) for part in said.ad_parts] == [("k2", "[Start = true]")]
-    assert said.node_attributes_version == 4
+    assert [(part.key, part.text) for part in request.ad_parts] == [("k2", "[Start = true]")]
+    assert request.node_attributes_version == 4
 
 
-def test_a_claimed_and_occupied_slot_says_who_holds_it_and_what_runs_in_it() -> None:
+def test_offer_of_occupied_slot_has_claim_and_running_job() -> None:
     claim = Account("lhcb", "user", "ann")
-    slot = asked(SlotOffer("slot2", SIZE, claim=claim, occupied=OccupiedSlot(*KEY, 0.5, ordered=True))).slots[0]
+    slot = a_request(SlotOffer("slot2", SIZE, claim=claim, occupied=OccupiedSlot(*KEY, 0.5, ordered=True))).slots[0]
     assert slot.claim == matcher_service_pb2.Account(vo="lhcb", group="user", owner="ann")
     assert slot.occupied == matcher_service_pb2.Occupied(job_id=7, attempt=2, current_rank=0.5, ordered=True)
 
 
-def test_a_heartbeat_tells_slots_with_their_times_ads_and_loads() -> None:
+def test_heartbeat_has_slots_with_times_ads_and_loads() -> None:
     since, since_state = (Now(NOON + timedelta(hours=hours), 5.0) for hours in (1, 0))
     busy = (SlotState.CLAIMED, Activity.BUSY)
     slot = Slot("slot2", *busy, SIZE, Amounts(), since, since_state, KEY, ad="[A = 1]", readings={"LoadAvg": 0.25})
     beat = SendHeartbeat("r", (), (), (slot,), False, node_attributes_version=3, settable=("OnlyMulticore",))
-    said = heartbeat_to_wire(beat, NODE)
-    assert said.node_attributes_version == 3
-    assert list(said.node.settable_attributes) == ["OnlyMulticore"]
-    assert said.node.attributes["Policy"].text == "/etc/policy.conf"
-    told = said.node.slots[0]
-    assert (told.state, told.activity, told.job_id, told.attempt, told.ad) == ("Claimed", "Busy", 7, 2, "[A = 1]")
-    assert told.since.ToDatetime(UTC) - told.since_state.ToDatetime(UTC) == timedelta(hours=1)
-    assert told.load == told.attributes["LoadAvg"].number == 0.25
+    message = heartbeat_to_wire(beat, NODE)
+    assert message.node_attributes_version == 3
+    assert list(message.node.settable_attributes) == ["OnlyMulticore"]
+    assert message.node.attributes["Policy"].text == "/etc/policy.conf"
+    sent = message.node.slots[0]
+    assert (sent.state, sent.activity, sent.job_id, sent.attempt, sent.ad) == ("Claimed", "Busy", 7, 2, "[A = 1]")
+    assert sent.since.ToDatetime(UTC) - sent.since_state.ToDatetime(UTC) == timedelta(hours=1)
+    assert sent.load == sent.attributes["LoadAvg"].number == 0.25
 
 
-def test_a_report_says_that_the_slot_wants_the_job_held() -> None:
+def test_report_carries_hold_request_of_slot() -> None:
     report = Report(KEY, ReportedState.DONE, Outcome.EVICTED, hold=JobHold("too large", 42))
     assert report_to_wire(report).hold == jobs_pb2.HoldWish(reason="too large", subcode=42)
     assert not report_to_wire(Report(KEY, ReportedState.RUNNING)).HasField("hold")
 
 
-def test_a_report_says_that_a_payload_has_failed_and_keeps_its_slot() -> None:
-    said = report_to_wire(Report(KEY, ReportedState.PLUGGED, exit_code=1, wall_s=3.0))
-    assert (said.state, said.plugged, said.exit_code) == (jobs_pb2.JOB_STATE_RUNNING, True, 1)
-    assert said.outcome == jobs_pb2.OUTCOME_UNSPECIFIED
+def test_report_of_plugged_job_is_running_with_exit_code() -> None:
+    message = report_to_wire(Report(KEY, ReportedState.PLUGGED, exit_code=1, wall_s=3.0))
+    assert (message.state, message.plugged, message.exit_code) == (jobs_pb2.JOB_STATE_RUNNING, True, 1)
+    assert message.outcome == jobs_pb2.OUTCOME_UNSPECIFIED
     assert not report_to_wire(Report(KEY, ReportedState.RUNNING)).plugged
 
 
-def test_an_answer_orders_occupied_slots_and_brings_what_operators_set() -> None:
+def test_answer_has_vacate_orders_and_node_attributes() -> None:
     message = matcher_service_pb2.RequestJobsResponse(
         vacate=[matcher_service_pb2.Vacate(slot="slot2", reason="a better job", by_rank=True)],
         ad_parts_wanted=["k1"],
@@ -98,7 +98,7 @@ def test_an_answer_orders_occupied_slots_and_brings_what_operators_set() -> None
     assert [job.job_ad for job in granted.jobs] == ["[Owner = 1]"]
 
 
-def test_a_job_that_cannot_be_read_is_faulty_by_itself_and_those_beside_it_are_as_they_are() -> None:
+def test_unreadable_job_does_not_affect_other_jobs_of_answer() -> None:
     twins = [jobs_pb2.InputFile(name="data0", checksum="ab" * 32, size=1)] * 2
     bad = a_match()
     bad.description.input_files.extend(twins)
@@ -110,19 +110,20 @@ def test_a_job_that_cannot_be_read_is_faulty_by_itself_and_those_beside_it_are_a
     assert (second.key, second.fault, second.description.executable) == (KEY, "", "/bin/true")
 
 
-def test_no_fault_is_told_at_greater_length_than_people_read() -> None:
+def test_fault_of_unreadable_job_is_truncated() -> None:
     bad = a_match()
     bad.description.input_files.extend(jobs_pb2.InputFile(name="../" + "x" * 1000) for _ in range(100))
     (job,) = granted_from_wire("r", matcher_service_pb2.RequestJobsResponse(matches=[bad])).jobs
     assert 1000 < len(job.fault) < 1100
 
 
-def test_no_operators_attributes_any_more_is_another_thing_than_no_word_of_them() -> None:
+def test_empty_node_attributes_differ_from_absent_ones() -> None:
     nothing_set = matcher_service_pb2.ReportStateResponse(node_attributes=matcher_service_pb2.NodeAttributes(version=6))
     assert answered_from_wire("r", nothing_set).node_attributes == NodeAttributes(6, {})
+    assert answered_from_wire("r", matcher_service_pb2.ReportStateResponse()).node_attributes is None
 
 
-def test_an_empty_answer_reads_as_no_change() -> None:
+def test_empty_answer_is_read_as_no_change() -> None:
     assert granted_from_wire("r", matcher_service_pb2.RequestJobsResponse()) == JobsGranted("r")
     assert answered_from_wire("r", matcher_service_pb2.ReportStateResponse()) == HeartbeatAnswered("r")
     assert granted_from_wire("r", matcher_service_pb2.RequestJobsResponse(matches=[a_match()])).jobs[0].job_ad == ""
