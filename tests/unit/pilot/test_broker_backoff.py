@@ -161,7 +161,7 @@ def test_vacate_order_is_rechecked_during_back_off(policy: Path) -> None:
     assert any(ordered)
 
 
-# The connection ------------------------------------------------------------------------------------------------------
+# The connection -------------------------------------------------------------------------------------------------------
 
 
 def test_disconnect_starts_long_poll() -> None:
@@ -206,7 +206,7 @@ def test_no_back_off_without_broker() -> None:
         bench.feed(ev.JobsGranted(call.request_id))
 
 
-# Idle timeout --------------------------------------------------------------------------------------------------------
+# Idle timeout ---------------------------------------------------------------------------------------------------------
 
 
 def test_zero_idle_timeout_ends_after_one_empty_answer() -> None:

@@ -1,4 +1,4 @@
-"""Slots as a policy lays them out, and which of a policy's texts holds for a slot."""
+"""Slot layouts of policies, and the precedence of slot, slot type and general expressions."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def _layout(**texts: str) -> list[tuple[int, int]]:
         ("CPUS=100%", (8, 16000)),
     ],
 )
-def test_a_slot_types_sizes_are_read(spec: str, size: tuple[int, int]) -> None:
+def test_reads_sizes_of_slot_type(spec: str, size: tuple[int, int]) -> None:
     assert _layout(SLOT_TYPE_1=spec, NUM_SLOTS_TYPE_1="1") == [size]
 
 
-def test_slots_are_numbered_by_their_types_and_share_what_is_left() -> None:
+def test_slots_are_ordered_by_type_and_share_remaining_resources() -> None:
     layout = _layout(SLOT_TYPE_2="cpus=4, mem=10000", NUM_SLOTS_TYPE_2="1", NUM_SLOTS_TYPE_1="2")
     assert layout == [(2, 3000), (2, 3000), (4, 10000)]
 
 
-def test_a_policy_may_give_out_more_than_there_is() -> None:
+def test_policy_may_overcommit_node() -> None:
     layout = _layout(NUM_CPUS="8*2", MEMORY="16000*2", SLOT_TYPE_1="cpus=1", NUM_SLOTS_TYPE_1="16")
     assert layout == [(1, 2000)] * 16
 
 
-def test_disk_is_shared_out_too_and_its_sizes_have_units() -> None:
+def test_divides_disk_and_reads_units() -> None:
     node = Amounts(cpus=8, memory_mib=16000, disk_mib=10_000)
     texts = {"slot_type_1": "disk=25%", "num_slots_type_1": "1", "slot_type_2": "cpus=1, mem=2g, disk=1048576"}
     layout = lay_out(Policy({**texts, "num_slots_type_2": "2", "num_slots_type_3": "2"}), node)
@@ -53,7 +53,7 @@ def test_disk_is_shared_out_too_and_its_sizes_have_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "given"),
+    ("texts", "gpu_ids"),
     [
         ({"num_slots": "2"}, [(), ()]),
         ({}, [("a", "b", "c", "d")]),
@@ -73,15 +73,13 @@ def test_disk_is_shared_out_too_and_its_sizes_have_units() -> None:
         ({"slot_type_1": "gpus=auto", "num_slots_type_1": "2"}, [("a", "b"), ("c", "d")]),
     ],
 )
-def test_gpus_go_to_slots_that_ask_and_the_rest_to_partitionable_ones(
-    texts: dict[str, str], given: list[tuple[str, ...]]
-) -> None:
+def test_gpus_go_to_requesting_then_partitionable_slots(texts: dict[str, str], gpu_ids: list[tuple[str, ...]]) -> None:
     layout = lay_out(Policy(texts), Amounts(cpus=8, memory_mib=16000, gpus=4), ("a", "b", "c", "d"))
-    assert [slot.gpu_ids for slot in layout.slots] == given
-    assert [slot.amounts.gpus for slot in layout.slots] == [len(ids) for ids in given]
+    assert [slot.gpu_ids for slot in layout.slots] == gpu_ids
+    assert [slot.amounts.gpus for slot in layout.slots] == [len(ids) for ids in gpu_ids]
 
 
-def test_gpus_are_numbered_where_nobody_names_them() -> None:
+def test_unnamed_gpus_are_numbered() -> None:
     assert lay_out(Policy({}), Amounts(cpus=1, gpus=2)).slots[0].gpu_ids == ("0", "1")
 
 
@@ -94,16 +92,16 @@ def test_gpus_are_numbered_where_nobody_names_them() -> None:
         ({"slot_type_1": "50%", "num_slots_type_1": "2"}, "other slots"),
     ],
 )
-def test_a_layout_that_has_changed_says_how(texts: dict[str, str], change: str | None) -> None:
-    said = layout_change(lay_out(Policy({"num_slots": "2"}), NODE), lay_out(Policy(texts), NODE))
-    assert said is None if change is None else said is not None and change in said
+def test_describes_change_of_layout(texts: dict[str, str], change: str | None) -> None:
+    text = layout_change(lay_out(Policy({"num_slots": "2"}), NODE), lay_out(Policy(texts), NODE))
+    assert text is None if change is None else text is not None and change in text
 
 
-def test_a_number_of_slots_shares_the_node_equally() -> None:
+def test_num_slots_divides_node_equally() -> None:
     assert _layout(NUM_SLOTS="4") == [(2, 4000)] * 4
 
 
-def test_without_a_layout_any_slot_may_be_asked_about_and_is_the_node() -> None:
+def test_default_layout_is_one_partitionable_slot() -> None:
     layout = lay_out(Policy({}), NODE)
     assert layout.slots[0].is_partitionable
     assert (layout.slot(5).key, layout.slot(5).amounts.cpus) == (SlotKey(5), 8)
@@ -125,19 +123,19 @@ def test_without_a_layout_any_slot_may_be_asked_about_and_is_the_node() -> None:
         ({"NUM_SLOTS_TYPE_1": "100000"}, "more than 4096"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused_with_the_reason(texts: dict[str, str], why: str) -> None:
+def test_impossible_layout_is_rejected_with_reason(texts: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidInputError, match=why):
         _layout(**texts)
 
 
 @pytest.mark.parametrize("slot_id", [0, -1, 3])
-def test_a_slot_that_is_not_laid_out_does_not_exist(slot_id: int) -> None:
+def test_unknown_slot_is_rejected(slot_id: int) -> None:
     layout = lay_out(Policy({"num_slots": "2"}), NODE)
     with pytest.raises(InvalidInputError, match=f"no slot {slot_id}"):
         layout.slot(slot_id)
 
 
-def test_what_holds_for_the_slot_wins_over_its_type_and_that_over_the_rest() -> None:
+def test_slot_expression_overrides_type_and_type_overrides_general() -> None:
     policy = Policy({"start": "all", "slot_type_2_start": "type", "slot3_start": "slot", "slot4_isowner": "old"})
     assert policy.text("START", SlotKey(3, 2)) == "slot"
     assert policy.text("START", SlotKey(4, 2)) == "type"
@@ -147,12 +145,12 @@ def test_what_holds_for_the_slot_wins_over_its_type_and_that_over_the_rest() -> 
     assert policy.text("RANK", SlotKey(3, 2)) == "0.0"
 
 
-def test_each_daemons_own_text_wins_where_it_is_the_one_that_evaluates() -> None:
+def test_negotiator_prefix_applies_to_preemption_requirements() -> None:
     policy = Policy({"preemption_requirements": "all", "negotiator.preemption_requirements": "negotiator"})
     assert policy.text("PREEMPTION_REQUIREMENTS") == "negotiator"
 
 
-def test_vanilla_variants_are_part_of_a_policy_only_where_it_says_something() -> None:
+def test_undefined_vanilla_variant_is_no_expression() -> None:
     policy = Policy({"suspend_vanilla": "undefined", "preempt_vanilla": "True"})
     assert "SUSPEND_VANILLA" not in policy.expressions()
     assert policy.expressions()["PREEMPT_VANILLA"] == "True"

@@ -1,4 +1,4 @@
-"""`pilotage-pilot check`: a policy, a slot and a job in; texts and values out, or one clear line."""
+"""`pilotage-pilot check` evaluates a policy for a slot and a job, or prints one line with the error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDS = {
     "htcondor__condor_config.reference.conf": "needs the file /etc/condor/condor_config.local",
     "prp-htcondor-portal__20-start-policy.conf": "nothing defines MATCHING_START, PROVISIONING_START",
 }
-"""What the files need that are parts of a larger configuration; the others are whole."""
+"""The missing parts of files that belong to a larger configuration; all other files are complete."""
 
 
 @pytest.fixture
@@ -37,25 +37,23 @@ def job(tmp_path: Path) -> Path:
     return path
 
 
-def _asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+def _checked(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
     assert run(["check", *map(str, arguments), "--json"]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    return dict(json.loads(said.out))
+    output = capsys.readouterr()
+    assert output.err == ""
+    return dict(json.loads(output.out))
 
 
-def _refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def _rejected(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert run(["check", *map(str, arguments)]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    return said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    return output.err
 
 
-def test_every_expression_is_shown_with_its_text_and_value(
-    capsys: pytest.CaptureFixture[str], policy: Path, job: Path
-) -> None:
-    found = _asked(capsys, policy, "--job", job)
+def test_shows_text_and_value_of_every_expression(capsys: pytest.CaptureFixture[str], policy: Path, job: Path) -> None:
+    found = _checked(capsys, policy, "--job", job)
     assert found["START"] == {"text": "TARGET.Want =?= True && Load < 2", "value": True}
     assert found["IS_OWNER"] == {"text": "(START =?= False)", "value": False}
     assert found["CLAIM_WORKLIFE"] == {"text": "1200", "value": 1200}
@@ -63,56 +61,54 @@ def test_every_expression_is_shown_with_its_text_and_value(
     assert {"MaxJobRetirementTime", "JOB_RENICE_INCREMENT", "PREEMPTION_REQUIREMENTS"} <= found.keys()
 
 
-def test_the_slots_ad_can_be_given_other_values(capsys: pytest.CaptureFixture[str], policy: Path, job: Path) -> None:
-    assert _asked(capsys, policy, "--job", job, "--set", "loadavg=1.0")["START"]["value"] is False
-    assert _asked(capsys, policy, "--job", job, "--set", "LoadAvg = 1 / 4.0")["START"]["value"] is True
+def test_set_option_overrides_slot_attribute(capsys: pytest.CaptureFixture[str], policy: Path, job: Path) -> None:
+    assert _checked(capsys, policy, "--job", job, "--set", "loadavg=1.0")["START"]["value"] is False
+    assert _checked(capsys, policy, "--job", job, "--set", "LoadAvg = 1 / 4.0")["START"]["value"] is True
 
 
-def test_values_that_are_none_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_shows_undefined_and_error_values(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text('START = TARGET.X\nPREEMPT = 1 / 0\nRANK = "high"\nKILL = time() - EnteredCurrentState > 5\n')
-    found = _asked(capsys, path, "--set", "EnteredCurrentState=time()-6")
+    found = _checked(capsys, path, "--set", "EnteredCurrentState=time()-6")
     values = [found[name]["value"] for name in ("START", "PREEMPT", "RANK", "KILL")]
     assert values == ["undefined", "error", "high", True]
 
 
-def test_people_get_text(capsys: pytest.CaptureFixture[str], policy: Path) -> None:
+def test_prints_text_without_json_option(capsys: pytest.CaptureFixture[str], policy: Path) -> None:
     assert run(["check", str(policy)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["START", "false"]
     assert lines[1].strip() == "TARGET.Want =?= True && Load < 2"
 
 
-def test_every_shared_policy_loads_and_is_evaluated(capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
+def test_shared_policies_are_evaluated_without_error(capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
     paths = sorted((shared_data / "policies").glob("*.conf"))
     assert len(paths) >= 9
     for path in paths:
-        values = {name: each["value"] for name, each in _asked(capsys, path, "--cpus", 8).items()}
+        values = {name: found["value"] for name, found in _checked(capsys, path, "--cpus", 8).items()}
         assert "error" not in values.values(), path
         assert isinstance(values["IS_OWNER"], bool), path
 
 
-def test_every_real_configuration_loads_or_says_what_it_needs(
-    capsys: pytest.CaptureFixture[str], shared_data: Path
-) -> None:
+def test_real_configurations_load_or_report_missing_part(capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
     paths = sorted((shared_data / "data" / "policy_config").iterdir())
     assert len(paths) == 21
     assert NEEDS.keys() <= {path.name for path in paths}
     for path in paths:
         if path.name in NEEDS:
-            refusal = _refused(capsys, path)
-            assert str(path) in refusal
-            assert NEEDS[path.name] in refusal
+            error = _rejected(capsys, path)
+            assert str(path) in error
+            assert NEEDS[path.name] in error
         else:
-            _asked(capsys, path)
+            _checked(capsys, path)
 
 
-def test_the_ninth_slot_of_a_whole_machine_is_a_real_one(capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
+def test_slot_option_selects_slot_of_layout(capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
     path = shared_data / "policies" / "whole_machine_suspend_wm.conf"
-    assert _asked(capsys, path, "--slot", 9)["SlotWeight"]["value"] == 8
-    claimed = _asked(capsys, path, "--slot", 9, "--set", 'State="Claimed"', "--set", 'Slot1_State="Claimed"')
+    assert _checked(capsys, path, "--slot", 9)["SlotWeight"]["value"] == 8
+    claimed = _checked(capsys, path, "--slot", 9, "--set", 'State="Claimed"', "--set", 'Slot1_State="Claimed"')
     assert claimed["SUSPEND"]["value"] is True
-    assert "there is no slot 10: this policy lays out 9 on this node" in _refused(capsys, path, "--slot", 10)
+    assert "there is no slot 10: this policy lays out 9 on this node" in _rejected(capsys, path, "--slot", 10)
 
 
 @pytest.mark.parametrize(
@@ -129,36 +125,36 @@ def test_the_ninth_slot_of_a_whole_machine_is_a_real_one(capsys: pytest.CaptureF
         ("STARTD_ATTRS = Group\nGroup = “ALICE”\n", "Group: "),
     ],
 )
-def test_a_policy_that_cannot_be_used_is_refused_in_one_line(
+def test_invalid_policy_is_rejected_in_one_line(
     capsys: pytest.CaptureFixture[str], policy: Path, text: str, why: str
 ) -> None:
     policy.write_text(text)
-    refusal = _refused(capsys, policy)
-    assert str(policy) in refusal
-    assert why in refusal
+    error = _rejected(capsys, policy)
+    assert str(policy) in error
+    assert why in error
 
 
 @pytest.mark.parametrize("change", ["LoadAvg", "=3", "Load Avg=3", "X=1;Y=2", "X=(", "X="])
-def test_a_change_that_means_nothing_is_refused(capsys: pytest.CaptureFixture[str], policy: Path, change: str) -> None:
-    assert f"--set {change}: " in _refused(capsys, policy, "--set", change)
+def test_invalid_set_option_is_rejected(capsys: pytest.CaptureFixture[str], policy: Path, change: str) -> None:
+    assert f"--set {change}: " in _rejected(capsys, policy, "--set", change)
 
 
-def test_commands_run_where_they_are_allowed(capsys: pytest.CaptureFixture[str], policy: Path) -> None:
+def test_allow_commands_option_runs_commands(capsys: pytest.CaptureFixture[str], policy: Path) -> None:
     policy.write_text("include command : echo START = False\n")
-    assert _asked(capsys, policy, "--allow-commands")["START"]["value"] is False
+    assert _checked(capsys, policy, "--allow-commands")["START"]["value"] is False
 
 
-def test_without_htcondors_library_it_says_what_to_install(tmp_path: Path, policy: Path) -> None:
+def test_missing_htcondor_library_names_package_to_install(tmp_path: Path, policy: Path) -> None:
     (tmp_path / "htcondor2.py").write_text("raise ImportError\n")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-m", "pilotage_pilot.main", "check", str(policy)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
-    assert "install the Python package htcondor" in ended.stderr
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert process.stderr.count("\n") == 1
+    assert "install the Python package htcondor" in process.stderr
 
 
-# Job files ----------------------------------------------------------------------------------------------------------
+# Job files ------------------------------------------------------------------------------------------------------------
 
 SAME_JOB = {
     "condor_q -long": 'Want = True\nSize = 3\nPath = "a\\b"\n\n',
@@ -170,20 +166,18 @@ SAME_JOB = {
 
 
 @pytest.mark.parametrize("text", SAME_JOB.values(), ids=SAME_JOB.keys())
-def test_a_job_is_read_from_every_form_that_says_it(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
-) -> None:
+def test_reads_job_from_every_supported_format(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str) -> None:
     start = "START = TARGET.Want && TARGET.JobUniverse == 5\n"
     (tmp_path / "p").write_text(f"{start}RANK = TARGET.Size\nPREEMPT = size(TARGET.Path) == 3\n")
     (tmp_path / "job").write_text(text)
-    found = _asked(capsys, tmp_path / "p", "--job", tmp_path / "job")
+    found = _checked(capsys, tmp_path / "p", "--job", tmp_path / "job")
     assert [found[name]["value"] for name in ("START", "RANK", "PREEMPT")] == [True, 3, True]
 
 
-def test_a_submit_files_requests_are_the_jobs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_reads_requests_of_submit_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "p").write_text("START = RequestCpus == 4 && JobUniverse == 9\nRANK = RequestMemory\n")
     (tmp_path / "job").write_text("universe = grid\nrequest_cpus = 4\nrequest_memory = 2 GB\nqueue\n")
-    found = _asked(capsys, tmp_path / "p", "--job", tmp_path / "job")
+    found = _checked(capsys, tmp_path / "p", "--job", tmp_path / "job")
     assert (found["START"]["value"], found["RANK"]["value"]) == (True, 2048)
 
 
@@ -198,35 +192,31 @@ def test_a_submit_files_requests_are_the_jobs(capsys: pytest.CaptureFixture[str]
         ("A = $(B)\nB = $(A)\nqueue\n", "in a circle"),
     ],
 )
-def test_a_file_that_is_no_job_is_refused_with_the_place(
+def test_invalid_job_file_is_rejected_with_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, policy: Path, text: str, why: str
 ) -> None:
     (tmp_path / "job").write_text(text)
-    refusal = _refused(capsys, policy, "--job", tmp_path / "job")
-    assert str(tmp_path / "job") in refusal
-    assert why in refusal
+    error = _rejected(capsys, policy, "--job", tmp_path / "job")
+    assert str(tmp_path / "job") in error
+    assert why in error
 
 
-@pytest.mark.parametrize("text", ["{}", "[ ]", "[{}]", "# nothing is said of it\n"])
-def test_a_job_of_which_nothing_is_said_is_one_that_has_just_been_queued(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
-) -> None:
+@pytest.mark.parametrize("text", ["{}", "[ ]", "[{}]", "# no attributes\n"])
+def test_empty_job_file_is_new_job(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str) -> None:
     (tmp_path / "job").write_text(text)
     (tmp_path / "p").write_text("START = TARGET.Want == True\nRANK = JobUniverse\n")
-    found = _asked(capsys, tmp_path / "p", "--job", tmp_path / "job")
+    found = _checked(capsys, tmp_path / "p", "--job", tmp_path / "job")
     assert [found[name]["value"] for name in ("START", "RANK")] == ["undefined", 5]
 
 
-def test_an_attribute_called_queue_makes_no_submit_file(
+def test_attribute_named_queue_makes_no_submit_file(
     capsys: pytest.CaptureFixture[str], policy: Path, tmp_path: Path
 ) -> None:
     job = tmp_path / "job.ad"
     job.write_text('queue = "long"\nWant = True\n')
     policy.write_text('START = TARGET.queue == "long" && TARGET.Want\n')
-    assert _asked(capsys, policy, "--job", job)["START"]["value"] is True
+    assert _checked(capsys, policy, "--job", job)["START"]["value"] is True
 
 
-def test_a_job_file_that_is_not_there_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, policy: Path
-) -> None:
-    assert "nojob: cannot be read" in _refused(capsys, policy, "--job", tmp_path / "nojob")
+def test_missing_job_file_is_rejected(capsys: pytest.CaptureFixture[str], tmp_path: Path, policy: Path) -> None:
+    assert "nojob: cannot be read" in _rejected(capsys, policy, "--job", tmp_path / "nojob")

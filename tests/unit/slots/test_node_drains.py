@@ -1,4 +1,4 @@
-"""A whole node that drains: how long its jobs may stay, and why they leave."""
+"""Drains of a whole node: how long its jobs may stay, and the reason that they get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHY = "its queue is closed"
 
 
 class DrainingNode:
-    """A node of two slots with a job in each slot that the test wants one in."""
+    """A node with two slots, with jobs where the test starts them."""
 
     def __init__(self, **knobs: str) -> None:
         self.now = Now(START, BOOT_S)
@@ -34,13 +34,13 @@ class DrainingNode:
         return self.slots.drain(self.now, WHY, how)
 
     def pass_time(self, seconds: float) -> list[JobOrder]:
-        """Let time pass, with the slots polled whenever they want to be; return what they wanted meanwhile."""
-        end, heard = self.now.boot_s + seconds, list[JobOrder]()
+        """Advance the clock, poll slots when due, and return their orders."""
+        end, orders = self.now.boot_s + seconds, list[JobOrder]()
         while (due := self.slots.next_poll_boot_s()) <= end:
             self._go_to(due)
-            heard += self.slots.poll(self.now)
+            orders += self.slots.poll(self.now)
         self._go_to(end)
-        return heard
+        return orders
 
     def _go_to(self, boot_s: float) -> None:
         boot_s = max(boot_s, self.now.boot_s)
@@ -52,7 +52,7 @@ class DrainingNode:
 
 
 @pytest.mark.parametrize("granted", ["0", "500"])
-def test_in_a_peaceful_drain_jobs_run_to_their_end_however_short_their_retirement_is(granted: str) -> None:
+def test_peaceful_drain_ignores_short_retirement(granted: str) -> None:
     node = DrainingNode(maxjobretirementtime=granted)
     job = node.run(1)
     assert node.drain(DrainHow.PEACEFUL) == []
@@ -62,13 +62,13 @@ def test_in_a_peaceful_drain_jobs_run_to_their_end_however_short_their_retiremen
     assert node.shows() == ["Drained/Idle"] * 2
 
 
-def test_a_policy_may_want_jobs_out_even_in_peace_and_they_hear_why_the_node_drains() -> None:
+def test_negative_retirement_vacates_with_reason_of_drain() -> None:
     node = DrainingNode(maxjobretirementtime="-1")
     job = node.run(1)
     assert node.drain(DrainHow.PEACEFUL) == [JobOrder(job.key, StopJob(20, WHY))]
 
 
-def test_a_graceful_drain_gives_jobs_the_retirement_of_the_policy() -> None:
+def test_graceful_drain_grants_retirement_of_policy() -> None:
     node = DrainingNode(maxjobretirementtime="500")
     job = node.run(1)
     assert node.drain(DrainHow.GRACEFUL) == []
@@ -78,16 +78,16 @@ def test_a_graceful_drain_gives_jobs_the_retirement_of_the_policy() -> None:
     assert node.shows() == ["Drained/Idle"] * 2
 
 
-def test_while_others_stay_anyway_a_graceful_drain_lets_a_job_use_up_its_retirement() -> None:
+def test_graceful_drain_grants_full_retirement_while_others_stay() -> None:
     node = DrainingNode(maxjobretirementtime="100 * SlotID")
     short, long = node.run(1), node.run(2)
     assert node.drain(DrainHow.GRACEFUL) == []
-    assert node.pass_time(95) == [], "its vacate time may pass its retirement, for the other one is there longer"
+    assert node.pass_time(95) == [], "the vacate time may exceed the retirement while another job stays longer"
     node.slots.job_ended(long.key, node.now)
-    assert node.pass_time(1) == [JobOrder(short.key, StopJob(20, WHY))], "now nobody else is there"
+    assert node.pass_time(1) == [JobOrder(short.key, StopJob(20, WHY))], "no other job is left"
 
 
-def test_quick_and_fast_drains_leave_no_retirement() -> None:
+def test_quick_and_fast_drains_skip_retirement() -> None:
     quick, fast = DrainingNode(maxjobretirementtime="500"), DrainingNode(maxjobretirementtime="500")
     job = quick.run(1)
     fast.run(1)

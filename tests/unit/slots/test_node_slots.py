@@ -1,4 +1,4 @@
-"""The slots of a node as its pilot has them: what they show one another, and what moves them from outside."""
+"""Slots in the pilot: attributes set by operators, reports, samples of the node, policy reloads and drains."""
 
 from __future__ import annotations
 
@@ -49,42 +49,42 @@ def a_run(job_id: int, slot: int = 1, **attributes: bool) -> GrantedJob:
     return with_ad(a_job(job_id, slot=f"slot{slot}", lease_s=1e6), **attributes)
 
 
-def told_slots(bench: PilotBench) -> tuple[Slot, ...]:
-    """Return the slots that the next heartbeat brings that does; others before it are answered."""
+def reported_slots(bench: PilotBench) -> tuple[Slot, ...]:
+    """Return the slots of the next heartbeat that has some; answer those before it."""
     for _ in range(10):
         for beat in bench.take(SendHeartbeat):
             if beat.slots is not None:
                 return beat.slots
             bench.answer_beat()
         bench.pass_time(0.5)
-    raise AssertionError("the slots are not told")
+    raise AssertionError("no heartbeat has slots")
 
 
-# What operators set --------------------------------------------------------------------------------------------------
+# Attributes set by operators ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("through", ["heartbeat", "request"])
-def test_what_an_operator_sets_holds_at_once_for_the_next_job(tmp_path: Path, through: str) -> None:
+@pytest.mark.parametrize("message", ["heartbeat", "request"])
+def test_node_attribute_applies_to_next_job(tmp_path: Path, message: str) -> None:
     bench = a_node(tmp_path, SETTABLE)
     bench.hears = False
-    told = ev.NodeAttributes(3, {"OnlyBig": "true"})
+    attributes = ev.NodeAttributes(3, {"OnlyBig": "true"})
     call = bench.one(RequestJobs)
     assert call.node_attributes_version == 0
-    if through == "heartbeat":
+    if message == "heartbeat":
         bench.pass_time(31)
-        bench.answer_beat(node_attributes=told)
-        assert bench.one(RecallRequest).request_id == call.request_id, "the slot's ad is another"
+        bench.answer_beat(node_attributes=attributes)
+        assert bench.one(RecallRequest).request_id == call.request_id, "the slot's ad has changed"
         bench.feed(ev.JobsGranted(call.request_id))
     else:
-        bench.feed(ev.JobsGranted(call.request_id, node_attributes=told))
+        bench.feed(ev.JobsGranted(call.request_id, node_attributes=attributes))
     bench.pass_time(1)
-    again = bench.take(RequestJobs)[-1]
-    assert again.node_attributes_version == 3
-    bench.feed(ev.JobsGranted(again.request_id, (small := a_run(1),)))
+    new_call = bench.take(RequestJobs)[-1]
+    assert new_call.node_attributes_version == 3
+    bench.feed(ev.JobsGranted(new_call.request_id, (small := a_run(1),)))
     assert bench.outcome(small) is Outcome.DECLINED
 
 
-def test_heartbeats_say_what_may_be_set_and_which_settings_the_pilot_has(tmp_path: Path) -> None:
+def test_heartbeat_has_settable_attributes_and_version(tmp_path: Path) -> None:
     bench = a_node(tmp_path, SETTABLE, hears=False)
     beat = bench.one(SendHeartbeat)
     assert (beat.settable, beat.node_attributes_version) == (("OnlyBig",), 0)
@@ -93,7 +93,7 @@ def test_heartbeats_say_what_may_be_set_and_which_settings_the_pilot_has(tmp_pat
     assert bench.take(SendHeartbeat)[-1].node_attributes_version == 7
 
 
-def test_what_may_not_be_set_is_told_to_people_and_the_rest_holds(tmp_path: Path) -> None:
+def test_refused_attributes_are_reported_once(tmp_path: Path) -> None:
     bench = a_node(tmp_path, SETTABLE, hears=False)
     bench.answer_beat(node_attributes=ev.NodeAttributes(1, {"OnlyBig": "true", "Start": "false"}))
     assert set(bench.one(ReportRefusedAttributes).refused) == {"Start"}
@@ -101,11 +101,9 @@ def test_what_may_not_be_set_is_told_to_people_and_the_rest_holds(tmp_path: Path
     assert bench.take(ReportRefusedAttributes) == []
 
 
-@pytest.mark.parametrize("whose", ["shipped", "published"])
-def test_an_operator_bars_single_core_jobs_from_a_node_that_is_to_drain_for_multicore_ones(
-    shared_data: Path, whose: str
-) -> None:
-    path = SHIPPED / "multicore-drain.conf" if whose == "shipped" else shared_data / "policies" / "fallow.conf"
+@pytest.mark.parametrize("source", ["shipped", "published"])
+def test_only_multicore_attribute_declines_single_core_jobs(shared_data: Path, source: str) -> None:
+    path = SHIPPED / "multicore-drain.conf" if source == "shipped" else shared_data / "policies" / "fallow.conf"
     bench = PilotBench(8, 16000, slots=slots_under(path), hears=False)
     bench.answer_beat(node_attributes=ev.NodeAttributes(1, {"OnlyMulticore": "true"}))
     bench.pass_time(0)
@@ -117,35 +115,35 @@ def test_an_operator_bars_single_core_jobs_from_a_node_that_is_to_drain_for_mult
     assert slots.of(big.key) is not None
 
 
-# Reports -------------------------------------------------------------------------------------------------------------
+# Reports --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_slots_ad_is_told_when_it_is_another_and_again_when_the_server_has_lost_it(tmp_path: Path) -> None:
+def test_slot_ad_is_reported_on_change_and_on_request(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n", hears=False)
-    assert all("SlotID" in slot.ad for slot in told_slots(bench))
+    assert all("SlotID" in slot.ad for slot in reported_slots(bench))
     bench.answer_beat()
     bench.run(a_run(1, 2))
-    assert [(slot.name, bool(slot.ad)) for slot in told_slots(bench)] == [("slot1", False), ("slot2", True)]
+    assert [(slot.name, bool(slot.ad)) for slot in reported_slots(bench)] == [("slot1", False), ("slot2", True)]
     bench.answer_beat(node_wanted=True)
-    assert all(slot.ad for slot in told_slots(bench))
+    assert all(slot.ad for slot in reported_slots(bench))
 
 
-def test_loads_are_told_now_and_then_though_nothing_else_is_new() -> None:
+def test_loads_are_reported_periodically() -> None:
     bench = PilotBench(sample=NodeSample(BOOT_S, load=1.5), rules=PilotRules(node_refresh_s=60))
     bench.pass_time(130)
-    told = [beat.slots for beat in bench.said if isinstance(beat, SendHeartbeat) and beat.slots]
-    assert 3 <= len(told) <= 4
-    assert told[-1][0].readings["TotalLoadAvg"] == 1.5
+    reported = [beat.slots for beat in bench.said if isinstance(beat, SendHeartbeat) and beat.slots]
+    assert 3 <= len(reported) <= 4
+    assert reported[-1][0].readings["TotalLoadAvg"] == 1.5
 
 
-def test_what_the_first_look_found_is_told_soon() -> None:
+def test_first_sample_is_reported_soon() -> None:
     bench = PilotBench(sample=NodeSample(BOOT_S, load=1.5))
     bench.pass_time(3)
-    told = [beat.slots for beat in bench.said if isinstance(beat, SendHeartbeat) and beat.slots]
-    assert told[-1][0].readings["TotalLoadAvg"] == 1.5
+    reported = [beat.slots for beat in bench.said if isinstance(beat, SendHeartbeat) and beat.slots]
+    assert reported[-1][0].readings["TotalLoadAvg"] == 1.5
 
 
-def test_a_slot_tells_since_when_it_has_its_state_and_its_activity(tmp_path: Path) -> None:
+def test_slot_has_start_of_state_and_activity(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\nWANT_SUSPEND = True\nSUSPEND = $(ActivityTimer) > 20\nCONTINUE = False\n")
     bench.run(a_run(1))
     bench.pass_time(30)
@@ -154,24 +152,24 @@ def test_a_slot_tells_since_when_it_has_its_state_and_its_activity(tmp_path: Pat
     assert slot.since_state.boot_s - BOOT_S < 1 < 20 < slot.since.boot_s - BOOT_S
 
 
-# The node ------------------------------------------------------------------------------------------------------------
+# The node -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_with_a_policy_is_looked_at_often_and_one_at_a_time(tmp_path: Path) -> None:
+def test_node_with_policy_is_sampled_periodically(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n")
     bench.take(SampleNode)
     bench.pass_time(50)
     assert 9 <= len(bench.take(SampleNode)) <= 11
 
 
-def test_slots_look_at_themselves_when_the_node_has_first_been_looked_at(tmp_path: Path) -> None:
-    somebody = NodeSample(BOOT_S, keyboard_idle_s=1)
-    bench = a_node(tmp_path, "NUM_SLOTS = 1\nIS_OWNER = KeyboardIdle < 60\n", sample=somebody)
+def test_slots_are_polled_after_first_sample(tmp_path: Path) -> None:
+    in_use = NodeSample(BOOT_S, keyboard_idle_s=1)
+    bench = a_node(tmp_path, "NUM_SLOTS = 1\nIS_OWNER = KeyboardIdle < 60\n", sample=in_use)
     bench.pass_time(1)
     assert bench.doing() == ["Owner/Idle"]
 
 
-def test_what_people_do_at_the_node_moves_its_slots(tmp_path: Path) -> None:
+def test_keyboard_activity_suspends_and_idle_time_continues_job(tmp_path: Path) -> None:
     policy = "NUM_SLOTS = 1\nWANT_SUSPEND = True\nSUSPEND = KeyboardIdle < 60\nCONTINUE = KeyboardIdle > 300\n"
     bench = a_node(tmp_path, policy)
     bench.run(job := a_run(1))
@@ -185,7 +183,7 @@ def test_what_people_do_at_the_node_moves_its_slots(tmp_path: Path) -> None:
     assert bench.one(ContinuePayload).key == job.key
 
 
-def test_slots_look_at_themselves_in_their_order_and_each_sees_what_those_before_have_done(tmp_path: Path) -> None:
+def test_slots_are_polled_in_order_and_see_earlier_changes(tmp_path: Path) -> None:
     other_is_busy = 'ifThenElse(SlotID == 1, slot2_Activity, slot1_Activity) == "Busy"'
     suspending = f"WANT_SUSPEND = True\nSUSPEND = {other_is_busy}\nCONTINUE = False\n"
     bench = a_node(tmp_path, f"NUM_SLOTS = 2\nSTARTD_SLOT_ATTRS = Activity\n{suspending}")
@@ -194,21 +192,21 @@ def test_slots_look_at_themselves_in_their_order_and_each_sees_what_those_before
     assert bench.doing() == ["Claimed/Suspended", "Claimed/Busy"]
 
 
-def test_a_glidein_that_is_suspended_suspends_every_job_until_it_goes_on(tmp_path: Path) -> None:
+def test_suspended_glidein_suspends_all_jobs(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n")
     bench.run(a_run(1, 1), a_run(2, 2))
     bench.feed(ev.SuspendRequested())
     assert bench.doing() == ["Claimed/Suspended"] * 2
     bench.pass_time(60)
-    assert bench.take(ContinuePayload) == [], "CONTINUE is True, but somebody wanted them suspended"
+    assert bench.take(ContinuePayload) == [], "CONTINUE is true, but the suspension was ordered"
     bench.feed(ev.ContinueRequested())
     assert bench.doing() == ["Claimed/Busy"] * 2
 
 
-# Policies that change ------------------------------------------------------------------------------------------------
+# Policies that change -------------------------------------------------------------------------------------------------
 
 
-def test_a_policy_that_is_read_anew_holds_for_what_runs_and_for_what_is_offered(tmp_path: Path) -> None:
+def test_reloaded_policy_applies_to_running_jobs_and_offers(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n", hears=False)
     bench.answer_beat()
     bench.run(job := a_run(1))
@@ -222,10 +220,10 @@ def test_a_policy_that_is_read_anew_holds_for_what_runs_and_for_what_is_offered(
     assert bench.one(StopPayload).key == job.key
     assert bench.one(RecallRequest).request_id == call.request_id
     beat = bench.take(SendHeartbeat)[-1]
-    assert beat.slots is not None, "the node is told again"
+    assert beat.slots is not None, "the node is reported again"
 
 
-def test_a_policy_that_is_refused_changes_nothing_but_the_node_is_told_again() -> None:
+def test_refused_policy_reports_node_again() -> None:
     bench = PilotBench()
     bench.pass_time(2)
     bench.take(SendHeartbeat)
@@ -234,7 +232,7 @@ def test_a_policy_that_is_refused_changes_nothing_but_the_node_is_told_again() -
     assert bench.one(SendHeartbeat).slots is not None
 
 
-# The end -------------------------------------------------------------------------------------------------------------
+# Drains ---------------------------------------------------------------------------------------------------------------
 
 
 def drain(bench: PilotBench, *, evict: bool = False) -> None:
@@ -243,7 +241,7 @@ def drain(bench: PilotBench, *, evict: bool = False) -> None:
     bench.answer_beat(commands=(ev.DrainCommanded("maintenance", evict),))
 
 
-def test_a_drain_leaves_jobs_to_end_where_there_is_no_policy() -> None:
+def test_drain_lets_jobs_finish_without_policy() -> None:
     bench = PilotBench()
     bench.run(ONE)
     bench.grant(TWO)
@@ -258,7 +256,7 @@ def test_a_drain_leaves_jobs_to_end_where_there_is_no_policy() -> None:
     assert bench.doing() == ["Drained/Idle"]
 
 
-def test_a_drain_leaves_jobs_to_end_under_a_policy_too(tmp_path: Path) -> None:
+def test_drain_lets_jobs_finish_under_policy(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n")
     bench.run(job := a_run(1))
     drain(bench)
@@ -270,7 +268,7 @@ def test_a_drain_leaves_jobs_to_end_under_a_policy_too(tmp_path: Path) -> None:
     assert bench.machine.phase is Phase.DRAINING
 
 
-def test_a_job_that_the_policy_wants_out_hears_why_the_node_drains(tmp_path: Path) -> None:
+def test_job_vacated_by_policy_gets_reason_of_drain(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\nMaxJobRetirementTime = -1\n")
     bench.run(job := a_run(1))
     drain(bench)
@@ -282,7 +280,7 @@ def test_a_job_that_the_policy_wants_out_hears_why_the_node_drains(tmp_path: Pat
     assert (outcome.key, outcome.reason) == (job.key, "maintenance")
 
 
-def test_a_drain_that_evicts_asks_payloads_to_end_at_once_whatever_the_policy(tmp_path: Path) -> None:
+def test_evicting_drain_overrides_retirement_of_policy(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\nMaxJobRetirementTime = 500\n")
     bench.run(job := a_run(1))
     drain(bench, evict=True)
@@ -292,7 +290,7 @@ def test_a_drain_that_evicts_asks_payloads_to_end_at_once_whatever_the_policy(tm
     assert [attempt.ending for attempt in bench.machine.payloads] == [Ending(Outcome.EVICTED, "maintenance")]
 
 
-def test_a_job_that_its_server_stops_leaves_a_slot_that_shows_it() -> None:
+def test_slot_of_stopped_job_is_vacating_until_exit() -> None:
     bench = PilotBench(cpus=1)
     bench.run(ONE)
     bench.feed(ev.LimitPassed(ONE.key, "it used 90 MiB"))

@@ -1,4 +1,4 @@
-"""How long a job may stay that has to go, who can call that off, and how it is got out of its slot."""
+"""PREEMPT, preemption orders, retirement time, vacate time and WANT_HOLD of a slot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.slot_bench import BUSY, IDLE, KILLING, RETIRING, UNCLAIMED, VACATIN
 BETTER = ev.PreemptionOrdered("a better job waits")
 
 
-def test_preempt_true_with_no_retirement_evicts() -> None:
+def test_preempt_without_retirement_evicts() -> None:
     slot = SlotBench(MaxJobRetirementTime=0)
     slot.answer(PREEMPT=lambda: slot.machine.claim is not None and slot.machine.claim.run.seconds(slot.now) > 20)
     slot.start()
@@ -22,14 +22,14 @@ def test_preempt_true_with_no_retirement_evicts() -> None:
     assert slot.shows == UNCLAIMED
 
 
-@pytest.mark.parametrize("preempts", [None, "True", 1])
-def test_a_preempt_that_is_not_exactly_true_preempts_nothing(preempts: object) -> None:
+@pytest.mark.parametrize("value", [None, "True", 1])
+def test_preempt_must_be_exactly_true(value: object) -> None:
     slot = a_busy_slot()
-    assert slot.poll(PREEMPT=preempts) == ()
+    assert slot.poll(PREEMPT=value) == ()
     assert slot.shows == BUSY
 
 
-def test_preempt_lets_the_job_retire_and_nothing_calls_that_off() -> None:
+def test_retirement_after_preempt_is_irrevocable() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=3600)
     assert slot.poll(PREEMPT=True) == ()
     assert slot.shows == RETIRING
@@ -38,7 +38,7 @@ def test_preempt_lets_the_job_retire_and_nothing_calls_that_off() -> None:
     assert slot.shows == RETIRING
 
 
-def test_a_job_is_vacated_so_that_it_is_gone_when_its_retirement_ends() -> None:
+def test_vacating_starts_before_retirement_ends() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=3600, MachineMaxVacateTime=600, polls=False)
     slot.pass_time(1000)
     slot.poll(PREEMPT=True)
@@ -47,7 +47,7 @@ def test_a_job_is_vacated_so_that_it_is_gone_when_its_retirement_ends() -> None:
     assert slot.machine.entered_state == slot.now
 
 
-def test_a_job_that_ends_while_it_retires_leaves_the_slot_free() -> None:
+def test_claim_ends_with_retiring_job() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=3600)
     slot.poll(PREEMPT=True)
     (ended,) = slot.end()
@@ -57,41 +57,41 @@ def test_a_job_that_ends_while_it_retires_leaves_the_slot_free() -> None:
 
 
 @pytest.mark.parametrize("granted", [None, "an hour", False, -1, float("nan")])
-def test_a_retirement_that_is_no_number_of_seconds_grants_nothing(granted: object) -> None:
+def test_invalid_retirement_time_is_zero(granted: object) -> None:
     slot = a_busy_slot(MaxJobRetirementTime=granted)
     assert kinds(slot.poll(PREEMPT=True)) == [ev.StopJob]
 
 
-def test_the_job_may_ask_for_less_retirement_but_not_for_more() -> None:
-    modest = a_busy_slot(MaxJobRetirementTime=3600, MachineMaxVacateTime=0, job={"MaxJobRetirementTime": 100})
-    modest.poll(PREEMPT=True)
-    assert kinds(modest.pass_time(100)) == [ev.KillJob]
-    greedy = a_busy_slot(MaxJobRetirementTime=100, MachineMaxVacateTime=0, job={"MaxJobRetirementTime": 3600})
-    greedy.poll(PREEMPT=True)
-    assert greedy.pass_time(99) == []
-    assert kinds(greedy.pass_time(1)) == [ev.KillJob]
+def test_job_may_shorten_retirement_time_only() -> None:
+    smaller = a_busy_slot(MaxJobRetirementTime=3600, MachineMaxVacateTime=0, job={"MaxJobRetirementTime": 100})
+    smaller.poll(PREEMPT=True)
+    assert kinds(smaller.pass_time(100)) == [ev.KillJob]
+    larger = a_busy_slot(MaxJobRetirementTime=100, MachineMaxVacateTime=0, job={"MaxJobRetirementTime": 3600})
+    larger.poll(PREEMPT=True)
+    assert larger.pass_time(99) == []
+    assert kinds(larger.pass_time(1)) == [ev.KillJob]
 
 
-def test_the_job_may_ask_for_less_vacate_time_but_not_for_more() -> None:
-    modest = a_busy_slot(MachineMaxVacateTime=600, job={"JobMaxVacateTime": 30})
-    assert modest.poll(PREEMPT=True) == (ev.StopJob(30, "PREEMPT of its slot is true"),)
-    greedy = a_busy_slot(MachineMaxVacateTime=30, job={"JobMaxVacateTime": 600})
-    assert greedy.poll(PREEMPT=True) == (ev.StopJob(30, "PREEMPT of its slot is true"),)
+def test_job_may_shorten_vacate_time_only() -> None:
+    smaller = a_busy_slot(MachineMaxVacateTime=600, job={"JobMaxVacateTime": 30})
+    assert smaller.poll(PREEMPT=True) == (ev.StopJob(30, "PREEMPT of its slot is true"),)
+    larger = a_busy_slot(MachineMaxVacateTime=30, job={"JobMaxVacateTime": 600})
+    assert larger.poll(PREEMPT=True) == (ev.StopJob(30, "PREEMPT of its slot is true"),)
 
 
-def test_a_broken_vacate_time_is_htcondors_default() -> None:
+def test_invalid_vacate_time_uses_default() -> None:
     slot = a_busy_slot(MachineMaxVacateTime="soon")
     assert slot.poll(PREEMPT=True) == (ev.StopJob(600, "PREEMPT of its slot is true"),)
 
 
-def test_an_order_for_a_better_job_retires_the_present_one() -> None:
+def test_preemption_order_retires_job() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=1000)
     assert slot.feed(BETTER) == ()
     assert slot.shows == RETIRING
     assert slot.machine.preemption is not None
 
 
-def test_an_order_that_is_withdrawn_lets_the_job_run_on() -> None:
+def test_withdrawn_preemption_order_lets_job_run() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=1000)
     slot.feed(BETTER)
     assert slot.feed(ev.PreemptionWithdrawn()) == ()
@@ -99,7 +99,7 @@ def test_an_order_that_is_withdrawn_lets_the_job_run_on() -> None:
     assert slot.machine.preemption is None
 
 
-def test_an_order_that_is_withdrawn_changes_nothing_once_preempt_has_been_true() -> None:
+def test_withdrawn_preemption_order_does_not_cancel_preempt() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=1000)
     slot.feed(BETTER)
     slot.poll(PREEMPT=True)
@@ -108,14 +108,14 @@ def test_an_order_that_is_withdrawn_changes_nothing_once_preempt_has_been_true()
     assert slot.shows == RETIRING
 
 
-def test_an_order_without_retirement_vacates_at_once_with_its_reason() -> None:
+def test_preemption_order_without_retirement_vacates_with_its_reason() -> None:
     slot = a_busy_slot()
     assert slot.feed(BETTER) == (ev.StopJob(600, "a better job waits"),)
     assert kinds(slot.end()) == [ev.EndClaim]
     assert slot.machine.preemption is None
 
 
-def test_an_order_frees_an_idle_claim_at_once() -> None:
+def test_preemption_order_ends_idle_claim() -> None:
     slot = a_busy_slot()
     slot.end()
     (ended,) = slot.feed(BETTER)
@@ -124,31 +124,31 @@ def test_an_order_frees_an_idle_claim_at_once() -> None:
     assert slot.shows == UNCLAIMED
 
 
-def test_a_job_that_ends_while_an_order_waits_frees_the_slot() -> None:
+def test_job_end_completes_preemption_order() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=1000)
     slot.feed(BETTER)
     assert kinds(slot.end()) == [ev.EndClaim]
 
 
-@pytest.mark.parametrize("wants", [False, None, "True"])
-def test_preempt_want_vacate_false_kills_at_once(wants: object) -> None:
-    slot = a_busy_slot(WANT_VACATE=wants)
+@pytest.mark.parametrize("value", [False, None, "True"])
+def test_preempt_kills_unless_want_vacate_is_true(value: object) -> None:
+    slot = a_busy_slot(WANT_VACATE=value)
     assert slot.poll(PREEMPT=True) == (ev.KillJob("PREEMPT of its slot is true"),)
     assert slot.shows == KILLING
 
 
-def test_want_vacate_is_not_asked_when_preempt_is_not_why() -> None:
+def test_want_vacate_does_not_apply_to_preemption_order() -> None:
     slot = a_busy_slot(WANT_VACATE=False)
     assert kinds(slot.feed(BETTER)) == [ev.StopJob]
     assert slot.shows == VACATING
 
 
-def test_preempt_that_is_true_at_the_end_of_an_ordered_retirement_counts() -> None:
+def test_preempt_at_end_of_ordered_retirement_applies() -> None:
     slot = a_busy_slot(WANT_VACATE=False, WANT_SUSPEND=True, PREEMPT=True, WANT_HOLD=True)
     assert slot.feed(BETTER) == (ev.KillJob("a better job waits", JobHold("the policy of its slot wants it held")),)
 
 
-def test_preempt_kill_ends_vacating() -> None:
+def test_kill_expression_ends_vacating() -> None:
     slot = a_busy_slot()
     slot.poll(PREEMPT=True)
     assert slot.pass_time(60) == []
@@ -157,7 +157,7 @@ def test_preempt_kill_ends_vacating() -> None:
     assert slot.shows == KILLING
 
 
-def test_a_job_that_does_not_end_itself_is_killed_when_its_vacate_time_is_over() -> None:
+def test_job_is_killed_after_vacate_time() -> None:
     slot = a_busy_slot(MachineMaxVacateTime=90, polls=False)
     slot.poll(PREEMPT=True)
     assert slot.pass_time(89) == []
@@ -165,12 +165,12 @@ def test_a_job_that_does_not_end_itself_is_killed_when_its_vacate_time_is_over()
     assert slot.machine.alarm_boot_s(slot.judge) == float("inf")
 
 
-def test_without_vacate_time_the_job_is_killed_at_once() -> None:
+def test_zero_vacate_time_kills_job() -> None:
     slot = a_busy_slot(MachineMaxVacateTime=0)
     assert kinds(slot.poll(PREEMPT=True)) == [ev.KillJob]
 
 
-def test_want_hold_holds_the_preempted_job_with_reason_and_subcode() -> None:
+def test_want_hold_holds_preempted_job_with_reason_and_subcode() -> None:
     slot = a_busy_slot(WANT_HOLD=True, WANT_HOLD_REASON="too much memory", WANT_HOLD_SUBCODE=102)
     hold = JobHold("too much memory", 102)
     assert slot.poll(PREEMPT=True) == (ev.StopJob(600, "PREEMPT of its slot is true", hold),)
@@ -178,25 +178,25 @@ def test_want_hold_holds_the_preempted_job_with_reason_and_subcode() -> None:
 
 
 @pytest.mark.parametrize("subcode", [None, "many", float("inf"), float("nan"), 2**31, -(2**31)])
-def test_a_hold_subcode_that_is_no_number_or_too_large_is_zero(subcode: object) -> None:
+def test_invalid_hold_subcode_is_zero(subcode: object) -> None:
     slot = a_busy_slot(WANT_HOLD=True, WANT_HOLD_REASON=7, WANT_HOLD_SUBCODE=subcode)
     (stop,) = slot.poll(PREEMPT=True)
     assert isinstance(stop, ev.StopJob)
     assert stop.hold == JobHold("the policy of its slot wants it held", 0)
 
 
-@pytest.mark.parametrize("wants", [False, None, "True"])
-def test_a_want_hold_that_is_not_exactly_true_holds_nothing(wants: object) -> None:
-    slot = a_busy_slot(WANT_HOLD=wants)
+@pytest.mark.parametrize("value", [False, None, "True"])
+def test_want_hold_must_be_exactly_true(value: object) -> None:
+    slot = a_busy_slot(WANT_HOLD=value)
     assert slot.poll(PREEMPT=True) == (ev.StopJob(600, "PREEMPT of its slot is true"),)
 
 
-def test_want_hold_is_not_asked_when_preempt_is_not_why() -> None:
+def test_want_hold_does_not_apply_to_preemption_order() -> None:
     slot = a_busy_slot(WANT_HOLD=True)
     assert slot.feed(BETTER) == (ev.StopJob(600, "a better job waits"),)
 
 
-def test_the_first_reason_to_leave_stands() -> None:
+def test_first_preemption_reason_is_kept() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=1000)
     slot.poll(PREEMPT=True)
     slot.feed(BETTER)
@@ -204,7 +204,7 @@ def test_the_first_reason_to_leave_stands() -> None:
     assert slot.poll() == (ev.StopJob(600, "PREEMPT of its slot is true"),)
 
 
-def test_a_vacated_slot_can_be_claimed_again() -> None:
+def test_vacated_slot_accepts_new_claim() -> None:
     slot = a_busy_slot()
     slot.feed(BETTER)
     slot.end()

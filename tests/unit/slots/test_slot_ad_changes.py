@@ -1,4 +1,4 @@
-"""What operators set, and another policy while jobs run."""
+"""Slot ads after operators set attributes and after a policy reload."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def _node(**texts: str) -> LiveSlots:
     return LiveSlots(policy_of(**{**SETTABLE, **texts}))
 
 
-@pytest.fixture(params=["ours", "theirs"])
+@pytest.fixture(params=["shipped", "published"])
 def draining(request: pytest.FixtureRequest, shared_data: Path) -> LiveSlots:
-    theirs = shared_data / "policies" / "fallow.conf"
-    return LiveSlots.loaded(SHIPPED / "multicore-drain.conf" if request.param == "ours" else theirs)
+    published = shared_data / "policies" / "fallow.conf"
+    return LiveSlots.loaded(SHIPPED / "multicore-drain.conf" if request.param == "shipped" else published)
 
 
 @pytest.mark.parametrize(
-    ("said", "cpus", "starts"),
+    ("value", "cpus", "starts"),
     [
         ("True", 8, True),
         ("True", 8.0, False),
@@ -37,15 +37,13 @@ def draining(request: pytest.FixtureRequest, shared_data: Path) -> LiveSlots:
         ("False", 1, True),
     ],
 )
-def test_an_operator_makes_a_node_take_multicore_jobs_only(
-    draining: LiveSlots, said: str, cpus: AdValue, starts: bool
-) -> None:
+def test_only_multicore_attribute_restricts_start(draining: LiveSlots, value: str, cpus: AdValue, starts: bool) -> None:
     assert "OnlyMulticore" in draining.ads.settable
-    assert draining.ads.set_attributes({"OnlyMulticore": said}) == {}
+    assert draining.ads.set_attributes({"OnlyMulticore": value}) == {}
     assert draining.ads.starts("slot1", job_ad(RequestCpus=cpus), draining.now) is starts
 
 
-def test_what_operators_set_wins_over_the_policy_until_they_unset_it() -> None:
+def test_set_attribute_overrides_policy_until_unset() -> None:
     node = _node(STARTD_ATTRS="Open", Open="True", START="Open", SLOT1_Open="True")
     before = node.ads.version("slot1")
     assert node.ads.set_attributes({"open": "1 > 2"}) == {}
@@ -57,7 +55,7 @@ def test_what_operators_set_wins_over_the_policy_until_they_unset_it() -> None:
     assert node.ads.starts("slot1", job_ad(), node.now) is True
 
 
-def test_setting_the_same_again_changes_nothing() -> None:
+def test_setting_equal_value_keeps_version() -> None:
     node = _node()
     node.ads.set_attributes({"Level": "3"})
     before = node.ads.version("slot1")
@@ -65,7 +63,7 @@ def test_setting_the_same_again_changes_nothing() -> None:
     assert node.ads.version("slot1") == before
 
 
-def test_only_what_the_policy_lists_may_be_set_and_only_to_an_expression() -> None:
+def test_only_listed_attributes_accept_valid_expressions() -> None:
     node = _node(STARTD_ATTRS="Level", Level="1")
     refused = node.ads.set_attributes({"State": '"Owner"', "Level": "1 +", "Open": "True"})
     assert sorted(refused) == ["Level", "State"]
@@ -83,11 +81,11 @@ def test_only_what_the_policy_lists_may_be_set_and_only_to_an_expression() -> No
         ({"STARTD.SETTABLE_ATTRS_ADMINISTRATOR": "Level"}, ("Level",)),
     ],
 )
-def test_nothing_may_be_set_where_setting_is_off(texts: dict[str, str], settable: tuple[str, ...]) -> None:
+def test_settable_attributes_need_enabled_configuration(texts: dict[str, str], settable: tuple[str, ...]) -> None:
     assert _node(**texts).ads.settable == settable
 
 
-def test_an_expression_of_the_policy_that_may_be_set_is_asked_as_it_was_set() -> None:
+def test_settable_policy_expression_is_evaluated() -> None:
     node = _node(SETTABLE_ATTRS_ADMINISTRATOR="START")
     node.ads.set_attributes({"Start": "TARGET.Good"})
     assert node.ads.starts("slot1", job_ad(Good=True), node.now) is True
@@ -95,17 +93,17 @@ def test_an_expression_of_the_policy_that_may_be_set_is_asked_as_it_was_set() ->
 
 
 @pytest.mark.parametrize("name", ["PREEMPTION_REQUIREMENTS", "preemption_requirements"])
-def test_an_expression_that_was_set_is_shown_to_others_under_the_name_that_ads_have_for_it(name: str) -> None:
+def test_set_expression_is_published_under_its_ad_name(name: str) -> None:
     node = _node(SETTABLE_ATTRS_ADMINISTRATOR="PREEMPTION_REQUIREMENTS")
     assert node.ads.set_attributes({name: "RemoteUserPrio > 2"}) == {}
     offer = node.ads.offer("slot1", node.now)
-    said = Ad.read(node.ads.part(offer.part_keys[0]) or "")
-    assert said.plain()["PreemptionRequirements"] == Expression("RemoteUserPrio > 2")
+    ad = Ad.read(node.ads.part(offer.part_keys[0]) or "")
+    assert ad.plain()["PreemptionRequirements"] == Expression("RemoteUserPrio > 2")
     node.ads.set_attributes({})
     assert node.plain(1)["PreemptionRequirements"] == Expression("False")
 
 
-def test_another_policy_is_in_force_at_once_and_the_jobs_stay() -> None:
+def test_changed_policy_applies_to_running_jobs() -> None:
     node = _node(NUM_SLOTS="2", PREEMPT="False", STARTD_SLOT_ATTRS="State", KILL="slot2_State is undefined")
     node.start(1, job_ad(App="x"))
     before = node.ads.version("slot1")
@@ -116,7 +114,7 @@ def test_another_policy_is_in_force_at_once_and_the_jobs_stay() -> None:
     assert (node.plain(1)["State"], node.plain(1)["App"], node.doing(1)) == ("Claimed", "x", "Claimed/Busy")
 
 
-def test_what_operators_set_is_looked_at_again_under_another_policy() -> None:
+def test_set_attributes_are_rechecked_after_policy_change() -> None:
     node = _node()
     node.ads.set_attributes({"Open": "1", "Later": "2"})
     node.ads.change_policy(policy_of(SETTABLE_ATTRS_ADMINISTRATOR="Later", ENABLE_RUNTIME_CONFIG="True"))
@@ -124,8 +122,8 @@ def test_what_operators_set_is_looked_at_again_under_another_policy() -> None:
     assert node.plain(1)["Later"] == 2
 
 
-@pytest.mark.parametrize("texts", [{"SLOT1_SUSPEND": "1 +"}, {"STARTD_ATTRS": "Odd", "Odd": "“quoted”"}])
-def test_a_policy_that_is_no_policy_changes_nothing(texts: dict[str, str]) -> None:
+@pytest.mark.parametrize("texts", [{"SLOT1_SUSPEND": "1 +"}, {"STARTD_ATTRS": "Bad", "Bad": "“quoted”"}])
+def test_invalid_policy_changes_nothing(texts: dict[str, str]) -> None:
     node = _node(START="TARGET.Good")
     before = (node.plain(1), node.ads.version("slot1"))
     with pytest.raises(InvalidInputError):
@@ -134,7 +132,7 @@ def test_a_policy_that_is_no_policy_changes_nothing(texts: dict[str, str]) -> No
     assert node.ads.starts("slot1", job_ad(Good=True), node.now) is True
 
 
-def test_the_settings_of_a_file_are_read(tmp_path: Path) -> None:
+def test_reads_settable_attributes_from_file(tmp_path: Path) -> None:
     path = tmp_path / "policy"
     path.write_text("STARTD.SETTABLE_ATTRS_ADMINISTRATOR = A B\nSLOTS_CONNECTED_TO_CONSOLE = 1\n")
     policy = load_policy(path, NODE).policy

@@ -1,24 +1,30 @@
-"""What the ads of a node's slots say: facts, states, claims, loads, and what a policy adds."""
+"""Slot ads: facts, states, claims, run times, loads, versions, and the built-in ads without a policy."""
 
 from __future__ import annotations
 
-from pilotage.classads.evaluation import Ad
+import subprocess
+import sys
+
+from pilotage.classads.evaluation import Ad, NoValue
 from pilotage.values.amounts import Amounts
-from pilotage_pilot.core.ads.attributes import SlotFacts, SlotKind
+from pilotage_pilot.core.ads.attributes import NodeFacts, SlotFacts, SlotKind
+from pilotage_pilot.core.ads.node_ads import BuiltInAds
+from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.slots.events import ContinueOrdered, SuspendOrdered
-from support.live_slots import ANN, BEGIN_S, a_node, job_ad, seen
+from pilotage_pilot.core.slots.layout import lay_out
+from support.live_slots import ANN, BEGIN_S, NODE, LiveSlots, a_node, job_ad, policy_of, seen
 
 PER_CORE = {"NUM_SLOTS": "4"}
 
 
-def test_a_slot_says_its_size_its_number_and_what_it_is_a_part_of() -> None:
+def test_static_slot_ad_has_sizes_of_slot_and_node() -> None:
     ad = a_node(**PER_CORE).plain(3)
-    said = ("Name", "Machine", "SlotID", "VirtualMachineID", "SlotType", "Cpus", "Memory", "Disk", "TotalSlotCpus")
-    assert [ad[name] for name in said] == ["slot3@node1", "node1", 3, 3, "Static", 2, 4000, 20_000 * 1024, 2]
+    names = ("Name", "Machine", "SlotID", "VirtualMachineID", "SlotType", "Cpus", "Memory", "Disk", "TotalSlotCpus")
+    assert [ad[name] for name in names] == ["slot3@node1", "node1", 3, 3, "Static", 2, 4000, 20_000 * 1024, 2]
     assert [ad[name] for name in ("DetectedCpus", "DetectedMemory", "TotalCpus", "TotalSlots")] == [8, 16000, 8, 4]
 
 
-def test_times_are_whole_seconds_since_1970() -> None:
+def test_times_are_whole_unix_seconds() -> None:
     node = a_node()
     node.poll(2.75)
     node.start(1, job_ad())
@@ -27,7 +33,7 @@ def test_times_are_whole_seconds_since_1970() -> None:
     assert (ad["State"], ad["Activity"], ad["JobStart"]) == ("Claimed", "Busy", BEGIN_S + 2)
 
 
-def test_a_claim_shows_for_whom_and_for_which_job() -> None:
+def test_claimed_slot_ad_has_account_and_job() -> None:
     node = a_node(RANK="TARGET.Prio")
     node.start(1, job_ad(Prio=3))
     ad = node.plain(1)
@@ -38,7 +44,7 @@ def test_a_claim_shows_for_whom_and_for_which_job() -> None:
     assert node.plain(1)["RemoteOwner"] == "ann"  # the claim is kept
 
 
-def test_run_times_grow_without_the_ad_being_told_and_stand_still_while_suspended() -> None:
+def test_run_time_grows_except_during_suspension() -> None:
     node = a_node(PREEMPT="TotalJobRunTime > 20", WANT_SUSPEND="True")
     node.start(1, job_ad())
     node.poll(10.0)
@@ -53,7 +59,7 @@ def test_run_times_grow_without_the_ad_being_told_and_stand_still_while_suspende
     assert seen(node, 1, "TotalJobSuspendTime") == 30
 
 
-def test_the_run_time_of_a_claim_is_that_of_all_its_jobs() -> None:
+def test_claim_run_time_sums_over_jobs() -> None:
     node = a_node(KILL="TotalClaimRunTime")
     for _ in range(2):
         node.start(1, job_ad())
@@ -63,7 +69,7 @@ def test_the_run_time_of_a_claim_is_that_of_all_its_jobs() -> None:
     assert node.value(1, "KILL") == 30
 
 
-def test_the_owners_load_goes_to_his_slots_first_and_the_loads_add_up() -> None:
+def test_owner_load_goes_to_owner_slots_first() -> None:
     node = a_node(**PER_CORE, SLOT3_START="False")
     assert node.doing(3) == "Owner/Idle"
     node.look(load=3.756, slot1=1.0, slot2=0.25)
@@ -72,38 +78,38 @@ def test_the_owners_load_goes_to_his_slots_first_and_the_loads_add_up() -> None:
     assert (node.plain(4)["TotalLoadAvg"], node.plain(4)["TotalCondorLoadAvg"]) == (3.76, 1.25)
 
 
-def test_the_last_slot_takes_all_the_load_that_is_left() -> None:
+def test_last_slot_gets_remaining_load() -> None:
     node = a_node(NUM_SLOTS="2")
     node.look(load=7.5)
     assert [node.plain(slot)["LoadAvg"] for slot in (1, 2)] == [1.0, 6.5]
 
 
-def test_jobs_that_use_more_than_the_average_tells_leave_the_owner_nothing() -> None:
+def test_owner_load_is_never_negative() -> None:
     node = a_node()
     node.look(load=0.1, slot1=3.0)
     assert [node.plain(1)[name] for name in ("LoadAvg", "TotalLoadAvg")] == [3.0, 3.0]
 
 
-def test_the_load_that_a_job_leaves_behind_is_not_its_owners_though_its_slot_is_gone() -> None:
+def test_load_of_deleted_slot_is_no_owner_load() -> None:
     node = a_node()
     node.look(load=2.0, slot1_7=1.5)
     names = ("LoadAvg", "CondorLoadAvg", "TotalLoadAvg", "TotalCondorLoadAvg")
     assert [node.plain(1)[name] for name in names] == [2.0, 1.5, 2.0, 1.5]
 
 
-def test_only_slots_at_the_keyboard_notice_people() -> None:
+def test_only_connected_slots_have_keyboard_idle_time() -> None:
     node = a_node(NUM_SLOTS="3", SLOTS_CONNECTED_TO_KEYBOARD="2", SLOTS_CONNECTED_TO_CONSOLE="many")
     node.look(keyboard_idle_s=5)
     assert [node.plain(slot)["KeyboardIdle"] for slot in (1, 2, 3)] == [5, 5, 50_000 + 1200]
     assert [node.plain(slot)["ConsoleIdle"] for slot in (1, 2, 3)] == [5, 5, 5]
 
 
-def test_a_partitionable_slot_shows_what_is_free_and_its_dynamic_ones_what_they_have() -> None:
+def test_partitionable_slot_ad_has_free_resources() -> None:
     node = a_node()
     parent = node.layout.slots[0]
-    given = Amounts(2, 3000, 500)
-    node.ads.add(SlotFacts("slot1_4", parent.key, given, SlotKind.DYNAMIC, number=4))
-    node.ads.resize("slot1", parent.amounts - given)
+    child_amounts = Amounts(2, 3000, 500)
+    node.ads.add(SlotFacts("slot1_4", parent.key, child_amounts, SlotKind.DYNAMIC, number=4))
+    node.ads.resize("slot1", parent.amounts - child_amounts)
     ad, child = node.plain(1), node.ads.plain("slot1_4", node.now)
     assert [ad[name] for name in ("Cpus", "Memory", "TotalSlotCpus", "NumDynamicSlots")] == [6, 13_000, 8, 1]
     assert [child[name] for name in ("Name", "Cpus", "SlotID", "DSlotID")] == ["slot1_4@node1", 2, 1, 4]
@@ -112,7 +118,7 @@ def test_a_partitionable_slot_shows_what_is_free_and_its_dynamic_ones_what_they_
     assert node.plain(1)["NumDynamicSlots"] == 0
 
 
-def test_what_is_free_of_a_partitionable_slot_makes_no_new_version() -> None:
+def test_resizing_partitionable_slot_keeps_version() -> None:
     node = a_node()
     before = node.ads.version("slot1")
     node.ads.resize("slot1", Amounts(1, 1000, 500))
@@ -120,12 +126,12 @@ def test_what_is_free_of_a_partitionable_slot_makes_no_new_version() -> None:
     assert (seen(node, 1, "Cpus"), seen(node, 1, "Disk")) == (1, 500 * 1024)
 
 
-def test_what_the_server_knows_better_is_not_said() -> None:
+def test_slot_ad_omits_attributes_of_server() -> None:
     node = a_node(START="LastHeardFrom is undefined && RemoteUserPrio is undefined")
     assert node.ads.starts("slot1", job_ad(), node.now) is True
 
 
-def test_only_what_matters_to_a_match_makes_a_new_version() -> None:
+def test_version_changes_with_shared_state_only() -> None:
     node = a_node(**PER_CORE, STARTD_SLOT_ATTRS="State, LoadAvg")
     before = node.ads.version("slot2")
     node.look(load=5.0, keyboard_idle_s=1)
@@ -135,7 +141,7 @@ def test_only_what_matters_to_a_match_makes_a_new_version() -> None:
     assert node.ads.version("slot2") > before
 
 
-def test_parts_stay_the_same_while_states_and_loads_change() -> None:
+def test_ad_parts_are_independent_of_state_and_load() -> None:
     node = a_node(**PER_CORE, STARTD_ATTRS="Good", Good="True")
     before = [node.ads.offer(f"slot{slot}", node.now) for slot in (1, 2)]
     node.look(load=2.0)
@@ -147,7 +153,7 @@ def test_parts_stay_the_same_while_states_and_loads_change() -> None:
     assert after[0].changes != before[0].changes
 
 
-def test_a_report_tells_neither_state_nor_loads_nor_neighbours() -> None:
+def test_reported_ad_omits_state_loads_and_other_slots() -> None:
     node = a_node(**PER_CORE, STARTD_SLOT_ATTRS="State", STARTD_ATTRS="Good", Good="True")
     before = node.ads.full_text("slot1")
     node.look(load=3.0)
@@ -157,15 +163,15 @@ def test_a_report_tells_neither_state_nor_loads_nor_neighbours() -> None:
     assert not Ad.read(before).plain().keys() & {"State", "Activity", "LoadAvg", "slot2_State", "EnteredCurrentState"}
 
 
-def test_a_jobs_machine_ad_is_all_of_it() -> None:
+def test_machine_ad_of_job_is_complete() -> None:
     node = a_node(**PER_CORE, STARTD_SLOT_ATTRS="State")
     node.start(2, job_ad())
     ad = Ad.read(node.ads.machine_ad("slot2", node.now))
-    said = [ad.value(name) for name in ("SlotID", "State", "slot2_State", "slot1_State", "MyCurrentTime", "JobId")]
-    assert said == [2, "Claimed", "Claimed", "Unclaimed", BEGIN_S, "7.0"]
+    values = [ad.value(name) for name in ("SlotID", "State", "slot2_State", "slot1_State", "MyCurrentTime", "JobId")]
+    assert values == [2, "Claimed", "Claimed", "Unclaimed", BEGIN_S, "7.0"]
 
 
-def test_readings_are_told_by_name() -> None:
+def test_readings_have_attribute_names() -> None:
     node = a_node()
     node.look(load=1.5, keyboard_idle_s=9, slot1=0.5)
     assert dict(node.ads.readings("slot1")) == {
@@ -178,7 +184,62 @@ def test_readings_are_told_by_name() -> None:
     }
 
 
-def test_accounts_of_slots_are_those_of_their_claims() -> None:
+def test_remote_user_is_account_of_claim() -> None:
     node = a_node()
     node.start(1, job_ad(), ANN)
     assert seen(node, 1, "RemoteUser") == "ann@lhcb"
+
+
+# Nodes without a policy -----------------------------------------------------------------------------------------------
+
+
+_WITHOUT_LIBRARY = """
+import sys
+sys.modules["htcondor2"] = None
+from support.live_slots import NODE, BEGIN, BOOT_S
+from pilotage.classads.library import is_available
+from pilotage_pilot.core.ads.node_ads import BuiltInAds
+from pilotage_pilot.core.model import Now
+from pilotage_pilot.core.policy import Policy
+from pilotage_pilot.core.ads.attributes import NodeFacts, NodeSample, SlotFacts
+from pilotage_pilot.core.slots.layout import lay_out
+now = Now(BEGIN, BOOT_S)
+layout = lay_out(Policy({}), NODE)
+ads = BuiltInAds(NodeFacts.of("node1", NODE, layout))
+ads.add(SlotFacts.of(layout.slots[0]))
+ads.sample(NodeSample(5.0, load=1.0))
+ads.job_entered("slot1", "no ad at all", "1.0", now)
+offer = ads.offer("slot1", now)
+print(is_available(), ads.starts("slot1", "no ad", now), len(offer.part_keys), "LoadAvg = 1.0" in offer.changes)
+"""
+
+
+def _ads() -> BuiltInAds:
+    layout = lay_out(Policy({}), NODE)
+    ads = BuiltInAds(NodeFacts.of("node1", NODE, layout, {"Arch": "X86_64"}))
+    ads.add(SlotFacts.of(layout.slots[0]))
+    return ads
+
+
+def test_built_in_ads_need_no_classad_library() -> None:
+    command = [sys.executable, "-c", _WITHOUT_LIBRARY]
+    path = {"PYTHONPATH": ":".join(sys.path)}
+    output = subprocess.run(command, capture_output=True, text=True, env=path, check=True).stdout
+    assert output.split() == ["False", "True", "2", "True"]
+
+
+def test_built_in_ad_has_all_facts_and_no_policy() -> None:
+    node, ads = LiveSlots(policy_of()), _ads()
+    with_policy, without = node.plain(1), ads.plain("slot1", node.now)
+    assert without["Arch"] == "X86_64"
+    assert with_policy.keys() - without.keys() >= {"Start", "Rank", "SUSPEND"}
+    assert without.keys() - with_policy.keys() == {"Arch"}
+    offered = Ad.read(ads.part(ads.offer("slot1", node.now).part_keys[0]) or "")
+    assert (offered.value("Start"), offered.value("DetectedCpus")) == (NoValue.UNDEFINED, 8)
+
+
+def test_built_in_ads_rank_all_jobs_equally() -> None:
+    node, ads = LiveSlots(policy_of()), _ads()
+    assert (ads.rank("slot1", job_ad(), node.now), ads.renice("slot1", job_ad(), node.now)) == (0.0, 0)
+    assert (ads.preempts, ads.settable, ads.evaluator("slot1", node.now).polls) == (False, (), False)
+    assert list(ads.set_attributes({"Open": "True"})) == ["Open"]

@@ -1,4 +1,4 @@
-"""When a slot wants to be looked at, and how long it has been what."""
+"""Polling times of a slot, and the times that it keeps for states, jobs and claims."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def alarm_in_s(slot: SlotBench) -> float:
     return slot.machine.alarm_boot_s(slot.judge) - slot.boot_s
 
 
-def test_a_new_slot_wants_to_be_looked_at_at_once() -> None:
+def test_new_slot_is_polled_immediately() -> None:
     assert SlotMachine(at(BOOT_S)).alarm_boot_s(Answers(polls=False)) == BOOT_S
 
 
-def test_a_slot_that_nobody_holds_is_looked_at_every_update_interval() -> None:
+def test_unclaimed_slot_is_polled_every_update_interval() -> None:
     slot = SlotBench(UPDATE_INTERVAL=60)
     assert alarm_in_s(slot) == 60
     slot.boot_s += 20
@@ -29,14 +29,14 @@ def test_a_slot_that_nobody_holds_is_looked_at_every_update_interval() -> None:
     assert alarm_in_s(slot) == 60
 
 
-def test_a_claimed_slot_is_looked_at_every_polling_interval() -> None:
+def test_claimed_slot_is_polled_every_polling_interval() -> None:
     slot = SlotBench(POLLING_INTERVAL=7)
     slot.boot_s += 100
     slot.claim()
     assert alarm_in_s(slot) == 7
 
 
-def test_a_job_that_has_just_started_is_not_looked_at_for_a_whole_interval() -> None:
+def test_job_start_restarts_polling_interval() -> None:
     slot = SlotBench(POLLING_INTERVAL=5)
     slot.claim()
     slot.boot_s += 4
@@ -46,20 +46,22 @@ def test_a_job_that_has_just_started_is_not_looked_at_for_a_whole_interval() -> 
     assert alarm_in_s(slot) == 5
 
 
-@pytest.mark.parametrize(("stated", "used"), [(0, 1), (-5, 1), (10**9, 86400), (None, 5), ("x", 5), (float("nan"), 5)])
-def test_an_interval_has_bounds_and_a_default(stated: object, used: float) -> None:
-    slot = a_busy_slot(POLLING_INTERVAL=stated)
-    assert alarm_in_s(slot) == used
+@pytest.mark.parametrize(
+    ("setting", "interval_s"), [(0, 1), (-5, 1), (10**9, 86400), (None, 5), ("x", 5), (float("nan"), 5)]
+)
+def test_polling_interval_has_bounds_and_default(setting: object, interval_s: float) -> None:
+    slot = a_busy_slot(POLLING_INTERVAL=setting)
+    assert alarm_in_s(slot) == interval_s
 
 
-def test_a_policy_of_constants_is_never_polled() -> None:
+def test_constant_policy_is_never_polled() -> None:
     slot = SlotBench(polls=False)
     assert slot.machine.alarm_boot_s(slot.judge) == NEVER
     slot.start()
     assert slot.machine.alarm_boot_s(slot.judge) == NEVER
 
 
-def test_a_policy_of_constants_still_has_its_timers() -> None:
+def test_constant_policy_still_has_timers() -> None:
     slot = a_busy_slot(polls=False, CLAIM_WORKLIFE=100, MaxJobRetirementTime=500, MachineMaxVacateTime=50)
     slot.end()
     assert alarm_in_s(slot) == 101
@@ -68,7 +70,7 @@ def test_a_policy_of_constants_still_has_its_timers() -> None:
     assert alarm_in_s(slot) == 450
 
 
-def test_a_drained_slot_and_a_killed_job_are_not_looked_at() -> None:
+def test_slots_without_possible_transition_are_not_polled() -> None:
     slot = SlotBench()
     slot.drain()
     assert slot.machine.alarm_boot_s(slot.judge) == NEVER
@@ -80,7 +82,7 @@ def test_a_drained_slot_and_a_killed_job_are_not_looked_at() -> None:
     assert dynamic.machine.alarm_boot_s(dynamic.judge) == NEVER
 
 
-def test_entered_current_state_outlives_activities_and_entered_current_activity_does_not() -> None:
+def test_entered_times_follow_state_and_activity() -> None:
     slot = SlotBench()
     slot.boot_s += 10
     slot.claim()
@@ -92,7 +94,7 @@ def test_entered_current_state_outlives_activities_and_entered_current_activity_
     assert slot.machine.entered_activity == at(BOOT_S + 20)
 
 
-def test_run_times_of_job_and_claim_leave_out_what_was_suspended() -> None:
+def test_run_times_exclude_suspension() -> None:
     slot = a_busy_slot()
     slot.boot_s += 20
     slot.end()
@@ -109,7 +111,7 @@ def test_run_times_of_job_and_claim_leave_out_what_was_suspended() -> None:
     assert (claim.run.seconds(slot.now), claim.suspended.seconds(slot.now)) == (27, 100)
 
 
-def test_a_stopwatch_knows_when_it_will_show_so_much() -> None:
+def test_stopwatch_predicts_when_it_reaches_value() -> None:
     watch = Stopwatch().running(True, at(100))
     assert watch.reaches_boot_s(30) == 130
     stopped = watch.running(False, at(110))
@@ -117,5 +119,5 @@ def test_a_stopwatch_knows_when_it_will_show_so_much() -> None:
     assert stopped.running(True, at(500)).reaches_boot_s(30) == 520
 
 
-def test_a_claim_that_has_had_no_job_yet_is_never_too_old() -> None:
+def test_unused_claim_has_no_end_of_worklife() -> None:
     assert worklife_end_boot_s(Claim(ANN, at(BOOT_S)), Answers(CLAIM_WORKLIFE=0)) == NEVER

@@ -1,4 +1,4 @@
-"""How a job leaves its slot that is over, or that somebody ends: kills, orders that come too late."""
+"""Kill orders, and orders that arrive after the job has ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pilotage_pilot.core.slots import events as ev
 from support.slot_bench import IDLE, KILLING, UNCLAIMED, SlotBench, a_busy_slot, kinds
 
 
-def test_a_job_killed_by_its_limit_is_stopped_within_the_time_that_the_order_leaves() -> None:
+def test_kill_order_stops_job_within_its_grace_time() -> None:
     slot = a_busy_slot()
     assert slot.feed(ev.KillOrdered("its wall time is over", grace_s=10)) == (ev.StopJob(10, "its wall time is over"),)
     assert slot.pass_time(9) == []
@@ -16,7 +16,7 @@ def test_a_job_killed_by_its_limit_is_stopped_within_the_time_that_the_order_lea
     assert slot.shows == KILLING
 
 
-def test_a_hard_kill_has_no_grace_and_a_second_order_can_only_be_harder() -> None:
+def test_later_kill_order_can_only_shorten_grace_time() -> None:
     slot = a_busy_slot()
     slot.feed(ev.KillOrdered("limit"))
     assert slot.feed(ev.KillOrdered("limit")) == ()
@@ -40,20 +40,20 @@ def test_a_hard_kill_has_no_grace_and_a_second_order_can_only_be_harder() -> Non
         ev.ContinueOrdered(),
     ],
 )
-def test_an_order_that_comes_too_late_does_nothing(order: ev.SlotEvent) -> None:
+def test_order_without_job_does_nothing(order: ev.SlotEvent) -> None:
     slot = SlotBench()
     assert slot.feed(order) == ()
     assert slot.shows == UNCLAIMED
 
 
-def test_a_kill_for_a_job_that_has_ended_leaves_the_claim_alone() -> None:
+def test_kill_of_ended_job_keeps_claim() -> None:
     slot = a_busy_slot()
     slot.end()
     assert slot.feed(ev.KillOrdered("lease", hard=True)) == ()
     assert slot.shows == IDLE
 
 
-def test_a_job_that_starts_while_it_is_killed_changes_nothing() -> None:
+def test_job_start_during_kill_changes_nothing() -> None:
     slot = SlotBench(MaxJobRetirementTime=100)
     slot.claim()
     slot.feed(ev.KillOrdered("removed", hard=True))
