@@ -1,4 +1,4 @@
-"""Amounts: sizes in MiB, times in seconds."""
+"""Amounts: sizes in MiB, times in seconds, whole numbers."""
 
 from __future__ import annotations
 
@@ -39,51 +39,49 @@ from pilotage.units import (
         (" 2 t ", 2 * 1024 * 1024),
     ],
 )
-def test_a_size_is_in_mib_with_units_in_powers_of_1024(text: object, mib: float) -> None:
+def test_size_is_in_mib_with_binary_units(text: object, mib: float) -> None:
     assert parse_size(text) == mib
 
 
-def test_a_whole_amount_is_an_int_however_it_was_written() -> None:
+def test_whole_size_is_an_int() -> None:
     assert [type(parse_size(text)) for text in (4000, 4000.0, "4000 MB", "4000.0")] == [int] * 4
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [(90, 90), ("90 s", 90), ("5 min", 300), ("2 h", 7200), ("1 d", 86400), ("0.5h", 1800)]
 )
-def test_a_time_is_in_seconds(text: object, seconds: float) -> None:
+def test_time_is_in_seconds(text: object, seconds: float) -> None:
     assert parse_time(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "MB", "4 parsecs", "4 h", "4000 MB more", "0x10", "1e9999999", True, None, "²"])
-def test_what_is_no_size_is_refused_with_what_was_written(text: object) -> None:
-    with pytest.raises(InvalidRequirementsError) as refused:
+def test_invalid_size_is_rejected_with_its_text(text: object) -> None:
+    with pytest.raises(InvalidRequirementsError) as error:
         parse_size(text, "request_memory")
-    (violation,) = refused.value.violations
+    (violation,) = error.value.violations
     assert violation.where == "request_memory"
     assert repr(text) in violation.why
 
 
 @pytest.mark.parametrize("text", [-1, "-1 MB", float("nan"), float("inf"), "1e900", 2**63])
-def test_a_size_that_is_negative_not_finite_or_beyond_all_reason_is_refused(text: object) -> None:
+def test_size_out_of_bounds_is_rejected(text: object) -> None:
     with pytest.raises(InvalidRequirementsError):
         parse_size(text)
 
 
-def test_a_time_of_centuries_is_refused_and_a_shorter_one_is_a_duration() -> None:
+def test_duration_is_bounded() -> None:
     assert parse_duration("2 d") == timedelta(days=2)
     with pytest.raises(InvalidRequirementsError, match="more than 10000000000 s"):
         parse_duration(1e300)
 
 
-@pytest.mark.parametrize(
-    ("written", "number"), [(8, 8), (8.0, 8), ("8", 8), (" -3 ", -3), (LARGEST_COUNT, LARGEST_COUNT)]
-)
-def test_a_whole_number_may_be_written_as_text(written: object, number: int) -> None:
-    assert parse_whole_number(written) == number
+@pytest.mark.parametrize(("text", "number"), [(8, 8), (8.0, 8), ("8", 8), (" -3 ", -3), (LARGEST_COUNT, LARGEST_COUNT)])
+def test_whole_number_may_be_text(text: object, number: int) -> None:
+    assert parse_whole_number(text) == number
 
 
 @pytest.mark.parametrize(
-    ("written", "why"),
+    ("text", "why"),
     [
         ("many", "not a whole number"),
         (1.5, "not a whole number"),
@@ -93,30 +91,30 @@ def test_a_whole_number_may_be_written_as_text(written: object, number: int) -> 
         (2**31, "more than 2147483647"),
     ],
 )
-def test_what_is_no_count_is_refused(written: object, why: str) -> None:
+def test_invalid_whole_number_is_rejected(text: object, why: str) -> None:
     with pytest.raises(InvalidRequirementsError, match=f"^cpus: .* is {why}"):
-        parse_whole_number(written, "cpus", least=0)
+        parse_whole_number(text, "cpus", least=0)
 
 
-def test_a_size_in_whole_mib_is_rounded_up() -> None:
+def test_size_in_whole_mib_is_rounded_up() -> None:
     assert parse_size_mib("1 KB") == 1
     assert parse_size_mib("2 GB") == 2048
 
 
-def test_a_plain_number_is_in_the_unit_that_its_parameter_declares() -> None:
+def test_plain_number_has_unit_of_parameter() -> None:
     assert amount_of(2, "GB") == 2048
     assert amount_of("2", "GB") == 2048
     assert amount_of("2 MB", "GB") == 2
     assert amount_of(2, "min") == 120
 
 
-def test_a_text_with_a_unit_is_no_amount_of_a_parameter_without_one() -> None:
+def test_text_with_unit_is_no_amount_without_declared_unit() -> None:
     assert amount_of("64GB") == NotAnAmount("not a plain number")
     assert amount_of("100%", "MiB") == NotAnAmount("not a number")
 
 
 @given(st.integers(min_value=0, max_value=2**53))
-def test_a_number_its_float_and_its_text_are_one_amount(number: int) -> None:
+def test_number_float_and_text_are_equal_amounts(number: int) -> None:
     assert amount_of(number) == amount_of(float(number)) == amount_of(str(number)) == number
 
 
@@ -124,5 +122,5 @@ HUGE = st.integers(300, 5000).map(lambda digits: 10**digits + 1)
 
 
 @given(st.text() | st.floats() | st.integers() | HUGE | st.booleans() | st.none(), st.sampled_from((None, "B", "TB")))
-def test_reading_an_amount_never_raises(value: object, transaction: str | None) -> None:
-    assert isinstance(amount_of(value, transaction), int | float | NotAnAmount)
+def test_amount_of_never_raises(value: object, unit: str | None) -> None:
+    assert isinstance(amount_of(value, unit), int | float | NotAnAmount)

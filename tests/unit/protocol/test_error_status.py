@@ -1,4 +1,4 @@
-"""Errors on the wire: the client has the error that the server raised."""
+"""Errors on the wire: the client raises the error of the server."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ ERRORS = [
     OverloadedError("it has 1000 calls under way", 1.5),
     InvalidInputError(Violation("a.b[2]", "is wrong"), Violation("", "all is wrong")),
     InvalidRequirementsError(Violation("Memory", "is empty")),
-    InvalidTreeError(Violation("sites.X", "is odd")),
+    InvalidTreeError(Violation("sites.X", "is wrong")),
     InvalidJobError(Violation("descriptions[0].executable", "is missing")),
 ]
 
 
 class FailedCall(grpc.RpcError):
-    """What a stub raises, as far as it is looked at."""
+    """The part of a stub's error that the conversion reads."""
 
     def __init__(self, code: grpc.StatusCode, details: str = "", status: Status | None = None) -> None:
         super().__init__(details)
@@ -65,28 +65,28 @@ class FailedCall(grpc.RpcError):
         return () if self._status is None else (("grpc-status-details-bin", self._status.SerializeToString()),)
 
 
-def over_the_wire(error: PilotageError) -> PilotageError:
+def round_trip(error: PilotageError) -> PilotageError:
     status = status_of(error)
     code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
     return error_of(FailedCall(code, status.message, status))
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: f"{type(error).__name__}: {error}")
-def test_an_error_comes_back_as_itself(error: PilotageError) -> None:
-    back = over_the_wire(error)
+def test_error_survives_round_trip(error: PilotageError) -> None:
+    received = round_trip(error)
 
-    assert type(back) is type(error)
-    assert str(back) == str(error)
-    assert vars(back) == vars(error)
+    assert type(received) is type(error)
+    assert str(received) == str(error)
+    assert vars(received) == vars(error)
 
 
-def test_a_servers_own_kind_of_conflict_comes_back_as_a_conflict() -> None:
+def test_server_error_subclass_is_received_as_base_class() -> None:
     error = IllegalTransitionError(JobState.DONE, JobCause.STARTED)
 
-    back = over_the_wire(error)
+    received = round_trip(error)
 
-    assert type(back) is StateConflictError
-    assert str(back) == str(error)
+    assert type(received) is StateConflictError
+    assert str(received) == str(error)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_a_servers_own_kind_of_conflict_comes_back_as_a_conflict() -> None:
         (WorldError("x", transient=False), grpc.StatusCode.INTERNAL),
     ],
 )
-def test_every_kind_has_its_canonical_code(error: PilotageError, code: grpc.StatusCode) -> None:
+def test_error_class_has_canonical_code(error: PilotageError, code: grpc.StatusCode) -> None:
     assert status_of(error).code == code.value[0]
 
 
-def test_violations_are_field_violations() -> None:
+def test_violations_become_field_violations() -> None:
     request = BadRequest()
     status = status_of(InvalidJobError(Violation("descriptions[1].count", "is 0")))
 
@@ -117,7 +117,7 @@ def test_violations_are_field_violations() -> None:
     assert request.field_violations[0].description == "is 0"
 
 
-def test_a_passing_failure_says_when_to_retry() -> None:
+def test_transient_error_has_retry_delay() -> None:
     retry = RetryInfo()
     status = status_of(WorldError("busy", transient=True))
 
@@ -126,14 +126,14 @@ def test_a_passing_failure_says_when_to_retry() -> None:
 
 
 @given(st.integers(MAX_VIOLATIONS + 1, 3 * MAX_VIOLATIONS))
-def test_too_many_faults_are_counted_so_that_the_status_stays_small(count: int) -> None:
+def test_surplus_violations_are_counted(count: int) -> None:
     error = InvalidTreeError(*(Violation("x" * 5000, "y" * 5000) for _ in range(count)))
 
-    back = over_the_wire(error)
+    received = round_trip(error)
 
-    assert isinstance(back, InvalidTreeError)
-    assert len(back.violations) <= MAX_VIOLATIONS + 1
-    assert f"{count - len(back.violations) + 1} more" in back.violations[-1].why
+    assert isinstance(received, InvalidTreeError)
+    assert len(received.violations) <= MAX_VIOLATIONS + 1
+    assert f"{count - len(received.violations) + 1} more" in received.violations[-1].why
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_too_many_faults_are_counted_so_that_the_status_stays_small(count: int) 
         (grpc.StatusCode.UNKNOWN, WorldError),
     ],
 )
-def test_what_no_server_of_ours_said_is_still_an_error_of_ours(code: grpc.StatusCode, kind: type) -> None:
+def test_foreign_status_becomes_pilotage_error(code: grpc.StatusCode, kind: type) -> None:
     assert type(error_of(FailedCall(code, "words"))) is kind
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("details", "message"),
     [
         (
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:4711: Failed to connect to "
@@ -168,8 +168,8 @@ def test_what_no_server_of_ours_said_is_still_an_error_of_ours(code: grpc.Status
         ("some other words", "some other words"),
     ],
 )
-def test_a_connection_that_failed_is_told_as_people_would(text: str, shown: str) -> None:
-    assert str(error_of(FailedCall(grpc.StatusCode.UNAVAILABLE, text))) == shown
+def test_connection_failure_has_readable_message(details: str, message: str) -> None:
+    assert str(error_of(FailedCall(grpc.StatusCode.UNAVAILABLE, details))) == message
 
 
 def test_broken_details_do_not_hide_the_code() -> None:
@@ -184,9 +184,9 @@ def test_missing_fields_of_another_release_do_not_hide_the_code() -> None:
     status = status_of(StateConflictError("late"))
     status.details[0].Pack(_lease_lost_without_fields())
 
-    back = error_of(FailedCall(grpc.StatusCode.ABORTED, "late", status))
+    received = error_of(FailedCall(grpc.StatusCode.ABORTED, "late", status))
 
-    assert type(back) is StateConflictError
+    assert type(received) is StateConflictError
 
 
 def _lease_lost_without_fields() -> Any:

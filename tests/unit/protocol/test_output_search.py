@@ -1,4 +1,4 @@
-"""What the names and patterns of output files lead to in a job's folder."""
+"""Output files that names and patterns select in a job's folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILES = (
     ".hidden",
     "a.root",
     "b.root",
-    "odd[1].txt",
+    "set[1].txt",
     "runs/1/a.root",
     "runs/1/log",
     "runs/2/a.root",
@@ -71,7 +71,7 @@ def notes_of(folder: Path, *patterns: str, most: int = 1000) -> str:
         ".*",
     ],
 )
-def test_patterns_mean_what_they_mean_to_pathlib_and_folders_all_files_below(folder: Path, pattern: str) -> None:
+def test_patterns_select_like_pathlib_with_all_files_below(folder: Path, pattern: str) -> None:
     found: set[Path] = set()
     for path in folder.glob(pattern.rstrip("/")):
         found |= {path} if path.is_file() else {below for below in path.rglob("*") if below.is_file()}
@@ -82,46 +82,46 @@ def test_patterns_mean_what_they_mean_to_pathlib_and_folders_all_files_below(fol
     ("name", "files"),
     [
         ("a.root", ["a.root"]),
-        ("odd[1].txt", ["odd[1].txt"]),
+        ("set[1].txt", ["set[1].txt"]),
         ("runs/1/", ["runs/1/a.root", "runs/1/log"]),
         ("./x//a", ["x/a/b/a/c"]),
         ("none", []),
         ("a.root/below", []),
     ],
 )
-def test_a_name_is_taken_as_it_is_written_first(folder: Path, name: str, files: list[str]) -> None:
+def test_exact_name_precedes_pattern(folder: Path, name: str, files: list[str]) -> None:
     assert named(folder, name) == files
 
 
 @pytest.mark.parametrize("pattern", ["**.root", "**/**/**/a", "../*", "out/*"])
-def test_what_is_no_pattern_or_leads_out_is_the_jobs_fault(folder: Path, pattern: str) -> None:
+def test_invalid_or_escaping_pattern_is_job_fault(folder: Path, pattern: str) -> None:
     (folder / "out").symlink_to("/")
     with pytest.raises(JobFaultError):
         named(folder, pattern)
 
 
-def test_links_are_found_and_not_followed_however_many_parts_a_pattern_has(folder: Path) -> None:
+def test_patterns_do_not_follow_links(folder: Path) -> None:
     for name in ("here", "there"):
         (folder / name).symlink_to(".")
     (folder / "latest").symlink_to("runs/2")
     assert named(folder, "*/" * 60 + "none") == []
     assert named(folder, "**/there/**/here/c") == []
     assert named(folder, "*ere") == ["here", "there"]
-    assert named(folder, "latest/*.root") == ["latest/a.root"], "a name is followed, as long as it stays inside"
+    assert named(folder, "latest/*.root") == ["latest/a.root"], "a named link is followed inside the folder"
     assert named(folder, "latest") == ["latest"]
 
 
-def test_no_more_is_looked_at_than_may_be_however_many_patterns_ask(folder: Path) -> None:
+def test_number_of_inspected_files_is_limited_over_all_patterns(folder: Path) -> None:
     (folder / "many").mkdir()
     for number in range(50):
         (folder / "many" / str(number)).touch()
-    told = "the job left more files than are looked through"
+    note = "the job left more files than are looked through"
     assert notes_of(folder, "many/none*", most=51) == ""
-    assert notes_of(folder, "many/none*", "many/none*", most=51) == told
-    assert notes_of(folder, "many/*", most=51) == told
+    assert notes_of(folder, "many/none*", "many/none*", most=51) == note
+    assert notes_of(folder, "many/*", most=51) == note
 
 
-def test_folders_that_lie_too_deep_are_told_of_and_what_is_above_them_is_found(folder: Path) -> None:
+def test_too_deep_folder_is_noted_and_files_above_are_found(folder: Path) -> None:
     deep = folder / "/".join(["d"] * 99)
     (deep / "d").mkdir(parents=True)
     (deep / "last").touch()
@@ -129,24 +129,24 @@ def test_folders_that_lie_too_deep_are_told_of_and_what_is_above_them_is_found(f
     assert "too deep" in notes_of(folder, "d")
 
 
-def test_what_could_not_be_looked_at_is_not_said_not_to_be_there(folder: Path) -> None:
-    (folder / "unseen").mkdir()
-    (folder / "unseen" / "x").touch()
+def test_exhausted_search_does_not_report_missing_files(folder: Path) -> None:
+    (folder / "skipped").mkdir()
+    (folder / "skipped" / "x").touch()
     notes = OutputNotes()
     search = OutputSearch(folder, notes, most=len(list(folder.iterdir())))
     assert search.find("*/x") == []
     assert (notes.texts, search.is_exhausted) == (("the job left more files than are looked through",), True)
 
 
-def test_no_more_files_are_taken_than_may_be_and_none_twice(folder: Path) -> None:
+def test_number_of_output_files_is_limited_without_duplicates(folder: Path) -> None:
     description = JobDescription("/bin/true", stdout="a.root", output_files=("a.root", "*.root"))
-    whole = find_output(description, folder, OutputLimits(100, 2))
-    assert (list(whole.files), whole.notes) == (["a.root", "b.root"], ())
-    fewer = find_output(description, folder, OutputLimits(100, 1), {})
-    assert (list(fewer.files), fewer.notes) == (["a.root"], ("only 1 output files were taken, and there are more",))
+    unlimited = find_output(description, folder, OutputLimits(100, 2))
+    assert (list(unlimited.files), unlimited.notes) == (["a.root", "b.root"], ())
+    limited = find_output(description, folder, OutputLimits(100, 1), {})
+    assert (list(limited.files), limited.notes) == (["a.root"], ("only 1 output files were taken, and there are more",))
 
 
-def test_files_are_taken_as_long_as_all_together_are_not_too_large(folder: Path) -> None:
+def test_total_size_of_output_files_is_limited(folder: Path) -> None:
     for name, size in (("1", 60), ("2", 50), ("3", 40), ("4", 1 << 40)):
         (folder / name).touch()
         os.truncate(folder / name, size)
@@ -161,7 +161,7 @@ def test_files_are_taken_as_long_as_all_together_are_not_too_large(folder: Path)
     )
 
 
-def test_new_files_are_those_that_were_not_seen_so(folder: Path) -> None:
+def test_changed_finds_new_and_modified_files(folder: Path) -> None:
     before = plain_files(folder)
     (folder / "b.root").write_text("more than before")
     (folder / "new").touch()
@@ -169,7 +169,7 @@ def test_new_files_are_those_that_were_not_seen_so(folder: Path) -> None:
     assert OutputSearch(folder, OutputNotes()).changed(before) == ["b.root", "new"]
 
 
-def test_notes_are_no_more_than_anybody_reads_and_each_is_there_once(folder: Path) -> None:
+def test_notes_are_limited_and_unique(folder: Path) -> None:
     description = JobDescription("/bin/true", output_files=tuple(f"none{number % 30}" for number in range(60)))
     notes = find_output(description, folder, OutputLimits(100)).notes
     assert (len(notes), notes[0], len(set(notes))) == (21, "output file none0 is not there", 21)

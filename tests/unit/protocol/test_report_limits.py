@@ -1,4 +1,4 @@
-"""Words of targets and payloads, brought within the bounds of reports: the server takes whatever comes of them."""
+"""Sanitized texts and attributes in reports of routed jobs, which the server always accepts."""
 
 from __future__ import annotations
 
@@ -35,68 +35,75 @@ statuses = st.builds(
 outcomes = st.builds(RoutedJobOutcome, st.sampled_from(["EXITED", "EVICTED", "KILLED", "DECLINED"]), statuses, texts)
 scalars = st.booleans() | st.integers() | numbers | texts
 values = scalars | st.lists(scalars).map(tuple) | st.just(Expression("a + 1")) | st.just({"a": 1})
-sayings = st.dictionaries(texts | st.from_regex(r"[A-Za-z_]\w*", fullmatch=True), values, max_size=5)
+attribute_values = st.dictionaries(texts | st.from_regex(r"[A-Za-z_]\w*", fullmatch=True), values, max_size=5)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-@given(texts, statuses, st.none() | outcomes, st.sampled_from(RoutedJobIntent), texts, sayings)
-def test_whatever_is_said_of_a_copy_the_server_takes_what_is_told(
+@given(texts, statuses, st.none() | outcomes, st.sampled_from(RoutedJobIntent), texts, attribute_values)
+def test_server_accepts_report_of_any_routed_job(
     reference: str,
     status: RoutedJobStatus,
     outcome: RoutedJobOutcome | None,
-    wish: RoutedJobIntent,
+    intent: RoutedJobIntent,
     reason: str,
-    said: dict[str, AdValue],
+    attributes: dict[str, AdValue],
 ) -> None:
-    copy = TrackedJob(RoutedJobKey(1, 1), "A", "queue S/c/q", NOON, reference, False, status, wish, reason, outcome)
-    told = routed_job_reports_from_wire(
+    job = TrackedJob(RoutedJobKey(1, 1), "A", "queue S/c/q", NOON, reference, False, status, intent, reason, outcome)
+    received = routed_job_reports_from_wire(
         ReportCopiesRequest(
-            turn=Turn(agent="job router", holder="me"), copies=[report_to_wire(report_of(copy, said), ())]
+            turn=Turn(agent="job router", holder="me"), copies=[report_to_wire(report_of(job, attributes), ())]
         )
     )
-    assert [type(each).__name__ for each in told.reports] == ["RouterReport"]
+    assert [type(report).__name__ for report in received.reports] == ["RouterReport"]
 
 
 @given(outcomes, texts, st.sampled_from([1, 2, 3]))
-def test_what_is_told_again_of_an_end_has_no_word_of_others_but_the_fault_in_plain_characters(
-    outcome: RoutedJobOutcome, fault: str, reports: int
-) -> None:
-    copy = TrackedJob(
+def test_reduced_report_has_only_fault_in_ascii(outcome: RoutedJobOutcome, fault: str, reports: int) -> None:
+    job = TrackedJob(
         RoutedJobKey(1, 1), "A", "queue S/c/q", NOON, "ref", intent=RoutedJobIntent.HOLD, reason=fault, outcome=outcome
     )
-    message = report_to_wire(reduced_report(report_of(copy), RejectedReports(NOON, fault, reports), NOON), ())
+    message = report_to_wire(reduced_report(report_of(job), RejectedReports(NOON, fault, reports), NOON), ())
     assert (message.node, message.reference, message.held) in (("", "", ""), ("", "", HELD_BY_TARGET))
     assert message.report.reason.isascii()
     assert len(message.report.reason) < 1000
-    (told,) = routed_job_reports_from_wire(
+    (received,) = routed_job_reports_from_wire(
         ReportCopiesRequest(turn=Turn(agent="job router", holder="me"), copies=[message])
     ).reports
-    assert type(told).__name__ == "RouterReport"
+    assert type(received).__name__ == "RouterReport"
 
 
-def test_what_can_be_shown_is_told_as_it_is() -> None:
+def test_text_keeps_printable_characters_and_is_truncated() -> None:
     assert sanitized_text("no space left on /tmp\n\tLöwe 🦁\xa0") == "no space left on /tmp\n\tLöwe 🦁\xa0"
     assert sanitized_text("a\0b\x1b[31m\r\ud800") == "a?b?[31m??"
     assert len(sanitized_text("x" * 3000)) == LONGEST_REASON
 
 
-def test_a_reference_is_told_whole_or_not_at_all() -> None:
+def test_invalid_reference_is_omitted() -> None:
     assert sanitized_reference("pilotage-1-1 17") == "pilotage-1-1 17"
     assert sanitized_reference("a\0b") == sanitized_reference("x" * 30_000) == ""
 
 
-def test_attributes_are_told_as_they_are_but_for_what_is_no_plain_value() -> None:
-    said = {"a": 1, "b": 1.5, "c": True, "d": "x\0", "e": (1, "y"), "f": Expression("a + 1"), "g": {"h": 1}, "i": 2**64}
-    assert sanitized_attributes(said) == {"a": 1, "b": 1.5, "c": True, "d": "x?", "e": (1, "y")}
+def test_attributes_without_plain_value_or_name_are_omitted() -> None:
+    attributes = {
+        "a": 1,
+        "b": 1.5,
+        "c": True,
+        "d": "x\0",
+        "e": (1, "y"),
+        "f": Expression("a + 1"),
+        "g": {"h": 1},
+        "i": 2**64,
+    }
+    assert sanitized_attributes(attributes) == {"a": 1, "b": 1.5, "c": True, "d": "x?", "e": (1, "y")}
     assert sanitized_attributes({"no name": 1, "Löwe": 1, "": 1, "A": 1, "a": 2, "n": math.nan, "l": ((1,),)}) == {
         "A": 1
     }
 
 
 @pytest.mark.parametrize("value", ["x" * 300, tuple(range(40)), 1])
-def test_as_many_attributes_are_told_as_there_is_room_for(value: AdValue) -> None:
-    said = {f"a{number}": value for number in range(500)}
-    told = sanitized_attributes(said)
-    assert list(told) == list(said)[: len(told)]
-    assert attributes_fault(told) == ""
-    assert attributes_fault({**told, f"a{len(told)}": value}) != ""  # type: ignore[dict-item]
+def test_attributes_are_kept_up_to_limit(value: AdValue) -> None:
+    attributes = {f"a{number}": value for number in range(500)}
+    kept = sanitized_attributes(attributes)
+    assert list(kept) == list(attributes)[: len(kept)]
+    assert attributes_fault(kept) == ""
+    assert attributes_fault({**kept, f"a{len(kept)}": value}) != ""  # type: ignore[dict-item]

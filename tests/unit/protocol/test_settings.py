@@ -1,4 +1,4 @@
-"""The loader of all programs' settings: sources, precedence, places of faults."""
+"""Loader of the settings of all programs: sources, precedence, and location of errors."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def a_file(folder: Path, text: str, name: str = "example.toml") -> Path:
 
 
 def faults(file: Path | None, **options: object) -> list[str]:
-    """Return the faults that the settings are refused for."""
-    with pytest.raises(InvalidInputError) as refused:
+    """Return the reasons for which the settings are rejected."""
+    with pytest.raises(InvalidInputError) as error:
         load_settings(ExampleSettings, file, options)
-    return [str(violation) for violation in refused.value.violations]
+    return [str(violation) for violation in error.value.violations]
 
 
-def test_each_source_overrides_the_one_before_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_override_each_other_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = a_file(tmp_path, 'name = "file"\nlease_s = 2\n[limits]\ncores = 2\nmemory_mib = 2\n')
     monkeypatch.setenv("EXAMPLE_LEASE_S", "3")
     monkeypatch.setenv("EXAMPLE_LIMITS", '{"cores": 3}')
@@ -66,13 +66,13 @@ def test_each_source_overrides_the_one_before_key_by_key(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["example.json", "example"])
-def test_text_that_begins_with_a_brace_is_json(tmp_path: Path, name: str) -> None:
+def test_text_with_leading_brace_is_json(tmp_path: Path, name: str) -> None:
     file = a_file(tmp_path, json.dumps({"limits": {"cores": 7}}), name)
 
     assert load_settings(ExampleSettings, file, {}).limits.cores == 7
 
 
-def test_only_anchored_paths_of_the_file_start_from_its_folder(tmp_path: Path) -> None:
+def test_only_anchored_paths_start_from_folder_of_file(tmp_path: Path) -> None:
     text = (
         'log = "a.log"\n[targets.x]\nfolder = "x"\nelsewhere = "y"\n[[more]]\nfolder = "/z"\n[[more]]\nfolder = "z"\n'
     )
@@ -82,7 +82,7 @@ def test_only_anchored_paths_of_the_file_start_from_its_folder(tmp_path: Path) -
 
     assert settings.log == tmp_path / "a.log"
     assert settings.targets == {"x": Target(folder=tmp_path / "x", elsewhere=Path("y"))}
-    assert [each.folder for each in settings.more] == [Path("/z"), tmp_path / "z"]
+    assert [target.folder for target in settings.more] == [Path("/z"), tmp_path / "z"]
     assert load_settings(ExampleSettings, file, {"log": "b.log"}).log == Path("b.log")
 
 
@@ -97,7 +97,7 @@ def test_only_anchored_paths_of_the_file_start_from_its_folder(tmp_path: Path) -
         ("targets = { x = {} }", "targets.x.folder: field required"),
     ],
 )
-def test_fault_in_the_file_names_file_and_key(tmp_path: Path, text: str, fault: str) -> None:
+def test_fault_in_file_names_file_and_key(tmp_path: Path, text: str, fault: str) -> None:
     file = a_file(tmp_path, text)
 
     assert faults(file) == [f"{file}: {fault}"]
@@ -113,14 +113,14 @@ def test_faults_of_all_sources_are_reported_together(tmp_path: Path, monkeypatch
     assert places == [f"{file}: name", "lease_s", "EXAMPLE_LIMITS.cores", f"{file}: limits.memory_mib"]
 
 
-def test_unknown_variable_with_the_prefix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_variable_with_prefix_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_LESAE_S", "1")
     monkeypatch.setenv("OTHER_LESAE_S", "1")
 
     assert faults(None) == ["EXAMPLE_LESAE_S: is no setting; did you mean EXAMPLE_LEASE_S?"]
 
 
-def test_table_in_a_variable_must_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_in_variable_must_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_LIMITS", "cores=1")
 
     (fault,) = faults(None)
@@ -130,7 +130,7 @@ def test_table_in_a_variable_must_be_json(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("content", [b"name = ", b"{", b"\xff"])
-def test_file_that_cannot_be_parsed_is_named(tmp_path: Path, content: bytes) -> None:
+def test_unparsable_file_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "example.toml"
     file.write_bytes(content)
 
@@ -143,17 +143,17 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
     assert faults(tmp_path / "no.toml") == [f"{tmp_path}/no.toml: cannot be read: No such file or directory"]
 
 
-def test_error_does_not_carry_secrets(tmp_path: Path) -> None:
+def test_error_contains_no_secrets(tmp_path: Path) -> None:
     file = a_file(tmp_path, 'token = ["hush"]')
 
-    with pytest.raises(InvalidInputError) as refused:
+    with pytest.raises(InvalidInputError) as error:
         load_settings(ExampleSettings, file, {})
 
-    assert "hush" not in str(refused.value)
-    assert not isinstance(refused.value.__context__ or refused.value.__cause__, ValidationError)
+    assert "hush" not in str(error.value)
+    assert not isinstance(error.value.__context__ or error.value.__cause__, ValidationError)
 
 
-def test_section_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_loads_section_from_separate_file(tmp_path: Path) -> None:
     file = a_file(tmp_path, 'folder = "x"')
     assert load_section(Target, file).folder == tmp_path / "x"
     with pytest.raises(InvalidInputError, match=f"{file}: fodler: is no setting; did you mean folder"):

@@ -1,4 +1,4 @@
-"""Logs: where lines go, and what becomes of those that nobody takes."""
+"""Logs: the format of lines, and a log that cannot be written."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ print("done")
 """
 
 
-def test_a_line_is_one_json_object_on_standard_error() -> None:
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True)
-    assert [json.loads(line)["number"] for line in ran.stderr.splitlines()] == [0, 1, 2]
+def test_each_line_is_json_on_standard_error() -> None:
+    process = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True)
+    assert [json.loads(line)["number"] for line in process.stderr.splitlines()] == [0, 1, 2]
 
 
-def test_work_goes_on_where_the_log_cannot_be_written() -> None:
+def test_unwritable_log_does_not_stop_program() -> None:
     with open("/dev/full", "wb") as full:
-        ran = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=full, text=True, timeout=60, check=False
         )
-    assert ran.stdout == "done\n"
+    assert process.stdout == "done\n"

@@ -1,11 +1,11 @@
-"""Values, queues, times and descriptions over the wire."""
+"""Conversion of values, queues, times and job descriptions to the wire and back."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pilotage.errors import InvalidInputError, InvalidJobError
@@ -85,25 +85,25 @@ descriptions = st.builds(
 
 
 @given(descriptions)
-def test_a_description_comes_back_as_it_was_sent(description: JobDescription) -> None:
+def test_description_survives_round_trip(description: JobDescription) -> None:
     sent = description_to_wire(description).SerializeToString()
 
     assert description_from_wire(jobs_pb2.JobDescription.FromString(sent)) == description
 
 
 @given(sections)
-def test_a_section_comes_back_with_the_type_of_every_value(section: dict[str, object]) -> None:
+def test_section_keeps_type_of_every_value(section: dict[str, object]) -> None:
     message = jobs_pb2.JobDescription()
     section_to_wire(section, message.attributes)  # type: ignore[arg-type]
 
-    back = section_from_wire(message.attributes)
+    received = section_from_wire(message.attributes)
 
-    assert {name: (type(value), value) for name, value in back.items()} == {
+    assert {name: (type(value), value) for name, value in received.items()} == {
         name: (type(value), value) for name, value in section.items()
     }
 
 
-def test_an_empty_requirements_section_differs_from_none() -> None:
+def test_empty_requirements_differ_from_none() -> None:
     without = description_from_wire(description_to_wire(JobDescription("a")))
     empty = description_from_wire(description_to_wire(JobDescription("a", requirements={})))
 
@@ -111,7 +111,7 @@ def test_an_empty_requirements_section_differs_from_none() -> None:
     assert empty.requirements == {}
 
 
-def test_every_fault_of_a_description_is_told_with_its_place() -> None:
+def test_reports_every_fault_of_description_with_its_path() -> None:
     message = jobs_pb2.JobDescription(
         request_cpus=0, cpu_time_s=-1, sites=["CERN", "x\0y"], wall_time_s=float("nan"), count=-5
     )
@@ -119,10 +119,10 @@ def test_every_fault_of_a_description_is_told_with_its_place() -> None:
     message.environment["A=B"] = "1"
     message.input_files.add(name="../secret", checksum="abc", size=-1)
 
-    with pytest.raises(InvalidJobError) as refused:
+    with pytest.raises(InvalidJobError) as error:
         description_from_wire(message)
 
-    assert {violation.where for violation in refused.value.violations} == {
+    assert {violation.where for violation in error.value.violations} == {
         "executable",
         "request_cpus",
         "cpu_time_s",
@@ -138,7 +138,7 @@ def test_every_fault_of_a_description_is_told_with_its_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../up", "a/../../b", "a\0b"])
-def test_an_input_file_may_not_leave_the_jobs_folder(name: str) -> None:
+def test_input_file_outside_job_folder_is_rejected(name: str) -> None:
     message = jobs_pb2.JobDescription(executable="a")
     message.input_files.add(name=name, checksum="0" * 64)
 
@@ -146,7 +146,7 @@ def test_an_input_file_may_not_leave_the_jobs_folder(name: str) -> None:
         description_from_wire(message)
 
 
-def test_two_input_files_of_one_name_are_refused() -> None:
+def test_duplicate_input_file_is_rejected() -> None:
     message = jobs_pb2.JobDescription(executable="a")
     for _ in range(2):
         message.input_files.add(name="data", checksum="0" * 64)
@@ -155,81 +155,81 @@ def test_two_input_files_of_one_name_are_refused() -> None:
         description_from_wire(message)
 
 
-def test_a_file_that_is_not_stored_yet_does_not_go_over_the_wire() -> None:
+def test_input_file_that_is_not_stored_is_rejected() -> None:
     with pytest.raises(InvalidJobError, match=r"input_files\[0\]: data has not been stored yet"):
         description_to_wire(JobDescription("a", input_files=(InputFile("data", source="/here/data"),)))
 
 
-def test_lists_do_not_nest() -> None:
+def test_nested_list_is_rejected() -> None:
     inner = values_pb2.Value(list=values_pb2.ValueList(values=[values_pb2.Value(integer=1)]))
     with pytest.raises(InvalidInputError, match=r"\[1\]: lists do not nest"):
         value_from_wire(values_pb2.Value(list=values_pb2.ValueList(values=[values_pb2.Value(flag=True), inner])))
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_a_number_must_be_finite(number: float) -> None:
+def test_number_must_be_finite(number: float) -> None:
     with pytest.raises(InvalidInputError, match="finite"):
         value_from_wire(values_pb2.Value(number=number))
 
 
-def test_an_integer_beyond_64_bits_is_refused_before_it_is_sent() -> None:
+def test_integer_beyond_64_bits_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="64 bits"):
         value_to_wire(2**63)
 
 
-def test_a_boolean_stays_a_boolean() -> None:
+def test_boolean_stays_boolean() -> None:
     assert value_from_wire(value_to_wire(True)) is True
 
 
 @given(names, names, names)
-def test_a_queue_comes_back(site: str, ce: str, queue: str) -> None:
-    whole = QueueId(site.replace("/", ""), ce.replace("/", ""), queue)
-    if whole.site and whole.ce:
-        assert queue_from_wire(queue_to_wire(whole)) == whole
+def test_queue_survives_round_trip(site: str, ce: str, queue: str) -> None:
+    queue_id = QueueId(site.replace("/", ""), ce.replace("/", ""), queue)
+    assume(queue_id.site and queue_id.ce)
+    assert queue_from_wire(queue_to_wire(queue_id)) == queue_id
 
 
-def test_a_queue_without_its_parts_is_refused_with_all_of_them() -> None:
-    with pytest.raises(InvalidInputError) as refused:
+def test_incomplete_queue_is_rejected_with_all_faults() -> None:
+    with pytest.raises(InvalidInputError) as error:
         queue_from_wire(values_pb2.QueueId(site="a/b"))
-    assert {violation.where for violation in refused.value.violations} == {"site", "ce", "queue"}
+    assert {violation.where for violation in error.value.violations} == {"site", "ce", "queue"}
 
 
 @given(times)
-def test_a_time_comes_back_aware(time: datetime) -> None:
+def test_time_survives_round_trip_with_utc(time: datetime) -> None:
     message = time_to_wire(time)
     assert message is not None
     assert time_from_wire(message) == time
 
 
-def test_an_unknown_time_is_unset() -> None:
+def test_unknown_time_is_unset() -> None:
     assert not jobs_pb2.Job(ended=time_to_wire(None)).HasField("ended")
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 1e12])
-def test_a_length_of_time_must_make_sense(seconds: float) -> None:
+def test_invalid_duration_is_rejected(seconds: float) -> None:
     with pytest.raises(InvalidInputError):
         length_from_wire(seconds)
 
 
 @pytest.mark.parametrize("name", ["WAITING", "RUNNING", "REMOVED", ""])
-def test_a_state_comes_back_by_its_short_name(name: str) -> None:
+def test_state_survives_round_trip_as_short_name(name: str) -> None:
     assert enum_from_wire(jobs_pb2.JobState, enum_to_wire(jobs_pb2.JobState, name)) == name
 
 
-def test_a_state_of_another_release_is_refused() -> None:
+def test_unknown_state_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="4711"):
         enum_from_wire(jobs_pb2.JobState, 4711)
 
 
-def test_faults_of_alike_descriptions_are_told_with_their_fields_and_all_of_each() -> None:
-    fine = jobs_pb2.JobDescription(executable="x")
+def test_reports_all_faults_of_description_group_by_field() -> None:
+    valid = jobs_pb2.JobDescription(executable="x")
     faulty = jobs_pb2.JobDescription(executable="x", arguments="\0", name="\0")
-    worse = jobs_pb2.JobDescription(executable="x", arguments="\0", cpu_time_s=-1.0)
+    negative = jobs_pb2.JobDescription(executable="x", arguments="\0", cpu_time_s=-1.0)
 
-    with pytest.raises(InvalidJobError) as refused:
-        submission_from_wire([fine, faulty, worse])
+    with pytest.raises(InvalidJobError) as error:
+        submission_from_wire([valid, faulty, negative])
 
-    assert {violation.where for violation in refused.value.violations} == {
+    assert {violation.where for violation in error.value.violations} == {
         "descriptions[1].arguments",
         "descriptions[1].name",
         "descriptions[2].arguments",
@@ -244,24 +244,24 @@ def a_large_job(size: int) -> jobs_pb2.JobDescription:
     return message
 
 
-def test_a_description_may_be_as_large_as_many_input_files_and_no_larger() -> None:
-    fine = a_large_job(MAX_DESCRIPTION_BYTES)
-    too_large = jobs_pb2.JobDescription.FromString(fine.SerializeToString())
+def test_oversized_description_is_rejected() -> None:
+    largest = a_large_job(MAX_DESCRIPTION_BYTES)
+    too_large = jobs_pb2.JobDescription.FromString(largest.SerializeToString())
     too_large.arguments += "a"
 
-    with pytest.raises(InvalidJobError) as refused:
-        submission_from_wire([fine, too_large])
+    with pytest.raises(InvalidJobError) as error:
+        submission_from_wire([largest, too_large])
 
     why = "takes 2097153 bytes, and at most 2097152 are allowed: put large texts into input files"
-    assert [(each.where, each.why) for each in refused.value.violations] == [("descriptions[1]", why)]
-    assert submission_from_wire([fine])[0].model == submitted_from_wire(fine)
+    assert [(violation.where, violation.why) for violation in error.value.violations] == [("descriptions[1]", why)]
+    assert submission_from_wire([largest])[0].model == submitted_from_wire(largest)
 
 
-def test_a_job_cannot_be_edited_to_be_larger_than_it_might_have_been_submitted() -> None:
+def test_edited_job_has_same_size_limit() -> None:
     with pytest.raises(InvalidJobError, match="at most 2097152"):
         submitted_from_wire(a_large_job(MAX_DESCRIPTION_BYTES + 1))
 
 
-def test_a_job_may_bring_as_many_files_as_the_limits_allow() -> None:
+def test_description_with_10000_input_files_is_accepted() -> None:
     files = [jobs_pb2.InputFile(name=f"{number:0100}", checksum="0" * 64, size=2**40) for number in range(10_000)]
     assert submitted_from_wire(jobs_pb2.JobDescription(executable="x", input_files=files)).input_files
