@@ -64,7 +64,7 @@ def test_announcements_cause_at_most_one_request_a_second() -> None:
         for call in bench.take(RequestJobs):
             bench.feed(ev.JobsGranted(call.request_id))
         bench.pass_time(0.1)
-    assert len({call.request_id for call in bench.said if isinstance(call, RequestJobs)}) <= 6
+    assert 4 <= len({call.request_id for call in bench.said if isinstance(call, RequestJobs)}) <= 6
 
 
 def test_no_back_off_after_granted_job() -> None:
@@ -78,7 +78,7 @@ def test_freed_slot_ends_back_off() -> None:
     bench.run(ONE)
     ask_in_vain(bench)
     bench.take(RequestJobs)
-    bench.feed(ev.JobsGranted(last(bench).request_id))
+    bench.feed(ev.JobsGranted(last_request(bench).request_id))
     bench.pass_time(10)
     assert bench.take(RequestJobs) == []
     bench.exit(ONE)
@@ -86,7 +86,7 @@ def test_freed_slot_ends_back_off() -> None:
     assert bench.take(RequestJobs)
 
 
-def last(bench: PilotBench) -> RequestJobs:
+def last_request(bench: PilotBench) -> RequestJobs:
     return [call for call in bench.said if isinstance(call, RequestJobs)][-1]
 
 
@@ -100,7 +100,7 @@ def test_slot_freed_during_request_is_offered_next() -> None:
     for next_call in bench.take(RequestJobs):
         bench.feed(ev.JobsGranted(next_call.request_id))
     bench.pass_time(2)
-    assert max(offer.free.cpus for offer in last(bench).slots) == 2
+    assert max(offer.free.cpus for offer in last_request(bench).slots) == 2
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_changed_node_attribute_ends_back_off(policy: Path) -> None:
     bench.pass_time(2)
     bench.answer_beat(node_attributes=ev.NodeAttributes(1, {"Fast": "True"}))
     bench.pass_time(0)
-    assert "Fast" in "".join(part.text for part in bench.one(RequestJobs).ad_parts) + str(last(bench).slots)
+    assert "Fast" in "".join(part.text for part in bench.one(RequestJobs).ad_parts) + str(last_request(bench).slots)
 
 
 def test_reloaded_policy_ends_back_off(policy: Path) -> None:
@@ -180,7 +180,7 @@ def test_long_poll_outlives_connect_and_causes_no_back_off() -> None:
     bench.pass_time(17)
     bench.feed(ev.JobsGranted(call.request_id))
     assert bench.one(RequestJobs).wait_s == 0, "jobs may have been announced before the connection"
-    bench.feed(ev.JobsGranted(last(bench).request_id))
+    bench.feed(ev.JobsGranted(last_request(bench).request_id))
     bench.pass_time(60)
     assert bench.take(RequestJobs) == []
 
@@ -324,4 +324,4 @@ def test_contact_requests_do_not_shorten_back_off_of_failures() -> None:
         for beat in bench.take(SendHeartbeat):
             bench.feed(ev.HeartbeatFailed(beat.request_id, transient()))
         bench.pass_time(0.1)
-    assert len(beats(bench)) < 15
+    assert 4 <= len(beats(bench)) < 15

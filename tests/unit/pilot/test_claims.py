@@ -34,14 +34,14 @@ def test_six_jobs_of_one_account_reuse_two_claims() -> None:
     bench = PilotBench(cpus=2)
     bench.run(a_job(1), a_job(2))
     claims = {name: claim_of(bench, name).since for name in ("slot1_1", "slot1_2")}
-    for ended, begins in ((1, 3), (2, 4), (3, 5), (4, 6)):
+    for ended, started in ((1, 3), (2, 4), (3, 5), (4, 6)):
         slot = bench.machine.payloads.slots.of(a_job(ended).key)
         assert slot is not None
         end(bench, ended)
         call = bench.one(RequestJobs)
         assert [(offer.name, offer.claim) for offer in call.slots] == [(slot.name, ALICE)]
         bench.pass_time(1)
-        bench.feed(ev.JobsGranted(call.request_id, (job := a_job(begins, slot=slot.name),)))
+        bench.feed(ev.JobsGranted(call.request_id, (job := a_job(started, slot=slot.name),)))
         bench.feed(ev.JobPrepared(job.key))
         bench.feed(ev.PayloadStarted(job.key))
     assert {name: claim_of(bench, name).since for name in claims} == claims

@@ -238,8 +238,8 @@ def test_prefetched_jobs_are_declined_when_running_job_is_killed(bench: PilotBen
 
 def test_unsuitable_prefetched_job_is_declined_with_all_behind_it() -> None:
     bench = PilotBench(1, 2000, slots=slots_with(slot_type_1="100%", num_slots_type_1="1", start="TARGET.Wanted"))
-    wanted = (True, True, False, True)
-    jobs = [with_ad(replace(a_job(n, slot="slot1"), task_queue=7), Wanted=value) for n, value in enumerate(wanted, 1)]
+    values = (True, True, False, True)
+    jobs = [with_ad(replace(a_job(n, slot="slot1"), task_queue=7), Wanted=value) for n, value in enumerate(values, 1)]
     bench.grant(jobs[0])
     run_through(bench, jobs[0])
     bench.grant(*jobs[1:])

@@ -61,10 +61,10 @@ def test_outcome_is_reported_with_request_for_freed_slot() -> None:
     assert [report.outcome for report in call.reports] == [Outcome.REFUSED_BY_JOB]
     bench.feed(ev.RequestFailed(call.request_id, transient()))
     bench.pass_time(1)
-    again = bench.one(RequestJobs)
-    assert (again.request_id, again.reports) == (call.request_id, call.reports)
+    repeated = bench.one(RequestJobs)
+    assert (repeated.request_id, repeated.reports) == (call.request_id, call.reports)
     assert len(bench.machine.payloads) == 1
-    bench.feed(ev.JobsGranted(again.request_id, results=(ReportResult(*ONE.key),)))
+    bench.feed(ev.JobsGranted(repeated.request_id, results=(ReportResult(*ONE.key),)))
     assert len(bench.machine.payloads) == 0
 
 
@@ -151,7 +151,7 @@ def test_node_is_reported_again_when_server_wants_it() -> None:
     assert bench.one(SendHeartbeat).slots is not None
 
 
-def draining_with(bench: PilotBench, *jobs: GrantedJob) -> None:
+def drain_while_running(bench: PilotBench, *jobs: GrantedJob) -> None:
     """Run these jobs and drain the pilot, with a heartbeat under way."""
     bench.run(*jobs)
     bench.hears = False
@@ -160,7 +160,7 @@ def draining_with(bench: PilotBench, *jobs: GrantedJob) -> None:
     bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
 
 
-def end_with(bench: PilotBench, size: int, *jobs: GrantedJob) -> None:
+def end_with_output(bench: PilotBench, size: int, *jobs: GrantedJob) -> None:
     """End jobs one after the other, each with `size` bytes of output inside its report."""
     for job in jobs:
         bench.exit(job)
@@ -174,8 +174,8 @@ def ended_jobs(beat: SendHeartbeat) -> list[int]:
 def test_large_reports_are_split_in_order_of_job_ends() -> None:
     bench = PilotBench(cpus=8)
     jobs = [a_job(number) for number in range(1, 8)]
-    draining_with(bench, *jobs)
-    end_with(bench, MAX_REPORT_BYTES // 4, *jobs)
+    drain_while_running(bench, *jobs)
+    end_with_output(bench, MAX_REPORT_BYTES // 4, *jobs)
     ends: list[list[int]] = []
     while bench.machine.payloads:
         bench.answer_beat()
@@ -188,8 +188,8 @@ def test_large_reports_are_split_in_order_of_job_ends() -> None:
 def test_split_reports_do_not_stop_lease_renewal() -> None:
     bench = PilotBench(cpus=9)
     jobs = [a_job(number) for number in range(1, 8)]
-    draining_with(bench, *jobs, running := a_job(99))
-    end_with(bench, MAX_REPORT_BYTES // 4, *jobs)
+    drain_while_running(bench, *jobs, running := a_job(99))
+    end_with_output(bench, MAX_REPORT_BYTES // 4, *jobs)
     bench.answer_beat()
     beat = bench.one(SendHeartbeat)
     assert len(ended_jobs(beat)) < len(jobs)
@@ -198,8 +198,8 @@ def test_split_reports_do_not_stop_lease_renewal() -> None:
 
 def test_oversized_report_is_sent_alone() -> None:
     bench = PilotBench()
-    draining_with(bench, ONE, TWO)
-    end_with(bench, MAX_REPORT_BYTES + 1, ONE, TWO)
+    drain_while_running(bench, ONE, TWO)
+    end_with_output(bench, MAX_REPORT_BYTES + 1, ONE, TWO)
     bench.answer_beat()
     assert ended_jobs(bench.one(SendHeartbeat)) == [1]
     bench.answer_beat()
@@ -208,8 +208,8 @@ def test_oversized_report_is_sent_alone() -> None:
 
 def test_stopping_pilot_sends_all_reports_before_last_heartbeat() -> None:
     bench = PilotBench(rules=PilotRules(grace_s=10, goodbye_timeout_s=100))
-    draining_with(bench, ONE, TWO)
-    end_with(bench, MAX_REPORT_BYTES, ONE, TWO)
+    drain_while_running(bench, ONE, TWO)
+    end_with_output(bench, MAX_REPORT_BYTES, ONE, TWO)
     bench.feed(ev.StopRequested("SIGTERM"))
     bench.pass_time(110)
     assert bench.machine.phase is Phase.LEAVING

@@ -55,10 +55,10 @@ def test_request_offers_only_unused_and_unoffered_resources() -> None:
 
 def test_unreadable_job_is_refused_and_others_run() -> None:
     bench = PilotBench(cpus=4)
-    bad = replace(ONE, fault="there are two files data0")
-    bench.grant(bad, TWO)
+    unreadable = replace(ONE, fault="there are two files data0")
+    bench.grant(unreadable, TWO)
     assert [order.job for order in bench.take(PrepareJob)] == [TWO]
-    reports = [report for report in bench.reports() if report.key == bad.key]
+    reports = [report for report in bench.reports() if report.key == unreadable.key]
     assert [(report.outcome, report.reason, report.started) for report in reports] == [
         (Outcome.REFUSED_BY_JOB, "there are two files data0", None)
     ]
@@ -119,8 +119,8 @@ def test_failed_request_is_repeated_with_same_id() -> None:
     call = bench.one(RequestJobs)
     bench.feed(ev.RequestFailed(call.request_id, transient()))
     bench.pass_time(60)
-    again = bench.take(RequestJobs)
-    assert [(repeat.request_id, repeat.slots) for repeat in again] == [(call.request_id, call.slots)]
+    repeated = bench.take(RequestJobs)
+    assert [(repeat.request_id, repeat.slots) for repeat in repeated] == [(call.request_id, call.slots)]
     bench.feed(ev.JobsGranted(call.request_id, (a_job(1, lease_s=50),)))
     assert bench.outcome(a_job(1)) is Outcome.DECLINED, "its lease counts from the first sending"
 

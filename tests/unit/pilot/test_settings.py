@@ -1,4 +1,4 @@
-"""Settings of the pilot: their sources, errors of wrong ones, pools and tokens."""
+"""Settings of the pilot: sources, errors, pools and tokens."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_ended_payload_keeps_only_disk_until_files_are_stored() -> None:
     node = a_node(2, 100, 50, 1)
     run(node, 1, Amounts(2, 100, 30, 1))
     node.job_ended(AttemptKey(1, 1), NOW, keeps_disk_mib=30)
-    node.release(("slot1_1",), "nobody wants it", NOW)
+    node.release(("slot1_1",), "no job requests it", NOW)
     assert free(node) == Amounts(2, 100, 20, 1)
     node.release_disk(AttemptKey(1, 1))
     assert free(node) == node.total

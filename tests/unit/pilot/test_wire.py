@@ -99,9 +99,9 @@ def test_answer_has_vacate_orders_and_node_attributes() -> None:
 
 
 def test_unreadable_job_does_not_affect_other_jobs_of_answer() -> None:
-    twins = [jobs_pb2.InputFile(name="data0", checksum="ab" * 32, size=1)] * 2
+    duplicates = [jobs_pb2.InputFile(name="data0", checksum="ab" * 32, size=1)] * 2
     bad = a_match()
-    bad.description.input_files.extend(twins)
+    bad.description.input_files.extend(duplicates)
     bad.job_id = 8
     first, second = granted_from_wire("r", matcher_service_pb2.RequestJobsResponse(matches=[bad, a_match()])).jobs
     assert (first.key, first.slot) == (AttemptKey(8, 2), "slot2")

@@ -43,8 +43,8 @@ def test_listed_slot_has_shared_attributes_of_all_slots() -> None:
     names = [f"{slot}{number}_{name}" for slot in ("slot", "vm") for number in (1, 2, 3) for name in ("State", "Half")]
     names += [f"slot{number}_EnteredCurrentState" for number in (1, 2, 3)]
     for number, (_, ad) in enumerate(listed(node), start=1):
-        own = Ad(node.plain(number))
-        assert {name: ad.value(name) for name in names} == {name: own.value(name) for name in names}
+        expected = Ad(node.plain(number))
+        assert {name: ad.value(name) for name in names} == {name: expected.value(name) for name in names}
         assert [ad.value(name) for name in ("SLOT1_STATE", "vm2_State", "slot1_Half")] == ["Unclaimed", "Claimed", 1.0]
 
 

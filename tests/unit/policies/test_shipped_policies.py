@@ -105,10 +105,10 @@ def test_whole_machine_9_unknown_times_delay_nothing(whole_sticky: PolicyBench) 
 
 
 def test_shipped_whole_machine_covers_all_slots_of_node() -> None:
-    many = PolicyBench(SHIPPED / "whole-machine.conf", cpus=64)
-    assert len(many.loaded.layout.slots) == 65
-    assert many.value("SUSPEND", 65, WHOLE, State=CLAIMED, slot64_State=CLAIMED) is True
-    assert many.value("SUSPEND", 65, WHOLE, State=CLAIMED) is False
+    large = PolicyBench(SHIPPED / "whole-machine.conf", cpus=64)
+    assert len(large.loaded.layout.slots) == 65
+    assert large.value("SUSPEND", 65, WHOLE, State=CLAIMED, slot64_State=CLAIMED) is True
+    assert large.value("SUSPEND", 65, WHOLE, State=CLAIMED) is False
 
 
 # Multicore drain ------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def named(folder: Path, pattern: str) -> list[str]:
+def matches(folder: Path, pattern: str) -> list[str]:
     return list(OutputSearch(folder, OutputNotes()).find(pattern))
 
 
@@ -75,7 +75,7 @@ def test_patterns_select_like_pathlib_with_all_files_below(folder: Path, pattern
     found: set[Path] = set()
     for path in folder.glob(pattern.rstrip("/")):
         found |= {path} if path.is_file() else {below for below in path.rglob("*") if below.is_file()}
-    assert named(folder, pattern) == sorted(str(path.relative_to(folder)) for path in found)
+    assert matches(folder, pattern) == sorted(str(path.relative_to(folder)) for path in found)
 
 
 @pytest.mark.parametrize(
@@ -90,25 +90,25 @@ def test_patterns_select_like_pathlib_with_all_files_below(folder: Path, pattern
     ],
 )
 def test_exact_name_precedes_pattern(folder: Path, name: str, files: list[str]) -> None:
-    assert named(folder, name) == files
+    assert matches(folder, name) == files
 
 
 @pytest.mark.parametrize("pattern", ["**.root", "**/**/**/a", "../*", "out/*"])
 def test_invalid_or_escaping_pattern_is_job_fault(folder: Path, pattern: str) -> None:
     (folder / "out").symlink_to("/")
     with pytest.raises(JobFaultError):
-        named(folder, pattern)
+        matches(folder, pattern)
 
 
 def test_patterns_do_not_follow_links(folder: Path) -> None:
     for name in ("here", "there"):
         (folder / name).symlink_to(".")
     (folder / "latest").symlink_to("runs/2")
-    assert named(folder, "*/" * 60 + "none") == []
-    assert named(folder, "**/there/**/here/c") == []
-    assert named(folder, "*ere") == ["here", "there"]
-    assert named(folder, "latest/*.root") == ["latest/a.root"], "a named link is followed inside the folder"
-    assert named(folder, "latest") == ["latest"]
+    assert matches(folder, "*/" * 60 + "none") == []
+    assert matches(folder, "**/there/**/here/c") == []
+    assert matches(folder, "*ere") == ["here", "there"]
+    assert matches(folder, "latest/*.root") == ["latest/a.root"], "a named link is followed inside the folder"
+    assert matches(folder, "latest") == ["latest"]
 
 
 def test_number_of_inspected_files_is_limited_over_all_patterns(folder: Path) -> None:
@@ -125,7 +125,7 @@ def test_too_deep_folder_is_noted_and_files_above_are_found(folder: Path) -> Non
     deep = folder / "/".join(["d"] * 99)
     (deep / "d").mkdir(parents=True)
     (deep / "last").touch()
-    assert named(folder, "d/**/last") == [str((deep / "last").relative_to(folder))]
+    assert matches(folder, "d/**/last") == [str((deep / "last").relative_to(folder))]
     assert "too deep" in notes_of(folder, "d")
 
 

@@ -1,4 +1,4 @@
-"""What a value may hold at all."""
+"""Bounds of scalars and texts that can be stored and sent."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_dynamic_slot_is_deleted_with_its_claim() -> None:
     slot = SlotBench(dynamic=True)
     slot.start()
     slot.end()
-    assert kinds(slot.feed(ev.ReleaseOrdered("nobody asks for it"))) == [ev.EndClaim, ev.DeleteSlot]
+    assert kinds(slot.feed(ev.ReleaseOrdered("no job requests it"))) == [ev.EndClaim, ev.DeleteSlot]
     with pytest.raises(IllegalSlotEventError, match="deleted"):
         slot.poll()
 

@@ -45,7 +45,7 @@ def a_node(folder: Path, policy: str, cpus: int = 4, **bench: object) -> PilotBe
     return PilotBench(cpus, 8000, slots=slots_under(path), **bench)  # type: ignore[arg-type]
 
 
-def a_run(job_id: int, slot: int = 1, **attributes: bool) -> GrantedJob:
+def job_in(job_id: int, slot: int = 1, **attributes: bool) -> GrantedJob:
     return with_ad(a_job(job_id, slot=f"slot{slot}", lease_s=1e6), **attributes)
 
 
@@ -80,7 +80,7 @@ def test_node_attribute_applies_to_next_job(tmp_path: Path, message: str) -> Non
     bench.pass_time(1)
     new_call = bench.take(RequestJobs)[-1]
     assert new_call.node_attributes_version == 3
-    bench.feed(ev.JobsGranted(new_call.request_id, (small := a_run(1),)))
+    bench.feed(ev.JobsGranted(new_call.request_id, (small := job_in(1),)))
     assert bench.outcome(small) is Outcome.DECLINED
 
 
@@ -122,7 +122,7 @@ def test_slot_ad_is_reported_on_change_and_on_request(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n", hears=False)
     assert all("SlotID" in slot.ad for slot in reported_slots(bench))
     bench.answer_beat()
-    bench.run(a_run(1, 2))
+    bench.run(job_in(1, 2))
     assert [(slot.name, bool(slot.ad)) for slot in reported_slots(bench)] == [("slot1", False), ("slot2", True)]
     bench.answer_beat(node_wanted=True)
     assert all(slot.ad for slot in reported_slots(bench))
@@ -145,7 +145,7 @@ def test_first_sample_is_reported_soon() -> None:
 
 def test_slot_has_start_of_state_and_activity(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\nWANT_SUSPEND = True\nSUSPEND = $(ActivityTimer) > 20\nCONTINUE = False\n")
-    bench.run(a_run(1))
+    bench.run(job_in(1))
     bench.pass_time(30)
     slot = bench.slot("slot1")
     assert slot.activity == "Suspended"
@@ -163,8 +163,8 @@ def test_node_with_policy_is_sampled_periodically(tmp_path: Path) -> None:
 
 
 def test_slots_are_polled_after_first_sample(tmp_path: Path) -> None:
-    in_use = NodeSample(BOOT_S, keyboard_idle_s=1)
-    bench = a_node(tmp_path, "NUM_SLOTS = 1\nIS_OWNER = KeyboardIdle < 60\n", sample=in_use)
+    recent_input = NodeSample(BOOT_S, keyboard_idle_s=1)
+    bench = a_node(tmp_path, "NUM_SLOTS = 1\nIS_OWNER = KeyboardIdle < 60\n", sample=recent_input)
     bench.pass_time(1)
     assert bench.doing() == ["Owner/Idle"]
 
@@ -172,7 +172,7 @@ def test_slots_are_polled_after_first_sample(tmp_path: Path) -> None:
 def test_keyboard_activity_suspends_and_idle_time_continues_job(tmp_path: Path) -> None:
     policy = "NUM_SLOTS = 1\nWANT_SUSPEND = True\nSUSPEND = KeyboardIdle < 60\nCONTINUE = KeyboardIdle > 300\n"
     bench = a_node(tmp_path, policy)
-    bench.run(job := a_run(1))
+    bench.run(job := job_in(1))
     bench.pass_time(20)
     assert bench.take(SuspendPayload) == []
     bench.sample = NodeSample(BOOT_S, keyboard_idle_s=1)
@@ -187,14 +187,14 @@ def test_slots_are_polled_in_order_and_see_earlier_changes(tmp_path: Path) -> No
     other_is_busy = 'ifThenElse(SlotID == 1, slot2_Activity, slot1_Activity) == "Busy"'
     suspending = f"WANT_SUSPEND = True\nSUSPEND = {other_is_busy}\nCONTINUE = False\n"
     bench = a_node(tmp_path, f"NUM_SLOTS = 2\nSTARTD_SLOT_ATTRS = Activity\n{suspending}")
-    bench.run(a_run(1, 1), a_run(2, 2))
+    bench.run(job_in(1, 1), job_in(2, 2))
     bench.pass_time(30)
     assert bench.doing() == ["Claimed/Suspended", "Claimed/Busy"]
 
 
 def test_suspended_glidein_suspends_all_jobs(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n")
-    bench.run(a_run(1, 1), a_run(2, 2))
+    bench.run(job_in(1, 1), job_in(2, 2))
     bench.feed(ev.SuspendRequested())
     assert bench.doing() == ["Claimed/Suspended"] * 2
     bench.pass_time(60)
@@ -209,7 +209,7 @@ def test_suspended_glidein_suspends_all_jobs(tmp_path: Path) -> None:
 def test_reloaded_policy_applies_to_running_jobs_and_offers(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n", hears=False)
     bench.answer_beat()
-    bench.run(job := a_run(1))
+    bench.run(job := job_in(1))
     call = bench.take(RequestJobs)[-1]
     new = tmp_path / "new.conf"
     new.write_text("NUM_SLOTS = 2\nPREEMPT = True\nSTART = TARGET.IsGood\n")
@@ -258,7 +258,7 @@ def test_drain_lets_jobs_finish_without_policy() -> None:
 
 def test_drain_lets_jobs_finish_under_policy(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n")
-    bench.run(job := a_run(1))
+    bench.run(job := job_in(1))
     drain(bench)
     assert bench.doing() == ["Claimed/Retiring", "Drained/Retiring"]
     bench.pass_time(1000)
@@ -270,7 +270,7 @@ def test_drain_lets_jobs_finish_under_policy(tmp_path: Path) -> None:
 
 def test_job_vacated_by_policy_gets_reason_of_drain(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\nMaxJobRetirementTime = -1\n")
-    bench.run(job := a_run(1))
+    bench.run(job := job_in(1))
     drain(bench)
     assert bench.one(StopPayload).key == job.key
     bench.answer_taken_back()
@@ -282,7 +282,7 @@ def test_job_vacated_by_policy_gets_reason_of_drain(tmp_path: Path) -> None:
 
 def test_evicting_drain_overrides_retirement_of_policy(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\nMaxJobRetirementTime = 500\n")
-    bench.run(job := a_run(1))
+    bench.run(job := job_in(1))
     drain(bench, evict=True)
     assert bench.one(StopPayload).key == job.key
     assert bench.doing("slot1") == ["Preempting/Vacating"]

@@ -137,7 +137,7 @@ def test_version_changes_with_shared_state_only() -> None:
     node.look(load=5.0, keyboard_idle_s=1)
     node.poll(5.0)
     assert node.ads.version("slot2") == before
-    node.start(1, job_ad())  # a neighbour that START may look at
+    node.start(1, job_ad())  # another slot that START may refer to
     assert node.ads.version("slot2") > before
 
 
