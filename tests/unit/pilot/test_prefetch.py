@@ -154,7 +154,7 @@ def test_wait_of_prefetched_jobs_restarts_with_each_job(bench: PilotBench) -> No
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_job_ahead_waits_for_disk_until_earlier_files_are_stored(*, static: bool) -> None:
+def test_prefetched_job_waits_for_disk_until_files_are_stored(*, static: bool) -> None:
     jobs = (a_job(1), *(replace(job, slot="slot1" if static else SLOT) for job in PREFETCHED[:2]))
     first, *rest = (replace(job, amounts=Amounts(1, 0, 10_000)) for job in jobs)
     bench = PilotBench(cpus=1, slots=slots_with(num_slots="1") if static else built_in_slots)
