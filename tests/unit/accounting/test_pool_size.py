@@ -1,4 +1,4 @@
-"""The pie that quotas are parts of: overlapping slots count once, weights count, what is taken counts in its part."""
+"""The pool size that quotas are fractions of: overlapping slots count once, each slot by its weight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pilotage_server.core.pilots.pilots import SlotInfo
 from pilotage_server.core.pilots.slot_listing import pool_size
 from support.virtual_clock import START
 
-SEED = "CAN_RUN_WHOLE_MACHINE == False"
+NOT_WHOLE_MACHINE = "CAN_RUN_WHOLE_MACHINE == False"
 
 
 def a_slot(cpus: int, ad: str = "", state: str = "Unclaimed") -> SlotInfo:
@@ -27,46 +27,46 @@ def a_slot(cpus: int, ad: str = "", state: str = "Unclaimed") -> SlotInfo:
 
 
 def a_whole_machine_node() -> list[SlotInfo]:
-    """Return eight slots of one core each and the one that is all of them."""
+    """Return eight slots of one core each, and one slot of all eight cores."""
     singles = [a_slot(1, "[ CAN_RUN_WHOLE_MACHINE = false ]") for _ in range(8)]
     return [*singles, a_slot(8, "[ CAN_RUN_WHOLE_MACHINE = true ]", "Owner")]
 
 
-def test_a_whole_machine_slot_is_left_out_of_the_pie() -> None:
+def test_constraint_excludes_whole_machine_slot() -> None:
     assert pool_size(a_whole_machine_node(), "", START) == 16
-    assert pool_size(a_whole_machine_node(), SEED, START) == 8
-    among_others = [*a_whole_machine_node(), a_slot(4)]
-    assert pool_size(among_others, SEED, START) == 8
-    assert pool_size(among_others, "CAN_RUN_WHOLE_MACHINE =!= True", START) == 12
+    assert pool_size(a_whole_machine_node(), NOT_WHOLE_MACHINE, START) == 8
+    with_another = [*a_whole_machine_node(), a_slot(4)]
+    assert pool_size(with_another, NOT_WHOLE_MACHINE, START) == 8
+    assert pool_size(with_another, "CAN_RUN_WHOLE_MACHINE =!= True", START) == 12
 
 
-def test_a_slots_own_policy_says_whether_it_counts_where_operators_say_nothing() -> None:
-    own = f"GroupDynamicMachConstraint = {SEED}"
-    single, whole = (a_slot(2, f"[ CAN_RUN_WHOLE_MACHINE = {is_whole}; {own} ]") for is_whole in ("false", "true"))
+def test_slot_policy_applies_without_an_operator_constraint() -> None:
+    slot_constraint = f"GroupDynamicMachConstraint = {NOT_WHOLE_MACHINE}"
+    single, whole = (a_slot(2, f"[ CAN_RUN_WHOLE_MACHINE = {is_whole}; {slot_constraint} ]") for is_whole in ("false", "true"))
     assert pool_size([single, whole], "", START) == 2
     assert pool_size([single, whole], "CAN_RUN_WHOLE_MACHINE", START) == 2
     assert pool_size([single, whole, a_slot(3)], "true", START) == 7
     assert (
         pool_size(
-            [a_slot(2, f"[ GroupDynamicMachConstraint = {each} ]") for each in ("1", '"true"', "error")], "", START
+            [a_slot(2, f"[ GroupDynamicMachConstraint = {value} ]") for value in ("1", '"true"', "error")], "", START
         )
         == 0
     )
 
 
-def test_a_constraint_sees_what_the_slots_of_a_node_show_each_other() -> None:
+def test_constraint_sees_shared_attributes_of_node_slots() -> None:
     ad = '[ SlotID = 1; SharedSlotAttributes = "State" ]'
     assert pool_size([a_slot(3, ad, "Owner")], 'slot1_State == "Owner"', START) == 3
     assert pool_size([a_slot(3, ad)], 'slot1_State == "Owner"', START) == 0
 
 
 @pytest.mark.parametrize("ad", ["", "[ CAN_RUN_WHOLE_MACHINE = 1 ]", '[ CAN_RUN_WHOLE_MACHINE = "no" ]'])
-def test_a_slot_of_which_the_constraint_is_not_true_itself_does_not_count(ad: str) -> None:
-    assert pool_size([a_slot(4, ad)], SEED, START) == 0
+def test_slot_counts_only_if_constraint_is_exactly_true(ad: str) -> None:
+    assert pool_size([a_slot(4, ad)], NOT_WHOLE_MACHINE, START) == 0
 
 
 @pytest.mark.parametrize(
-    ("weight", "counts"),
+    ("weight", "size"),
     [
         ("Cpus * 1.5", 6),
         ("0", 0),
@@ -79,18 +79,18 @@ def test_a_slot_of_which_the_constraint_is_not_true_itself_does_not_count(ad: st
         ("1e300", 4),
     ],
 )
-def test_a_slot_counts_and_is_charged_with_its_weight_and_with_its_cores_where_that_is_no_number(
-    weight: str, counts: float
+def test_slot_counts_by_its_weight_or_else_by_its_cores(
+    weight: str, size: float
 ) -> None:
     ad = f"[ SlotWeight = {weight} ]"
-    assert pool_size([a_slot(4, ad)], "", START) == counts
+    assert pool_size([a_slot(4, ad)], "", START) == size
     policy = SlotPolicies().policy(SlotOffer("slot1", Amounts(4), ad_changes=ad), QueueId("A", "ce", "q"))
     assert policy is not None
-    assert policy.weight(Amounts(4)) == counts
+    assert policy.weight(Amounts(4)) == size
 
 
 @pytest.mark.parametrize("ad", ["", "[ SlotWeight = Cpus ]"])
-def test_a_partitionable_slot_counts_with_what_is_left_of_it(ad: str) -> None:
+def test_partitionable_slot_counts_its_free_part(ad: str) -> None:
     whole, part = a_slot(8, ad), a_slot(3)
     left = replace(whole, slot=replace(whole.slot, partitionable=True, free=Amounts(5)))
     assert pool_size([left, part], "", START) == 8

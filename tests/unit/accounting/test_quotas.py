@@ -1,4 +1,4 @@
-"""Quotas as people write them, and the names of accounts and groups."""
+"""The text form of quotas, accounts and groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size
 
 
 @pytest.mark.parametrize(
-    ("written", "quota"),
+    ("text", "quota"),
     [
         ("3", Quota(3)),
         (3, Quota(3)),
@@ -29,42 +29,42 @@ NAMES = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size
         ("100%", Quota(1, QuotaUnit.PART)),
     ],
 )
-def test_a_quota_is_read_as_it_is_meant(written: str | float, quota: Quota) -> None:
-    assert read_quota(written) == quota
+def test_reads_quota(text: str | float, quota: Quota) -> None:
+    assert read_quota(text) == quota
 
 
-@pytest.mark.parametrize("written", ["", "much", "0", "-1", "40 slots", "101 %", "0 %", "1e10", 2 * LARGEST, 0, "nan"])
-def test_what_is_no_quota_is_refused(written: str | float) -> None:
+@pytest.mark.parametrize("text", ["", "much", "0", "-1", "40 slots", "101 %", "0 %", "1e10", 2 * LARGEST, 0, "nan"])
+def test_rejects_invalid_quota(text: str | float) -> None:
     with pytest.raises(InvalidInputError):
-        read_quota(written)
+        read_quota(text)
 
 
 @given(st.builds(Quota, AMOUNTS, st.sampled_from([QuotaUnit.WEIGHT, QuotaUnit.CORES])))
-def test_a_quota_that_is_shown_reads_as_itself(quota: Quota) -> None:
+def test_quota_round_trips_as_text_and_message(quota: Quota) -> None:
     assert read_quota(str(quota)) == quota
     assert quota_from_wire(quota_to_wire(quota)) == quota
 
 
-def test_a_quota_without_an_amount_is_refused_from_the_wire() -> None:
+def test_rejects_quota_message_without_amount() -> None:
     with pytest.raises(InvalidInputError, match="has no amount"):
         quota_from_wire(type(quota_to_wire(Quota(1)))())
 
 
 @given(NAMES, st.lists(NAMES, max_size=3).map("/".join), NAMES)
-def test_the_name_of_an_account_or_a_group_reads_as_itself(vo: str, group: str, owner: str) -> None:
+def test_account_and_group_names_round_trip(vo: str, group: str, owner: str) -> None:
     account = Account(vo, group, owner)
     assert Account.parse(str(account)) == account
     assert GroupId.parse(str(account.group_id)) == account.group_id
 
 
 @pytest.mark.parametrize("name", ["", "lhcb", "lhcb/alice", "/users/alice", "lhcb/users/"])
-def test_what_is_no_account_is_refused(name: str) -> None:
+def test_rejects_invalid_account_name(name: str) -> None:
     with pytest.raises(InvalidInputError, match="VO/GROUP/OWNER"):
         split_account(name)
 
 
 @pytest.mark.parametrize("name", ["", "lhcb", "/users"])
-def test_what_is_no_group_is_refused(name: str) -> None:
+def test_rejects_invalid_group_name(name: str) -> None:
     with pytest.raises(InvalidInputError, match="VO/GROUP"):
         split_group(name)
 
@@ -80,5 +80,5 @@ def test_what_is_no_group_is_refused(name: str) -> None:
         (".prod", "atlas/users/prod"),
     ],
 )
-def test_an_accounting_group_says_who_is_charged(accounting: str, charged: str) -> None:
+def test_accounting_group_selects_the_charged_account(accounting: str, charged: str) -> None:
     assert str(charged_account(Account("atlas", "users", "alice"), accounting)) == charged
