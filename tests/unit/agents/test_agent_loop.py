@@ -12,20 +12,20 @@ from pilotage_agents.runtime.loop import AgentLoop, Backoff, RealPause
 MINUTE = timedelta(minutes=1)
 
 
-class Script:
-    """An agent that does what it is told, round by round, and stops its loop after the last."""
+class ScriptedAgent:
+    """An agent that runs these cycles and stops its loop in the last."""
 
-    name = "script"
+    name = "scripted"
 
-    def __init__(self, *rounds: Callable[[], timedelta]) -> None:
-        self._rounds = list(rounds)
+    def __init__(self, *cycles: Callable[[], timedelta]) -> None:
+        self._cycles = list(cycles)
         self.loop: AgentLoop | None = None
 
     async def run_once(self) -> timedelta:
-        deed = self._rounds.pop(0)
-        if not self._rounds and self.loop:
+        cycle = self._cycles.pop(0)
+        if not self._cycles and self.loop:
             self.loop.stop()
-        return deed()
+        return cycle()
 
     async def dry_run(self) -> tuple[str, ...]:
         return ()
@@ -35,7 +35,7 @@ class Script:
 
 
 class VirtualPause:
-    """Passes at once and remembers how long it should have lasted."""
+    """Passes at once and records its length."""
 
     def __init__(self) -> None:
         self.lengths: list[timedelta] = []
@@ -47,19 +47,19 @@ class VirtualPause:
         return
 
 
-async def played(*rounds: Callable[[], timedelta]) -> tuple[AgentLoop, list[timedelta]]:
-    pause, script = VirtualPause(), Script(*rounds)
-    script.loop = AgentLoop(
-        script,
+async def run_loop(*cycles: Callable[[], timedelta]) -> tuple[AgentLoop, list[timedelta]]:
+    pause, agent = VirtualPause(), ScriptedAgent(*cycles)
+    agent.loop = AgentLoop(
+        agent,
         pause=pause,
         first_after=timedelta(seconds=7),
         after_failure=Backoff(timedelta(seconds=1), timedelta(seconds=4)),
     )
-    await script.loop.run()
-    return script.loop, pause.lengths
+    await agent.loop.run()
+    return agent.loop, pause.lengths
 
 
-def well() -> timedelta:
+def succeed() -> timedelta:
     return MINUTE
 
 
@@ -71,34 +71,34 @@ def broken() -> timedelta:
     raise RuntimeError("a fault of our own")
 
 
-async def test_rounds_start_staggered_and_follow_at_the_interval_that_the_agent_names() -> None:
-    loop, lengths = await played(well, well)
+async def test_cycles_start_staggered_and_follow_at_agent_interval() -> None:
+    loop, lengths = await run_loop(succeed, succeed)
     assert lengths == [timedelta(seconds=7), MINUTE, MINUTE]
     assert loop.cycles == 2
 
 
-async def test_failed_rounds_are_counted_and_follow_at_growing_intervals_until_one_succeeds() -> None:
-    loop, lengths = await played(unreachable, broken, unreachable, unreachable, well, unreachable)
+async def test_failed_cycles_back_off_until_one_succeeds() -> None:
+    loop, lengths = await run_loop(unreachable, broken, unreachable, unreachable, succeed, unreachable)
     assert [length.total_seconds() for length in lengths[1:]] == [1, 2, 4, 4, 60, 1]
     assert loop.failures == 1
 
 
-async def test_a_sleeping_loop_is_stopped_at_once() -> None:
-    began = asyncio.Event()
+async def test_stop_interrupts_the_pause() -> None:
+    started = asyncio.Event()
 
-    def note() -> timedelta:
-        began.set()
+    def record_start() -> timedelta:
+        started.set()
         return timedelta(days=1)
 
-    loop = AgentLoop(Script(note, note))
+    loop = AgentLoop(ScriptedAgent(record_start, record_start))
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(loop.run())
-        await began.wait()
+        await started.wait()
         loop.stop()
     assert loop.cycles == 1
 
 
-async def test_a_wake_up_that_comes_before_the_wait_is_not_lost() -> None:
+async def test_wake_up_before_the_pause_is_not_lost() -> None:
     pause = RealPause()
     pause.cut_short()
     async with asyncio.timeout(10):
