@@ -32,16 +32,16 @@ LOST = {"ended": START, "outcome": JobCause.LEASE_LOST.value}
 
 
 def a_leased_job(state: JobState = JobState.RUNNING, **fields: Any) -> JobRecord:
-    """Return a job that pilot p1 has in its first attempt."""
+    """Return a job in its first attempt, which runs on pilot p1."""
     return a_job(**({"state": state, "attempt": 1, "pilot_stamp": "p1"} | fields))
 
 
 def an_attempt(**fields: Any) -> AttemptRecord:
-    """Return the first attempt of the job, which pilot p1 has."""
-    given: dict[str, Any] = {"job_id": 1, "attempt": 1, "pilot_stamp": "p1", "queue": QueueId("A", "ce", "q")}
-    given |= {"node": "n1", "slot": "s1", "cpus": 1, "weight": 1.0}
-    given |= {"account": Account("lhcb", "users", "alice"), "matched": START}
-    return AttemptRecord(**(given | fields))
+    """Return the first attempt of the job, which runs on pilot p1."""
+    defaults: dict[str, Any] = {"job_id": 1, "attempt": 1, "pilot_stamp": "p1", "queue": QueueId("A", "ce", "q")}
+    defaults |= {"node": "n1", "slot": "s1", "cpus": 1, "weight": 1.0}
+    defaults |= {"account": Account("lhcb", "users", "alice"), "matched": START}
+    return AttemptRecord(**(defaults | fields))
 
 
 def judge(job: JobRecord, attempt: AttemptRecord, stamp: str = "p1", **report: Any) -> ReportVerdict:
@@ -73,29 +73,27 @@ def judge(job: JobRecord, attempt: AttemptRecord, stamp: str = "p1", **report: A
         ),
     ],
 )
-def test_an_outcome_leads_to_its_step(report: dict[str, Any], causes: tuple[JobCause, ...], reason: str) -> None:
+def test_outcome_leads_to_its_transition(report: dict[str, Any], causes: tuple[JobCause, ...], reason: str) -> None:
     verdict = judge(a_leased_job(), an_attempt(), **report)
     assert isinstance(verdict, Accept)
     assert (verdict.causes, verdict.reason) == (causes, reason)
 
 
 @pytest.mark.parametrize(
-    ("state", "steps"),
+    ("state", "causes"),
     [
         (JobState.MATCHED, (JobCause.STARTED, JobCause.PLUGGED)),
         (JobState.RUNNING, (JobCause.PLUGGED,)),
         (JobState.SUSPENDED, (JobCause.CONTINUED, JobCause.PLUGGED)),
     ],
 )
-def test_a_payload_that_has_failed_and_is_plugged_is_told_of_a_job_that_goes_on(
-    state: JobState, steps: tuple[JobCause, ...]
-) -> None:
+def test_plugged_failure_keeps_the_attempt_running(state: JobState, causes: tuple[JobCause, ...]) -> None:
     failed: dict[str, Any] = {"state": JobState.RUNNING, "plugged": True, "exit_code": 7, "wall_s": 3.04}
     reason = "exit code 7 after 3.04 s: its slot is kept for a while"
-    assert judge(a_leased_job(state), an_attempt(), **failed) == Accept(steps, reason=reason)
+    assert judge(a_leased_job(state), an_attempt(), **failed) == Accept(causes, reason=reason)
     assert judge(a_leased_job(state), an_attempt(plugged=True), **failed) == Repeat()
-    given_up = judge(a_leased_job(JobState.WAITING), an_attempt(**LOST), **failed)
-    assert given_up == Accept((JobCause.PLUGGED,), reason=reason, adopts=True)
+    readopted = judge(a_leased_job(JobState.WAITING), an_attempt(**LOST), **failed)
+    assert readopted == Accept((JobCause.PLUGGED,), reason=reason, adopts=True)
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -105,7 +103,7 @@ def test_only_failed_starts_lost_outputs_and_lost_leases_are_spent(outcome: Outc
     assert verdict.spends is (outcome in {Outcome.START_FAILED, Outcome.KILLED, Outcome.OUTPUT_LOST})
 
 
-def test_a_short_job_whose_start_was_never_told_has_started_too() -> None:
+def test_outcome_of_unreported_start_implies_the_start() -> None:
     verdict = judge(a_leased_job(JobState.MATCHED), an_attempt(), outcome=Outcome.EXITED, exit_code=0, started=START)
     assert verdict == Accept((JobCause.STARTED, JobCause.DONE))
 
@@ -124,18 +122,18 @@ def test_progress_moves_the_job(state: JobState, reported: JobState, causes: tup
 
 
 @pytest.mark.parametrize("reported", [JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING])
-def test_old_news_changes_nothing(reported: JobState) -> None:
+def test_outdated_report_changes_nothing(reported: JobState) -> None:
     assert judge(a_leased_job(JobState.COMPLETING), an_attempt(), state=reported) == Repeat()
 
 
-def test_an_attempt_of_another_pilot_and_one_that_never_was_are_refused_alike() -> None:
+def test_foreign_and_unknown_attempts_are_refused_alike() -> None:
     foreign = judge(a_leased_job(), an_attempt(), stamp="p2", state=JobState.RUNNING)
     unknown = judge_report(None, None, JobReport(1, 1, JobState.RUNNING), "p2")
     assert foreign == unknown
     assert isinstance(foreign, Refuse)
 
 
-def test_a_late_word_adopts_an_attempt_that_was_given_up() -> None:
+def test_late_report_readopts_a_lost_attempt() -> None:
     waiting = a_leased_job(JobState.WAITING)
     assert judge(waiting, an_attempt(**LOST), state=JobState.RUNNING) == Accept((), adopts=True)
     done = judge(waiting, an_attempt(**LOST), outcome=Outcome.EXITED, exit_code=0)
@@ -151,12 +149,12 @@ def test_a_late_word_adopts_an_attempt_that_was_given_up() -> None:
         a_leased_job(JobState.HELD),
     ],
 )
-def test_a_late_word_is_refused_once_the_job_has_gone_on(job: JobRecord) -> None:
+def test_late_report_is_refused_once_the_job_has_moved_on(job: JobRecord) -> None:
     assert isinstance(judge(job, an_attempt(**LOST), outcome=Outcome.EXITED, exit_code=0), Refuse)
 
 
 @pytest.mark.parametrize("cause", [JobCause.REMOVED, JobCause.HELD, JobCause.RESCHEDULED])
-def test_the_end_of_an_attempt_that_was_taken_away_is_kept_and_moves_nothing(cause: JobCause) -> None:
+def test_outcome_of_a_withdrawn_attempt_is_kept_without_effect(cause: JobCause) -> None:
     verdict = judge(
         a_leased_job(JobState.WAITING), an_attempt(ended=START, outcome=cause.value), outcome=Outcome.EXITED
     )
@@ -164,52 +162,52 @@ def test_the_end_of_an_attempt_that_was_taken_away_is_kept_and_moves_nothing(cau
     assert (verdict.causes, verdict.adopts) == ((), False)
 
 
-def test_an_outcome_said_again_is_confirmed_and_another_is_refused() -> None:
+def test_repeated_outcome_is_confirmed_and_a_different_one_refused() -> None:
     ended = an_attempt(ended=START, outcome=Outcome.EXITED.value, reported=True)
     assert judge(a_leased_job(JobState.DONE), ended, outcome=Outcome.EXITED, exit_code=0) == Repeat()
     assert isinstance(judge(a_leased_job(JobState.DONE), ended, outcome=Outcome.EVICTED), Refuse)
 
 
-def test_the_limit_counts_attempts_that_were_lost() -> None:
+def test_last_attempt_is_decided_by_spent_attempts() -> None:
     assert [is_last(spent, 3) for spent in range(4)] == [False, False, True, True]
 
 
-def test_the_history_tells_where_each_attempt_was_and_how_it_ended() -> None:
-    told = attempts_text(
+def test_history_names_location_and_end_of_each_attempt() -> None:
+    text = attempts_text(
         [
             an_attempt(outcome="lease lost", reason="silence", ended=START + timedelta(hours=1)),
             an_attempt(attempt=2, outcome="start failed"),
         ]
     )
-    assert told == "attempt 1 on A/ce/q n1: lease lost, silence; attempt 2 on A/ce/q n1: start failed"
+    assert text == "attempt 1 on A/ce/q n1: lease lost, silence; attempt 2 on A/ce/q n1: start failed"
 
 
-def test_the_history_of_a_job_that_was_evicted_very_often_stays_short() -> None:
-    told = attempts_text([an_attempt(attempt=number, outcome="evicted") for number in range(1, 501)])
-    assert told.startswith("480 attempts before; attempt 481 on ")
-    assert told.count(";") == 20
+def test_history_of_many_evictions_is_shortened() -> None:
+    text = attempts_text([an_attempt(attempt=number, outcome="evicted") for number in range(1, 501)])
+    assert text.startswith("480 attempts before; attempt 481 on ")
+    assert text.count(";") == 20
 
 
 @pytest.mark.parametrize(
-    ("wish", "reported", "reason"),
+    ("hold", "reported", "reason"),
     [
         (JobHold("too hot", 3), "", "too hot"),
         (JobHold(""), "PREEMPT was true", "PREEMPT was true"),
         (JobHold(""), "", "the policy of its slot wants it held"),
     ],
 )
-def test_an_evicted_job_is_held_where_its_slot_wants_that(wish: JobHold, reported: str, reason: str) -> None:
-    verdict = judge(a_leased_job(), an_attempt(), outcome=Outcome.EVICTED, hold=wish, reason=reported)
+def test_hold_request_holds_an_evicted_job(hold: JobHold, reported: str, reason: str) -> None:
+    verdict = judge(a_leased_job(), an_attempt(), outcome=Outcome.EVICTED, hold=hold, reason=reported)
     assert verdict == Accept((JobCause.HELD,), reason=reason)
 
 
 @pytest.mark.parametrize("outcome", sorted(set(Outcome) - {Outcome.EVICTED}))
-def test_a_job_that_was_not_evicted_is_held_by_no_slot(outcome: Outcome) -> None:
-    asked = judge(a_leased_job(), an_attempt(), outcome=outcome, exit_code=0, hold=JobHold("too hot"))
-    assert asked == judge(a_leased_job(), an_attempt(), outcome=outcome, exit_code=0)
+def test_hold_request_without_eviction_is_ignored(outcome: Outcome) -> None:
+    with_hold = judge(a_leased_job(), an_attempt(), outcome=outcome, exit_code=0, hold=JobHold("too hot"))
+    assert with_hold == judge(a_leased_job(), an_attempt(), outcome=outcome, exit_code=0)
 
 
-def test_a_wish_to_hold_comes_over_the_wire() -> None:
+def test_hold_request_is_read_from_the_wire() -> None:
     report = jobs_pb2.JobReport(job_id=1, attempt=1, outcome=jobs_pb2.OUTCOME_EVICTED)
     report.hold.reason, report.hold.subcode = "too hot", -3
     heartbeat = heartbeat_from_wire(matcher_service_pb2.ReportStateRequest(reports=[report]))

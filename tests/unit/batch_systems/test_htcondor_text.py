@@ -1,4 +1,4 @@
-"""What a schedd is told of a glidein, and what its job ads mean, as HTCondor's manual describes them."""
+"""Submit descriptions of glideins, and the meaning of their job ads, as HTCondor's manual describes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JOB = HtcondorId(71, "ab12")
 RUNNING = {"ClusterId": 71, "PilotageStamp": "ab12", "JobStatus": 2, "NumJobStarts": 1}
 
 
-def told(
+def a_submit_description(
     shape: Shape = Shape(cpus=1),  # noqa: B008 - it is frozen
     wall_time_s: int | None = None,
     command: tuple[str, ...] = ("pilot", "run"),
@@ -40,22 +40,22 @@ def told(
     return submit_description(request, files, submit, 30)
 
 
-def as_expanded(said: dict[str, str], name: str) -> str:
+def expand(description: dict[str, str], name: str) -> str:
     """Return a value as HTCondor's own library expands it."""
-    return str(htcondor2.Submit(said).expand(name))
+    return str(htcondor2.Submit(description).expand(name))
 
 
-def words_of(arguments: str) -> list[str]:
-    """Return the words of arguments in HTCondor's new syntax, taken apart by the rules of its manual."""
+def split_new_syntax(arguments: str) -> list[str]:
+    """Split arguments in HTCondor's new syntax by the rules of its manual."""
     assert arguments[0] == arguments[-1] == '"'
     inner = arguments[1:-1].replace('""', '"')
     quoted = re.findall(r"'((?:[^']|'')*)'(?: |$)", inner)
-    return [word.replace("''", "'") for word in quoted]
+    return [argument.replace("''", "'") for argument in quoted]
 
 
-def test_a_glidein_asks_for_its_sizes_and_brings_its_files() -> None:
-    said = told(Shape(cpus=8, memory_mib=16000, disk_mib=5, gpus=2), 3600)
-    sizes = {name: said[name] for name in said if name.startswith(("request_", "allowed_"))}
+def test_description_requests_sizes_and_transfers_files() -> None:
+    description = a_submit_description(Shape(cpus=8, memory_mib=16000, disk_mib=5, gpus=2), 3600)
+    sizes = {name: description[name] for name in description if name.startswith(("request_", "allowed_"))}
     assert sizes == {
         "request_cpus": "8",
         "request_memory": "16000",
@@ -63,33 +63,37 @@ def test_a_glidein_asks_for_its_sizes_and_brings_its_files() -> None:
         "request_gpus": "2",
         "allowed_execute_duration": "3600",
     }
-    assert (said["initialdir"], said["transfer_input_files"], said["output"]) == (
+    assert (description["initialdir"], description["transfer_input_files"], description["output"]) == (
         "/pilots/ab12",
         "pilot.json,token",
         "pilot.log",
     )
 
 
-def test_what_is_not_known_of_a_pilot_is_left_to_the_pool() -> None:
-    assert not [name for name in told(Shape()) if name.startswith(("request_", "allowed_"))]
+def test_unknown_sizes_are_left_to_the_pool() -> None:
+    assert not [name for name in a_submit_description(Shape()) if name.startswith(("request_", "allowed_"))]
 
 
-def test_what_the_settings_say_wins_over_sizes_and_not_over_what_finds_the_glidein_again() -> None:
-    said = told(Request_CPUs="4", accounting_group="grid", transfer_executable="true")
-    assert (said["request_cpus"], said["accounting_group"], said["transfer_executable"]) == ("4", "grid", "false")
+def test_settings_override_sizes_but_not_reserved_commands() -> None:
+    description = a_submit_description(Request_CPUs="4", accounting_group="grid", transfer_executable="true")
+    assert (description["request_cpus"], description["accounting_group"], description["transfer_executable"]) == (
+        "4",
+        "grid",
+        "false",
+    )
 
 
-def test_a_glidein_starts_once_whatever_the_settings_require() -> None:
-    requirements = told(requirements='Arch == "X86_64" || Arch == "aarch64"')["requirements"]
-    fresh = {"Arch": "X86_64"}
-    assert meets(fresh, requirements)
-    assert meets(fresh | {"NumJobStarts": 0}, requirements)
-    assert not meets(fresh | {"NumJobStarts": 1}, requirements)
+def test_glidein_starts_only_once() -> None:
+    requirements = a_submit_description(requirements='Arch == "X86_64" || Arch == "aarch64"')["requirements"]
+    unstarted = {"Arch": "X86_64"}
+    assert meets(unstarted, requirements)
+    assert meets(unstarted | {"NumJobStarts": 0}, requirements)
+    assert not meets(unstarted | {"NumJobStarts": 1}, requirements)
     assert not meets({"Arch": "ppc64le"}, requirements)
 
 
 @pytest.mark.parametrize(
-    ("ad", "removes_itself"),
+    ("ad", "is_removed"),
     [
         ({"JobStatus": 1}, False),
         ({"JobStatus": 1, "NumJobStarts": 0}, False),
@@ -98,34 +102,34 @@ def test_a_glidein_starts_once_whatever_the_settings_require() -> None:
         ({"JobStatus": 5}, True),
     ],
 )
-def test_a_glidein_that_is_held_or_evicted_removes_itself(ad: dict[str, object], removes_itself: bool) -> None:
-    assert meets(ad, told()["periodic_remove"]) is removes_itself
+def test_held_or_evicted_glidein_is_removed(ad: dict[str, object], is_removed: bool) -> None:
+    assert meets(ad, a_submit_description()["periodic_remove"]) is is_removed
 
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["C"]))))
-def test_a_command_gets_its_words_as_they_are(command: list[str]) -> None:
-    said = {"executable": "/bin/sh", "arguments": submit_arguments(command)}
-    assert words_of(as_expanded(said, "arguments")) == command
+def test_arguments_round_trip_through_new_syntax(command: list[str]) -> None:
+    description = {"executable": "/bin/sh", "arguments": submit_arguments(command)}
+    assert split_new_syntax(expand(description, "arguments")) == command
 
 
-def test_names_with_quotes_and_dollar_signs_are_no_macros() -> None:
-    said = told(folder="/pilots/$(HOME)")
-    assert as_expanded(said, "initialdir") == "/pilots/$(HOME)"
+def test_dollar_signs_are_not_expanded_as_macros() -> None:
+    description = a_submit_description(folder="/pilots/$(HOME)")
+    assert expand(description, "initialdir") == "/pilots/$(HOME)"
 
 
 @pytest.mark.parametrize("name", ["pilot,2.pyz", "pilot$(Process).pyz", "two\nlines"])
-def test_a_file_that_the_list_of_files_would_take_apart_is_refused_by_name(name: str) -> None:
+def test_refuses_file_name_that_breaks_the_file_list(name: str) -> None:
     with pytest.raises(InvalidInputError, match=re.escape(repr(name))):
-        told(files=["pilot.json", name])
+        a_submit_description(files=["pilot.json", name])
 
 
-def test_a_command_of_several_lines_is_refused() -> None:
+def test_refuses_command_of_several_lines() -> None:
     with pytest.raises(InvalidInputError, match="more than one line"):
-        told(command=("sh", "-c", "true\nqueue 1000"))
+        a_submit_description(command=("sh", "-c", "true\nqueue 1000"))
 
 
-def test_htcondors_library_takes_the_description() -> None:
-    assert as_expanded(told(), "MY.PilotageStamp") == '"ab12"'
+def test_htcondor_library_accepts_the_description() -> None:
+    assert expand(a_submit_description(), "MY.PilotageStamp") == '"ab12"'
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_htcondors_library_takes_the_description() -> None:
         ({"JobStatus": "2"}, GlideinStatus(GlideinState.UNKNOWN, "its JobStatus is '2'")),
     ],
 )
-def test_a_job_in_the_queue_has_ended_only_when_it_is_completed(ad: dict[str, object], expected: GlideinStatus) -> None:
+def test_status_of_job_in_queue(ad: dict[str, object], expected: GlideinStatus) -> None:
     assert status_in_queue(ad) == expected
 
 
@@ -177,11 +181,11 @@ def test_a_job_in_the_queue_has_ended_only_when_it_is_completed(ad: dict[str, ob
         ({"JobStatus": 3, "LastHoldReason": "no such file"}, "held and removed: no such file", None, True),
     ],
 )
-def test_the_history_says_how_a_job_ended(ad: dict[str, object], reason: str, code: int | None, failed: bool) -> None:
+def test_status_of_job_in_history(ad: dict[str, object], reason: str, code: int | None, failed: bool) -> None:
     assert status_in_history(ad) == GlideinStatus(GlideinState.ENDED, reason, code, failed)
 
 
-def test_a_constraint_means_these_glideins_and_no_job_that_has_got_an_id_of_theirs() -> None:
+def test_constraint_requires_both_cluster_id_and_stamp() -> None:
     constraint = constraint_of([JOB, HtcondorId(72, "cd34")])
     assert meets(RUNNING, constraint)
     assert not meets(RUNNING | {"PilotageStamp": "other"}, constraint)
@@ -189,11 +193,11 @@ def test_a_constraint_means_these_glideins_and_no_job_that_has_got_an_id_of_thei
 
 
 @pytest.mark.parametrize("text", ["no such glidein", "71.ab12", "71.1.ab12", "71.0.", "ab12.71.3.4", ""])
-def test_an_id_of_another_batch_system_is_none_of_htcondors(text: str) -> None:
+def test_rejects_id_of_another_batch_system(text: str) -> None:
     assert HtcondorId.of(text) is None
 
 
-def test_an_id_says_the_job_and_the_stamp() -> None:
+def test_id_round_trips_as_text_and_ad() -> None:
     assert HtcondorId.of(str(JOB)) == JOB
     assert HtcondorId.of_ad(RUNNING) == JOB
     assert HtcondorId.of_ad({"ClusterId": 71}) is None

@@ -1,4 +1,4 @@
-"""What sbatch is told, and what the answers of Slurm's commands mean, release by release."""
+"""Options and scripts for sbatch, and the meaning of the output of Slurm's commands in all releases."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, Gli
 from pilotage_agents.batch_systems.shape import Shape
 from pilotage_agents.batch_systems.slurm_text import (
     SlurmId,
+    accounting_statuses,
     is_no_answer,
+    is_unknown_job,
     parse_queue,
     script,
+    status_of,
     submission,
     submitted_job,
 )
 
 JOB = SlurmId("71", "ab12")
-OF_ANY_SIZE = Shape()
-THERE = PurePosixPath("/work/ab12/pilot.log")
+ANY_SIZE = Shape()
+REMOTE_LOG = PurePosixPath("/work/ab12/pilot.log")
 
 
-GIVEN = '{"token": "$HOME `id` \\\\n", "pools": ["a", "b\'c"]}'
+CREDENTIALS = '{"token": "$HOME `id` \\\\n", "pools": ["a", "b\'c"]}'
 
 
-def a_request(shape: Shape = OF_ANY_SIZE, wall_time_s: int | None = None) -> GlideinRequest:
+def a_request(shape: Shape = ANY_SIZE, wall_time_s: int | None = None) -> GlideinRequest:
     return GlideinRequest("ab12", "short", ("pilot",), Path("/here/ab12"), shape, wall_time_s)
 
 
@@ -43,7 +46,7 @@ def number(value: int | None, *, infinite: bool = False) -> dict[str, Any]:
     return {"set": value is not None, "infinite": infinite, "number": value or 0}
 
 
-def told_in_parts(code: int | None, signal: int | None = None, name_of_id: str = "id") -> dict[str, Any]:
+def structured_exit_code(code: int | None, signal: int | None = None, name_of_id: str = "id") -> dict[str, Any]:
     """Return an exit code as Slurm 23.11 and later write it."""
     return {
         "status": ["SUCCESS" if code == 0 else "ERROR"],
@@ -52,8 +55,8 @@ def told_in_parts(code: int | None, signal: int | None = None, name_of_id: str =
     }
 
 
-def an_answer(state: Any, exit_code: Any = 0, **fields: Any) -> str:
-    """Return what squeue prints of one job of ours, beside one of somebody else."""
+def squeue_output(state: Any, exit_code: Any = 0, **fields: Any) -> str:
+    """Return the output of squeue for one job of ours and one of another user."""
     ours = {"job_id": 71, "comment": "pilotage:ab12", "name": "pilotage-ab12", "state_reason": "None"}
     other = {"job_id": 72, "comment": "", "name": "analysis", "job_state": "RUNNING", "exit_code": 0}
     jobs = [other, {**ours, "job_state": state, "exit_code": exit_code, **fields}]
@@ -66,11 +69,11 @@ def status(text: str) -> GlideinStatus:
     return found[1]
 
 
-def test_a_pilot_of_known_sizes_asks_for_them() -> None:
-    told = submission(
-        a_request(Shape(cpus=8, memory_mib=16000, disk_mib=5, gpus=2), 3601), THERE, "atlas", ("--qos=grid",)
+def test_options_request_known_sizes() -> None:
+    options = submission(
+        a_request(Shape(cpus=8, memory_mib=16000, disk_mib=5, gpus=2), 3601), REMOTE_LOG, "atlas", ("--qos=grid",)
     )
-    assert told == (
+    assert options == (
         "--parsable",
         "--partition=short",
         "--account=atlas",
@@ -90,48 +93,50 @@ def test_a_pilot_of_known_sizes_asks_for_them() -> None:
     )
 
 
-def test_what_is_not_known_of_a_pilot_is_left_to_the_cluster() -> None:
-    names = {option.partition("=")[0] for option in submission(a_request(Shape(memory_mib=0, gpus=0)), THERE, "", ())}
+def test_unknown_sizes_are_left_to_the_cluster() -> None:
+    names = {
+        option.partition("=")[0] for option in submission(a_request(Shape(memory_mib=0, gpus=0)), REMOTE_LOG, "", ())
+    }
     assert names.isdisjoint({"--mem", "--gres", "--time", "--cpus-per-task", "--account"})
 
 
-def test_a_folder_with_a_percent_sign_is_no_pattern_of_the_output_file() -> None:
-    told = submission(a_request(), PurePosixPath("/work/100%j/pilot.log"), "", ())
-    assert "--output=/work/100%%j/pilot.log" in told
-    assert "--chdir=/work/100%j" in told
+def test_percent_sign_in_folder_is_escaped_in_output_pattern() -> None:
+    options = submission(a_request(), PurePosixPath("/work/100%j/pilot.log"), "", ())
+    assert "--output=/work/100%%j/pilot.log" in options
+    assert "--chdir=/work/100%j" in options
 
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["C"])), min_size=1))
-def test_a_script_runs_the_command_as_it_is(command: list[str]) -> None:
+def test_script_quotes_the_command(command: list[str]) -> None:
     first, second = script(replace(a_request(), command=tuple(command))).split("\n", maxsplit=1)
     assert first == "#!/bin/sh"
     assert shlex.split(second) == ["exec", *command]
 
 
-def started_alone(**fields: str) -> subprocess.CompletedProcess[str]:
-    """Return what became of a script whose pilot shows what it is given."""
-    alone = SelfContained(("cat", "-"), GIVEN, **fields)
-    text = script(replace(a_request(), self_contained=alone))
+def run_script(**fields: str) -> subprocess.CompletedProcess[str]:
+    """Run a script whose pilot prints its standard input."""
+    self_contained = SelfContained(("cat", "-"), CREDENTIALS, **fields)
+    text = script(replace(a_request(), self_contained=self_contained))
     return subprocess.run(["sh"], input=text, capture_output=True, text=True, check=False)
 
 
-def test_a_pilot_that_sees_no_folder_reads_all_that_it_is_given_as_it_is() -> None:
-    assert started_alone().stdout == GIVEN + "\n"
+def test_self_contained_script_passes_credentials_unchanged() -> None:
+    assert run_script().stdout == CREDENTIALS + "\n"
 
 
-def test_a_bundle_that_is_not_the_directors_is_not_started(tmp_path: Path) -> None:
+def test_script_refuses_bundle_with_wrong_checksum(tmp_path: Path) -> None:
     bundle = tmp_path / "the pilot's.pyz"
     bundle.write_bytes(b"pilot")
     right = hashlib.sha256(b"pilot").hexdigest()
-    assert started_alone(program=str(bundle), sha256=right).stdout == GIVEN + "\n"
+    assert run_script(program=str(bundle), sha256=right).stdout == CREDENTIALS + "\n"
     for program, sha256 in ((bundle, "0" * 64), (tmp_path / "none", right)):
-        done = started_alone(program=str(program), sha256=sha256)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.endswith(f"{program}: is not the pilot bundle that the site director has\n")
+        result = run_script(program=str(program), sha256=sha256)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert result.stderr.endswith(f"{program}: is not the pilot bundle that the site director has\n")
 
 
 @pytest.mark.parametrize(
-    ("said", "job"),
+    ("output", "job"),
     [
         ("71\n", ("71", "")),
         ("71;big\n", ("71", "big")),
@@ -140,12 +145,12 @@ def test_a_bundle_that_is_not_the_directors_is_not_started(tmp_path: Path) -> No
         ("Submitted\n", None),
     ],
 )
-def test_the_job_id_and_its_cluster_are_the_last_word_of_sbatch(said: str, job: tuple[str, str] | None) -> None:
-    assert submitted_job(said) == job
+def test_reads_job_id_and_cluster_from_last_line_of_sbatch(output: str, job: tuple[str, str] | None) -> None:
+    assert submitted_job(output) == job
 
 
 @pytest.mark.parametrize(
-    ("complaint", "nothing"),
+    ("error", "is_missing"),
     [
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", True),
         ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", True),
@@ -154,8 +159,8 @@ def test_the_job_id_and_its_cluster_are_the_last_word_of_sbatch(said: str, job: 
         ("sbatch: error: Batch job submission failed: Requested node configuration is not available", False),
     ],
 )
-def test_a_refusal_is_told_apart_from_an_answer_that_did_not_come(complaint: str, nothing: bool) -> None:
-    assert is_no_answer(complaint) is nothing
+def test_distinguishes_refusal_from_missing_answer(error: str, is_missing: bool) -> None:
+    assert is_no_answer(error) is is_missing
 
 
 @pytest.mark.parametrize(
@@ -177,12 +182,12 @@ def test_a_refusal_is_told_apart_from_an_answer_that_did_not_come(complaint: str
         (["RUNNING", 3], GlideinState.UNKNOWN),
     ],
 )
-def test_only_an_end_that_slurm_tells_of_is_an_end(state: object, expected: GlideinState) -> None:
-    assert status(an_answer(state)).state is expected
+def test_job_state_maps_to_glidein_state(state: object, expected: GlideinState) -> None:
+    assert status(squeue_output(state)).state is expected
 
 
 @pytest.mark.parametrize(
-    ("state", "said", "code"),
+    ("state", "exit_code", "code"),
     [
         ("COMPLETED", 0, 0),
         ("FAILED", 3 * 256, 3),
@@ -191,21 +196,19 @@ def test_only_an_end_that_slurm_tells_of_is_an_end(state: object, expected: Glid
         ("COMPLETED", number(0), 0),
         ("FAILED", number(256), 1),
         ("FAILED", number(None), None),
-        (["COMPLETED"], told_in_parts(0), 0),
-        (["FAILED"], told_in_parts(7), 7),
-        (["FAILED"], told_in_parts(0, 15), 143),
-        (["FAILED"], told_in_parts(0, 15, "signal_id"), 143),
-        (["OUT_OF_MEMORY"], told_in_parts(125), 125),
-        (["CANCELLED"], told_in_parts(0, 15), None),
+        (["COMPLETED"], structured_exit_code(0), 0),
+        (["FAILED"], structured_exit_code(7), 7),
+        (["FAILED"], structured_exit_code(0, 15), 143),
+        (["FAILED"], structured_exit_code(0, 15, "signal_id"), 143),
+        (["OUT_OF_MEMORY"], structured_exit_code(125), 125),
+        (["CANCELLED"], structured_exit_code(0, 15), None),
         ("NODE_FAIL", 256, None),
-        ("FAILED", "odd", None),
+        ("FAILED", "seven", None),
         ("FAILED", 0x17F, None),
     ],
 )
-def test_exit_codes_of_all_releases_are_read_and_those_of_others_doing_are_not(
-    state: object, said: object, code: int | None
-) -> None:
-    found = status(an_answer(state, said))
+def test_reads_exit_codes_of_all_releases(state: object, exit_code: object, code: int | None) -> None:
+    found = status(squeue_output(state, exit_code))
     assert (found.state, found.exit_code) == (GlideinState.ENDED, code)
 
 
@@ -221,51 +224,51 @@ def test_exit_codes_of_all_releases_are_read_and_those_of_others_doing_are_not(
         ("TIMEOUT", False),
     ],
 )
-def test_what_could_not_be_started_or_was_lost_has_failed_without_an_exit_code(state: str, failed: bool) -> None:
-    found = status(an_answer(state))
+def test_lost_or_unstarted_job_fails_without_exit_code(state: str, failed: bool) -> None:
+    found = status(squeue_output(state))
     assert (found.exit_code, found.has_failed) == (None, failed)
 
 
 @pytest.mark.parametrize("user_id", [1001, number(1001)])
-def test_a_job_of_another_user_is_none_of_ours_though_it_says_so(user_id: object) -> None:
-    answer = an_answer("RUNNING", user_id=user_id)
+def test_ignores_job_of_another_user(user_id: object) -> None:
+    answer = squeue_output("RUNNING", user_id=user_id)
     assert parse_queue(answer, 1000) == {}
     assert set(parse_queue(answer, 1001)) == {JOB}
     assert set(parse_queue(answer)) == {JOB}
 
 
-def test_a_job_whose_user_is_not_told_is_known_by_its_stamp() -> None:
-    assert set(parse_queue(an_answer("RUNNING"), 1000)) == {JOB}
+def test_job_without_user_is_recognised_by_stamp() -> None:
+    assert set(parse_queue(squeue_output("RUNNING"), 1000)) == {JOB}
 
 
-def test_a_drain_reason_and_node_names_with_spaces_are_only_words() -> None:
+def test_reason_and_node_names_may_contain_spaces() -> None:
     reason = "Nodes required for job are DOWN, DRAINED (disk on node 7 is bad, see ticket) or reserved"
-    found = status(an_answer("PENDING", state_reason=reason, nodes="node 7|node [8-9]"))
+    found = status(squeue_output("PENDING", state_reason=reason, nodes="node 7|node [8-9]"))
     assert found == GlideinStatus(GlideinState.WAITING, f"PENDING ({reason})")
 
 
-def test_a_job_is_known_by_its_name_where_a_site_writes_comments_of_its_own() -> None:
-    assert status(an_answer("RUNNING", comment="project 17")).state is GlideinState.RUNNING
+def test_job_with_foreign_comment_is_recognised_by_name() -> None:
+    assert status(squeue_output("RUNNING", comment="project 17")).state is GlideinState.RUNNING
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
         ("", "it is no JSON"),
-        (an_answer("RUNNING")[:-20], "it is no JSON"),
+        (squeue_output("RUNNING")[:-20], "it is no JSON"),
         ("[]", "it has no list of jobs"),
         ('{"jobs": null}', "it has no list of jobs"),
         ('{"jobs": [], "errors": [{"description": "no controller"}]}', "no controller"),
         ('{"jobs": ' + "[" * 100_000, "it is no JSON"),
     ],
 )
-def test_an_answer_that_is_not_whole_says_nothing_of_any_job(answer: str, why: str) -> None:
+def test_rejects_incomplete_answer(answer: str, why: str) -> None:
     with pytest.raises(WorldError, match=why):
         parse_queue(answer)
 
 
-def test_a_job_that_cannot_be_read_disturbs_no_other() -> None:
-    answer = json.loads(an_answer("RUNNING"))
+def test_unreadable_job_does_not_affect_others() -> None:
+    answer = json.loads(squeue_output("RUNNING"))
     answer["jobs"] += [None, {"comment": "pilotage:cd34", "job_id": 80, "job_state": 5}]
     found = parse_queue(json.dumps(answer))
     assert found[JOB].state is GlideinState.RUNNING
@@ -280,5 +283,39 @@ json_values = st.recursive(
 
 
 @given(st.fixed_dictionaries({}, optional={"job_state": json_values, "exit_code": json_values, "job_id": json_values}))
-def test_no_answer_breaks_the_reading(fields: dict[str, Any]) -> None:
+def test_any_field_value_is_parsed_without_error(fields: dict[str, Any]) -> None:
     parse_queue(json.dumps({"jobs": [{"comment": "pilotage:ab12", **fields}]}))
+
+
+def test_accounting_reads_ended_glideins_and_skips_other_lines() -> None:
+    output = (
+        "71|CANCELLED by 1000|0:15|pilotage-ab12\n72|FAILED|3:0|pilotage-cd34\n73|COMPLETED|0:0|analysis\nno record\n"
+    )
+    found = accounting_statuses(output)
+    assert found == {
+        JOB: GlideinStatus(GlideinState.ENDED, "CANCELLED"),
+        SlurmId("72", "cd34"): GlideinStatus(GlideinState.ENDED, "FAILED, exit code 3", 3),
+    }
+
+
+def test_empty_state_is_unknown() -> None:
+    unknown = GlideinStatus(GlideinState.UNKNOWN, "an empty one is no known state")
+    assert accounting_statuses("71||0:0|pilotage-ab12\n72| |1:0|pilotage-cd34\n") == {
+        JOB: unknown,
+        SlurmId("72", "cd34"): unknown,
+    }
+    assert status_of([], 0) == unknown
+
+
+def test_distinguishes_unknown_job_from_unreachable_controller() -> None:
+    assert is_unknown_job("slurm_load_jobs error: Invalid job id specified")
+    assert not is_unknown_job("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+
+
+@pytest.mark.parametrize("text", ["no such glidein", "ab12.71.3.4", "71", "71.", ""])
+def test_rejects_id_of_another_batch_system(text: str) -> None:
+    assert SlurmId.of(text) is None
+
+
+def test_id_round_trips_as_text() -> None:
+    assert SlurmId.of(str(JOB)) == JOB
