@@ -1,4 +1,4 @@
-"""Parts of slots' ads are kept by their keys, as many as there is room for."""
+"""The bounded store of parts of slot ads, by their checksums."""
 
 from __future__ import annotations
 
@@ -20,66 +20,66 @@ def key_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def taken_in(parts: AdPartStore, text: str) -> str:
-    """Take a part in and return its key."""
+def add_part(parts: AdPartStore, text: str) -> str:
+    """Add a part and return its key."""
     parts.add(key_of(text), text)
     return key_of(text)
 
 
-def test_a_part_is_read_once_and_its_names_are_folded() -> None:
+def test_part_is_parsed_with_folded_names() -> None:
     parts = AdPartStore()
-    key = taken_in(parts, '[Start = time() > 5; LoadAvg = 0.5; Name = "a"]')
+    key = add_part(parts, '[Start = time() > 5; LoadAvg = 0.5; Name = "a"]')
     assert parts.get(key).attributes == {"start": Expression("MyCurrentTime > 5"), "loadavg": 0.5, "name": "a"}
     assert parts.get(key).fault == ""
 
 
 @pytest.mark.parametrize("text", ["", "Start = True", "[Start = ", "[Start = 1; = 2]", "[a = /* ]"])
-def test_a_part_that_cannot_be_read_is_kept_with_the_reason(text: str) -> None:
+def test_unreadable_part_is_kept_with_its_fault(text: str) -> None:
     parts = AdPartStore()
-    assert parts.get(taken_in(parts, text)).fault
+    assert parts.get(add_part(parts, text)).fault
 
 
-def test_a_key_that_is_not_that_of_the_text_is_refused() -> None:
+def test_rejects_key_that_does_not_match_the_text() -> None:
     parts = AdPartStore()
     with pytest.raises(InvalidInputError, match="SHA-256"):
         parts.add(key_of("[a = 1]"), "[a = 2]")
     assert parts.missing([key_of("[a = 1]")]) == (key_of("[a = 1]"),)
 
 
-def test_a_part_that_is_too_large_is_refused() -> None:
+def test_rejects_part_that_is_too_large() -> None:
     text = '[a = "' + "x" * MAX_PART_BYTES + '"]'
     with pytest.raises(InvalidInputError, match="at most"):
         AdPartStore().add(key_of(text), text)
 
 
-def test_the_longest_unused_parts_are_forgotten_first() -> None:
+def test_least_recently_used_part_is_evicted_first() -> None:
     parts = AdPartStore(most=2)
-    first, second = taken_in(parts, "[a = 1]"), taken_in(parts, "[a = 2]")
+    first, second = add_part(parts, "[a = 1]"), add_part(parts, "[a = 2]")
     parts.get(first)
-    taken_in(parts, "[a = 3]")
+    add_part(parts, "[a = 3]")
     assert parts.missing([first, second]) == (second,)
 
 
-def test_parts_are_forgotten_for_want_of_room_as_well() -> None:
+def test_size_of_all_parts_is_bounded() -> None:
     parts = AdPartStore(most_bytes=2 * ParsedAdPart("[a = 1]").size)
-    keys = [taken_in(parts, f"[a = {number}]") for number in range(5)]
+    keys = [add_part(parts, f"[a = {number}]") for number in range(5)]
     assert parts.missing(keys) == tuple(keys[:3])
-    taken_in(parts, "[a = 4]")
+    add_part(parts, "[a = 4]")
     assert len(parts) == 2
 
 
-def test_a_part_takes_room_for_every_attribute_however_short() -> None:
+def test_part_size_counts_every_attribute() -> None:
     long = ParsedAdPart('[a = "' + "x" * 1000 + '"]')
     many = ParsedAdPart("[" + "; ".join(f"a{n}=1" for n in range(140)) + "]")
     assert many.size > 5 * long.size
 
 
-def test_an_expression_is_as_long_as_policies_are_or_its_ad_is_at_fault() -> None:
+def test_too_long_expression_is_a_fault() -> None:
     assert ParsedAdPart("[a = b + " + " " * LONGEST_EXPRESSION + "1]").fault == ""
     assert "a is longer than" in ParsedAdPart("[a = 1; A = {b == " + "b == " * (LONGEST_EXPRESSION // 4) + "1}]").fault
 
 
-def test_an_ad_is_as_large_as_a_part_or_at_fault() -> None:
+def test_too_large_ad_is_a_fault() -> None:
     assert "at most" in ParsedAdPart('[a = "' + "x" * MAX_PART_BYTES + '"]').fault
 
 
@@ -93,8 +93,8 @@ LITERALS = st.one_of(
 
 
 @given(st.lists(st.tuples(NAMES, LITERALS), max_size=4), st.sampled_from(["; ", ";", " ; "]))
-def test_plain_literals_are_read_as_the_classad_library_reads_them(said: list[tuple[str, str]], between: str) -> None:
-    text = "[" + between.join(f"{name} = {literal}" for name, literal in said) + "]"
+def test_literals_are_parsed_as_by_the_classad_library(attributes: list[tuple[str, str]], separator: str) -> None:
+    text = "[" + separator.join(f"{name} = {literal}" for name, literal in attributes) + "]"
     part = ParsedAdPart(text)
     try:
         expected = {fold(name): value for name, value in Ad.read(text).plain().items()}
@@ -102,5 +102,5 @@ def test_plain_literals_are_read_as_the_classad_library_reads_them(said: list[tu
         assert part.fault
     else:
         assert part.attributes is not None
-        # repr tells 1, 1.0 and True apart; the library has an order of its own
+        # repr distinguishes 1, 1.0 and True; the library has its own order
         assert repr(sorted(part.attributes.items())) == repr(sorted(expected.items()))

@@ -1,4 +1,4 @@
-"""Expressions in the scopes of two ads: whose name wins, what time it is, and what counts as true."""
+"""Evaluation of expressions in the scopes of two ads: results, time, random functions, errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def _value(text: str, my: dict[str, AdValue] | None = None, target: dict[str, Ad
     return evaluate(compile_expression(text), Ad(my or {}), None if target is None else Ad(target))
 
 
-@pytest.mark.parametrize("no", [NoValue.UNDEFINED, NoValue.ERROR, 1, 1.0, "true", "True", Expression("true"), False])
-def test_only_true_itself_is_true(no: Result) -> None:
+@pytest.mark.parametrize("value", [NoValue.UNDEFINED, NoValue.ERROR, 1, 1.0, "true", "True", Expression("true"), False])
+def test_only_true_is_true(value: Result) -> None:
     assert is_true(True)
-    assert not is_true(no)
+    assert not is_true(value)
 
 
 @pytest.mark.parametrize(
@@ -32,20 +32,20 @@ def test_only_true_itself_is_true(no: Result) -> None:
         ("true // and so on", True),
     ],
 )
-def test_what_comes_out_is_a_value_or_one_of_the_two_that_are_none(text: str, value: Result) -> None:
+def test_result_keeps_its_type(text: str, value: Result) -> None:
     found = _value(text)
     assert found == value
     assert type(found) is type(value)
 
 
-def test_an_ad_holds_values_expressions_lists_and_ads() -> None:
+def test_ad_holds_values_expressions_lists_and_ads() -> None:
     my: dict[str, AdValue] = {"a": Expression("B + 1"), "b": 2, "l": (1, "x"), "r": {"deep": True}, "neg": -1}
     assert _value("A", my) == 3
     assert _value("l[1]", my) == "x"
     assert _value("r.deep && neg < 0", my) is True
 
 
-def test_a_number_that_no_ad_can_hold_is_refused() -> None:
+def test_rejects_integer_beyond_64_bits() -> None:
     with pytest.raises(InvalidClassAdError, match="64 bits"):
         Ad({"big": 2**63})
 
@@ -54,31 +54,31 @@ def test_a_number_that_no_ad_can_hold_is_refused() -> None:
     "text",
     ["time()", "time ( )", "CurrentTime", "MY.CurrentTime", "TIME()", "'time'()", "'CurrentTime'", "MY.'currenttime'"],
 )
-def test_time_is_what_the_ad_says(text: str) -> None:
+def test_time_is_that_of_the_ad(text: str) -> None:
     assert _value(text, {"MyCurrentTime": 1000}) == 1000
     assert _value(f"{text} - Began", {"MyCurrentTime": 1000}, {"Began": 10}) == 990
 
 
-def test_time_in_an_ads_own_attribute_is_what_the_ad_says() -> None:
+def test_time_in_an_attribute_is_that_of_the_ad() -> None:
     assert _value("Age", {"MyCurrentTime": 1000, "Age": Expression("time() - 5")}) == 995
 
 
 @pytest.mark.parametrize(
-    ("text", "same"),
+    ("text", "equivalent"),
     [
         ("formatTime()", "formatTime(1000000)"),
         ("absTime ( ) - absTime(0)", "relTime(1000000)"),
         ("dayTime()", "real(splitTime(absTime(1000000)).Hours * 3600 + 46 * 60 + 40)"),
     ],
 )
-def test_functions_that_mean_the_present_mean_that_of_the_ad(text: str, same: str) -> None:
-    assert _value(text, {"MyCurrentTime": 1_000_000}) == _value(same)
+def test_time_functions_without_argument_use_the_time_of_the_ad(text: str, equivalent: str) -> None:
+    assert _value(text, {"MyCurrentTime": 1_000_000}) == _value(equivalent)
 
 
 @pytest.mark.parametrize(
     "text", ['"time()"', "runtime()", "time", "time(x)", "MyCurrentTime", "formatTime(x)", "'my currenttime'"]
 )
-def test_what_only_looks_like_the_time_stays(text: str) -> None:
+def test_names_similar_to_time_are_unchanged(text: str) -> None:
     assert with_time_from("Now", text) == text
 
 
@@ -92,24 +92,24 @@ def test_random_functions_are_refused_on_request() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1; x = 2", "a b", "(", "1)("])
-def test_what_is_not_one_expression_is_refused(text: str) -> None:
+def test_rejects_text_that_is_not_one_expression(text: str) -> None:
     with pytest.raises(InvalidClassAdError):
         compile_expression(text)
 
 
 @pytest.mark.parametrize("text", [" && ".join(["yes"] * 500), "+".join(["1"] * 2000), '"\\377"'])
-def test_what_the_library_cannot_evaluate_is_an_error_like_any_other(text: str) -> None:
+def test_expression_that_the_library_cannot_evaluate_is_error(text: str) -> None:
     assert _value(text, {"yes": True}) is NoValue.ERROR
     assert Ad({"yes": True, "long": Expression(text)}).value("long") is NoValue.ERROR
 
 
-def test_a_time_of_a_hundred_megabytes_raises_nothing() -> None:
-    # The library answers with whatever its buffer holds: nothing, or bytes that are no characters.
+def test_huge_time_format_raises_nothing() -> None:
+    # The library returns the undefined content of its buffer: nothing, or invalid characters.
     assert isinstance(_value('formatTime(5, "%99999999d")', {}), str | NoValue)
 
 
 @pytest.mark.parametrize("text", ["half \ud800", "zero \0"])
-def test_a_text_that_the_library_cannot_hold_is_refused(text: str) -> None:
+def test_rejects_string_that_the_library_cannot_hold(text: str) -> None:
     with pytest.raises(InvalidClassAdError, match="holds"):
         Ad({"text": text})
     with pytest.raises(InvalidClassAdError, match="holds"):
@@ -118,6 +118,6 @@ def test_a_text_that_the_library_cannot_hold_is_refused(text: str) -> None:
         Ad.read(f'[text = "{text}"]')
 
 
-def test_an_ad_with_bytes_that_are_no_characters_is_refused() -> None:
+def test_rejects_ad_that_is_not_utf_8() -> None:
     with pytest.raises(InvalidClassAdError, match="not UTF-8"):
         Ad.read('[text = "\\377"]')

@@ -1,4 +1,4 @@
-"""Results of expressions are kept for equal values of what they reach, and for nothing less."""
+"""The cache of evaluation results, keyed by the values of all attributes that an expression depends on."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pilotage_server.core.classads.evaluation import EvaluationCache, JobExpress
 from pilotage_server.core.classads.views import MAX_PROJECTIONS, AdSnapshot, AdView
 
 
-def an_ad(passing: Mapping[str, AdValue] | None = None, **attributes: Any) -> AdSnapshot:
-    """Return an ad of these attributes; `passing` are those that are so at one time only."""
-    now = passing or {}
-    return AdSnapshot(AdView(attributes, time_dependent=frozenset(now)), lambda: now)
+def an_ad(time_dependent: Mapping[str, AdValue] | None = None, **attributes: Any) -> AdSnapshot:
+    """Return an ad of these attributes; `time_dependent` are those that hold at one time only."""
+    current = time_dependent or {}
+    return AdSnapshot(AdView(attributes, time_dependent=frozenset(current)), lambda: current)
 
 
-def plain_ad(attributes: Mapping[str, AdValue]) -> AdSnapshot:
-    """Return an ad of attributes that stay as they are."""
+def static_ad(attributes: Mapping[str, AdValue]) -> AdSnapshot:
+    """Return an ad without time-dependent attributes."""
     return AdSnapshot(AdView(attributes), dict)
 
 
@@ -31,58 +31,60 @@ def expression(text: str) -> Expression:
 
 
 def of_slot(text: str, slot: AdSnapshot, job: AdSnapshot, evaluations: EvaluationCache | None = None) -> Result:
-    """Return what an expression of the slot is for the job."""
+    """Evaluate an expression of the slot for the job."""
     return SlotExpression(text, slot, EvaluationCache() if evaluations is None else evaluations).value(job)
 
 
 def of_job(text: str, slot: AdSnapshot, job: AdSnapshot, evaluations: EvaluationCache | None = None) -> Result:
-    """Return what an expression of the job is for the slot."""
+    """Evaluate an expression of the job for the slot."""
     return JobExpressions(slot, EvaluationCache() if evaluations is None else evaluations).value(text, job)
 
 
-def test_a_name_without_scope_is_looked_for_in_ones_own_ad_first() -> None:
+def test_unscoped_name_is_looked_up_in_own_ad_first() -> None:
     slot, job = an_ad(both=1, mine=2), an_ad(both=10, theirs=20)
     assert of_slot("both + mine + theirs", slot, job) == 23
     assert of_job("both + mine + theirs", slot, job) == 32
 
 
-def test_an_attribute_that_is_an_expression_is_followed_in_its_own_ad() -> None:
-    slot = an_ad(start=expression("quiet && TARGET.wants"), quiet=expression("load < 0.5"), load=0.2)
+def test_attribute_expression_is_evaluated_in_its_own_ad() -> None:
+    slot = an_ad(start=expression("low_load && TARGET.wants"), low_load=expression("load < 0.5"), load=0.2)
     assert of_slot("start", slot, an_ad(wants=True)) is True
     assert of_slot("start", slot, an_ad(wants=False)) is False
     assert (
-        of_slot("start", an_ad(start=expression("quiet"), quiet=expression("load < 0.5"), load=2.0), an_ad()) is False
+        of_slot("start", an_ad(start=expression("low_load"), low_load=expression("load < 0.5"), load=2.0), an_ad())
+        is False
     )
 
 
-def test_expressions_of_two_ads_that_look_at_each_other_are_followed_through_both() -> None:
-    asks: dict[str, Any] = {"start": expression("TARGET.size <= room"), "room": 4}
+def test_mutual_references_of_two_ads_are_followed() -> None:
+    slot_attributes: dict[str, Any] = {"start": expression("TARGET.size <= room"), "room": 4}
     job = an_ad(size=expression("TARGET.factor * 2"))
-    assert of_slot("start", an_ad(**asks, factor=2), job) is True
-    assert of_slot("start", an_ad(**asks, factor=3), job) is False
-    assert of_slot("start", an_ad(**asks), job) is NoValue.UNDEFINED
+    assert of_slot("start", an_ad(**slot_attributes, factor=2), job) is True
+    assert of_slot("start", an_ad(**slot_attributes, factor=3), job) is False
+    assert of_slot("start", an_ad(**slot_attributes), job) is NoValue.UNDEFINED
 
 
-def test_what_a_slots_attribute_looks_for_in_the_job_that_asks_is_found_there() -> None:
+def test_slot_attribute_refers_to_the_matching_job() -> None:
     slot = an_ad(room=expression("TARGET.wants + 1"))
     assert of_job("TARGET.room > 4", slot, an_ad(wants=4)) is True
     assert of_job("TARGET.room > 4", slot, an_ad(wants=3)) is False
 
 
-def test_a_cycle_of_attributes_has_no_value() -> None:
+def test_cyclic_attributes_have_no_value() -> None:
     slot = an_ad(a=expression("b"), b=expression("TARGET.c"))
     assert isinstance(of_slot("a", slot, an_ad(c=expression("TARGET.a"))), NoValue)
 
 
-def test_what_an_expression_evaluates_by_name_is_found_wherever_it_is() -> None:
+def test_dynamic_reference_is_resolved_in_both_ads() -> None:
     slot = an_ad(slot9_state="Claimed")
-    job = an_ad(wish="Claimed")
-    assert of_slot('eval(strcat("slot", 8 + 1, "_State")) == TARGET.wish', slot, job) is True
-    assert of_slot('eval("wi" + "sh")', slot, job) is not True
-    assert of_slot('TARGET["wish"]', slot, job) == "Claimed"
+    job = an_ad(wanted_state="Claimed")
+    assert of_slot('eval(strcat("slot", 8 + 1, "_State")) == TARGET.wanted_state', slot, job) is True
+    assert of_slot('eval(strcat("wanted", "_state"))', slot, job) == "Claimed"
+    assert of_slot('eval("wanted" + "_state")', slot, job) is NoValue.ERROR
+    assert of_slot('TARGET["wanted_state"]', slot, job) == "Claimed"
 
 
-def test_a_name_that_the_ad_makes_up_and_evaluates_is_all_that_is_reached_by_it() -> None:
+def test_dynamic_reference_from_own_values_is_cached() -> None:
     evaluations = EvaluationCache()
     text = 'eval(strcat("slot", own + 8, "_State")) =!= "Claimed" && TARGET.small'
     for number in range(3):
@@ -92,7 +94,7 @@ def test_a_name_that_the_ad_makes_up_and_evaluates_is_all_that_is_reached_by_it(
     assert of_slot(text, an_ad(own=1, slot9_state="Claimed"), an_ad(small=True), evaluations) is False
 
 
-def test_equal_values_are_evaluated_once_whatever_else_the_ads_say() -> None:
+def test_equal_referenced_values_are_evaluated_once() -> None:
     evaluations = EvaluationCache()
     for number in range(5):
         slot, job = an_ad(load=1, name=f"slot{number}"), an_ad(size=2, id=number)
@@ -102,38 +104,38 @@ def test_equal_values_are_evaluated_once_whatever_else_the_ads_say() -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, 1.0), (1, True), ("1", 1), ("a", "A")])
-def test_values_that_only_look_equal_are_told_apart(one: AdValue, other: AdValue) -> None:
+def test_similar_values_of_other_types_are_distinguished(one: AdValue, other: AdValue) -> None:
     evaluations = EvaluationCache()
     slot = an_ad(known=one)
     assert of_slot("known =?= TARGET.x", slot, an_ad(x=one), evaluations) is True
     assert of_slot("known =?= TARGET.x", slot, an_ad(x=other), evaluations) is False
 
 
-def test_what_is_so_at_one_time_only_is_not_kept() -> None:
+def test_results_of_time_dependent_attributes_are_not_cached() -> None:
     evaluations = EvaluationCache()
-    for now, late in ((1, False), (100, True)):
+    for now, is_late in ((1, False), (100, True)):
         slot = an_ad({"mycurrenttime": now}, since=10)
-        assert of_slot("time() - since > 50", slot, an_ad(), evaluations) is late
+        assert of_slot("time() - since > 50", slot, an_ad(), evaluations) is is_late
     job = an_ad({"prio": 2.0})
     assert of_slot("TARGET.prio > 1", an_ad(), job, evaluations) is True
     assert of_job("TARGET.since > 1 && prio > 1", an_ad(since=2), job, evaluations) is True
     assert len(evaluations) == 0
 
 
-def test_a_passing_attribute_hides_what_the_ad_itself_says() -> None:
+def test_time_dependent_attribute_hides_that_of_the_ad() -> None:
     view = AdView({"remoteuserprio": 1.0}, time_dependent=frozenset({"remoteuserprio"}))
     assert of_slot("remoteuserprio", AdSnapshot(view, dict), an_ad()) is NoValue.UNDEFINED
     assert of_slot("remoteuserprio", AdSnapshot(view, lambda: {"remoteuserprio": 2.0}), an_ad()) == 2.0
 
 
-def test_the_longest_unused_results_are_forgotten() -> None:
+def test_number_of_tables_is_bounded() -> None:
     evaluations = EvaluationCache(most_tables=3)
     for number in range(10):
         of_slot("a + TARGET.b", an_ad(a=number), an_ad(b=1), evaluations)
     assert len(evaluations) == 3
 
 
-def test_results_are_forgotten_for_want_of_room_as_well() -> None:
+def test_number_of_results_is_bounded() -> None:
     evaluations = EvaluationCache(most_results=30)
     for number in range(200):
         slot = an_ad(a=number)
@@ -142,7 +144,7 @@ def test_results_are_forgotten_for_want_of_room_as_well() -> None:
     assert 0 < len(evaluations) <= 30
 
 
-def test_what_is_remembered_of_an_ad_is_bounded_whatever_is_asked_of_it() -> None:
+def test_number_of_projections_of_an_ad_is_bounded() -> None:
     slot, job = an_ad(), an_ad(b=1)
     for number in range(3 * MAX_PROJECTIONS):
         assert of_slot(f"TARGET.b + TARGET.unknown{number}", slot, job) is NoValue.UNDEFINED
@@ -150,13 +152,13 @@ def test_what_is_remembered_of_an_ad_is_bounded_whatever_is_asked_of_it() -> Non
 
 
 @pytest.mark.parametrize("text", ["formatTime() == TARGET.b", "'CurrentTime' > TARGET.b", "'time'() > TARGET.b"])
-def test_what_looks_at_a_clock_is_not_kept(text: str) -> None:
+def test_results_of_time_functions_are_not_cached(text: str) -> None:
     evaluations = EvaluationCache()
     of_slot(text, an_ad({"mycurrenttime": 5}), an_ad(b=1), evaluations)
     assert len(evaluations) == 0
 
 
-def test_what_no_ad_can_hold_is_an_error_and_no_failure() -> None:
+def test_value_that_no_ad_can_hold_evaluates_to_error() -> None:
     assert of_slot("TARGET.big > 1", an_ad(), an_ad(big=2**70)) is NoValue.ERROR
 
 
@@ -183,12 +185,12 @@ ADS = st.dictionaries(st.sampled_from(NAMES), VALUES)
 
 
 @given(EXPRESSIONS, st.lists(ADS, min_size=1, max_size=3), st.lists(ADS, min_size=1, max_size=3))
-def test_a_kept_result_is_what_the_library_says_of_the_whole_ads(
+def test_cached_result_equals_evaluation_of_the_whole_ads(
     text: str, slots: list[dict[str, AdValue]], jobs: list[dict[str, AdValue]]
 ) -> None:
     evaluations, compiled = EvaluationCache(), compile_expression(text)
     for slot in slots:
         for job in jobs:
-            slot_now, job_now = plain_ad(slot), plain_ad(job)
-            assert of_slot(text, slot_now, job_now, evaluations) == evaluate(compiled, Ad(slot), Ad(job))
-            assert of_job(text, slot_now, job_now, evaluations) == evaluate(compiled, Ad(job), Ad(slot))
+            slot_ad, job_ad = static_ad(slot), static_ad(job)
+            assert of_slot(text, slot_ad, job_ad, evaluations) == evaluate(compiled, Ad(slot), Ad(job))
+            assert of_job(text, slot_ad, job_ad, evaluations) == evaluate(compiled, Ad(job), Ad(slot))

@@ -1,4 +1,4 @@
-"""The door to HTCondor's ClassAd library: what comes in, what is refused at it."""
+"""Parsing of values and expressions with HTCondor's ClassAd library, and what is refused before it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from pilotage.classads.tokens import outline_fault, tokens
         ("1 // a comment", 1),
     ],
 )
-def test_a_value_keeps_its_type_and_an_expression_its_text(text: str, value: object) -> None:
+def test_value_keeps_its_type_and_expression_its_text(text: str, value: object) -> None:
     found = parse_value(text)
     assert found == value
     assert type(found) is type(value)
@@ -59,14 +59,14 @@ def test_a_value_keeps_its_type_and_an_expression_its_text(text: str, value: obj
         "(" * 150 + ")" * 150,
     ],
 )
-def test_what_the_library_would_take_in_part_or_wrongly_is_refused(text: str) -> None:
+def test_refuses_text_that_the_library_would_misread(text: str) -> None:
     with pytest.raises(InvalidClassAdError):
         parse_value(text)
     with pytest.raises(InvalidClassAdError):
         check_expression(text)
 
 
-def test_a_number_beyond_64_bits_is_not_read_as_zero() -> None:
+def test_refuses_integer_beyond_64_bits() -> None:
     with pytest.raises(InvalidClassAdError, match="64 bits"):
         parse_value("{1, 18446744073709551616}")
     with pytest.raises(InvalidClassAdError, match="64 bits"):
@@ -74,16 +74,16 @@ def test_a_number_beyond_64_bits_is_not_read_as_zero() -> None:
     assert parse_value("9223372036854775807") == 2**63 - 1
 
 
-def test_arithmetic_that_has_no_result_stays_an_expression() -> None:
+def test_arithmetic_without_result_stays_an_expression() -> None:
     assert parse_value("1 / 0") == Expression("1 / 0")
 
 
-def test_a_backslash_of_the_old_syntax_is_a_backslash() -> None:
+def test_backslash_of_old_syntax_is_literal() -> None:
     assert expression_from_old_syntax(r'regexp("a\.b", Name)') == r'regexp("a\\.b", Name)'
     assert expression_from_old_syntax(r'Name == "say \"x\""') == r'Name == "say \"x\""'
 
 
-def test_the_library_is_imported_without_the_configuration_of_the_machine() -> None:
+def test_library_is_imported_without_the_machine_configuration() -> None:
     before = os.environ.get("CONDOR_CONFIG")
     assert is_available()
     assert hasattr(htcondor_library(), "Submit")
@@ -91,17 +91,17 @@ def test_the_library_is_imported_without_the_configuration_of_the_machine() -> N
 
 
 @given(st.text())
-def test_tokens_joined_are_the_text_again(text: str) -> None:
+def test_joined_tokens_are_the_text(text: str) -> None:
     assert "".join(token.text for token in tokens(text)) == text
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0")))
-def test_a_quoted_text_is_read_back_as_it_was(text: str) -> None:
+def test_quoted_string_round_trips(text: str) -> None:
     assert outline_fault(quoted(text)) is None
     assert parse_value(quoted(text)) == text
 
 
 @given(st.text(alphabet="ab1.,;\"'{}[]()=<>&| \\\n/*", max_size=30))
-def test_any_text_is_a_value_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     with suppress(InvalidClassAdError):
         parse_value(text)

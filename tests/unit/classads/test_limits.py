@@ -1,4 +1,4 @@
-"""What users may not bring as an expression, since evaluating it could keep a server busy or is left to chance."""
+"""Bounds of users' expressions: refused are those that are random, or whose evaluation could take too long."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from pilotage.classads.library import InvalidClassAdError
 from pilotage.classads.limits import DEEPEST_EXPRESSION, LARGEST_EXPRESSION, bounds_fault
 
 
-def why_not(text: str) -> str:
+def refusal_of(text: str) -> str:
     with pytest.raises(InvalidClassAdError) as refused:
         compile_bounded(text)
     return str(refused.value)
 
 
-def test_an_expression_may_be_so_long_and_no_longer() -> None:
+def test_length_is_bounded() -> None:
     assert compile_bounded(text := '"' + "x" * (LARGEST_EXPRESSION - 2) + '"').text == text
-    assert "4097 bytes long, at most 4096" in why_not('"' + "x" * (LARGEST_EXPRESSION - 1) + '"')
+    assert "4097 bytes long, at most 4096" in refusal_of('"' + "x" * (LARGEST_EXPRESSION - 1) + '"')
 
 
-def test_brackets_may_nest_so_deep_and_no_deeper() -> None:
+def test_nesting_of_brackets_is_bounded() -> None:
     assert compile_bounded(text := "(" * DEEPEST_EXPRESSION + "1" + ")" * DEEPEST_EXPRESSION).text == text
-    assert "nest 51 deep" in why_not("(" * 51 + "1" + ")" * 51)
+    assert "nest 51 deep" in refusal_of("(" * 51 + "1" + ")" * 51)
 
 
 @pytest.mark.parametrize("operator", ["&&", "||", "+"])
-def test_a_chain_that_cannot_be_evaluated_is_refused_when_it_comes(operator: str) -> None:
+def test_number_of_chained_operators_is_bounded(operator: str) -> None:
     assert compile_bounded(text := operator.join(["x"] * 300)).text == text
-    assert "has more operators than can be evaluated" in why_not(operator.join(["x"] * 500))
+    assert "has more operators than can be evaluated" in refusal_of(operator.join(["x"] * 500))
 
 
 @pytest.mark.parametrize("text", ["random(5) > 1", "'random'(5) > 1", 'eval("random(5)") > 1'])
-def test_chance_is_refused_wherever_it_hides(text: str) -> None:
-    why_not(text)
+def test_refuses_random_function_in_every_form(text: str) -> None:
+    refusal_of(text)
 
 
-def test_a_name_that_escapes_could_hide_is_refused() -> None:
-    assert "a quoted name has a backslash" in why_not("'\\162andom'(5)")
+def test_refuses_escape_in_quoted_name() -> None:
+    assert "a quoted name has a backslash" in refusal_of("'\\162andom'(5)")
 
 
 @pytest.mark.parametrize("text", ['eval("MY.Colour") =?= TARGET.Paint', "'eval' ( /* so */ \"x\")", "evaluation(1)"])
-def test_a_plain_text_may_be_evaluated(text: str) -> None:
+def test_eval_accepts_a_string_literal(text: str) -> None:
     assert bounds_fault(text) is None
 
 
 @pytest.mark.parametrize("text", ["eval(A)", 'eval("A" + "B")', "'EVAL'(strcat(A, B))", 'eval("a\\"b")', "eval()"])
-def test_a_text_that_is_made_up_may_not_be_evaluated(text: str) -> None:
-    assert "eval takes a plain text only" in why_not(text)
+def test_eval_refuses_a_computed_string(text: str) -> None:
+    assert "eval takes a plain text only" in refusal_of(text)
 
 
-def test_what_an_evaluated_text_says_is_bounded_too() -> None:
-    assert 'in eval("eval(A)"): eval takes a plain text only' in why_not('eval("eval(A)")')
-    assert "hides what it calls" in why_not('countMatches(eval("countMatches(A, B)"), C)')
+def test_evaluated_string_is_bounded_too() -> None:
+    assert 'in eval("eval(A)"): eval takes a plain text only' in refusal_of('eval("eval(A)")')
+    assert "hides what it calls" in refusal_of('countMatches(eval("countMatches(A, B)"), C)')
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_an_evaluated_text_says_is_bounded_too() -> None:
         "(countMatches) > countMatches(A, B)",
     ],
 )
-def test_functions_that_multiply_may_stand_side_by_side(text: str) -> None:
+def test_costly_functions_may_occur_in_sequence(text: str) -> None:
     assert compile_bounded(text).text == text
 
 
@@ -75,5 +75,5 @@ def test_functions_that_multiply_may_stand_side_by_side(text: str) -> None:
         'regexps("a", (("b" + \'RegExpS\'("a", "b", "c"))), "d")',
     ],
 )
-def test_functions_that_multiply_may_not_stand_inside_one_another(text: str) -> None:
-    assert "could take too long" in why_not(text)
+def test_costly_functions_may_not_be_nested(text: str) -> None:
+    assert "could take too long" in refusal_of(text)
