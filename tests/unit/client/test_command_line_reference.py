@@ -1,4 +1,4 @@
-"""The reference of the command line says what the command line does."""
+"""The reference pages of the command line and the Python API are complete."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def quoted(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", KEYS)
-def test_the_keys_of_each_command_are_listed(command: str) -> None:
+def test_lists_json_keys_of_each_command(command: str) -> None:
     (listed,) = [quoted(row[2]) for row in ROWS if len(row) == 3 and command in quoted(row[0])]
     assert listed == list(KEYS[command])
 
 
 @pytest.mark.parametrize("command", [name for names in SECTIONS.values() for name in names])
-def test_each_command_is_explained(command: str) -> None:
+def test_describes_each_command(command: str) -> None:
     explained = [name for row in ROWS if len(row) == 2 for name in quoted(row[0])]
     assert any(re.match(rf"{command}( |$)", name) for name in explained)
 
 
-def test_each_method_of_the_client_is_listed() -> None:
+def test_lists_each_method_of_the_client() -> None:
     listed = set(re.findall(r"`(\w+)[(`]", (REFERENCE / "python-api.md").read_text()))
     methods = {name for name in dir(Client) if not name.startswith("_")} - {"located", "close"}
     assert methods <= listed, methods - listed

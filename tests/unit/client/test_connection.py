@@ -1,4 +1,4 @@
-"""Where a command finds its server and its token."""
+"""How a command finds its server and its token."""
 
 from __future__ import annotations
 
@@ -16,63 +16,62 @@ def data(tmp_path: Path) -> Path:
     (tmp_path / "user.token").write_text("users\n")
     (tmp_path / "operator.token").write_text("operators\n")
     (tmp_path / "admin.token").write_text("admins\n")
-    left = {
+    up_file = {
         "server": "127.0.0.1:1",
         "token_file": str(tmp_path / "user.token"),
         "operator_token_file": str(tmp_path / "operator.token"),
         "admin_token_file": str(tmp_path / "admin.token"),
     }
-    (tmp_path / UP_FILE).write_text(json.dumps(left))
+    (tmp_path / UP_FILE).write_text(json.dumps(up_file))
     return tmp_path
 
 
-def test_what_up_left_in_its_data_folder_is_found(data: Path) -> None:
+def test_finds_server_in_data_folder_of_up(data: Path) -> None:
     assert resolve_server(ServerOptions(data=data), {}) == ServerAddress("127.0.0.1:1", "users")
     assert resolve_server(ServerOptions(), {"PILOTAGE_DATA": str(data)}) == ServerAddress("127.0.0.1:1", "users")
 
 
-def test_an_operators_command_takes_the_operators_token(data: Path) -> None:
-    assert resolve_server(ServerOptions(data=data, role="operator"), {}).token == "operators"
+@pytest.mark.parametrize(("role", "token"), [("operator", "operators"), ("admin", "admins")])
+def test_role_selects_the_token(data: Path, role: str, token: str) -> None:
+    assert resolve_server(ServerOptions(data=data, role=role), {}).token == token
 
 
-def test_an_administrators_command_takes_the_administrators_token(data: Path) -> None:
-    assert resolve_server(ServerOptions(data=data, role="admin"), {}).token == "admins"
-
-
-def test_a_data_folder_that_is_named_wins_over_the_environment(data: Path) -> None:
+def test_data_option_overrides_environment(data: Path) -> None:
     environment = {"PILOTAGE_SERVER": "env:2", "PILOTAGE_TOKEN": "from-env"}
     assert resolve_server(ServerOptions(data=data), environment) == ServerAddress("127.0.0.1:1", "users")
-    assert resolve_server(ServerOptions(data=data, server="flag:3"), environment) == ServerAddress("flag:3", "from-env")
-
-
-def test_the_environment_wins_over_the_data_folder_and_flags_over_both(data: Path, tmp_path: Path) -> None:
-    environment = {"PILOTAGE_DATA": str(data), "PILOTAGE_SERVER": "env:2", "PILOTAGE_TOKEN": " from-env \n"}
-    assert resolve_server(ServerOptions(), environment) == ServerAddress("env:2", "from-env")
-    assert resolve_server(ServerOptions(role="operator"), environment).token == "from-env"
-    flag = tmp_path / "flag.token"
-    flag.write_text("flags")
-    assert resolve_server(ServerOptions(server="flag:3", token_file=flag), environment) == ServerAddress(
-        "flag:3", "flags"
+    assert resolve_server(ServerOptions(data=data, server="option:3"), environment) == ServerAddress(
+        "option:3", "from-env"
     )
 
 
-def test_a_token_of_the_data_folder_is_not_shown_to_another_server(data: Path) -> None:
+def test_environment_overrides_its_data_folder_and_options_override_both(data: Path, tmp_path: Path) -> None:
+    environment = {"PILOTAGE_DATA": str(data), "PILOTAGE_SERVER": "env:2", "PILOTAGE_TOKEN": " from-env \n"}
+    assert resolve_server(ServerOptions(), environment) == ServerAddress("env:2", "from-env")
+    assert resolve_server(ServerOptions(role="operator"), environment).token == "from-env"
+    token_path = tmp_path / "option.token"
+    token_path.write_text("options")
+    assert resolve_server(ServerOptions(server="option:3", token_file=token_path), environment) == ServerAddress(
+        "option:3", "flags"
+    )
+
+
+def test_token_of_data_folder_is_not_sent_to_another_server(data: Path) -> None:
     assert resolve_server(ServerOptions(server="127.0.0.1:1", data=data), {}).token == "users"
     with pytest.raises(InvalidInputError, match="no token is set"):
         resolve_server(ServerOptions(server="elsewhere:1", data=data), {})
 
 
-def test_without_any_server_the_error_names_the_ways_to_name_one(tmp_path: Path) -> None:
+def test_missing_server_error_names_the_alternatives(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"pilotage up.*PILOTAGE_SERVER"):
         resolve_server(ServerOptions(data=tmp_path), {})
 
 
-def test_without_any_token_the_error_says_so(tmp_path: Path) -> None:
+def test_missing_token_error_names_the_variable(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="PILOTAGE_TOKEN"):
         resolve_server(ServerOptions(server="x:1", data=tmp_path), {})
 
 
-def test_an_unreadable_token_or_data_file_is_named(tmp_path: Path) -> None:
+def test_names_unreadable_token_and_data_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"missing\.token"):
         resolve_server(ServerOptions(server="x:1", token_file=tmp_path / "missing.token"), {})
     (tmp_path / UP_FILE).write_text("{")

@@ -1,4 +1,4 @@
-"""Job templates: what they put on top of a job, and what they never take away."""
+"""Job templates: how they combine with a job, which ones exist, and how they are read."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ def is_true(expression: str | None, **slot: bool | str) -> bool:
     return evaluate(compile_expression(expression), Ad({}), Ad(slot)) is True
 
 
-def test_requirements_are_anded_to_the_jobs_own() -> None:
+def test_requirements_are_and_combined() -> None:
     template = JobTemplate("t", requirements_expression="TARGET.B")
-    own = JobDescription("/bin/ls", requirements_expression="TARGET.A || TARGET.C  // either")
-    both = apply_template(template, own).requirements_expression
-    assert is_true(both, A=False, B=True, C=True)
-    assert not is_true(both, A=True, B=False, C=True)
-    assert not is_true(both, A=False, B=True, C=False)
+    job = JobDescription("/bin/ls", requirements_expression="TARGET.A || TARGET.C  // either")
+    combined = apply_template(template, job).requirements_expression
+    assert is_true(combined, A=False, B=True, C=True)
+    assert not is_true(combined, A=True, B=False, C=True)
+    assert not is_true(combined, A=False, B=True, C=False)
     assert apply_template(template, JOB).requirements_expression == "TARGET.B"
-    assert apply_template(JobTemplate("t"), own).requirements_expression == own.requirements_expression
+    assert apply_template(JobTemplate("t"), job).requirements_expression == job.requirements_expression
 
 
-def test_a_requirements_section_stays_beside_the_templates_expression() -> None:
-    own = JobDescription("/bin/ls", requirements={"Memory": 4000})
-    after = apply_template(JobTemplate("t", requirements_expression="TARGET.B"), own)
+def test_requirements_section_of_job_is_kept() -> None:
+    job = JobDescription("/bin/ls", requirements={"Memory": 4000})
+    after = apply_template(JobTemplate("t", requirements_expression="TARGET.B"), job)
     assert (after.requirements, after.requirements_expression) == ({"Memory": 4000}, "TARGET.B")
 
 
-def test_policies_are_ored_to_the_jobs_own() -> None:
+def test_policies_are_or_combined() -> None:
     template = JobTemplate("t", policy=JobPolicy(periodic_remove="A", periodic_hold="B", periodic_hold_reason='"b"'))
-    own = JobDescription("/bin/ls", policy=JobPolicy(periodic_remove="C && D", periodic_release="E"))
-    assert apply_template(template, own).policy == JobPolicy(
+    job = JobDescription("/bin/ls", policy=JobPolicy(periodic_remove="C && D", periodic_release="E"))
+    assert apply_template(template, job).policy == JobPolicy(
         periodic_hold="B", periodic_hold_reason='"b"', periodic_release="E", periodic_remove="(C && D) || (A)"
     )
 
 
-def test_an_attribute_kept_as_it_was_written_follows_the_policy() -> None:
-    own = submit_job("periodic_remove = A")
-    after = apply_template(JobTemplate("t", policy=JobPolicy(periodic_remove="B")), own)
+def test_policy_command_kept_as_attribute_follows_the_policy() -> None:
+    job = submit_job("periodic_remove = A")
+    after = apply_template(JobTemplate("t", policy=JobPolicy(periodic_remove="B")), job)
     assert after.attributes["periodic_remove"] == after.policy.periodic_remove == "(A) || (B)"
 
 
-def test_attributes_are_the_templates_and_the_owner_is_told_where_his_were_others() -> None:
+def test_template_attributes_override_those_of_job_with_a_warning() -> None:
     template = JobTemplate("kind", attributes={"App": "ALICE", "Long": True, "New": 1})
-    own = JobDescription("/bin/ls", attributes={"APP": "LHCb", "long": True, "Mine": 7})
-    after = apply_template(template, own)
+    job = JobDescription("/bin/ls", attributes={"APP": "LHCb", "long": True, "Mine": 7})
+    after = apply_template(template, job)
     assert after.attributes == {"Mine": 7, "App": "ALICE", "Long": True, "New": 1}
     assert after.warnings == ("App is set by the job template kind, not by the job",)
 
@@ -66,25 +66,25 @@ def test_attributes_are_the_templates_and_the_owner_is_told_where_his_were_other
 @pytest.mark.parametrize(
     "job", [submit_job("queue 1", queue=""), jdl_job('Executable = "a";'), *toml_jobs('executable="a"')]
 )
-def test_jobs_of_every_language_take_a_template(job: JobDescription) -> None:
+def test_template_applies_to_jobs_of_every_language(job: JobDescription) -> None:
     after = apply_template(find_template("bologna-short"), job)
     assert after.attributes["BolognaBatchJob"] is True
     assert after.requirements_expression == "TARGET.BolognaBatchServer == True"
 
 
-def test_an_edit_changes_a_policy_and_what_was_kept_of_it() -> None:
-    own = submit_job("periodic_remove = A\nperiodic_hold = B")
-    after = with_change(with_change(own, "periodic_remove=C"), "periodic_hold=")
+def test_edit_changes_policy_and_the_attribute_kept_for_it() -> None:
+    job = submit_job("periodic_remove = A\nperiodic_hold = B")
+    after = with_change(with_change(job, "periodic_remove=C"), "periodic_hold=")
     assert after.policy == JobPolicy(periodic_remove="C")
     assert {name: value for name, value in after.attributes.items() if name.startswith("periodic")} == {
         "periodic_remove": "C"
     }
 
 
-# The shipped ones, as DESIGN §13 repairs what the seed's scripts did
+# Shipped templates
 
 
-def test_a_short_job_is_taken_out_at_exactly_an_hour_even_if_it_says_that_it_is_long() -> None:
+def test_short_job_is_removed_after_an_hour_even_if_marked_long() -> None:
     after = apply_template(
         find_template("bologna-short"), JobDescription("/bin/ls", attributes={"LongRunningJob": True})
     )
@@ -97,13 +97,13 @@ def test_a_short_job_is_taken_out_at_exactly_an_hour_even_if_it_says_that_it_is_
     assert [is_removed(ran_s) for ran_s in (0.0, 3599.9, 3600.0, 4000.0)] == [False, False, True, True]
 
 
-def test_a_long_job_is_never_taken_out() -> None:
+def test_long_job_is_never_removed() -> None:
     after = apply_template(find_template("bologna-long"), JOB)
     assert after.policy == JobPolicy()
     assert after.attributes == {"BolognaBatchJob": True, "JobUniverse": 5, "LongRunningJob": True}
 
 
-def test_a_job_of_alice_goes_to_the_servers_of_alice_alone() -> None:
+def test_job_of_alice_runs_only_on_servers_of_alice() -> None:
     after = apply_template(find_template("bologna-alice"), JOB)
     assert after.attributes["App"] == "ALICE"
     assert is_true(after.requirements_expression, BolognaBatchServer=True, BolognaBatchGroup="ALICE")
@@ -111,22 +111,22 @@ def test_a_job_of_alice_goes_to_the_servers_of_alice_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["bologna-short", "bologna-long", "bologna-alice"])
-def test_each_shipped_template_makes_vanilla_jobs_as_the_scripts_did(name: str) -> None:
+def test_shipped_template_makes_vanilla_jobs(name: str) -> None:
     after = apply_template(find_template(name), submit_job("universe = standard"))
     assert description_attributes(after)["JobUniverse"] == 5
 
 
 @pytest.mark.parametrize("name", ["bologna-short", "bologna-long", "bologna-alice"])
-def test_each_shipped_template_says_what_its_jobs_are(name: str) -> None:
+def test_shipped_template_has_a_description(name: str) -> None:
     template = find_template(name)
     assert template.name == name
     assert template.about.endswith(".")
 
 
-# Finding and reading
+# Search and syntax
 
 
-def test_a_site_has_templates_of_its_own_which_go_before_the_shipped_ones(tmp_path: Path) -> None:
+def test_site_templates_take_precedence_over_shipped_ones(tmp_path: Path) -> None:
     (tmp_path / "bologna-long.toml").write_text('about = "ours"')
     (tmp_path / "other.toml").write_text('about = "other"')
     assert find_template("bologna-long", [tmp_path]).about == "ours"
@@ -134,7 +134,7 @@ def test_a_site_has_templates_of_its_own_which_go_before_the_shipped_ones(tmp_pa
     assert find_template(str(tmp_path / "other.toml")).about == "other"
 
 
-def test_an_unknown_template_is_an_error_that_names_those_there_are(tmp_path: Path) -> None:
+def test_unknown_template_error_names_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "ours.toml").write_text("")
     with pytest.raises(InvalidInputError, match=r"unknown job template shorter; known are: bologna-.*, ours"):
         find_template("shorter", [tmp_path])
@@ -151,7 +151,7 @@ def test_an_unknown_template_is_an_error_that_names_those_there_are(tmp_path: Pa
         ("about = \n", "is not TOML"),
     ],
 )
-def test_a_file_that_is_no_template_is_an_error_with_its_place(tmp_path: Path, text: str, error: str) -> None:
+def test_invalid_template_error_names_the_line(tmp_path: Path, text: str, error: str) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
     with pytest.raises(ReadError) as refused:
@@ -159,12 +159,12 @@ def test_a_file_that_is_no_template_is_an_error_with_its_place(tmp_path: Path, t
     assert error in str(refused.value)
 
 
-def test_a_template_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_missing_template_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="no such file"):
         find_template(str(tmp_path / "absent.toml"))
 
 
-def test_a_submission_under_an_unknown_template_is_a_wrong_request(tmp_path: Path) -> None:
+def test_submission_with_unknown_template_has_exit_code_2(tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text('executable = "/bin/true"')
     command = ["submit", str(job), "--template", "nothing", "--server", "127.0.0.1:1", "--token-file"]

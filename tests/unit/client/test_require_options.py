@@ -1,4 +1,4 @@
-"""Requirements on a command line."""
+"""Requirements as command-line options."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ from pilotage_client.readers.requirements import read_require_options
         ("Empty=", ""),
     ],
 )
-def test_an_option_is_typed_as_it_reads(option: str, value: Value) -> None:
+def test_option_value_gets_its_type(option: str, value: Value) -> None:
     name = option.partition("=")[0]
     assert read_require_options([option], SHIPPED) == {name: value}
 
 
-def test_any_digits_are_taken_and_judged_where_they_are_compared() -> None:
+def test_huge_number_stays_text_until_it_is_compared() -> None:
     digits = "9" * 5000
     assert read_require_options([f"Memory={digits}"], SHIPPED) == {"Memory": digits}
     with pytest.raises(InvalidRequirementsError, match="is not a number, and Memory is a capacity"):
         read_requirements({"Memory": digits}, "cms")
 
 
-def test_a_version_stays_a_text_because_2_10_is_not_2_1() -> None:
+def test_version_stays_text() -> None:
     declarations = SHIPPED.extended([ParameterDeclaration("GLibC", ParameterType.VERSION)])
     assert read_require_options(["glibc=2.10"], declarations) == {"glibc": "2.10"}
 
 
 @pytest.mark.parametrize("option", ["Memory", "=4", 'CPUModel="open', 'CPUModel="a"b', " = "])
-def test_what_is_no_requirement_is_refused_with_its_text(option: str) -> None:
+def test_rejects_invalid_option(option: str) -> None:
     with pytest.raises(InvalidRequirementsError) as refusal:
         read_require_options([option], SHIPPED)
     assert refusal.value.violations[0].where
 
 
-def test_a_name_given_twice_is_refused_whatever_its_letter_case() -> None:
+def test_rejects_repeated_name_of_any_letter_case() -> None:
     with pytest.raises(InvalidRequirementsError, match="twice"):
         read_require_options(["Memory=1", "memory=2"], SHIPPED)
