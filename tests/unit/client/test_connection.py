@@ -51,7 +51,7 @@ def test_environment_overrides_its_data_folder_and_options_override_both(data: P
     token_path = tmp_path / "option.token"
     token_path.write_text("options")
     assert resolve_server(ServerOptions(server="option:3", token_file=token_path), environment) == ServerAddress(
-        "option:3", "flags"
+        "option:3", "options"
     )
 
 

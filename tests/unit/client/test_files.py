@@ -37,9 +37,14 @@ def test_file_appears_when_complete(tmp_path: Path) -> None:
 def test_failure_keeps_the_previous_file(tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.write_text("before")
-    with pytest.raises(ZeroDivisionError), whole_file(target) as output:
-        output.write(b"half")
-        raise ZeroDivisionError
+
+    def write_half() -> None:
+        with whole_file(target) as output:
+            output.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_half()
     assert target.read_text() == "before"
     assert list(tmp_path.iterdir()) == [target]
 

@@ -1,4 +1,4 @@
-"""What can be wrong with arguments is told at a glance just as by taking them apart."""
+"""The quick checks of arguments agree with splitting and full validation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW_CHARACTERS = JobLimits(max_text=8)
 
 
 @given(arguments)
-def test_a_fault_is_told_just_where_arguments_cannot_be_split(text: str) -> None:
+def test_fault_is_found_exactly_when_splitting_fails(text: str) -> None:
     fault = quoting_fault(text)
     if fault:
         with pytest.raises(ValueError, match=fault):
@@ -27,11 +27,11 @@ def test_a_fault_is_told_just_where_arguments_cannot_be_split(text: str) -> None
 
 
 @given(st.lists(arguments.filter(lambda text: "\0" not in text)))
-def test_arguments_that_were_joined_have_no_fault(given: list[str]) -> None:
-    assert quoting_fault(join_arguments(given)) == ""
+def test_joined_arguments_have_no_fault(raw: list[str]) -> None:
+    assert quoting_fault(join_arguments(raw)) == ""
 
 
 @given(arguments, st.sampled_from(("", "sim", "\0", "n" * 1000, "n" * 1001)))
-def test_what_is_fine_has_no_faults_and_the_other_way_round(text: str, name: str) -> None:
+def test_quick_check_of_overrides_agrees_with_full_validation(text: str, name: str) -> None:
     faults = description_faults(JobDescription("run", arguments=text, name=name), FEW_CHARACTERS, {})
     assert are_valid_overrides(Overrides(0, text, name), FEW_CHARACTERS) == (not faults)

@@ -1,4 +1,4 @@
-"""The conditions of partial indexes say in SQL what the core says of states."""
+"""The conditions of partial indexes agree with the state machine of jobs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from support.virtual_clock import START
 STEPS = sorted((state, cause) for state, cause in TRANSITIONS if state is not JobState.RECEIVED)
 
 
-def test_the_texts_name_the_states_of_the_core() -> None:
-    leased, lingering = (set(text.split("'")[1::2]) for text in (LEASED_JOB, FENCED_JOB))
+def test_conditions_name_the_states_of_the_core() -> None:
+    leased, fenced = (set(text.split("'")[1::2]) for text in (LEASED_JOB, FENCED_JOB))
     assert leased == set(LEASED)
-    assert lingering == {JobState.WAITING, JobState.HELD, JobState.REMOVED, JobState.DONE}
+    assert fenced == {JobState.WAITING, JobState.HELD, JobState.REMOVED, JobState.DONE}
 
 
 @pytest.mark.parametrize(("state", "cause"), STEPS)
-def test_just_the_jobs_in_final_states_have_ended(state: JobState, cause: JobCause) -> None:
+def test_job_has_an_end_exactly_in_final_states(state: JobState, cause: JobCause) -> None:
     after = stepped(a_job(state=state), cause, reason="", now=START)
     assert (after.ended is not None) == (after.state in FINAL)
 
 
 @pytest.mark.parametrize(("state", "cause"), STEPS)
-def test_just_the_jobs_that_are_held_have_a_code_for_it(state: JobState, cause: JobCause) -> None:
+def test_job_has_a_hold_code_exactly_when_held(state: JobState, cause: JobCause) -> None:
     hold_code = 1 if state is JobState.HELD else None
     after = stepped(a_job(state=state, hold_code=hold_code), cause, reason="", now=START)
     assert (after.hold_code is not None) == (after.state is JobState.HELD)

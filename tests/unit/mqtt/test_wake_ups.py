@@ -1,4 +1,4 @@
-"""Wake-ups through the broker: how many idle slots are called for new jobs, and which pilots answer."""
+"""Wake-ups through the broker: the probability that a pilot answers to new jobs."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from pilotage.mqtt.topics import Topics, read_probability, wake_up_message
 from pilotage_server.core.matching.demand import answer_probability
 
 
-def answers(jobs: int, *pilots: int, beside: int = 0) -> list[float]:
-    """Return by which probability pilots with so many idle slots answer; `beside` are idle where jobs cannot go."""
-    idle = {"S/ce/long": sum(pilots), "S/ce/other": beside}
+def answer_probabilities(jobs: int, *pilots: int, elsewhere: int = 0) -> list[float]:
+    """Return the probabilities that pilots with so many idle slots answer; `elsewhere` slots cannot take the jobs."""
+    idle = {"S/ce/long": sum(pilots), "S/ce/other": elsewhere}
     message = wake_up_message(Topics(), "", jobs, answer_probability(jobs, idle, {"S/ce/long"}))
     return [read_probability(message, slots) for slots in pilots]
 
 
-def nobody(probabilities: list[float]) -> float:
-    missed = 1.0
+def no_answer_probability(probabilities: list[float]) -> float:
+    probability_of_none = 1.0
     for probability in probabilities:
-        missed *= 1.0 - probability
-    return missed
+        probability_of_none *= 1.0 - probability
+    return probability_of_none
 
 
 @pytest.mark.parametrize("pilots", [(1,), (8,), (64,), (1,) * 1000, (8,) * 10, (1, 64, 3)])
-def test_hardly_ever_does_nobody_answer_for_a_single_job(pilots: tuple[int, ...]) -> None:
-    assert nobody(answers(1, *pilots)) < 0.005
+def test_single_job_is_almost_always_answered(pilots: tuple[int, ...]) -> None:
+    assert no_answer_probability(answer_probabilities(1, *pilots)) < 0.005
 
 
-def test_few_of_many_answer_for_few_jobs() -> None:
-    assert sum(answers(10, *(1,) * 10_000)) == pytest.approx(19)
+def test_few_of_many_pilots_answer_for_few_jobs() -> None:
+    assert sum(answer_probabilities(10, *(1,) * 10_000)) == pytest.approx(19)
 
 
-def test_all_answer_when_there_are_more_jobs_than_idle_slots() -> None:
-    assert answers(8, 4, 4) == [1.0, 1.0]
+def test_all_pilots_answer_when_jobs_are_not_fewer_than_idle_slots() -> None:
+    assert answer_probabilities(8, 4, 4) == [1.0, 1.0]
 
 
-def test_who_has_no_idle_slot_may_answer_too() -> None:
-    assert answers(1, 0, 10)[0] == pytest.approx(0.55)
+def test_pilot_without_idle_slot_may_answer() -> None:
+    assert answer_probabilities(1, 0, 10)[0] == pytest.approx(0.55)
 
 
-def test_all_answer_where_nobody_is_known_to_be_idle() -> None:
-    assert answers(1, 0, beside=7) == [1.0]
+def test_all_pilots_answer_when_no_idle_slot_is_known() -> None:
+    assert answer_probabilities(1, 0, elsewhere=7) == [1.0]
