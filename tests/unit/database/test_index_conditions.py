@@ -9,7 +9,7 @@ from pilotage_server.storage.database.tables import FENCED_JOB, LEASED_JOB
 from support.jobs import a_job, stepped
 from support.virtual_clock import START
 
-STEPS = sorted((state, cause) for state, cause in TRANSITIONS if state is not JobState.RECEIVED)
+ALL_TRANSITIONS = sorted(TRANSITIONS)
 
 
 def test_conditions_name_the_states_of_the_core() -> None:
@@ -18,13 +18,13 @@ def test_conditions_name_the_states_of_the_core() -> None:
     assert fenced == {JobState.WAITING, JobState.HELD, JobState.REMOVED, JobState.DONE}
 
 
-@pytest.mark.parametrize(("state", "cause"), STEPS)
+@pytest.mark.parametrize(("state", "cause"), ALL_TRANSITIONS)
 def test_job_has_an_end_exactly_in_final_states(state: JobState, cause: JobCause) -> None:
-    after = stepped(a_job(state=state), cause, reason="", now=START)
+    after = stepped(a_job(state=state, ended=START if state in FINAL else None), cause, reason="", now=START)
     assert (after.ended is not None) == (after.state in FINAL)
 
 
-@pytest.mark.parametrize(("state", "cause"), STEPS)
+@pytest.mark.parametrize(("state", "cause"), ALL_TRANSITIONS)
 def test_job_has_a_hold_code_exactly_when_held(state: JobState, cause: JobCause) -> None:
     hold_code = 1 if state is JobState.HELD else None
     after = stepped(a_job(state=state, hold_code=hold_code), cause, reason="", now=START)

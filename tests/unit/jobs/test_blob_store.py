@@ -1,4 +1,4 @@
-"""The store of contents in a folder: streaming, checking, removing, and trouble with the disk."""
+"""The blob store in a folder: uploads, checksums, removal, and disk errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def checksum_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def take_in(store: FileStore, content: bytes, checksum: str, size: int) -> None:
+def upload_whole(store: FileStore, content: bytes, checksum: str, size: int) -> None:
     upload = store.begin(checksum, size)
     try:
         upload.append(content)
@@ -42,7 +42,7 @@ def all_files(tmp_path: Path) -> list[Path]:
     return [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_content_comes_in_pieces_and_is_read_back(store: FileStore) -> None:
+def test_upload_in_pieces_is_read_back(store: FileStore) -> None:
     checksum = checksum_of(b"hello world")
     upload = store.begin(checksum, 11)
     upload.append(b"hello ")
@@ -54,11 +54,11 @@ def test_a_content_comes_in_pieces_and_is_read_back(store: FileStore) -> None:
     assert b"".join(store.read(checksum)) == b"hello world"
 
 
-def test_an_empty_content_is_a_content(store: FileStore) -> None:
+def test_stores_empty_content(store: FileStore) -> None:
     assert b"".join(store.read(store.put(b""))) == b""
 
 
-def test_a_large_content_is_read_in_bounded_pieces(tmp_path: Path) -> None:
+def test_large_content_is_read_in_bounded_pieces(tmp_path: Path) -> None:
     store = FolderStore(tmp_path, 10**6)
     content = os.urandom(600_000)
     pieces = list(store.read(store.put(content)))
@@ -74,39 +74,39 @@ def test_a_large_content_is_read_in_bounded_pieces(tmp_path: Path) -> None:
         (b"abc", b"abc", 2, "size"),
     ],
 )
-def test_what_is_not_as_announced_is_refused_and_leaves_nothing(
+def test_content_that_differs_from_its_announcement_is_refused(
     store: FileStore, tmp_path: Path, content: bytes, announced: bytes, size: int, where: str
 ) -> None:
     with pytest.raises(InvalidInputError) as refused:
-        take_in(store, content, checksum_of(announced), size)
+        upload_whole(store, content, checksum_of(announced), size)
     assert refused.value.violations[0].where == where
     assert all_files(tmp_path) == []
 
 
-def test_too_large_a_content_is_refused_before_it_comes(store: FileStore) -> None:
+def test_too_large_upload_is_refused_at_its_beginning(store: FileStore) -> None:
     with pytest.raises(InvalidInputError, match="1001 bytes"):
         store.begin(checksum_of(b""), MAX + 1)
 
 
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", "A" * 64, "g" * 64])
-def test_what_is_no_checksum_reaches_no_file(store: FileStore, name: str) -> None:
+def test_invalid_checksum_is_refused(store: FileStore, name: str) -> None:
     with pytest.raises(InvalidInputError):
         store.begin(name, 1)
     with pytest.raises(NotFoundError):
         store.read(name)
 
 
-def test_an_absent_content_is_not_found_at_once(store: FileStore) -> None:
+def test_read_of_missing_content_fails_at_once(store: FileStore) -> None:
     with pytest.raises(NotFoundError):
         store.read(checksum_of(b"absent"))
 
 
-def test_the_same_content_twice_is_kept_once(store: FileStore, tmp_path: Path) -> None:
+def test_equal_contents_are_stored_once(store: FileStore, tmp_path: Path) -> None:
     assert store.put(b"same") == store.put(b"same")
     assert len(all_files(tmp_path)) == 1
 
 
-def test_old_contents_are_listed_by_the_beginning_of_their_checksum_and_can_be_removed(store: FileStore) -> None:
+def test_old_contents_are_listed_by_checksum_prefix_and_removed(store: FileStore) -> None:
     checksum = store.put(b"old")
     later = now() + HOUR
     assert list(store.list(checksum[:2], later)) == [checksum]
@@ -116,10 +116,10 @@ def test_old_contents_are_listed_by_the_beginning_of_their_checksum_and_can_be_r
     assert not store.has(checksum)
 
 
-def test_a_sweeper_goes_on_where_another_has_removed_what_it_has_listed(store: FolderStore, tmp_path: Path) -> None:
+def test_listing_tolerates_concurrent_removal(store: FolderStore, tmp_path: Path) -> None:
     other = FolderStore(tmp_path / "files", MAX)
-    alike = [content for content in map(b"%d".__mod__, range(1000)) if checksum_of(content).startswith("00")]
-    assert len({store.put(content) for content in alike}) > 1
+    same_prefix = [content for content in map(b"%d".__mod__, range(1000)) if checksum_of(content).startswith("00")]
+    assert len({store.put(content) for content in same_prefix}) > 1
     later = now() + HOUR
     listing = store.list("00", later)
     next(listing)
@@ -127,7 +127,7 @@ def test_a_sweeper_goes_on_where_another_has_removed_what_it_has_listed(store: F
     assert list(listing) == []
 
 
-def test_a_content_that_came_again_is_young_and_stays(store: FolderStore) -> None:
+def test_content_stored_again_is_not_removed_as_old(store: FolderStore) -> None:
     checksum = store.put(b"again")
     past = now() - 10 * HOUR
     os.utime(store.path_of(checksum), (past.timestamp(), past.timestamp()))
@@ -137,7 +137,7 @@ def test_a_content_that_came_again_is_young_and_stays(store: FolderStore) -> Non
 
 
 class InterruptedTime(datetime):
-    """A time at whose comparison with a file's time another thread gets a tenth of a second."""
+    """A time whose `timestamp()` lets another thread run for up to a tenth of a second."""
 
     meanwhile: Callable[[], object]
 
@@ -158,13 +158,13 @@ def test_content_renewed_during_its_removal_is_kept(store: FolderStore, way: str
     if way == "put":
         before.meanwhile = lambda: store.put(content)
     else:
-        before.meanwhile = lambda: take_in(store, content, checksum, len(content))
+        before.meanwhile = lambda: upload_whole(store, content, checksum, len(content))
     store.remove(checksum, before)
     before.thread.join()
     assert store.has(checksum)
 
 
-def test_uploads_that_never_ended_are_swept(store: FileStore, tmp_path: Path) -> None:
+def test_sweeps_unfinished_uploads(store: FileStore, tmp_path: Path) -> None:
     upload = store.begin(checksum_of(b"abc"), 3)
     upload.append(b"ab")
     assert store.sweep_unfinished(now() - HOUR) == 0
@@ -173,13 +173,13 @@ def test_uploads_that_never_ended_are_swept(store: FileStore, tmp_path: Path) ->
     assert all_files(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+def test_names_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(WorldError, match=r"files cannot be stored in .*Not a directory"):
         FolderStore(tmp_path / "file" / "files", MAX)
 
 
-def test_a_disk_that_takes_no_more_is_one_clear_error(store: FileStore, tmp_path: Path) -> None:
+def test_full_disk_is_a_transient_error(store: FileStore, tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
@@ -191,7 +191,7 @@ def test_a_disk_that_takes_no_more_is_one_clear_error(store: FileStore, tmp_path
     assert all_files(tmp_path) == []
 
 
-def test_a_store_is_opened_by_its_url(tmp_path: Path) -> None:
+def test_store_is_opened_by_its_url(tmp_path: Path) -> None:
     store = open_store((tmp_path / "with space").as_uri(), MAX)
     assert store.has(store.put(b"x"))
     with pytest.raises(InvalidInputError, match="s3://bucket"):

@@ -1,7 +1,8 @@
-"""What a job's ad says, in HTCondor's names and units, and what it hides from a match."""
+"""Job ads in HTCondor's names and units: the full ad, its text, and the part that matching uses."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from pilotage.classads.evaluation import Ad, compile_expression, evaluate
 from pilotage.classads.library import AdValue, Expression
+from pilotage.classads.text import ad_text
 from pilotage.job_description import JobDescription, JobPolicy
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
@@ -18,7 +20,7 @@ from pilotage.values.accounts import Account
 from pilotage_server.core.jobs.attributes import RUN_HISTORY_NAMES, SERVER_ATTRIBUTES, run_history_of
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import NEVER_HELD, Hold, HoldCode, JobState
-from pilotage_server.core.queueing.job_ads import ALWAYS_PRESENT, full_job_ad, traits_ad
+from pilotage_server.core.queueing.job_ads import ALWAYS_PRESENT, JobAdTexts, full_job_ad, traits_ad
 from pilotage_server.core.queueing.task_queue import NO_NAMES, Traits, individual_names, task_queue_key, traits_of
 from support.jobs import a_description, a_job
 from support.virtual_clock import START
@@ -28,16 +30,16 @@ NOON = int(START.timestamp())
 
 
 def match_ad(*names: str, **fields: Any) -> dict[str, AdValue]:
-    """Return what a match may look at of such a job, when somebody refers to `names`."""
+    """Return the ad that matching uses for such a job, when expressions refer to `names`."""
     return traits_ad(traits_of(ALICE, "", a_description(**fields), frozenset(names)))
 
 
 def full_ad(description: JobDescription | None = None, **fields: Any) -> dict[str, AdValue]:
-    """Return the whole ad of such a job, a minute after noon."""
+    """Return the full ad of such a job, a minute after noon."""
     return full_job_ad(a_job(**fields), description or a_description(), START + timedelta(minutes=1))
 
 
-def test_a_job_that_says_nothing_asks_for_one_core_in_the_vanilla_universe() -> None:
+def test_ad_of_a_minimal_job() -> None:
     assert match_ad() == {
         "MyType": "Job",
         "Owner": "alice",
@@ -66,22 +68,22 @@ def test_sizes_are_in_the_units_of_condor_submit() -> None:
     assert match_ad(wall_time=timedelta(hours=1))["AllowedExecuteDuration"] == 3600
 
 
-def test_expressions_are_expressions_in_the_ad() -> None:
+def test_expressions_are_kept_as_expressions() -> None:
     ad = match_ad(requirements_expression=" TARGET.Memory > 1 ", rank="KFlops")
     assert (ad["Requirements"], ad["Rank"]) == (Expression("TARGET.Memory > 1"), Expression("KFlops"))
 
 
-def test_the_accounting_group_is_the_servers() -> None:
+def test_accounting_group_is_set_by_the_server() -> None:
     ad = match_ad(attributes={"AccountingGroup": "prod.mc"})
     assert (ad["AccountingGroup"], ad["AcctGroup"], ad["AcctGroupUser"]) == ("prod.mc", "prod", "mc")
-    nobody = traits_ad(traits_of(Account("lhcb", "", "alice"), "", a_description(), NO_NAMES))
-    assert "AccountingGroup" not in nobody
+    without_group = traits_ad(traits_of(Account("lhcb", "", "alice"), "", a_description(), NO_NAMES))
+    assert "AccountingGroup" not in without_group
 
 
-def test_own_attributes_are_seen_once_somebody_refers_to_them() -> None:
-    own = {"BolognaBatchJob": True, "App": "Gauss"}
-    assert "bolognabatchjob" not in match_ad(attributes=own)
-    ad = match_ad("bolognabatchjob", attributes=own)
+def test_custom_attributes_are_included_only_when_referenced() -> None:
+    custom = {"BolognaBatchJob": True, "App": "Gauss"}
+    assert "bolognabatchjob" not in match_ad(attributes=custom)
+    ad = match_ad("bolognabatchjob", attributes=custom)
     assert ad["bolognabatchjob"] is True
     assert "app" not in ad
 
@@ -100,7 +102,7 @@ def test_own_attributes_are_seen_once_somebody_refers_to_them() -> None:
         ({"jobuniverse": 1, "universe": "vanilla"}, 1),
     ],
 )
-def test_the_universe_is_what_the_job_says(attributes: dict[str, Any], universe: int) -> None:
+def test_universe_of_the_job(attributes: dict[str, Any], universe: int) -> None:
     ad = full_ad(a_description(attributes=attributes))
     assert [value for name, value in ad.items() if fold(name) == "jobuniverse"] == [universe]
 
@@ -119,24 +121,24 @@ def test_the_universe_is_what_the_job_says(attributes: dict[str, Any], universe:
         (JobState.SUSPENDED, 7),
     ],
 )
-def test_the_status_is_htcondors_number(state: JobState, status: int) -> None:
+def test_job_status_is_htcondors_number(state: JobState, status: int) -> None:
     assert full_ad(state=state)["JobStatus"] == status
 
 
-def test_the_whole_ad_tells_which_job_it_is_and_since_when_it_is_so() -> None:
+def test_full_ad_has_ids_and_times() -> None:
     ad = full_ad(id=17, cluster=12, process=5, state_since=START + timedelta(seconds=30))
     assert (ad["PilotageJobId"], ad["ClusterId"], ad["ProcId"]) == (17, 12, 5)
     assert (ad["QDate"], ad["EnteredCurrentStatus"]) == (NOON, NOON + 30)
     assert (ad["ServerTime"], ad["MyCurrentTime"]) == (NOON + 60, NOON + 60)
 
 
-def test_macros_of_an_array_are_filled_in() -> None:
+def test_macros_of_array_are_expanded() -> None:
     description = a_description("run-$(Process)", stdout="out.$(Cluster)", attributes={"N": "$(Process)"})
     ad = full_ad(description, cluster=12, process=5)
     assert (ad["Cmd"], ad["Out"], ad["N"]) == ("run-5", "out.12", "5")
 
 
-def test_a_running_job_tells_where_it_is_and_counts_ended_runs_only() -> None:
+def test_running_job_has_its_host_and_totals_of_ended_runs() -> None:
     ad = full_ad(
         state=JobState.RUNNING,
         started=START,
@@ -151,12 +153,12 @@ def test_a_running_job_tells_where_it_is_and_counts_ended_runs_only() -> None:
     assert not {"JobStartDate", "LastRemoteHost"} & ad.keys()
 
 
-def test_a_job_that_waits_again_tells_where_it_was() -> None:
+def test_requeued_job_has_its_last_host() -> None:
     assert full_ad(node="n1", slot="slot1")["LastRemoteHost"] == "slot1@n1"
     assert "LastRemoteHost" not in full_ad()
 
 
-def test_a_held_job_tells_why_and_what_held_it_before() -> None:
+def test_held_job_has_its_hold_reasons() -> None:
     before = NEVER_HELD.with_hold(HoldCode.JOB_POLICY).with_release(Hold(HoldCode.JOB_POLICY, 9, "too long"))
     history = before.with_hold(HoldCode.USER_REQUEST)
     ad = full_ad(state=JobState.HELD, reason="wrong input", hold_code=1, hold_subcode=0, hold_history=history)
@@ -165,7 +167,7 @@ def test_a_held_job_tells_why_and_what_held_it_before() -> None:
     assert (ad["NumHolds"], ad["NumHoldsByReason"]) == (2, {"JobPolicy": 1, "UserRequest": 1})
 
 
-def test_a_finished_job_tells_how_it_ended() -> None:
+def test_finished_job_has_its_exit_status() -> None:
     ad = full_ad(state=JobState.DONE, ended=START, exit_code=3)
     assert (ad["CompletionDate"], ad["ExitCode"], ad["ExitBySignal"]) == (NOON, 3, False)
     killed = full_ad(state=JobState.FAILED, ended=START, signal=9)
@@ -173,16 +175,16 @@ def test_a_finished_job_tells_how_it_ended() -> None:
     assert full_ad(state=JobState.REMOVED, reason="not needed")["RemoveReason"] == "not needed"
 
 
-def test_policies_of_the_job_stand_in_its_ad() -> None:
+def test_policies_are_included() -> None:
     ad = full_ad(a_description(policy=JobPolicy(periodic_remove="NumHolds > 3")))
     assert ad["PeriodicRemove"] == Expression("NumHolds > 3")
 
 
-def test_an_attribute_that_no_ad_can_hold_is_left_out() -> None:
+def test_invalid_attribute_names_are_omitted() -> None:
     assert full_ad(a_description(attributes={"a b": 1, "x-y": 2, "TARGET": 3, "Ärger": 4})) == full_ad()
 
 
-EVERYTHING: dict[str, Any] = {
+ALL_FIELDS: dict[str, Any] = {
     "state": JobState.HELD,
     "ended": START,
     "started": START,
@@ -195,11 +197,14 @@ EVERYTHING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", sorted(SERVER_ATTRIBUTES - {"submit_site_domain"}))
-def test_what_is_the_servers_to_say_cannot_be_injected_even_by_a_description_that_was_not_checked(name: str) -> None:
-    clean = full_ad(**EVERYTHING)
-    forged = full_ad(a_description(attributes={name: "forged"}), **EVERYTHING)
+def test_server_attributes_cannot_be_forged(name: str) -> None:
+    clean = full_ad(**ALL_FIELDS)
+    forged = full_ad(a_description(attributes={name: "forged"}), **ALL_FIELDS)
     assert "forged" not in forged.values() or name == "accountinggroup"
-    assert {fold(each) for each in forged} <= {fold(each) for each in clean} | {"accountinggroup", "acctgroup"}
+    assert {fold(attribute) for attribute in forged} <= {fold(attribute) for attribute in clean} | {
+        "accountinggroup",
+        "acctgroup",
+    }
 
 
 NAMES = ("Colour", "Size", "N", "JobUniverse", "LongRunningJob")
@@ -215,7 +220,7 @@ SIGNIFICANT = frozenset({*map(fold, NAMES), *RUN_HISTORY_NAMES, "jobprio", "cmd"
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[JobRecord, JobDescription]:
-    """Draw a job that waits, perhaps again."""
+    """Draw a waiting job, possibly requeued."""
     description = a_description(
         draw(st.sampled_from(["/bin/a", "/bin/b", "b$(Process)"])),
         attributes=draw(st.dictionaries(st.sampled_from(NAMES), VALUES)),
@@ -240,16 +245,16 @@ def traits_of_job(record: JobRecord, description: JobDescription) -> Traits:
 
 
 @given(jobs())
-def test_the_whole_ad_agrees_with_what_a_match_sees_of_the_job(job: tuple[JobRecord, JobDescription]) -> None:
+def test_full_ad_agrees_with_the_match_ad(job: tuple[JobRecord, JobDescription]) -> None:
     traits = traits_of_job(*job)
-    whole = {fold(name): repr(value) for name, value in full_job_ad(*job, START).items()}
-    seen = {fold(name): repr(value) for name, value in traits_ad(traits).items()}
+    in_full = {fold(name): repr(value) for name, value in full_job_ad(*job, START).items()}
+    in_match = {fold(name): repr(value) for name, value in traits_ad(traits).items()}
     for name in SIGNIFICANT | ALWAYS_PRESENT:
         if not individual_names(traits, [name]):
-            assert seen.get(name) == whole.get(name), name
+            assert in_match.get(name) == in_full.get(name), name
 
 
-QUESTIONS = [
+EXPRESSIONS = [
     compile_expression(text)
     for name in sorted(SIGNIFICANT | ALWAYS_PRESENT)
     for text in (f"TARGET.{name}", f"TARGET.{name} =?= 5", f'TARGET.{name} =?= "a"', f"{name} =!= true")
@@ -257,18 +262,60 @@ QUESTIONS = [
 
 
 @given(jobs(), jobs())
-def test_no_expression_can_tell_the_jobs_of_a_task_queue_apart(
+def test_expressions_cannot_distinguish_jobs_of_a_task_queue(
     one: tuple[JobRecord, JobDescription], other: tuple[JobRecord, JobDescription]
 ) -> None:
     traits, others = traits_of_job(*one), traits_of_job(*other)
     slot = Ad({"Memory": 1})
     ads = [Ad(full_job_ad(*job, START)) for job in (one, other)]
-    singly = individual_names(traits, SIGNIFICANT | ALWAYS_PRESENT)
-    answers = [
-        [evaluate(question, slot, ad) for question in QUESTIONS if not any(name in question.text for name in singly)]
+    individual = individual_names(traits, SIGNIFICANT | ALWAYS_PRESENT)
+    results = [
+        [
+            evaluate(expression, slot, ad)
+            for expression in EXPRESSIONS
+            if not any(name in expression.text for name in individual)
+        ]
         for ad in ads
     ]
     if task_queue_key(traits) == task_queue_key(others):
-        assert repr(answers[0]) == repr(answers[1])
+        assert repr(results[0]) == repr(results[1])
     else:
         assert traits != others
+
+
+TEXT_VALUES = st.sampled_from(["plain", "$(Process)", 'it"s\n', 5, 0.5, True, ("a", "$(Process)"), ()])
+TEXT_NAMES = st.sampled_from(["Colour", "colour", "RouteName", "NumJobStarts", "Owner", "with space", "Cmd"])
+
+TEMPLATES = st.builds(
+    JobDescription,
+    executable=st.sampled_from(["/bin/true", "run.$(Process)"]),
+    arguments=st.sampled_from(["", "1 2", "--seed $(Process)"]),
+    attributes=st.dictionaries(TEXT_NAMES, TEXT_VALUES, max_size=3),
+    requirements_expression=st.sampled_from(["", "TARGET.Memory > 5 // enough"]),
+    policy=st.sampled_from([JobPolicy(), JobPolicy(periodic_remove="NumJobStarts > 3")]),
+    count=st.sampled_from([None, 3]),
+)
+
+RECORDS = st.builds(
+    a_job,
+    template_id=st.integers(0, 2),
+    id=st.integers(1, 9),
+    process=st.integers(0, 2),
+    state=st.sampled_from([JobState.WAITING, JobState.MATCHED, JobState.HELD, JobState.DONE]),
+    attempt=st.integers(0, 2),
+    pilot_stamp=st.sampled_from(["", "router:main"]),
+    queue=st.sampled_from([None, QueueId("S", "c", "q")]),
+    node=st.sampled_from(["", "n1"]),
+    slot=st.sampled_from(["", "east"]),
+    exit_code=st.sampled_from([None, 3]),
+)
+
+
+@given(st.tuples(TEMPLATES, TEMPLATES, TEMPLATES), st.lists(RECORDS, min_size=1, max_size=6))
+def test_batched_ad_text_equals_the_ad_of_the_job(
+    templates: Sequence[JobDescription], jobs: Sequence[JobRecord]
+) -> None:
+    texts, now = JobAdTexts(most=2), START + timedelta(minutes=1)
+    for job in jobs:
+        description = templates[job.template_id]
+        assert texts.text(job, description, now) == ad_text(full_job_ad(job, description, now))

@@ -1,4 +1,4 @@
-"""Which output files of a report are kept."""
+"""The choice of output files that are kept from a report."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def inline(name: str, size: int = 3, **fields: bool) -> ReportedOutput:
     return ReportedOutput(name, ONE, size, content=b"x" * size, **fields)
 
 
-def test_contents_of_the_report_and_uploads_of_the_pilot_are_kept() -> None:
+def test_keeps_reported_contents_and_uploads() -> None:
     chosen = choose_outputs([inline("out", truncated=True), ReportedOutput("big", TWO, 1)], {TWO: 900}, JobLimits())
     assert chosen.files == (OutputFile("out", ONE, 3, truncated=True), OutputFile("big", TWO, 900))
     assert chosen.refusals == ()
 
 
-def test_what_was_kept_before_is_not_kept_again_but_counts_towards_the_bound() -> None:
+def test_earlier_outputs_are_not_kept_again_but_count_towards_the_limit() -> None:
     before = (OutputFile("out", ONE, 3), OutputFile("err", ONE, 3))
     chosen = choose_outputs([inline("out"), inline("log")], {}, JobLimits(max_output_bytes=9), before)
     assert [file.name for file in chosen.files] == ["log"]
@@ -39,7 +39,7 @@ def test_what_was_kept_before_is_not_kept_again_but_counts_towards_the_bound() -
         ([inline("a", 1), inline("b", 1), inline("c", 1)], "more than 2"),
     ],
 )
-def test_a_file_that_is_not_kept_is_named_with_the_reason(files: list[ReportedOutput], why: str) -> None:
+def test_names_refused_output_with_the_reason(files: list[ReportedOutput], why: str) -> None:
     chosen = choose_outputs(files, {}, JobLimits(max_output_bytes=10, max_files=2))
     (refusal,) = chosen.refusals
     assert why in refusal

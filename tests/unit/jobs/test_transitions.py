@@ -1,4 +1,4 @@
-"""What steps and wishes make of a job's record."""
+"""State transitions of jobs, changes by users, and page tokens of job lists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pilotage_server.core.jobs.changes import CAUSES, JobChange, may_change, ref
 from pilotage_server.core.jobs.record import is_matchable
 from pilotage_server.core.jobs.states import (
     FENCING_CAUSES,
-    FINAL,
     LEASED,
     TRANSITIONS,
     HoldHistory,
@@ -31,7 +30,7 @@ causes = st.sampled_from(list(JobCause))
 
 
 @given(states, causes)
-def test_a_job_steps_only_as_the_table_says(state: JobState, cause: JobCause) -> None:
+def test_only_transitions_of_the_table_are_possible(state: JobState, cause: JobCause) -> None:
     job = a_job(state=state)
     if (state, cause) in TRANSITIONS:
         assert stepped(job, cause, reason="why", now=NOW).state is TRANSITIONS[state, cause]
@@ -40,26 +39,17 @@ def test_a_job_steps_only_as_the_table_says(state: JobState, cause: JobCause) ->
             stepped(job, cause, reason="why", now=NOW)
 
 
-@given(st.sampled_from(sorted(TRANSITIONS)))
-def test_a_job_has_an_end_exactly_when_it_is_final(step: tuple[JobState, JobCause]) -> None:
-    state, cause = step
-    after = stepped(a_job(state=state, ended=START if state in FINAL else None), cause, reason="", now=NOW)
-    assert (after.ended is not None) == (after.state in FINAL)
-
-
 @given(st.sampled_from(sorted(TRANSITIONS)), st.booleans())
-def test_a_lease_outlives_its_step_only_where_somebodys_wish_took_the_job_from_a_pilot(
-    step: tuple[JobState, JobCause], lapsed: bool
-) -> None:
-    state, cause = step
-    end = NOW if lapsed else NOW + timedelta(minutes=1)
+def test_lease_survives_only_fencing_transitions(transition: tuple[JobState, JobCause], is_expired: bool) -> None:
+    state, cause = transition
+    end = NOW if is_expired else NOW + timedelta(minutes=1)
     after = stepped(a_job(state=state, lease_until=end if state in LEASED else None), cause, reason="", now=NOW)
     if after.state not in LEASED:
-        lingers = state in LEASED and cause in FENCING_CAUSES and not lapsed
-        assert after.lease_until == (end if lingers else None)
+        is_fenced = state in LEASED and cause in FENCING_CAUSES and not is_expired
+        assert after.lease_until == (end if is_fenced else None)
 
 
-def test_an_attempt_that_lingers_goes_on_lingering_through_later_steps_until_its_lease_has_ended() -> None:
+def test_job_stays_fenced_until_the_lease_ends() -> None:
     running = a_job(state=JobState.RUNNING, lease_until=NOW)
     held = stepped(running, JobCause.HELD, reason="", now=START)
     released = stepped(held, JobCause.RELEASED, reason="", now=START)
@@ -67,13 +57,13 @@ def test_an_attempt_that_lingers_goes_on_lingering_through_later_steps_until_its
     assert is_matchable(stepped(held, JobCause.RELEASED, reason="", now=NOW))
 
 
-def test_what_the_caller_decides_goes_into_the_record() -> None:
+def test_match_sets_attempt_lease_and_pilot() -> None:
     until = NOW + timedelta(minutes=20)
     matched = stepped(a_job(), JobCause.MATCHED, reason="", now=NOW, attempt=1, lease_until=until, pilot_stamp="p1")
     assert (matched.attempt, matched.lease_until, matched.pilot_stamp) == (1, until, "p1")
 
 
-def test_a_rescheduled_job_starts_afresh_but_goes_on_counting_its_attempts() -> None:
+def test_reschedule_resets_all_but_the_attempt_number() -> None:
     job = a_job(state=JobState.FAILED, attempt=3, spent_attempts=3, exit_code=1, signal=9, started=START, ended=START)
     after = stepped(job, JobCause.RESCHEDULED, reason="", now=NOW)
     assert (after.attempt, after.spent_attempts) == (3, 0)
@@ -81,19 +71,19 @@ def test_a_rescheduled_job_starts_afresh_but_goes_on_counting_its_attempts() -> 
 
 
 @given(states, st.sampled_from(list(JobChange)))
-def test_a_change_is_refused_in_words_exactly_when_there_is_no_such_step(state: JobState, change: JobChange) -> None:
+def test_change_is_refused_exactly_without_a_transition(state: JobState, change: JobChange) -> None:
     refusal = refusal_of(a_job(id=5, state=state), change)
     assert (refusal == "") == ((state, CAUSES[change]) in TRANSITIONS)
     assert refusal == "" or ("job 5" in refusal and str(state) in refusal)
 
 
-def test_a_change_that_was_made_already_says_so() -> None:
+def test_refusal_names_a_repeated_change() -> None:
     assert refusal_of(a_job(id=5, state=JobState.REMOVED), JobChange.REMOVE) == (
         "job 5 is already REMOVED; it cannot be removed"
     )
 
 
-def test_a_job_that_was_released_as_often_as_any_may_be_is_only_released_by_those_who_are_not_bound() -> None:
+def test_release_limit_applies_only_when_given() -> None:
     held = a_job(id=5, state=JobState.HELD, hold_history=HoldHistory(((1, 2), (3, 2))))
     refusal = "job 5 stays HELD: it has been released 3 times, as often as any job may be"
     assert refusal_of(held, JobChange.RELEASE, 3) == refusal
@@ -102,7 +92,7 @@ def test_a_job_that_was_released_as_often_as_any_may_be_is_only_released_by_thos
     assert refusal_of(held, JobChange.REMOVE, 3) == ""
 
 
-def test_users_see_what_is_theirs_and_operators_see_all() -> None:
+def test_users_may_change_their_own_jobs_and_operators_all() -> None:
     assert may_change(a_user("alice", "lhcb"), "alice", "lhcb")
     assert not may_change(a_user("alice", "lhcb"), "bob", "lhcb")
     assert not may_change(a_user("alice", "atlas"), "alice", "lhcb")
@@ -110,17 +100,17 @@ def test_users_see_what_is_theirs_and_operators_see_all() -> None:
 
 
 @given(st.integers(0, 2**63), st.lists(st.text(), max_size=3))
-def test_a_page_token_gives_its_position_back(position: int, asked: list[str]) -> None:
-    assert position_of(token_of(position, asked), asked) == position
+def test_page_token_round_trips(position: int, filters: list[str]) -> None:
+    assert position_of(token_of(position, filters), filters) == position
 
 
-def test_a_page_token_of_another_question_is_refused() -> None:
+def test_page_token_of_another_query_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="other filters"):
         position_of(token_of(5, ["WAITING"]), ["DONE"])
 
 
 @given(st.text(max_size=30))
-def test_any_text_that_is_no_token_is_refused_with_its_field(text: str) -> None:
+def test_invalid_page_token_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         position_of(text, ["WAITING"])
     assert refused.value.violations[0].where == "page_token"
