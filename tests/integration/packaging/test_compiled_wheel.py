@@ -19,7 +19,7 @@ ORACLES = (
     "tests/unit/accounting/test_fair_share.py",
     "tests/unit/matching/test_matcher.py",
     "tests/unit/matching/test_match_encoding.py",
-    "tests/unit/matching/test_requests_from_the_wire.py",
+    "tests/unit/matching/test_wire.py",
     "tests/unit/queueing/test_index.py",
     "tests/model/matching/test_matcher_model.py",
     "tests/model/attempts/test_report_batches.py",

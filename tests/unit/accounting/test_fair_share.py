@@ -77,6 +77,15 @@ def test_charge_in_two_pieces_equals_charge_in_one(weight: float, first: float, 
     assert pieces == pytest.approx(whole, rel=1e-9, abs=1e-9)
 
 
+def test_use_decays_by_half_in_a_half_life() -> None:
+    shares, ended = FairShare(Sharing()), START + timedelta(seconds=1)
+    shares.start_run(ALICE, 1, START)
+    shares.end_runs(ALICE, 1, ended)
+    used = shares.use(ALICE, ended).core_s
+    assert used > 0
+    assert shares.use(ALICE, ended + DAY).core_s == pytest.approx(used / 2)
+
+
 @given(WEIGHTS, HOURS)
 def test_late_reported_start_counts_from_its_time(weight: float, hours: float) -> None:
     on_time, late = FairShare(Sharing()), FairShare(Sharing())

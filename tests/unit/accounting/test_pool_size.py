@@ -42,7 +42,9 @@ def test_constraint_excludes_whole_machine_slot() -> None:
 
 def test_slot_policy_applies_without_an_operator_constraint() -> None:
     slot_constraint = f"GroupDynamicMachConstraint = {NOT_WHOLE_MACHINE}"
-    single, whole = (a_slot(2, f"[ CAN_RUN_WHOLE_MACHINE = {is_whole}; {slot_constraint} ]") for is_whole in ("false", "true"))
+    single, whole = (
+        a_slot(2, f"[ CAN_RUN_WHOLE_MACHINE = {is_whole}; {slot_constraint} ]") for is_whole in ("false", "true")
+    )
     assert pool_size([single, whole], "", START) == 2
     assert pool_size([single, whole], "CAN_RUN_WHOLE_MACHINE", START) == 2
     assert pool_size([single, whole, a_slot(3)], "true", START) == 7
@@ -79,9 +81,7 @@ def test_slot_counts_only_if_constraint_is_exactly_true(ad: str) -> None:
         ("1e300", 4),
     ],
 )
-def test_slot_counts_by_its_weight_or_else_by_its_cores(
-    weight: str, size: float
-) -> None:
+def test_slot_counts_by_its_weight_or_else_by_its_cores(weight: str, size: float) -> None:
     ad = f"[ SlotWeight = {weight} ]"
     assert pool_size([a_slot(4, ad)], "", START) == size
     policy = SlotPolicies().policy(SlotOffer("slot1", Amounts(4), ad_changes=ad), QueueId("A", "ce", "q"))

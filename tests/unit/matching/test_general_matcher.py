@@ -1,4 +1,4 @@
-"""One round of matching over values: who gets what, in which order."""
+"""The general matcher without policies: the order of jobs, and what fits into slots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pilotage.accounts import Quota
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.amounts import Amounts
 from pilotage.values.offers import SlotOffer
-from pilotage_server.core.accounting.fair_share import FairShare
 from pilotage_server.core.matching.general_matcher import MatchRound, Reservation
 from pilotage_server.core.queueing.slot_offers import fits
 from pilotage_server.core.rules import RunningLimit, Sharing
@@ -26,7 +25,7 @@ def slots(count: int, cpus: int = 1) -> list[SlotOffer]:
     return [a_slot(f"s{number}", cpus) for number in range(count)]
 
 
-def test_the_higher_priority_goes_first_then_who_came_first() -> None:
+def test_higher_priority_goes_first_then_earlier_submission() -> None:
     board = Board()
     queue, other = board.queue(), board.queue(cpus=1)
     late, early = board.job(queue), board.job(other)
@@ -34,7 +33,7 @@ def test_the_higher_priority_goes_first_then_who_came_first() -> None:
     assert board.given(*slots(3)) == [urgent, late, early]
 
 
-def test_who_has_used_less_goes_first_whatever_the_priority() -> None:
+def test_fair_share_precedes_job_priority() -> None:
     board = Board()
     mine, theirs = board.queue("alice"), board.queue("bob")
     board.job(mine, priority=100)
@@ -43,7 +42,7 @@ def test_who_has_used_less_goes_first_whatever_the_priority() -> None:
     assert board.given(*slots(1)) == [of_bob]
 
 
-def test_groups_are_told_apart_before_their_owners() -> None:
+def test_groups_are_ordered_before_their_owners() -> None:
     board = Board()
     busy_group, idle_group = board.queue("new", "busy"), board.queue("heavy", "idle")
     board.job(busy_group)
@@ -53,7 +52,7 @@ def test_groups_are_told_apart_before_their_owners() -> None:
     assert board.given(*slots(1)) == [of_idle]
 
 
-def test_quotas_of_groups_divide_the_slots() -> None:
+def test_group_quotas_divide_the_slots() -> None:
     board = Board(Sharing(group_quotas={GroupId("lhcb", "big"): Quota(3.0)}))
     big, small = board.queue("a", "big"), board.queue("b", "small")
     for _ in range(20):
@@ -63,7 +62,7 @@ def test_quotas_of_groups_divide_the_slots() -> None:
     assert (owners.count("a"), owners.count("b")) == (9, 3)
 
 
-def test_a_priority_factor_of_two_halves_the_share() -> None:
+def test_priority_factor_of_two_halves_the_share() -> None:
     board = Board(Sharing(priority_factors={Account("lhcb", "users", "b"): 2.0}))
     one, other = board.queue("a"), board.queue("b")
     for _ in range(20):
@@ -73,15 +72,7 @@ def test_a_priority_factor_of_two_halves_the_share() -> None:
     assert (owners.count("a"), owners.count("b")) == (6, 3)
 
 
-def test_use_decays_by_half_in_a_half_life() -> None:
-    shares, account = FairShare(Sharing()), Account("lhcb", "users", "alice")
-    shares.start_run(account, 1, START)
-    shares.end_runs(account, 1, START + timedelta(seconds=1))
-    used = shares.use(account, START + timedelta(seconds=1)).core_s
-    assert abs(shares.use(account, START + timedelta(days=1, seconds=1)).core_s - used / 2) < 1e-9
-
-
-def test_a_partitionable_slot_is_never_given_more_than_it_has() -> None:
+def test_partitionable_slot_gets_no_more_than_it_has() -> None:
     board = Board()
     queue = board.queue(cpus=3, memory_mib=1000)
     first, second = board.job(queue), board.job(queue)
@@ -89,21 +80,21 @@ def test_a_partitionable_slot_is_never_given_more_than_it_has() -> None:
     assert board.given(a_slot("s", cpus=8, memory_mib=2500, partitionable=True)) == [first, second]
 
 
-def test_a_slot_takes_no_more_jobs_than_it_wants() -> None:
+def test_slot_gets_at_most_its_maximum_of_jobs() -> None:
     board = Board()
     queue = board.queue()
     ids = [board.job(queue) for _ in range(5)]
     assert board.given(a_slot("s", cpus=8, partitionable=True, max_jobs=2)) == ids[:2]
 
 
-def test_slot_gets_one_job_and_those_ahead_of_it() -> None:
+def test_slot_gets_one_job_and_its_prefetch() -> None:
     board = Board()
     queue = board.queue()
     ids = [board.job(queue) for _ in range(5)]
     assert board.given(a_slot("s", ahead=2)) == ids[:3]
 
 
-def test_cpu_time_counts_against_the_time_left_times_the_power_of_a_core() -> None:
+def test_cpu_time_must_fit_in_time_left_times_cpu_power() -> None:
     board = Board()
     queue = board.queue(cpus=2, cpu_time_s=3600)
     job = board.job(queue)
@@ -113,20 +104,20 @@ def test_cpu_time_counts_against_the_time_left_times_the_power_of_a_core() -> No
     assert board.given(a_slot("s", cpus=2)) == [job]
 
 
-def test_cpu_time_is_never_rounded_so_that_a_fitting_slot_is_refused() -> None:
+def test_cpu_time_equal_to_time_left_fits() -> None:
     board = Board()
     board.job(board.queue(cpu_time_s=5000))
     assert len(board.given(a_slot("s", time_left=timedelta(seconds=5000)))) == 1
 
 
-def test_a_job_with_a_wall_time_goes_only_where_that_is_left() -> None:
+def test_wall_time_must_fit_in_time_left() -> None:
     board = Board()
     job = board.job(board.queue(wall_time_s=600.0))
     assert board.given(a_slot("s", time_left=timedelta(seconds=599))) == []
     assert board.given(a_slot("s", time_left=timedelta(seconds=600))) == [job]
 
 
-def test_a_reached_limit_lets_the_next_owner_go() -> None:
+def test_reached_running_limit_passes_to_the_next_owner() -> None:
     board = Board()
     mine, theirs = board.queue("alice"), board.queue("bob")
     first, of_bob = board.job(mine), board.job(theirs)
@@ -135,19 +126,19 @@ def test_a_reached_limit_lets_the_next_owner_go() -> None:
     assert board.given(*slots(3), limits={limit: 2}) == [first, of_bob]
 
 
-def test_what_others_were_quicker_to_take_is_left_out() -> None:
+def test_discarded_reservation_is_skipped() -> None:
     board = Board()
-    gone, there = board.queue(), board.queue(cpus=1)
-    board.job(gone)
-    board.job(there)
+    taken_queue, remaining_queue = board.queue(), board.queue(cpus=1)
+    board.job(taken_queue)
+    board.job(remaining_queue)
     round_ = MatchRound(slots(1), board.openings())
     first = round_.next_reservation()
     assert isinstance(first, Reservation)
-    assert first.task_queue.id == gone
+    assert first.task_queue.id == taken_queue
     round_.discard(first)
     second = round_.next_reservation()
     assert isinstance(second, Reservation)
-    assert second.task_queue.id == there
+    assert second.task_queue.id == remaining_queue
 
 
 QUEUES = st.tuples(
@@ -175,20 +166,20 @@ def some_slots(shapes: Iterable[tuple[int, int, bool, int]]) -> list[SlotOffer]:
 
 
 @given(st.lists(QUEUES, min_size=1, max_size=6), JOBS, st.lists(SLOTS, max_size=5))
-def test_no_slot_is_given_more_than_it_has(
+def test_no_slot_gets_more_than_it_has(
     queues: list[tuple[str, str, int, int]], jobs: list[tuple[int, int]], shapes: list[tuple[int, int, bool, int]]
 ) -> None:
     offered = some_slots(shapes)
-    made = a_board(queues, jobs).round(*offered)
+    matches = a_board(queues, jobs).round(*offered)
     for slot in offered:
-        mine = [choice for choice, _ in made if choice.slot == slot.name]
+        mine = [choice for choice, _ in matches if choice.slot == slot.name]
         taken = sum((choice.task_queue.traits.amounts for choice in mine), Amounts())
         assert taken.fits_in(slot.free)
         assert len(mine) <= (slot.max_jobs or 100 if slot.partitionable else 1)
 
 
 @given(st.lists(QUEUES, min_size=1, max_size=6), JOBS, st.lists(SLOTS, max_size=5))
-def test_a_match_is_the_same_every_time_and_gives_no_job_twice(
+def test_matching_is_deterministic_and_gives_no_job_twice(
     queues: list[tuple[str, str, int, int]], jobs: list[tuple[int, int]], shapes: list[tuple[int, int, bool, int]]
 ) -> None:
     offered = some_slots(shapes)
@@ -198,20 +189,20 @@ def test_a_match_is_the_same_every_time_and_gives_no_job_twice(
 
 
 @given(st.lists(QUEUES, min_size=1, max_size=6), JOBS, st.lists(SLOTS, min_size=1, max_size=5))
-def test_no_fitting_job_is_left_while_a_slot_has_room(
+def test_no_unused_slot_remains_while_a_job_fits(
     queues: list[tuple[str, str, int, int]], jobs: list[tuple[int, int]], shapes: list[tuple[int, int, bool, int]]
 ) -> None:
     offered = some_slots(shapes)
     board = a_board(queues, jobs)
-    made = board.round(*offered)
-    used = {job for _, job in made}
+    matches = board.round(*offered)
+    used = {job for _, job in matches}
     waiting = [number for number, heads in board.jobs.items() if any(head.job_id not in used for head in heads)]
-    untouched = [slot for slot in offered if slot.name not in {choice.slot for choice, _ in made}]
+    untouched = [slot for slot in offered if slot.name not in {choice.slot for choice, _ in matches}]
     assert not any(fits(board.queues[number], slot, NO_MARGIN) for number in waiting for slot in untouched)
 
 
 @given(st.lists(QUEUES, min_size=1, max_size=6), JOBS, st.lists(SLOTS, max_size=4), SLOTS)
-def test_one_more_slot_never_makes_a_match_impossible(
+def test_additional_slot_keeps_earlier_matches(
     queues: list[tuple[str, str, int, int]],
     jobs: list[tuple[int, int]],
     shapes: list[tuple[int, int, bool, int]],
@@ -223,7 +214,7 @@ def test_one_more_slot_never_makes_a_match_impossible(
 
 
 @given(st.lists(QUEUES, min_size=1, max_size=6), JOBS)
-def test_matches_follow_the_order_of_shares_priority_and_coming(
+def test_matches_follow_share_then_priority_then_submission(
     queues: list[tuple[str, str, int, int]], jobs: list[tuple[int, int]]
 ) -> None:
     board = a_board(queues, jobs)

@@ -1,4 +1,4 @@
-"""One round of matching under policies: what slots and jobs say of each other decides."""
+"""The general matcher with policies: START of slots and requirements of jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pilotage.classads.evaluation import Ad, compile_expression, evaluate
 from pilotage.classads.library import Expression
 from pilotage.job_description import Value
 from pilotage_server.core.matching.general_matcher import FEW_AUTOCLUSTERS
-from pilotage_server.core.matching.slot_policy import SlotPolicies
 from pilotage_server.core.queueing.job_ads import traits_ad
 from support.grid import a_slot
 from support.match_board import QUEUE, Board, a_slot_with
@@ -35,14 +34,14 @@ from support.virtual_clock import START
         ('TARGET.Owner == "ALICE" && VO == "lhcb"', True),
     ],
 )
-def test_a_job_starts_only_where_start_is_true_and_nothing_else_is_true(start: str, starts: bool) -> None:
+def test_job_starts_only_where_start_is_exactly_true(start: str, starts: bool) -> None:
     board = Board()
     job = board.waiting(attributes={"App": 8})
     assert board.given(a_slot_with(Start=start)) == ([job] if starts else [])
 
 
 @pytest.mark.parametrize(
-    ("expression", "goes"),
+    ("expression", "starts"),
     [
         ("TARGET.BolognaBatchServer == True", True),
         ("BolognaBatchServer", True),
@@ -54,64 +53,52 @@ def test_a_job_starts_only_where_start_is_true_and_nothing_else_is_true(start: s
         ("1", False),
     ],
 )
-def test_a_job_goes_only_where_its_own_expression_is_true(expression: str, goes: bool) -> None:
+def test_job_starts_only_where_its_requirements_are_true(expression: str, starts: bool) -> None:
     board = Board()
     job = board.waiting(traits={"requirements_expression": expression}, attributes={"App": 8})
-    assert board.given(a_slot_with(BolognaBatchServer="True")) == ([job] if goes else [])
+    assert board.given(a_slot_with(BolognaBatchServer="True")) == ([job] if starts else [])
 
 
-def test_a_job_with_an_expression_is_asked_of_slots_without_an_ad_too() -> None:
+def test_requirements_apply_to_slots_without_an_ad() -> None:
     board = Board()
     board.waiting(traits={"requirements_expression": 'TARGET.Arch == "X86_64"'})
     at_cern = board.waiting(traits={"requirements_expression": 'TARGET.Site == "CERN" && TARGET.Cpus > 3'})
     assert board.given(a_slot(cpus=4)) == [at_cern]
 
 
-def test_slots_of_one_size_are_told_apart_by_what_a_job_asks_of_one_of_them() -> None:
+def test_requirements_distinguish_slots_of_equal_size() -> None:
     board = Board()
     job = board.waiting(traits={"requirements_expression": 'TARGET.Name == "b"'})
     assert board.places(a_slot("a"), a_slot("b")) == {job: "b"}
 
 
-def test_a_slot_without_an_ad_is_what_it_is_offered_as_whoever_had_its_name_before() -> None:
+def test_ad_of_earlier_slot_with_the_same_name_is_not_reused() -> None:
     board = Board()
     whole = board.waiting(traits={"requirements_expression": "!TARGET.PartitionableSlot"})
     assert board.given(a_slot(partitionable=True)) == []
     assert board.given(a_slot()) == [whole]
 
 
-def test_what_one_slot_has_declined_may_go_to_another_of_the_same_size() -> None:
+def test_declined_task_queue_may_go_to_another_slot() -> None:
     board = Board()
     queue = board.queue()
     job = board.job(queue)
     assert board.places(a_slot("a", declined_task_queues=frozenset({queue})), a_slot("b")) == {job: "b"}
 
 
-def test_policies_are_forgotten_for_want_of_room_and_read_again() -> None:
-    policies = SlotPolicies(most_bytes=1000)
-    slots = [a_slot_with(f"s{number}", Own=f'"{"x" * 200}{number}"') for number in range(9)]
-    first = policies.policy(slots[0], QUEUE)
-    assert policies.policy(slots[0], QUEUE) is first
-    for slot in slots:
-        policies.policy(slot, QUEUE)
-    again = policies.policy(slots[0], QUEUE)
-    assert again is not None
-    assert again is not first
-
-
-def test_both_sides_have_to_agree() -> None:
+def test_start_and_requirements_must_both_be_true() -> None:
     board = Board()
-    wants = {"requirements_expression": "TARGET.Big"}
-    board.waiting(traits=wants, attributes={"Fast": False})
-    both = board.waiting(traits=wants, attributes={"Fast": True})
+    requirements = {"requirements_expression": "TARGET.Big"}
+    board.waiting(traits=requirements, attributes={"Fast": False})
+    matching_both = board.waiting(traits=requirements, attributes={"Fast": True})
     assert board.given(a_slot_with("small", Start="TARGET.Fast"), a_slot_with(Start="TARGET.Fast", Big="True")) == [
-        both
+        matching_both
     ]
 
 
-def test_where_a_slot_is_how_large_it_is_and_whose_turn_it_is_the_slot_does_not_say_itself() -> None:
+def test_slot_ad_cannot_override_server_attributes() -> None:
     board = Board()
-    for lie in (
+    for condition in (
         'Site == "T0"',
         'CE == "mine"',
         "Cpus >= 64",
@@ -119,12 +106,12 @@ def test_where_a_slot_is_how_large_it_is_and_whose_turn_it_is_the_slot_does_not_
         "MyCurrentTime < 1000",
         "RemoteUserPrio",
     ):
-        board.waiting(traits={"requirements_expression": f"TARGET.{lie}"})
-    liar = a_slot_with(Site='"T0"', CE='"mine"', Cpus="64", Memory="9999999", MyCurrentTime="1", RemoteUserPrio="True")
-    assert board.given(liar) == []
+        board.waiting(traits={"requirements_expression": f"TARGET.{condition}"})
+    slot = a_slot_with(Site='"T0"', CE='"mine"', Cpus="64", Memory="9999999", MyCurrentTime="1", RemoteUserPrio="True")
+    assert board.given(slot) == []
 
 
-def test_policies_go_by_the_time_that_is_passed_in() -> None:
+def test_policies_use_the_given_time() -> None:
     board = Board()
     job = board.waiting()
     entered = int(START.timestamp())
@@ -135,7 +122,7 @@ def test_policies_go_by_the_time_that_is_passed_in() -> None:
     assert board.given(slot) == [job]
 
 
-def test_the_time_of_the_last_word_is_the_present() -> None:
+def test_last_heard_from_is_the_present_time() -> None:
     board = Board()
     job = board.waiting()
     sticky = "(LastHeardFrom - slot9_EnteredCurrentState) > 600 && isUndefined(TARGET.LastHeardFrom)"
@@ -143,7 +130,7 @@ def test_the_time_of_the_last_word_is_the_present() -> None:
     assert board.given(slot) == [job]
 
 
-def test_a_partitionable_slot_is_judged_by_what_is_left_of_it() -> None:
+def test_start_sees_the_free_part_of_a_partitionable_slot() -> None:
     board = Board()
     queue = board.queue(cpus=2)
     jobs = [board.job(queue) for _ in range(4)]
@@ -160,13 +147,13 @@ def test_a_partitionable_slot_is_judged_by_what_is_left_of_it() -> None:
         ("[Start = 1; ", "cannot be read"),
     ],
 )
-def test_a_policy_that_cannot_be_used_says_why(ad: str, why: str) -> None:
+def test_unusable_policy_has_a_fault(ad: str, why: str) -> None:
     policy = Board().policies.policy(a_slot(ad_changes=ad), QUEUE)
     assert policy is not None
     assert why in policy.fault
 
 
-def test_jobs_that_their_task_queue_does_not_tell_apart_are_asked_one_by_one() -> None:
+def test_jobs_with_escaped_attributes_are_evaluated_individually() -> None:
     board = Board()
     queue = board.queue(traits={"escaped": ("run",)})
     for run in (1, 2):
@@ -176,21 +163,21 @@ def test_jobs_that_their_task_queue_does_not_tell_apart_are_asked_one_by_one() -
     assert board.given(*slots) == fitting
 
 
-def test_an_expression_over_what_is_each_jobs_own_is_asked_of_each_job() -> None:
+def test_requirements_on_individual_attributes_are_evaluated_per_job() -> None:
     board = Board()
     queue = board.queue(traits={"requirements_expression": "MY.ProcId % 2 == 1"})
     jobs = [board.job(queue, ProcId=number) for number in range(4)]
     assert board.given(a_slot("a"), a_slot("b"), a_slot("c")) == [jobs[1], jobs[3]]
 
 
-def test_a_round_without_policies_asks_no_job_for_its_ad() -> None:
+def test_round_without_policies_needs_no_job_ads() -> None:
     board = Board()
     queue = board.queue(traits={"escaped": ("run",)})
     job = board.job(queue)
     assert board.given(a_slot()) == [job]
 
 
-def test_of_many_kinds_of_jobs_those_that_start_accepts_go() -> None:
+def test_start_selects_among_many_autoclusters() -> None:
     board = Board()
     jobs = [board.waiting(attributes={"App": number}) for number in range(FEW_AUTOCLUSTERS + 5)]
     slots = [a_slot_with(f"s{number}", Start="TARGET.App >= 18") for number in range(5)]
@@ -209,7 +196,7 @@ ATTRIBUTES = st.dictionaries(st.sampled_from("AB"), st.sampled_from([1, 2, True,
     slot=st.fixed_dictionaries({}, optional={"Start": OF_SLOTS, "Rank": OF_SLOTS, "Big": st.sampled_from(LITERALS)}),
     jobs=st.lists(st.tuples(ATTRIBUTES, OF_JOBS), max_size=8),
 )
-def test_a_slot_gets_the_first_of_those_it_likes_best_of_all_that_both_sides_accept(
+def test_slot_gets_the_highest_ranked_acceptable_job(
     slot: dict[str, Any], jobs: list[tuple[dict[str, Value], str]]
 ) -> None:
     board = Board()
@@ -225,6 +212,6 @@ def test_a_slot_gets_the_first_of_those_it_likes_best_of_all_that_both_sides_acc
         accepts = [evaluate(compile_expression(slot.get("Start", "true")), my, target)]
         accepts.append(evaluate(compile_expression(traits.requirements_expression or "true"), target, my))
         rank = evaluate(compile_expression(slot.get("Rank", "0")), my, target)
-        if all(each is True for each in accepts):
+        if all(result is True for result in accepts):
             expected.append((-float(rank) if isinstance(rank, int | float) else 0.0, job))
     assert board.given(a_slot_with(**slot)) == [job for _, job in sorted(expected)[:1]]

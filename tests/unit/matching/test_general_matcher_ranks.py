@@ -1,4 +1,4 @@
-"""One round of matching under policies: whom slots and jobs prefer, and what a slot weighs."""
+"""The general matcher with ranks: ranks of slots and jobs, claims, and slot weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.virtual_clock import START
 ALICE = Account("lhcb", "users", "alice")
 
 
-def test_what_a_slot_ranks_higher_goes_before_fair_share_priority_and_coming() -> None:
+def test_slot_rank_precedes_fair_share_and_priority() -> None:
     board = Board()
     board.waiting("bob", attributes={"Batch": False})
     urgent = board.job(board.queue("carol"), priority=99)
@@ -25,72 +25,72 @@ def test_what_a_slot_ranks_higher_goes_before_fair_share_priority_and_coming() -
     assert board.given(one, other) == [batch, urgent]
 
 
-def test_a_rank_that_is_no_number_counts_nothing_and_true_counts_one() -> None:
+def test_non_numeric_rank_is_zero_and_true_is_one() -> None:
     board = Board()
-    text = board.waiting(attributes={"Liked": "very"})
-    half = board.waiting(attributes={"Liked": 0.5})
-    yes = board.waiting(attributes={"Liked": True})
-    negative = board.waiting(attributes={"Liked": -1})
+    text = board.waiting(attributes={"Score": "very"})
+    half = board.waiting(attributes={"Score": 0.5})
+    true = board.waiting(attributes={"Score": True})
+    negative = board.waiting(attributes={"Score": -1})
     unknown = board.waiting()
-    slots = [a_slot_with(f"s{number}", Rank="TARGET.Liked") for number in range(5)]
-    assert board.given(*slots) == [yes, half, text, unknown, negative]
+    slots = [a_slot_with(f"s{number}", Rank="TARGET.Score") for number in range(5)]
+    assert board.given(*slots) == [true, half, text, unknown, negative]
 
 
-def test_what_a_slot_ranks_highest_but_cannot_take_does_not_keep_the_rest_out() -> None:
+def test_unsuitable_job_of_highest_rank_does_not_block_others() -> None:
     board = Board()
-    board.waiting(attributes={"Liked": 2}, cpus=8)
-    small = board.waiting(attributes={"Liked": 1})
-    board.waiting(attributes={"Liked": 3, "Barred": True})
-    assert board.given(a_slot_with(Rank="TARGET.Liked", Start="TARGET.Barred =!= True")) == [small]
+    board.waiting(attributes={"Score": 2}, cpus=8)
+    small = board.waiting(attributes={"Score": 1})
+    board.waiting(attributes={"Score": 3, "Barred": True})
+    assert board.given(a_slot_with(Rank="TARGET.Score", Start="TARGET.Barred =!= True")) == [small]
 
 
-def test_a_claim_asks_for_the_jobs_of_its_holder_first_and_then_for_any() -> None:
+def test_claim_prefers_jobs_of_its_holder() -> None:
     board = Board()
-    bobs = board.waiting("bob")
-    liked = board.waiting("bob", attributes={"Liked": 5})
+    of_bob = board.waiting("bob")
+    ranked = board.waiting("bob", attributes={"Score": 5})
     first = board.waiting("alice")
-    second = board.waiting("alice", attributes={"Liked": 1})
+    second = board.waiting("alice", attributes={"Score": 1})
     board.shares.start_run(ALICE, 8, START - timedelta(days=1))
-    slots = [a_slot_with(f"s{number}", claim=ALICE, Rank="TARGET.Liked") for number in range(4)]
-    assert board.given(*slots) == [second, first, liked, bobs]
+    slots = [a_slot_with(f"s{number}", claim=ALICE, Rank="TARGET.Score") for number in range(4)]
+    assert board.given(*slots) == [second, first, ranked, of_bob]
 
 
-def test_a_holder_is_an_owner_whoever_is_charged_for_the_job() -> None:
+def test_claim_holder_is_compared_with_the_owner_not_the_charged_account() -> None:
     board = Board()
     board.waiting("bob")
     charged = board.waiting("alice", traits={"accounting": "physics.team"})
     assert board.given(a_slot_with(claim=ALICE)) == [charged]
 
 
-def test_a_job_takes_the_slot_of_the_call_that_its_rank_likes_best() -> None:
+def test_job_gets_the_offered_slot_that_it_ranks_highest() -> None:
     board = Board()
-    picky = board.waiting(traits={"rank": "TARGET.Mips"})
-    plain = board.waiting()
+    ranking = board.waiting(traits={"rank": "TARGET.Mips"})
+    other = board.waiting()
     slots = [a_slot_with(name, Mips=mips) for name, mips in (("slow", "1"), ("fast", "9"), ("middling", "5"))]
-    assert board.places(*slots) == {picky: "fast", plain: "slow"}
+    assert board.places(*slots) == {ranking: "fast", other: "slow"}
 
 
-def test_a_rank_of_a_job_does_not_take_it_where_it_may_not_go() -> None:
+def test_job_rank_does_not_override_requirements() -> None:
     board = Board()
-    picky = board.waiting(traits={"rank": "TARGET.Mips"}, cpus=2)
+    ranking = board.waiting(traits={"rank": "TARGET.Mips"}, cpus=2)
     barred = a_slot("barred", 2, ad_changes="[Mips = 8; Start = False]")
-    assert board.places(a_slot("first", 2), a_slot_with("too small", Mips="9"), barred) == {picky: "first"}
+    assert board.places(a_slot("first", 2), a_slot_with("too small", Mips="9"), barred) == {ranking: "first"}
 
 
-def test_a_rank_of_a_job_does_not_take_a_slot_that_another_holds() -> None:
+def test_job_rank_does_not_override_a_claim() -> None:
     board = Board()
-    picky = board.waiting(traits={"rank": "TARGET.Mips"})
+    ranking = board.waiting(traits={"rank": "TARGET.Mips"})
     held = a_slot_with("held", Mips="9", claim=Account("lhcb", "users", "bob"))
-    assert board.places(a_slot_with("open", Mips="1"), held) == {picky: "open"}
+    assert board.places(a_slot_with("open", Mips="1"), held) == {ranking: "open"}
 
 
-def test_of_slots_that_a_job_likes_equally_it_takes_the_first() -> None:
+def test_job_gets_the_first_of_equally_ranked_slots() -> None:
     board = Board()
-    picky = board.waiting(traits={"rank": "TARGET.Mips"})
-    assert board.places(a_slot_with("a", Mips="1"), a_slot_with("b", Mips="1")) == {picky: "a"}
+    ranking = board.waiting(traits={"rank": "TARGET.Mips"})
+    assert board.places(a_slot_with("a", Mips="1"), a_slot_with("b", Mips="1")) == {ranking: "a"}
 
 
-def test_the_weight_of_a_slot_is_that_of_what_the_job_gets() -> None:
+def test_slot_weight_is_that_of_the_allocated_part() -> None:
     board = Board()
     board.waiting(cpus=2, memory_mib=8000)
     weight = "[SlotWeight = ifThenElse(Memory / 1000 > Cpus, Memory / 1000, Cpus)]"
@@ -99,7 +99,7 @@ def test_the_weight_of_a_slot_is_that_of_what_the_job_gets() -> None:
 
 
 @pytest.mark.parametrize("weight", ["", "SlotWeight = -1", 'SlotWeight = "2"', "SlotWeight = NoSuch"])
-def test_a_weight_that_is_none_is_the_cores(weight: str) -> None:
+def test_invalid_slot_weight_is_replaced_by_cores(weight: str) -> None:
     board = Board()
     board.waiting(cpus=2)
     ((choice, _),) = board.round(a_slot("s", 4, ad_changes=f"[{weight}]"))

@@ -1,25 +1,25 @@
-"""Task queues as policies see them: what they have in common, and which of them look alike."""
+"""Task queues as policies see them: groups with equal attributes, and autoclusters in the order of a rank."""
 
 from __future__ import annotations
 
-from pilotage_server.core.matching.job_views import MOST_SORTINGS, JobViews
-from pilotage_server.core.matching.slot_policy import SlotPolicies
-from support.grid import a_slot
-from support.match_board import QUEUE, Board
+from pilotage_server.core.matching.job_views import MOST_SORTINGS, AutoClusters, JobViews, Rank
+from pilotage_server.core.queueing.bitsets import ALL_BITS
+from pilotage_server.core.queueing.task_queue import TaskQueue
+from support.match_board import Board
 
 BATCH = frozenset({"batch"})
 
 
-def test_task_queues_that_say_the_same_of_what_is_looked_for_are_alike() -> None:
+def test_task_queues_with_equal_attributes_form_a_group() -> None:
     board = Board()
-    one, other = board.queue("alice", attributes={"Batch": True}), board.queue("bob", attributes={"Batch": True})
-    without = board.queue("carol")
-    sorting = JobViews().groups_by(BATCH, board.index)
-    assert set(sorting.groups) == {frozenset({one, other}), frozenset({without})}
-    assert sorting.individual == frozenset()
+    first, second = board.queue("alice", attributes={"Batch": True}), board.queue("bob", attributes={"Batch": True})
+    third = board.queue("carol")
+    grouping = JobViews().groups_by(BATCH, board.index)
+    assert set(grouping.groups) == {frozenset({first, second}), frozenset({third})}
+    assert grouping.individual == frozenset()
 
 
-def test_task_queues_that_come_and_go_are_sorted_too() -> None:
+def test_groups_follow_added_and_removed_task_queues() -> None:
     board, views = Board(), JobViews()
     first = board.queue(attributes={"Batch": True})
     assert views.groups_by(BATCH, board.index).groups == (frozenset({first}),)
@@ -29,21 +29,21 @@ def test_task_queues_that_come_and_go_are_sorted_too() -> None:
     assert views.groups_by(BATCH, board.index).groups == (frozenset({second}),)
 
 
-def test_task_queues_whose_jobs_have_to_be_asked_one_by_one_are_odd() -> None:
+def test_task_queues_with_escaped_attributes_are_individual() -> None:
     board = Board()
     escaped = board.queue(traits={"escaped": ("batch",)})
-    plain = board.queue("bob")
-    sorting = JobViews().groups_by(BATCH, board.index)
-    assert (sorting.groups, sorting.individual) == ((frozenset({plain}),), frozenset({escaped}))
+    ordinary = board.queue("bob")
+    grouping = JobViews().groups_by(BATCH, board.index)
+    assert (grouping.groups, grouping.individual) == ((frozenset({ordinary}),), frozenset({escaped}))
 
 
-def test_what_the_priority_of_its_user_takes_part_in_is_asked_each_time() -> None:
+def test_task_queues_are_individual_under_user_priority() -> None:
     board = Board()
     queue = board.queue()
     assert JobViews().groups_by(frozenset({"submittorprio"}), board.index).individual == {queue}
 
 
-def test_as_many_views_and_sortings_are_kept_as_there_is_room_for() -> None:
+def test_number_of_views_and_groupings_is_bounded() -> None:
     board, views = Board(), JobViews(most=2)
     queues = [board.queues[board.queue(owner)] for owner in ("alice", "bob", "carol")]
     first = views.view(queues[0])
@@ -51,16 +51,74 @@ def test_as_many_views_and_sortings_are_kept_as_there_is_room_for() -> None:
         views.view(queue)
     assert views.view(queues[0]) is not first
     assert views.view(queues[2]) is views.view(queues[2])
-    kept = views.groups_by(BATCH, board.index)
+    cached = views.groups_by(BATCH, board.index)
     for number in range(MOST_SORTINGS):
         views.groups_by(frozenset({f"name{number}"}), board.index)
-    assert views.groups_by(BATCH, board.index) is not kept
+    assert views.groups_by(BATCH, board.index) is not cached
 
 
-def test_as_many_policies_are_kept_as_there_is_room_for() -> None:
-    policies = SlotPolicies(most=1)
-    one, other = a_slot("a"), a_slot("b")
-    first = policies.policy(one, QUEUE)
-    assert policies.policy(one, QUEUE) is first
-    policies.policy(other, QUEUE)
-    assert policies.policy(one, QUEUE) is not first
+class RankByCores:
+    """Ranks task queues by their cores; `ranked` has the owners of the queues ranked so far."""
+
+    def __init__(self, *, lasts: bool = True) -> None:
+        self.ranked: list[str] = []
+        self._lasts = lasts
+
+    def of(self, task_queue: TaskQueue) -> Rank:
+        self.ranked.append(task_queue.account.owner)
+        return Rank(float(task_queue.needs.cpus or 1), self._lasts)
+
+
+def by_cores(board: Board) -> AutoClusters:
+    return AutoClusters(board.index, lambda task_queue: str(task_queue.needs.cpus))
+
+
+def owners(board: Board, order: list[int]) -> list[set[str]]:
+    queues = [queue for queue in map(board.index.get, board.queues) if queue]
+    return [{queue.account.owner for queue in queues if bits >> queue.bit & 1} for bits in order]
+
+
+def test_autoclusters_are_ranked_once_and_ordered_by_rank() -> None:
+    board, ranking = Board(), RankByCores()
+    for owner, cpus in (("alice", 1), ("bob", 8), ("carol", 1)):
+        board.waiting(owner, cpus=cpus)
+
+    order = by_cores(board).in_order("key", ALL_BITS, ranking.of)
+
+    assert owners(board, order) == [{"bob"}, {"alice", "carol"}]
+    assert ranking.ranked == ["alice", "bob"]
+
+
+def test_only_autoclusters_with_candidates_are_ranked() -> None:
+    board, ranking = Board(), RankByCores()
+    board.waiting("alice", cpus=1)
+    wide_queue = board.index.get(board.queue("bob", cpus=8))
+    assert wide_queue is not None
+
+    order = by_cores(board).in_order("key", 1 << wide_queue.bit, ranking.of)
+
+    assert (owners(board, order), ranking.ranked) == ([{"bob"}], ["bob"])
+
+
+def test_lasting_ranks_are_cached_by_key_until_a_task_queue_is_added() -> None:
+    board, ranking = Board(), RankByCores()
+    board.waiting("alice", cpus=1)
+    clusters = by_cores(board)
+
+    for key in ("key", "key", "another"):
+        clusters.in_order(key, ALL_BITS, ranking.of)
+    assert ranking.ranked == ["alice", "alice"]
+
+    board.waiting("bob", cpus=8)
+    assert owners(board, clusters.in_order("key", ALL_BITS, ranking.of)) == [{"bob"}, {"alice"}]
+
+
+def test_ranks_that_do_not_last_are_not_cached() -> None:
+    board, ranking = Board(), RankByCores(lasts=False)
+    board.waiting("alice", cpus=1)
+    clusters = by_cores(board)
+
+    for _ in range(2):
+        clusters.in_order("key", ALL_BITS, ranking.of)
+
+    assert ranking.ranked == ["alice", "alice"]

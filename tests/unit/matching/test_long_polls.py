@@ -1,4 +1,4 @@
-"""Calls that wait for work: who is woken, and who is not."""
+"""Long polls of pilots: which waiting calls are woken by jobs, commands and new resource trees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pilotage.values.amounts import Amounts
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.identity import PilotCredential
-from pilotage_server.rpc.matching.long_polls import MAX_CONCURRENT_LOOKS
+from pilotage_server.rpc.matching.long_polls import MAX_CONCURRENT_LOOKS, MAX_RECENT_CHANGES
 from support.waiting_calls import AT_ONCE_S, QUEUE, Waiting, a_task_queue, woken
 
 
@@ -22,7 +22,7 @@ def waiting() -> Iterator[Waiting]:
         yield calls
 
 
-async def test_as_many_are_woken_as_there_are_jobs_the_longest_waiting_first(waiting: Waiting) -> None:
+async def test_wakes_one_call_per_job_longest_waiting_first(waiting: Waiting) -> None:
     calls = [waiting.enter(f"p{number}") for number in range(4)]
 
     waiting.polls.wake_for_jobs(a_task_queue(), 2)
@@ -30,7 +30,7 @@ async def test_as_many_are_woken_as_there_are_jobs_the_longest_waiting_first(wai
     assert await woken(*calls) == [True, True, False, False]
 
 
-async def test_only_those_are_woken_that_could_take_the_job(waiting: Waiting) -> None:
+async def test_wakes_only_calls_that_could_take_the_job(waiting: Waiting) -> None:
     small, large = waiting.enter("small", cpus=1), waiting.enter("large", cpus=8)
 
     waiting.polls.wake_for_jobs(a_task_queue(cpus=4), 5)
@@ -38,7 +38,7 @@ async def test_only_those_are_woken_that_could_take_the_job(waiting: Waiting) ->
     assert await woken(small, large) == [False, True]
 
 
-async def test_who_took_nothing_hands_the_news_on(waiting: Waiting) -> None:
+async def test_call_that_took_nothing_passes_the_wake_up_on(waiting: Waiting) -> None:
     first, second, third = (waiting.enter(stamp) for stamp in ("a", "b", "c"))
     waiting.polls.wake_for_jobs(a_task_queue(), 1)
     assert await woken(first, second, third) == [True, False, False]
@@ -49,7 +49,7 @@ async def test_who_took_nothing_hands_the_news_on(waiting: Waiting) -> None:
     assert await woken(second, third) == [True, False]
 
 
-async def test_news_of_jobs_that_are_gone_is_not_handed_on(waiting: Waiting) -> None:
+async def test_wake_up_for_taken_jobs_is_not_passed_on(waiting: Waiting) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
     waiting.chances.gone.add(7)
@@ -60,7 +60,7 @@ async def test_news_of_jobs_that_are_gone_is_not_handed_on(waiting: Waiting) -> 
     assert await woken(second) == [False]
 
 
-async def test_who_took_the_job_wakes_nobody_else(waiting: Waiting) -> None:
+async def test_call_that_took_the_job_passes_nothing_on(waiting: Waiting) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
 
@@ -70,7 +70,7 @@ async def test_who_took_the_job_wakes_nobody_else(waiting: Waiting) -> None:
     assert await woken(second) == [False]
 
 
-async def test_who_took_a_job_of_another_task_queue_hands_the_news_on(waiting: Waiting) -> None:
+async def test_call_that_took_another_job_passes_the_wake_up_on(waiting: Waiting) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
 
@@ -80,7 +80,7 @@ async def test_who_took_a_job_of_another_task_queue_hands_the_news_on(waiting: W
     assert await woken(second) == [True]
 
 
-async def test_news_that_come_during_a_look_make_the_call_look_again(waiting: Waiting) -> None:
+async def test_wake_up_during_a_look_causes_another_look(waiting: Waiting) -> None:
     call = waiting.enter("a")
     call.begin_look()
     waiting.polls.wake_for_jobs(a_task_queue(), 1)
@@ -89,16 +89,16 @@ async def test_news_that_come_during_a_look_make_the_call_look_again(waiting: Wa
     assert await woken(call) == [True]
 
 
-async def test_who_leaves_hands_on_what_it_was_told(waiting: Waiting) -> None:
-    with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))], 0) as leaving:
-        staying = waiting.enter("b")
+async def test_call_that_ends_passes_its_wake_up_on(waiting: Waiting) -> None:
+    with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))], 0) as ending:
+        remaining = waiting.enter("b")
         waiting.polls.wake_for_jobs(a_task_queue(), 1)
-        assert await woken(leaving, staying) == [True, False]
+        assert await woken(ending, remaining) == [True, False]
 
-    assert await woken(staying) == [True]
+    assert await woken(remaining) == [True]
 
 
-async def test_a_cancelled_call_leaves_no_waiter_and_hands_the_news_on(waiting: Waiting) -> None:
+async def test_cancelled_call_is_removed_and_passes_its_wake_up_on(waiting: Waiting) -> None:
     entered = asyncio.Event()
 
     async def call() -> None:
@@ -121,7 +121,7 @@ async def test_a_cancelled_call_leaves_no_waiter_and_hands_the_news_on(waiting: 
     assert await woken(other) == [True]
 
 
-async def test_a_command_wakes_its_pilot_only(waiting: Waiting) -> None:
+async def test_command_wakes_only_its_pilot(waiting: Waiting) -> None:
     one, other = waiting.enter("one"), waiting.enter("other")
 
     waiting.polls.wake_pilot("one")
@@ -129,7 +129,7 @@ async def test_a_command_wakes_its_pilot_only(waiting: Waiting) -> None:
     assert await woken(one, other) == [True, False]
 
 
-async def test_a_new_tree_wakes_all(waiting: Waiting) -> None:
+async def test_new_tree_wakes_all_calls(waiting: Waiting) -> None:
     calls = [waiting.enter(stamp) for stamp in "abc"]
 
     waiting.polls.wake_all()
@@ -137,7 +137,7 @@ async def test_a_new_tree_wakes_all(waiting: Waiting) -> None:
     assert await woken(*calls) == [True, True, True]
 
 
-async def test_a_new_tree_wakes_a_few_at_a_time_and_in_the_end_all(waiting: Waiting) -> None:
+async def test_new_tree_wakes_calls_in_limited_batches(waiting: Waiting) -> None:
     calls = [waiting.enter(str(number)) for number in range(3 * MAX_CONCURRENT_LOOKS)]
 
     waiting.polls.wake_all()
@@ -152,7 +152,7 @@ async def test_a_new_tree_wakes_a_few_at_a_time_and_in_the_end_all(waiting: Wait
     assert not calls
 
 
-async def test_a_tree_that_comes_while_all_are_called_lets_all_look_at_it(waiting: Waiting) -> None:
+async def test_second_tree_during_the_wake_up_reaches_all_calls(waiting: Waiting) -> None:
     calls = [waiting.enter(str(number)) for number in range(MAX_CONCURRENT_LOOKS + 1)]
     waiting.polls.wake_all()
     calls[0].begin_look()
@@ -169,7 +169,7 @@ async def test_a_tree_that_comes_while_all_are_called_lets_all_look_at_it(waitin
     assert all(looks.values())
 
 
-async def test_many_that_are_alike_and_cannot_take_a_job_are_asked_once(waiting: Waiting) -> None:
+async def test_calls_of_one_slot_class_are_evaluated_once(waiting: Waiting) -> None:
     for number in range(100):
         waiting.enter(str(number))
 
@@ -179,42 +179,42 @@ async def test_many_that_are_alike_and_cannot_take_a_job_are_asked_once(waiting:
     assert waiting.chances.asked == 1
 
 
-async def test_who_would_not_take_jobs_is_asked_once_and_who_comes_later_too(waiting: Waiting) -> None:
+async def test_refusal_is_cached_and_new_calls_are_evaluated(waiting: Waiting) -> None:
     for number in range(100):
         waiting.enter(str(number), cpus=1)
     waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
-    asked = waiting.chances.asked
+    evaluations = waiting.chances.asked
 
     taker = waiting.enter("taker", cpus=8)
     waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
 
     assert await woken(taker) == [True]
-    assert waiting.chances.asked == asked + 1
+    assert waiting.chances.asked == evaluations + 1
 
 
-async def test_who_would_not_take_jobs_is_asked_again_when_everything_has_changed(waiting: Waiting) -> None:
+async def test_cached_refusals_are_dropped_when_all_calls_are_woken(waiting: Waiting) -> None:
     call = waiting.enter("a", cpus=1)
     waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
-    asked = waiting.chances.asked
+    evaluations = waiting.chances.asked
     waiting.polls.wake_all()
     call.begin_look()
     call.end_look({})
 
     waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
 
-    assert waiting.chances.asked == asked + 2, "once for its kind, once for itself"
+    assert waiting.chances.asked == evaluations + 2, "once for its slot class, once for itself"
 
 
-async def test_the_longest_waiting_is_first_also_among_those_that_differ(waiting: Waiting) -> None:
+async def test_longest_waiting_call_is_first_across_slot_classes(waiting: Waiting) -> None:
     free = [waiting.enter("a"), waiting.enter("b")]
     slots = [SlotOffer(name, Amounts(cpus=1)) for name in "12"]
-    with waiting.polls.waiting(PilotCredential("c", QUEUE), slots, 0) as two:
+    with waiting.polls.waiting(PilotCredential("c", QUEUE), slots, 0) as two_slots:
         last = waiting.enter("d")
         waiting.polls.wake_for_jobs(a_task_queue(), 3)
-        assert await woken(*free, two, last) == [True, True, True, False]
+        assert await woken(*free, two_slots, last) == [True, True, True, False]
 
 
-async def test_closing_wakes_all_and_says_so(waiting: Waiting) -> None:
+async def test_close_wakes_all_calls(waiting: Waiting) -> None:
     call = waiting.enter("a")
 
     waiting.polls.close()
@@ -223,7 +223,7 @@ async def test_closing_wakes_all_and_says_so(waiting: Waiting) -> None:
     assert not waiting.polls.is_open
 
 
-async def test_jobs_that_come_one_by_one_wake_as_many_as_a_batch(waiting: Waiting) -> None:
+async def test_single_jobs_wake_as_many_calls_as_a_batch(waiting: Waiting) -> None:
     calls = [waiting.enter(f"p{number}") for number in range(3)]
 
     waiting.polls.wake_for_jobs(a_task_queue(), 1)
@@ -232,11 +232,11 @@ async def test_jobs_that_come_one_by_one_wake_as_many_as_a_batch(waiting: Waitin
     assert await woken(*calls) == [True, True, False]
 
 
-async def test_a_job_that_is_taken_answers_for_one_job_only(waiting: Waiting) -> None:
+async def test_taken_job_counts_for_one_wake_up_only(waiting: Waiting) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.wake_for_jobs(a_task_queue(8), 2)  # keeps both busy
     for _ in range(2):
-        waiting.polls.wake_for_jobs(a_task_queue(7), 1)  # both tell the first
+        waiting.polls.wake_for_jobs(a_task_queue(7), 1)  # both wake the first
     second.begin_look()
     second.end_look({8: 1})
 
@@ -247,26 +247,183 @@ async def test_a_job_that_is_taken_answers_for_one_job_only(waiting: Waiting) ->
 
 
 @given(takers=st.lists(st.booleans(), max_size=12), batches=st.lists(st.integers(1, 6), min_size=1, max_size=5))
-def test_no_job_waits_beside_a_call_that_would_take_it(takers: list[bool], batches: list[int]) -> None:
-    """Each call takes one job if it is a taker, else none; woken calls look until nobody is woken any more."""
+def test_no_job_waits_while_a_call_could_take_it(takers: list[bool], batches: list[int]) -> None:
+    """Each call can take one job or none; woken calls look until no call is woken any more."""
 
-    async def story() -> tuple[int, int]:
+    async def scenario() -> tuple[int, int]:
         with Waiting() as waiting:
-            calls = {waiting.enter(str(number)): takes for number, takes in enumerate(takers)}
-            left, looks = sum(batches), 0
+            calls = {waiting.enter(str(number)): can_take for number, can_take in enumerate(takers)}
+            remaining_jobs, looks = sum(batches), 0
             for batch in batches:
                 waiting.polls.wake_for_jobs(a_task_queue(1), batch)
             while woken_now := [call for call in calls if await call.wait(AT_ONCE_S)]:
                 for call in woken_now:
                     looks += 1
                     call.begin_look()
-                    taken = 1 if calls[call] and left else 0
+                    taken = 1 if calls[call] and remaining_jobs else 0
                     calls[call] = calls[call] and not taken
-                    left -= taken
+                    remaining_jobs -= taken
                     call.end_look({1: taken})
-            return sum(batches) - left, looks
+            return sum(batches) - remaining_jobs, looks
 
-    taken, looks = asyncio.run(story())
+    taken, looks = asyncio.run(scenario())
 
     assert taken == min(sum(batches), sum(takers))
     assert looks <= len(takers) * len(batches)
+
+
+# Calls that register after a change since their look
+
+
+async def test_late_call_is_woken_by_suitable_jobs_since_its_look(
+    waiting: Waiting,
+) -> None:
+    generations = []
+    for cpus in (1, 4):
+        generations.append(waiting.polls.generation)
+        waiting.polls.wake_for_jobs(a_task_queue(cpus, cpus=cpus), 1)
+    generations.append(waiting.polls.generation)
+
+    small = [waiting.enter_late(generation, "small", cpus=1) for generation in generations]
+    large = [waiting.enter_late(generation, "large", cpus=4) for generation in generations]
+
+    assert await woken(*small) == [True, False, False]
+    assert await woken(*large) == [True, True, False]
+
+
+async def test_late_call_is_not_woken_by_taken_jobs(waiting: Waiting) -> None:
+    generation = waiting.polls.generation
+    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.chances.gone.add(7)
+
+    assert await woken(waiting.enter_late(generation, "late")) == [False]
+
+
+async def test_late_call_is_woken_by_its_command_since_its_look(waiting: Waiting) -> None:
+    generation = waiting.polls.generation
+    waiting.polls.wake_pilot("one")
+
+    assert await woken(waiting.enter_late(generation, "one"), waiting.enter_late(generation, "other")) == [True, False]
+
+
+async def test_late_call_is_woken_by_a_new_tree_since_its_look(waiting: Waiting) -> None:
+    generation = waiting.polls.generation
+    waiting.polls.wake_all()
+
+    assert await woken(waiting.enter_late(generation, "late")) == [True]
+
+
+async def test_late_call_looks_again_when_changes_are_forgotten(waiting: Waiting) -> None:
+    for _ in range(MAX_RECENT_CHANGES + 1):
+        waiting.polls.wake_pilot("other")
+    in_time, late = waiting.enter_late(1, "in time"), waiting.enter_late(0, "late")
+
+    assert await woken(in_time, late) == [False, True]
+
+
+async def test_late_call_with_occupied_slots_looks_after_the_free_slots(waiting: Waiting) -> None:
+    free = waiting.enter("free")
+    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    generation = waiting.polls.generation
+    free.begin_look()
+    free.end_look({})
+
+    assert await woken(waiting.enter_late(generation, "late", is_occupied=True)) == [True]
+
+
+async def test_late_call_that_fails_to_register_is_removed(waiting: Waiting) -> None:
+    generation = waiting.polls.generation
+    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.chances.unclear.add(7)
+
+    with pytest.raises(KeyError):
+        waiting.enter_late(generation, "late")
+    assert len(waiting.polls) == 0
+
+
+async def test_call_does_not_wait_after_close(waiting: Waiting) -> None:
+    waiting.polls.close()
+    late = waiting.enter("late")
+
+    async with asyncio.timeout(10):
+        assert not await waiting.polls.wait(late, 3600.0)
+
+
+# Occupied slots: free slots look first
+
+
+async def test_occupied_slot_is_woken_when_no_free_slot_took_the_job(waiting: Waiting) -> None:
+    occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
+    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    assert await woken(occupied, free) == [False, True]
+
+    free.begin_look()
+    free.end_look({})
+
+    assert await woken(occupied) == [True]
+
+
+async def test_occupied_slot_waits_for_free_slots_to_look_first(
+    waiting: Waiting,
+) -> None:
+    occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
+    waiting.polls.wake_for_jobs(a_task_queue(7), 2)
+    assert waiting.polls.is_offered(7, "occupied"), "a look now would preempt no job"
+    assert await woken(occupied, free) == [False, True]
+
+    free.begin_look()
+    free.end_look({7: 1})
+
+    assert not waiting.polls.is_offered(7, "occupied")
+    assert await woken(occupied) == [True]
+
+
+async def test_occupied_slot_is_not_woken_when_a_free_slot_took_the_job(waiting: Waiting) -> None:
+    occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
+    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+
+    free.begin_look()
+    free.end_look({7: 1})
+
+    assert await woken(occupied) == [False]
+
+
+async def test_late_occupied_slot_is_woken_after_the_free_slots(waiting: Waiting) -> None:
+    free = waiting.enter("free")
+    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    late = waiting.enter("late", is_occupied=True)
+
+    free.begin_look()
+    free.end_look({})
+
+    assert await woken(late) == [True]
+
+
+async def test_jobs_are_offered_until_every_woken_free_slot_has_looked(waiting: Waiting) -> None:
+    first, _second = waiting.enter("a"), waiting.enter("b")
+    waiting.polls.announce_jobs(a_task_queue(7), 1)
+    assert waiting.polls.is_offered(7, "occupied")
+    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    assert waiting.polls.is_offered(7, "occupied")
+    assert not waiting.polls.is_offered(7, "a"), "its own look does not count"
+    assert not waiting.polls.is_offered(8, "occupied")
+
+    first.begin_look()
+    first.end_look({7: 1})
+
+    assert not waiting.polls.is_offered(7, "occupied")
+
+
+async def test_jobs_are_not_offered_to_occupied_slots_only(waiting: Waiting) -> None:
+    waiting.enter("a", is_occupied=True)
+    waiting.polls.announce_jobs(a_task_queue(7), 1)
+    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    assert not waiting.polls.is_offered(7, "b")
+
+
+async def test_offer_ends_with_its_call(waiting: Waiting) -> None:
+    offer = SlotOffer("s", Amounts(cpus=1))
+    with waiting.polls.waiting(PilotCredential("a", QUEUE), [offer], 0):
+        waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+        assert waiting.polls.is_offered(7, "b")
+    assert not waiting.polls.is_offered(7, "b")

@@ -1,4 +1,4 @@
-"""Matches put together as bytes say what the protocol's own messages would."""
+"""The direct encoding of matches equals that of protocol messages."""
 
 from __future__ import annotations
 
@@ -37,46 +37,46 @@ LEASES = st.floats(0, 1e6).map(lambda seconds: timedelta(seconds=seconds))
 NUMBERS = st.integers(0, 2**31 - 1)
 
 
-def kinds(number: int) -> st.SearchStrategy[MatchTerms]:
-    """Return kinds of matches, each of a template and a task queue of its own."""
+def match_terms(number: int) -> st.SearchStrategy[MatchTerms]:
+    """Return terms of matches with this number as template and task queue."""
     account = st.builds(Account, TEXTS, TEXTS, TEXTS)
     return st.builds(MatchTerms, LEASES, st.just(number), DESCRIPTIONS, AMOUNTS, st.just(number), account)
 
 
-def matches(kind: MatchTerms) -> st.SearchStrategy[Match]:
-    """Return matches of one kind."""
+def matches(terms: MatchTerms) -> st.SearchStrategy[Match]:
+    """Return matches with equal terms."""
     ids, attempts, clusters = st.integers(1, 2**62), st.integers(1, 2**31 - 1), st.integers(0, 2**40)
-    return st.builds(Match, TEXTS, ids, attempts, clusters, NUMBERS, st.just(kind), TEXTS)
+    return st.builds(Match, TEXTS, ids, attempts, clusters, NUMBERS, st.just(terms), TEXTS)
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> tuple[Match, ...]:
-    """Draw matches of a few kinds, several of each."""
-    drawn = [draw(kinds(number)) for number in range(draw(st.integers(1, 3)))]
-    return tuple(match for kind in drawn for match in draw(st.lists(matches(kind), max_size=3)))
+def match_lists(draw: st.DrawFn) -> tuple[Match, ...]:
+    """Draw matches with a few different terms, several of each."""
+    drawn = [draw(match_terms(number)) for number in range(draw(st.integers(1, 3)))]
+    return tuple(match for terms in drawn for match in draw(st.lists(matches(terms), max_size=3)))
 
 
 RESULTS = st.lists(st.builds(ReportResult, st.integers(1, 9), st.integers(1, 9), TEXTS), max_size=2).map(tuple)
 
 
-@given(answers(), RESULTS, st.booleans())
-def test_the_bytes_say_what_the_messages_would(
+@given(match_lists(), RESULTS, st.booleans())
+def test_encoded_answer_equals_its_message(
     made: tuple[Match, ...], results: tuple[ReportResult, ...], pools_changed: bool
 ) -> None:
     writer, answer = MatchWriter(most=2), WorkAnswer(made, results, pools_changed)
-    for _ in ("first seen", "remembered, as far as there is room"):
+    for _ in ("encoded", "partly from the cache"):
         response = matcher_service_pb2.RequestJobsResponse.FromString(writer.encode(answer))
         assert response == work_answer_to_wire(answer)
 
 
-@given(answers())
-def test_leases_of_who_has_waited_are_longer_by_that(made: tuple[Match, ...]) -> None:
+@given(match_lists())
+def test_time_waited_is_added_to_leases(made: tuple[Match, ...]) -> None:
     waited = timedelta(seconds=7)
     response = matcher_service_pb2.RequestJobsResponse.FromString(MatchWriter().encode(WorkAnswer(made), waited))
-    assert [match.lease_s for match in response.matches] == [(each.lease + waited).total_seconds() for each in made]
+    assert [match.lease_s for match in response.matches] == [(match.lease + waited).total_seconds() for match in made]
 
 
 @given(st.integers(0, 2**63 - 1))
-def test_a_number_is_written_as_the_wire_format_has_it(number: int) -> None:
+def test_varint_follows_the_wire_format(number: int) -> None:
     message = matcher_service_pb2.Match(job_id=number)
     assert message.SerializeToString() == (b"\x10" + varint(number) if number else b"")

@@ -1,4 +1,4 @@
-"""Which occupied slots are told to vacate, for whom, and how often."""
+"""Orders to vacate occupied slots: for which jobs they are given, and how long they last."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ BATCH = "TARGET.Batch =?= True"
 BETTER = "RemoteUserPrio > SubmittorPrio * 1.2"
 
 
-def a_board_where_bob_has_used_much() -> Board:
+def board_with_heavy_use_by_bob() -> Board:
     board = Board()
     board.shares.start_run(Account("lhcb", "users", "bob"), 100, START - timedelta(days=1))
     return board
 
 
-def test_a_slot_is_wanted_for_a_job_that_it_ranks_higher() -> None:
+def test_preempts_for_a_job_of_higher_rank() -> None:
     board = Board()
     board.waiting(attributes={"Batch": True})
     (vacate,) = board.vacates(an_occupied_slot(Rank=BATCH))
@@ -29,21 +29,21 @@ def test_a_slot_is_wanted_for_a_job_that_it_ranks_higher() -> None:
     assert "lhcb/users/alice" in vacate.reason
 
 
-def test_preemption_by_rank_consults_neither_the_requirements_nor_the_priorities() -> None:
+def test_preemption_by_rank_ignores_requirements_and_priorities() -> None:
     board = Board()
     board.shares.start_run(Account("lhcb", "users", "alice"), 100, START - timedelta(days=1))
     board.waiting("alice", attributes={"Batch": True})
     assert board.vacates(an_occupied_slot(Rank=BATCH, PreemptionRequirements="False"), server_wide="False")
 
 
-def test_a_slot_is_not_wanted_for_what_it_ranks_no_higher() -> None:
+def test_does_not_preempt_for_equal_or_lower_rank() -> None:
     board = Board()
     board.waiting(attributes={"Batch": True})
     assert board.vacates(an_occupied_slot(rank=1.0, Rank=BATCH)) == []
     assert board.vacates(an_occupied_slot(rank=2.0, Rank=BATCH)) == []
 
 
-def test_a_slot_is_not_wanted_for_a_job_that_may_not_start_there() -> None:
+def test_does_not_preempt_for_a_job_that_may_not_start() -> None:
     board = Board()
     board.waiting(attributes={"Batch": True}, cpus=2)
     board.waiting(attributes={"Batch": True}, traits={"requirements_expression": "TARGET.NoSuch"})
@@ -51,50 +51,50 @@ def test_a_slot_is_not_wanted_for_a_job_that_may_not_start_there() -> None:
     assert board.vacates(an_occupied_slot(Rank=BATCH, Start="TARGET.Barred =!= True")) == []
 
 
-def test_another_user_drives_a_job_out_where_the_requirements_are_true() -> None:
-    board = a_board_where_bob_has_used_much()
+def test_preempts_for_another_user_when_requirements_are_true() -> None:
+    board = board_with_heavy_use_by_bob()
     board.waiting("alice")
     (vacate,) = board.vacates(an_occupied_slot(PreemptionRequirements=BETTER))
     assert not vacate.by_rank
     assert "user priority 0.50 to" in vacate.reason
 
 
-def test_a_user_who_is_not_better_drives_nobody_out() -> None:
-    board = a_board_where_bob_has_used_much()
+def test_does_not_preempt_for_a_user_of_no_better_priority() -> None:
+    board = board_with_heavy_use_by_bob()
     board.waiting("alice")
     assert board.vacates(an_occupied_slot(PreemptionRequirements=BETTER), users={"slot1": "carol"}) == []
 
 
-def test_nobody_drives_out_his_own_job_by_priority() -> None:
+def test_user_does_not_preempt_own_jobs_by_priority() -> None:
     board = Board()
     board.waiting("bob")
     assert board.vacates(an_occupied_slot(PreemptionRequirements="True")) == []
 
 
-def test_without_requirements_no_other_user_drives_a_job_out() -> None:
-    board = a_board_where_bob_has_used_much()
+def test_does_not_preempt_by_priority_without_requirements() -> None:
+    board = board_with_heavy_use_by_bob()
     board.waiting("alice")
     assert board.vacates(an_occupied_slot(), an_occupied_slot("slot2", 1001, PreemptionRequirements="1")) == []
 
 
-def test_a_job_that_by_itself_is_liked_no_better_drives_nobody_out_without_requirements() -> None:
-    board = a_board_where_bob_has_used_much()
+def test_rank_of_the_individual_job_decides() -> None:
+    board = board_with_heavy_use_by_bob()
     queue = board.queue(traits={"requirements_expression": "MY.ProcId >= 0"})
     board.job(queue, ProcId=7)
     slot = an_occupied_slot(rank=0.0, Rank="TARGET.ProcId =?= undefined")
     assert board.vacates(slot, server_wide="true") == []
 
 
-def test_the_requirements_of_the_server_have_to_be_true_as_well() -> None:
-    board = a_board_where_bob_has_used_much()
+def test_requirements_of_slot_and_server_must_both_be_true() -> None:
+    board = board_with_heavy_use_by_bob()
     board.waiting("alice")
     slot = an_occupied_slot(PreemptionRequirements="True")
     assert board.vacates(slot, server_wide="RemoteUserPrio < SubmitterUserPrio") == []
     assert board.vacates(slot, server_wide=BETTER)
 
 
-def test_a_better_user_needs_at_least_the_rank_of_the_present_job() -> None:
-    board = a_board_where_bob_has_used_much()
+def test_preemption_by_priority_needs_at_least_equal_rank() -> None:
+    board = board_with_heavy_use_by_bob()
     board.waiting("alice", attributes={"Batch": False})
     assert board.vacates(an_occupied_slot(rank=1.0, Rank=BATCH, PreemptionRequirements="True")) == []
 
@@ -110,26 +110,26 @@ def test_one_job_makes_one_slot_vacate() -> None:
     assert board.vacates(an_occupied_slot("other", 9, Rank=BATCH), stamp="another pilot")
 
 
-def test_an_order_holds_as_long_as_its_slot_asks_and_its_job_waits() -> None:
+def test_order_is_kept_while_its_slot_asks_and_its_job_waits() -> None:
     board = Board()
     board.waiting(attributes={"Batch": True})
     first, second = an_occupied_slot("s1", 1, Rank=BATCH), an_occupied_slot("s2", 2, Rank=BATCH)
     assert [vacate.slot for vacate in board.vacates(first, second)] == ["s1"]
-    told = an_occupied_slot("s2", 2, ordered=True, Rank=BATCH)
+    ordered = an_occupied_slot("s2", 2, ordered=True, Rank=BATCH)
     for _ in range(3):
         board.now += ORDER_LIFE * 0.9
         assert [vacate.slot for vacate in board.vacates(an_occupied_slot("s1", 1, ordered=True, Rank=BATCH))] == ["s1"]
-    assert board.vacates(told) == []
+    assert board.vacates(ordered) == []
 
 
-def test_of_two_slots_the_one_that_was_told_before_stays_told() -> None:
+def test_earlier_order_takes_precedence_over_another_slot() -> None:
     board = Board()
     board.waiting(attributes={"Batch": True})
-    told = an_occupied_slot("s2", 2, ordered=True, Rank=BATCH)
-    assert [vacate.slot for vacate in board.vacates(an_occupied_slot("s1", 1, Rank=BATCH), told)] == ["s2"]
+    ordered = an_occupied_slot("s2", 2, ordered=True, Rank=BATCH)
+    assert [vacate.slot for vacate in board.vacates(an_occupied_slot("s1", 1, Rank=BATCH), ordered)] == ["s2"]
 
 
-def test_an_order_that_nobody_asks_about_is_forgotten() -> None:
+def test_order_expires_when_its_slot_stops_asking() -> None:
     board = Board()
     board.waiting(attributes={"Batch": True})
     assert board.vacates(an_occupied_slot("s1", 1, Rank=BATCH))
@@ -139,14 +139,14 @@ def test_an_order_that_nobody_asks_about_is_forgotten() -> None:
     assert board.vacates(other, stamp="another pilot")
 
 
-def test_who_is_to_vacate_a_slot_asks_about_it_before_the_order_is_forgotten() -> None:
-    told, not_told = an_occupied_slot("a", ordered=True), an_occupied_slot("b")
-    assert longest_wait_s(3600.0, [not_told, told]) < ORDER_LIFE.total_seconds()
-    assert longest_wait_s(5.0, [told]) == 5.0
-    assert longest_wait_s(3600.0, [not_told]) == 3600.0
+def test_slot_with_an_order_polls_before_the_order_expires() -> None:
+    ordered, unordered = an_occupied_slot("a", ordered=True), an_occupied_slot("b")
+    assert longest_wait_s(3600.0, [unordered, ordered]) < ORDER_LIFE.total_seconds()
+    assert longest_wait_s(5.0, [ordered]) == 5.0
+    assert longest_wait_s(3600.0, [unordered]) == 3600.0
 
 
-def test_an_order_is_withdrawn_when_its_job_waits_no_more() -> None:
+def test_order_is_withdrawn_when_its_job_is_gone() -> None:
     board = Board()
     job = board.waiting(attributes={"Batch": True})
     assert board.vacates(an_occupied_slot(Rank=BATCH))
@@ -154,7 +154,7 @@ def test_an_order_is_withdrawn_when_its_job_waits_no_more() -> None:
     assert board.vacates(an_occupied_slot(Rank=BATCH, ordered=True)) == []
 
 
-def test_a_job_that_a_free_slot_of_the_call_takes_drives_nobody_out() -> None:
+def test_does_not_preempt_for_a_job_that_a_free_slot_takes() -> None:
     board = Board()
     queue = board.queue(attributes={"Batch": True})
     board.job(queue)
@@ -163,14 +163,14 @@ def test_a_job_that_a_free_slot_of_the_call_takes_drives_nobody_out() -> None:
     assert board.vacates(an_occupied_slot(Rank=BATCH), a_slot("free"))
 
 
-def test_a_job_that_free_slots_elsewhere_are_about_to_look_at_drives_nobody_out() -> None:
+def test_does_not_preempt_for_a_job_offered_to_free_slots() -> None:
     board = Board()
     queue = board.queue(attributes={"Batch": True})
     board.job(queue)
     assert board.vacates(an_occupied_slot(Rank=BATCH), is_offered=lambda id_: id_ == queue) == []
 
 
-def test_jobs_that_are_asked_one_by_one_drive_out_where_one_of_them_may_start() -> None:
+def test_preempts_if_an_individual_job_may_start() -> None:
     board = Board()
     queue = board.queue(traits={"escaped": ("run",)}, attributes={"Batch": True})
     slot = an_occupied_slot(Rank=BATCH, Start="TARGET.Run > 5")

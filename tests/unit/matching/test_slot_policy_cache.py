@@ -1,4 +1,4 @@
-"""What a slot's policy says is found out once for slots that change in plain values alone."""
+"""The cache of slot policies: slots that differ only in literal values share the analysis of their expressions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 from pilotage.resources.tree import QueueId
 from pilotage_server.core.matching.slot_policy import SlotPolicies, SlotPolicy
 from support.grid import a_slot
+from support.match_board import a_slot_with
 
 QUEUE = QueueId("CERN", "ce01", "long")
 
@@ -25,20 +26,20 @@ class Node:
         return found
 
 
-def test_other_plain_values_leave_what_is_said_as_it_is() -> None:
+def test_expressions_are_shared_when_only_literal_values_change() -> None:
     node = Node("[Start = TARGET.Kind > LoadAvg]")
-    quiet, busy = node.policy("[LoadAvg = 0.1]"), node.policy("[LoadAvg = 2.0]")
-    assert busy.expressions is quiet.expressions
-    assert (quiet.view.get("loadavg"), busy.view.get("loadavg")) == (0.1, 2.0)
+    idle, busy = node.policy("[LoadAvg = 0.1]"), node.policy("[LoadAvg = 2.0]")
+    assert busy.expressions is idle.expressions
+    assert (idle.view.get("loadavg"), busy.view.get("loadavg")) == (0.1, 2.0)
 
 
-def test_an_attribute_more_may_be_one_that_was_looked_for_in_jobs() -> None:
+def test_added_attribute_may_replace_a_reference_to_jobs() -> None:
     node = Node("[Start = Kind =?= 1]")
     assert node.policy("[LoadAvg = 0.1]").job_names == {"kind"}
     assert node.policy("[Kind = 1]").job_names == frozenset()
 
 
-def test_a_changed_expression_is_found_out_each_time() -> None:
+def test_changed_expression_is_analysed_again() -> None:
     node = Node("[Start = Open]")
     assert node.policy("[Open = TARGET.Kind > 1]").job_names == {"kind"}
     assert node.policy("[Open = TARGET.Other > 1]").job_names == {"other"}
@@ -46,14 +47,35 @@ def test_a_changed_expression_is_found_out_each_time() -> None:
     assert node.policy("[Start = false]").start == "false"
 
 
-def test_a_policy_that_evaluates_texts_is_found_out_each_time() -> None:
+def test_policy_with_eval_is_analysed_again() -> None:
     node = Node('[Start = eval(strcat("TARGET.Kind", Number)) > 1]')
     assert node.policy("[Number = 1]").job_names == {"kind1"}
     assert node.policy("[Number = 2]").job_names == {"kind2"}
 
 
-def test_changes_that_cannot_be_read_are_the_fault_of_nobody_else() -> None:
+def test_unreadable_changes_do_not_affect_other_slots() -> None:
     node = Node("[Start = TARGET.Kind > 1]")
     assert node.policy("[Broken = ]").fault
     assert node.policy("").fault == ""
     assert node.policy("[Broken = ]").fault
+
+
+def test_number_of_policies_is_bounded() -> None:
+    policies = SlotPolicies(most=1)
+    one, other = a_slot("a"), a_slot("b")
+    first = policies.policy(one, QUEUE)
+    assert policies.policy(one, QUEUE) is first
+    policies.policy(other, QUEUE)
+    assert policies.policy(one, QUEUE) is not first
+
+
+def test_size_of_policies_is_bounded() -> None:
+    policies = SlotPolicies(most_bytes=1000)
+    slots = [a_slot_with(f"s{number}", Own=f'"{"x" * 200}{number}"') for number in range(9)]
+    first = policies.policy(slots[0], QUEUE)
+    assert policies.policy(slots[0], QUEUE) is first
+    for slot in slots:
+        policies.policy(slot, QUEUE)
+    reloaded = policies.policy(slots[0], QUEUE)
+    assert reloaded is not None
+    assert reloaded is not first

@@ -1,4 +1,4 @@
-"""What a pilot asks, read from the wire: what is faulty is told with its place."""
+"""Requests and reports of pilots, converted from messages; faults are named with their locations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pilotage_server.rpc.matching.wire import MAX_SLOTS, job_report_from_wire, w
 
 Slot = matcher_service_pb2.SlotOffer
 
-KINDS = (
+DISTINCT_SLOTS = (
     Slot(),
     Slot(free=values_pb2.Amounts(cpus=1, memory_mib=2000)),
     Slot(free=values_pb2.Amounts(cpus=1, memory_mib=2001)),
@@ -32,7 +32,7 @@ KINDS = (
     Slot(job_ad_wanted=True),
     Slot(ahead=2),
 )
-"""Slots without a name, each unlike all others."""
+"""Slots without a name, each different from all others."""
 
 
 def a_request(*names: str) -> matcher_service_pb2.RequestJobsRequest:
@@ -42,18 +42,18 @@ def a_request(*names: str) -> matcher_service_pb2.RequestJobsRequest:
     )
 
 
-def test_more_slots_than_one_call_may_offer_are_refused_before_they_are_looked_at() -> None:
+def test_too_many_slots_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=f"offers {MAX_SLOTS + 1}") as refused:
         work_request_from_wire(a_request(*[""] * (MAX_SLOTS + 1)))
     assert [violation.where for violation in refused.value.violations] == ["slots"]
 
 
-def test_two_slots_of_one_name_are_refused() -> None:
+def test_duplicate_slot_names_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="two slots have the name slot1"):
         work_request_from_wire(a_request("slot1", "slot2", "slot1"))
 
 
-def test_every_fault_of_every_slot_is_told_with_its_place() -> None:
+def test_names_every_fault_with_its_location() -> None:
     request = a_request("slot1", " ")
     request.slots[0].cpu_power = -1.0
     with pytest.raises(InvalidInputError) as refused:
@@ -63,16 +63,16 @@ def test_every_fault_of_every_slot_is_told_with_its_place() -> None:
 
 @pytest.mark.parametrize("spaces", [0, 1, 121, 122])
 @pytest.mark.parametrize("letter", ["n", "ö"])
-def test_many_slots_are_each_what_it_is_alone(spaces: int, letter: str) -> None:
+def test_slots_in_one_request_are_converted_independently(spaces: int, letter: str) -> None:
     request = matcher_service_pb2.RequestJobsRequest(request_id="r1")
-    for number, kind in product(range(2), KINDS):
+    for number, template in product(range(2), DISTINCT_SLOTS):
         slot = request.slots.add()
-        slot.CopyFrom(kind)
+        slot.CopyFrom(template)
         slot.name = f"{letter}{len(request.slots):02}-{number}{' ' * spaces}x"
     assert work_request_from_wire(request).slots == tuple(map(slot_offer_from_wire, request.slots))
 
 
-def test_the_faults_of_slots_that_are_alike_are_all_told() -> None:
+def test_names_faults_of_equal_slots_individually() -> None:
     request = a_request("slot1", "slot2")
     for slot in request.slots:
         slot.max_jobs = -1
@@ -83,7 +83,7 @@ def test_the_faults_of_slots_that_are_alike_are_all_told() -> None:
 
 @pytest.mark.parametrize("nanos", [0, 999, 1000, 999_999_999])
 @pytest.mark.parametrize("seconds", [-62_135_596_800, -1, 0, 1_795_196_877, 253_402_300_799])
-def test_the_times_of_a_report_are_what_times_are_elsewhere(seconds: int, nanos: int) -> None:
+def test_times_of_a_report_are_converted(seconds: int, nanos: int) -> None:
     time = Timestamp(seconds=seconds, nanos=nanos)
     report = job_report_from_wire(
         jobs_pb2.JobReport(job_id=1, state=jobs_pb2.JOB_STATE_RUNNING, started=time, ended=time)
@@ -92,7 +92,7 @@ def test_the_times_of_a_report_are_what_times_are_elsewhere(seconds: int, nanos:
 
 
 @pytest.mark.parametrize("time", [Timestamp(seconds=253_402_300_800), Timestamp(nanos=1_000_000_000)])
-def test_what_is_no_time_is_told_with_its_place(time: Timestamp) -> None:
+def test_names_invalid_time_with_its_location(time: Timestamp) -> None:
     with pytest.raises(InvalidInputError) as refused:
         job_report_from_wire(jobs_pb2.JobReport(job_id=1, state=jobs_pb2.JOB_STATE_RUNNING, ended=time))
     assert [violation.where for violation in refused.value.violations] == ["ended"]
