@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage_server.core.jobs.states import FINAL, LEASED, TRANSITIONS, JobCause, JobState
+from pilotage_server.core.jobs.states import FENCING_CAUSES, FINAL, LEASED, TRANSITIONS, JobCause, JobState
 from pilotage_server.storage.database.tables import FENCED_JOB, LEASED_JOB
 from support.jobs import a_job, stepped
 from support.virtual_clock import START
@@ -15,7 +15,11 @@ ALL_TRANSITIONS = sorted(TRANSITIONS)
 def test_conditions_name_the_states_of_the_core() -> None:
     leased, fenced = (set(text.split("'")[1::2]) for text in (LEASED_JOB, FENCED_JOB))
     assert leased == set(LEASED)
-    assert fenced == {JobState.WAITING, JobState.HELD, JobState.REMOVED, JobState.DONE}
+    by_fencing = {
+        TRANSITIONS[state, cause] for state, cause in TRANSITIONS if state in LEASED and cause in FENCING_CAUSES
+    }
+    afterwards = {after for (state, _), after in TRANSITIONS.items() if state in by_fencing and after not in LEASED}
+    assert fenced == by_fencing | afterwards
 
 
 @pytest.mark.parametrize(("state", "cause"), ALL_TRANSITIONS)
