@@ -58,15 +58,15 @@ COVERED_ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "router: pre-route transform applies to every routed copy": (
         "unit/router/test_transforms.py",
-        "test_pre_route_transforms_apply_to_every_copy_and_leave_the_job_alone",
+        "test_pre_route_transforms_do_not_change_the_job",
     ),
     "router: orphan adoption": (
         "scenarios/router/test_restarts.py",
-        "test_a_router_on_another_host_adopts_the_copies",
+        "test_router_on_another_host_adopts_routed_jobs",
     ),
     "router: route full": (
         "unit/router/test_route_selection.py",
-        "test_routes_that_are_full_are_skipped_until_all_are",
+        "test_skips_full_routes",
     ),
 }
 """The tests, by file and name, that cover cases beyond a single slot."""
