@@ -102,11 +102,13 @@ class JobCalls(Connection):
     def wait(self, job_ids: Sequence[int], timeout_s: float) -> list[JobStatus]:
         """Return the jobs when all are final, or in their present state after one poll of at most `timeout_s`."""
         ends_s = boot_time_s() + min(timeout_s, LONGEST_POLL_S)
-        return [job for batch in _batches(job_ids) for job in self._poll(batch, max(0.0, ends_s - boot_time_s()))]
-
-    def _poll(self, job_ids: Sequence[int], poll_s: float) -> list[JobStatus]:
-        request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=poll_s)
-        return [job_status(job) for job in self._jobs.WaitForJobs(request, timeout=poll_s + _DEADLINE_MARGIN_S).jobs]
+        jobs: list[JobStatus] = []
+        for batch in _batches(job_ids):
+            poll_s = max(0.0, ends_s - boot_time_s())
+            request = job_service_pb2.WaitForJobsRequest(job_ids=batch, timeout_s=poll_s)
+            answer = self._jobs.WaitForJobs(request, timeout=poll_s + _DEADLINE_MARGIN_S)
+            jobs += (job_status(job) for job in answer.jobs)
+        return jobs
 
     def events(self, job_id: int) -> list[JobEvent]:
         """Return a job's events, oldest first."""

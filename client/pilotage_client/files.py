@@ -50,12 +50,9 @@ def upload_missing(jobs: JobServiceStub, descriptions: Sequence[JobDescription])
         return
     asked = job_service_pb2.FindMissingFilesRequest(checksums=sorted(by_checksum))
     for checksum in jobs.FindMissingFiles(asked).missing:
-        _upload(jobs, by_checksum[checksum])
-
-
-def _upload(jobs: JobServiceStub, file: InputFile) -> None:
-    assert file.source is not None, "a file with a checksum was read from somewhere"
-    jobs.UploadFile(_pieces(file), timeout=LONGEST_STREAM_S)
+        file = by_checksum[checksum]
+        assert file.source is not None, "a file with a checksum was read from somewhere"
+        jobs.UploadFile(_pieces(file), timeout=LONGEST_STREAM_S)
 
 
 def _pieces(file: InputFile) -> Iterator[job_service_pb2.UploadFileRequest]:
@@ -81,14 +78,14 @@ def download(jobs: JobServiceStub, job_id: int, file: jobs_pb2.OutputFile) -> It
 
 def fetch(jobs: JobServiceStub, job_id: int, files: Iterable[jobs_pb2.OutputFile], folder: Path) -> list[Path]:
     """Write a job's files below `folder`, each atomically, and return their paths."""
-    return [_fetch_one(jobs, job_id, file, _inside(folder, file.name)) for file in files]
-
-
-def _fetch_one(jobs: JobServiceStub, job_id: int, file: jobs_pb2.OutputFile, target: Path) -> Path:
-    with whole_file(target) as output:
-        for piece in download(jobs, job_id, file):
-            output.write(piece)
-    return target
+    targets = []
+    for file in files:
+        target = _inside(folder, file.name)
+        with whole_file(target) as output:
+            for piece in download(jobs, job_id, file):
+                output.write(piece)
+        targets.append(target)
+    return targets
 
 
 def _inside(folder: Path, name: str) -> Path:

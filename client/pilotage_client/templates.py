@@ -172,17 +172,14 @@ def find_template(name: str, folders: Sequence[Path] = ()) -> JobTemplate:
     """
     if "/" in name or name.endswith(ENDING):
         return read_template(Path(name))
-    found = _templates((*folders, *SHIPPED_FOLDERS))
+    files = [
+        file for folder in (*folders, *SHIPPED_FOLDERS) if folder.is_dir() for file in sorted(folder.glob(f"*{ENDING}"))
+    ]
+    found = {file.stem: file for file in reversed(files)}
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
         raise InvalidInputError(Violation("template", f"unknown job template {name}; known are: {known}"))
     return read_template(found[name])
-
-
-def _templates(folders: Iterable[Path]) -> dict[str, Path]:
-    """Return the files by name; a file in an earlier folder hides one of the same name."""
-    files = [file for folder in folders if folder.is_dir() for file in sorted(folder.glob(f"*{ENDING}"))]
-    return {file.stem: file for file in reversed(files)}
 
 
 def read_template(path: Path) -> JobTemplate:
@@ -198,7 +195,12 @@ def read_template(path: Path) -> JobTemplate:
     draft = Draft()
     for key, value in document.items():
         try:
-            _put(draft, key, value)
+            if key in _KEYS:
+                KEYS[key](draft, value)
+            elif key != "about":
+                raise InvalidValueError(f"is not a key of a job template; these are: about, {', '.join(_KEYS)}")
+            elif not isinstance(value, str):
+                raise InvalidValueError("must be a text")
         except InvalidValueError as error:
             raise ReadError(file, line_of(text, 0, key), f"{key} {error}") from error
         except InvalidRequirementsError as error:
@@ -206,22 +208,15 @@ def read_template(path: Path) -> JobTemplate:
     return JobTemplate(path.stem, document.get("about", ""), attributes=draft.attributes, **draft.fields)
 
 
-def _put(draft: Draft, key: str, value: Any) -> None:
-    if key in _KEYS:
-        KEYS[key](draft, value)
-    elif key != "about":
-        raise InvalidValueError(f"is not a key of a job template; these are: about, {', '.join(_KEYS)}")
-    elif not isinstance(value, str):
-        raise InvalidValueError("must be a text")
-
-
 def apply_template(template: JobTemplate, description: JobDescription) -> JobDescription:
     """Return the description with the additions of the template."""
     expressions = [description.requirements_expression, template.requirements_expression]
+    names = {fold(name) for name in template.attributes}
     changed = replace(
         description,
         requirements_expression=_joined(expressions, "&&"),
-        attributes=_without(description.attributes, template.attributes) | dict(template.attributes),
+        attributes={name: value for name, value in description.attributes.items() if fold(name) not in names}
+        | dict(template.attributes),
         warnings=(*description.warnings, *_override_warnings(template, description)),
     )
     return with_policy(changed, _combined_policy(description.policy, template.policy))
@@ -242,11 +237,6 @@ def _joined(expressions: Iterable[str | None], operator: str) -> str | None:
         return given[0] if given else None
     # The line end closes a comment, which would hide the bracket.
     return f" {operator} ".join(f"({text}\n)" if "//" in text else f"({text})" for text in given)
-
-
-def _without(attributes: Mapping[str, Value], others: Mapping[str, Value]) -> dict[str, Value]:
-    names = {fold(name) for name in others}
-    return {name: value for name, value in attributes.items() if fold(name) not in names}
 
 
 def _override_warnings(template: JobTemplate, description: JobDescription) -> Iterable[str]:

@@ -117,20 +117,16 @@ def _share_rows(found: share_service_pb2.ListSharesResponse) -> Iterator[Sequenc
         )
         for share in found.accounts:
             if (share.account.vo, share.account.group) == (group.vo, group.group):
-                yield _account_row(share)
-
-
-def _account_row(share: share_service_pb2.AccountShare) -> Sequence[str]:
-    return (
-        f"  {share.account.owner}",
-        f"{share.user_priority:.2f}",
-        _marked(f"{share.priority_factor:g}", share.priority_factor_is_set),
-        "",
-        "",
-        f"{share.used_core_s / 3600:.2f}",
-        f"{share.cores:g}",
-        str(share.waiting),
-    )
+                yield (
+                    f"  {share.account.owner}",
+                    f"{share.user_priority:.2f}",
+                    _marked(f"{share.priority_factor:g}", share.priority_factor_is_set),
+                    "",
+                    "",
+                    f"{share.used_core_s / 3600:.2f}",
+                    f"{share.cores:g}",
+                    str(share.waiting),
+                )
 
 
 def _marked(text: str, is_set: bool) -> str:
@@ -143,37 +139,35 @@ def _shares_json(found: share_service_pb2.ListSharesResponse) -> dict[str, Any]:
         "half_life_s": found.half_life_s,
         "pie_cores": found.pie_cores,
         "surplus_accepted": found.surplus_accepted,
-        "groups": [_group_json(group) for group in found.groups],
-        "accounts": [_account_json(account) for account in found.accounts],
-    }
-
-
-def _group_json(group: share_service_pb2.GroupShare) -> dict[str, Any]:
-    return {
-        "vo": group.vo,
-        "group": group.group,
-        "quota": str(quota_from_wire(group.quota)),
-        "quota_is_set": group.quota_is_set,
-        "entitled_cores": group.entitled_cores,
-        "entitled_part": group.entitled_part,
-        "used_core_s": group.used_core_s,
-        "used_part": group.used_part,
-        "cores": group.cores,
-        "waiting": group.waiting,
-    }
-
-
-def _account_json(share: share_service_pb2.AccountShare) -> dict[str, Any]:
-    return {
-        "vo": share.account.vo,
-        "group": share.account.group,
-        "owner": share.account.owner,
-        "user_priority": share.user_priority,
-        "priority_factor": share.priority_factor,
-        "priority_factor_is_set": share.priority_factor_is_set,
-        "used_core_s": share.used_core_s,
-        "cores": share.cores,
-        "waiting": share.waiting,
+        "groups": [
+            {
+                "vo": group.vo,
+                "group": group.group,
+                "quota": str(quota_from_wire(group.quota)),
+                "quota_is_set": group.quota_is_set,
+                "entitled_cores": group.entitled_cores,
+                "entitled_part": group.entitled_part,
+                "used_core_s": group.used_core_s,
+                "used_part": group.used_part,
+                "cores": group.cores,
+                "waiting": group.waiting,
+            }
+            for group in found.groups
+        ],
+        "accounts": [
+            {
+                "vo": account.account.vo,
+                "group": account.account.group,
+                "owner": account.account.owner,
+                "user_priority": account.user_priority,
+                "priority_factor": account.priority_factor,
+                "priority_factor_is_set": account.priority_factor_is_set,
+                "used_core_s": account.used_core_s,
+                "cores": account.cores,
+                "waiting": account.waiting,
+            }
+            for account in found.accounts
+        ],
     }
 
 
@@ -206,7 +200,18 @@ def bans(client: Client, as_json: bool) -> None:
     found = client.bans()
     if as_json:
         for each in found:
-            echo_json(_ban_json(each))
+            echo_json(
+                {
+                    "node": _node_text(each),
+                    "site": each.site,
+                    "ce": each.ce or None,
+                    "queue": each.queue or None,
+                    "reason": each.reason,
+                    "since": iso(time_of(each, "since")),
+                    "until": iso(time_of(each, "until")),
+                    "by": each.by,
+                }
+            )
         return
     rows = [(_node_text(each), time_text(time_of(each, "until")) or "removed", each.by, each.reason) for each in found]
     echo_table(("NODE", "UNTIL", "BY", "REASON"), rows, empty="no bans")
@@ -214,19 +219,6 @@ def bans(client: Client, as_json: bool) -> None:
 
 def _node_text(ban: resource_service_pb2.BanInfo) -> str:
     return "/".join(part for part in (ban.site, ban.ce, ban.queue) if part)
-
-
-def _ban_json(ban: resource_service_pb2.BanInfo) -> dict[str, Any]:
-    return {
-        "node": _node_text(ban),
-        "site": ban.site,
-        "ce": ban.ce or None,
-        "queue": ban.queue or None,
-        "reason": ban.reason,
-        "since": iso(time_of(ban, "since")),
-        "until": iso(time_of(ban, "until")),
-        "by": ban.by,
-    }
 
 
 def node_names(text: str) -> list[str]:
@@ -308,7 +300,24 @@ def list_throttles(client: Client, as_json: bool) -> None:
     found = client.throttles()
     if as_json:
         for each in found:
-            echo_json(_throttle_json(each))
+            place = each.place
+            echo_json(
+                {
+                    "place": _place_name(place),
+                    "site": place.site,
+                    "ce": place.ce or None,
+                    "queue": place.queue or None,
+                    "node": place.node or None,
+                    "state": each.state,
+                    "since": iso(time_of(each, "since")),
+                    "failures": each.failures,
+                    "attempts": each.ends,
+                    "proofs": each.proofs,
+                    "next_trial": iso(time_of(each, "next_trial")),
+                    "by": each.by or None,
+                    "reason": each.reason,
+                }
+            )
         return
     rows = [
         (
@@ -365,25 +374,6 @@ def _place(name: str) -> resource_service_pb2.Place:
 
 def _place_name(place: resource_service_pb2.Place) -> str:
     return "/".join(part for part in (place.site, place.ce, place.queue, place.node) if part)
-
-
-def _throttle_json(throttle: resource_service_pb2.Throttle) -> dict[str, Any]:
-    place = throttle.place
-    return {
-        "place": _place_name(place),
-        "site": place.site,
-        "ce": place.ce or None,
-        "queue": place.queue or None,
-        "node": place.node or None,
-        "state": throttle.state,
-        "since": iso(time_of(throttle, "since")),
-        "failures": throttle.failures,
-        "attempts": throttle.ends,
-        "proofs": throttle.proofs,
-        "next_trial": iso(time_of(throttle, "next_trial")),
-        "by": throttle.by or None,
-        "reason": throttle.reason,
-    }
 
 
 COMMANDS = (shares, ban, unban, bans, whoami, token, health)

@@ -85,17 +85,25 @@ def _run_examples(
     started_s = boot_time_s()
     with _up(scratch, examples, echo) as data, Client.located(ServerOptions(data=data)) as client:
         echo(f"\n== The stack is up after {boot_time_s() - started_s:.1f} s; submitting the examples ==")
-        patiently = Patience(_START_TIMEOUT_S, echo)  # `up` restarts a server that fails
-        labels = _submit(client, examples, echo, patiently)
-        answers = [patiently(partial(client.explain, job_id)) for job_id in labels]
+        retry = Patience(_START_TIMEOUT_S, echo)  # `up` restarts a server that fails
+        labels: dict[int, str] = {}
+        for name in _JOB_FILES:
+            descriptions = read_jobs_with_files(examples / name)
+            ids = retry(partial(client.submit, descriptions, request_id=new_request_id())).job_ids
+            echo(f"$ pilotage submit {name}  →  job {ranges(ids)}")
+            each_label = [
+                each.name or Path(each.executable).name for each in descriptions for _ in range(each.count or 1)
+            ]
+            labels |= zip(ids, each_label, strict=True)
+        answers = [retry(partial(client.explain, job_id)) for job_id in labels]
         stuck = tuple(answer for answer in answers if not answer.eligible_queues)
         for answer in stuck:
             del labels[answer.job.id]
         echo("\n== Progress ==")
-        jobs = _watch(client, labels, echo, patiently)
+        jobs = _watch(client, labels, echo, retry)
         echo("\n== Where each job ran, and what it printed ==")
         for job in jobs:
-            echo(patiently(partial(_outcome, client, job, labels[job.id])))
+            echo(retry(partial(_outcome, client, job, labels[job.id])))
         echo("\n== Stopping all that was started ==")
     return tuple(jobs), stuck
 
@@ -109,7 +117,12 @@ def _up(scratch: Path, examples: Path, echo: Echo) -> Iterator[Path]:
     with printed.open("wb") as output:
         process = subprocess.Popen(tied_to_parent(command), stdout=output, stderr=output, start_new_session=True)
     try:
-        _wait_until_up(process, data / UP_FILE, printed)
+        up_file = data / UP_FILE
+        give_up_s = boot_time_s() + _START_TIMEOUT_S
+        while not up_file.exists():
+            if process.poll() is not None or boot_time_s() > give_up_s:
+                raise WorldError(f"pilotage up did not start:\n{printed.read_text()}", transient=False)
+            time.sleep(_POLL_INTERVAL_S)
         yield data
     finally:
         process.send_signal(signal.SIGINT)
@@ -118,26 +131,6 @@ def _up(scratch: Path, examples: Path, echo: Echo) -> Iterator[Path]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _wait_until_up(process: subprocess.Popen[bytes], up_file: Path, printed: Path) -> None:
-    give_up_s = boot_time_s() + _START_TIMEOUT_S
-    while not up_file.exists():
-        if process.poll() is not None or boot_time_s() > give_up_s:
-            raise WorldError(f"pilotage up did not start:\n{printed.read_text()}", transient=False)
-        time.sleep(_POLL_INTERVAL_S)
-
-
-def _submit(client: Client, examples: Path, echo: Echo, retry: Patience) -> dict[int, str]:
-    """Submit the example jobs; returns a label for each, by job id."""
-    labels: dict[int, str] = {}
-    for name in _JOB_FILES:
-        descriptions = read_jobs_with_files(examples / name)
-        ids = retry(partial(client.submit, descriptions, request_id=new_request_id())).job_ids
-        echo(f"$ pilotage submit {name}  →  job {ranges(ids)}")
-        each_label = [each.name or Path(each.executable).name for each in descriptions for _ in range(each.count or 1)]
-        labels |= zip(ids, each_label, strict=True)
-    return labels
 
 
 def _watch(client: Client, labels: Mapping[int, str], echo: Echo, retry: Patience) -> list[JobStatus]:

@@ -75,13 +75,9 @@ def warn_truncated(files: Iterable[jobs_pb2.OutputFile], job_id: int | None = No
 def _chosen(files: list[jobs_pb2.OutputFile], job_id: int, name: str | None) -> list[jobs_pb2.OutputFile]:
     chosen = [file for file in files if name in (None, file.name)]
     if name is not None and not chosen:
-        raise _missing_file_error(job_id, name, files)
+        names = ", ".join(file.name for file in files)
+        raise StateConflictError(f"job {job_id} has no output file {name}" + (f"; it has {names}" if names else " yet"))
     return chosen
-
-
-def _missing_file_error(job_id: int, name: str, files: Iterable[jobs_pb2.OutputFile]) -> StateConflictError:
-    names = ", ".join(file.name for file in files)
-    return StateConflictError(f"job {job_id} has no output file {name}" + (f"; it has {names}" if names else " yet"))
 
 
 def _write_files(client: Client, job_id: int, files: list[jobs_pb2.OutputFile], folder: Path, *, as_json: bool) -> None:
@@ -164,7 +160,9 @@ def status(
     headings = ("ID", "NAME", "STATE", "WHERE", "ATTEMPT", "EXIT", "SUBMITTED", "REASON")
     echo_table(headings, (_status_row(job) for job in shown), empty="no jobs")
     if ids and len(shown) <= MAX_OUTPUT_CHECKS:
-        _warn_truncated_outputs(client, shown)
+        for each in shown:
+            if each.attempt:
+                warn_truncated(client.output_files(each.id), each.id)
 
 
 def _newest(newest_first: Iterator[JobStatus], limit: int) -> list[JobStatus]:
@@ -173,12 +171,6 @@ def _newest(newest_first: Iterator[JobStatus], limit: int) -> list[JobStatus]:
     if len(newest) > limit:
         click.echo(f"Showing the newest {limit} jobs; --limit 0 shows all, --state RUNNING the running.", err=True)
     return newest[limit - 1 :: -1]
-
-
-def _warn_truncated_outputs(client: Client, jobs: Iterable[JobStatus]) -> None:
-    for job in jobs:
-        if job.attempt:
-            warn_truncated(client.output_files(job.id), job.id)
 
 
 def _status_row(job: JobStatus) -> tuple[object, ...]:
@@ -346,8 +338,8 @@ def wait(
     ctx: click.Context, client: Client, ids: Sequence[str], timeout_s: float | None, patience: str, as_json: bool
 ) -> None:
     """Wait until jobs have ended; exits 1 if a job did not end as DONE, or at the timeout."""
-    wanted, patient = job_ids(ids), retry_option(patience)
-    finished = wait_until_final(client, wanted, patient, math.inf if timeout_s is None else timeout_s)
+    wanted, retry = job_ids(ids), retry_option(patience)
+    finished = wait_until_final(client, wanted, retry, math.inf if timeout_s is None else timeout_s)
     for job in finished:
         if as_json:
             echo_json(job.as_json())
@@ -365,22 +357,18 @@ def wait(
 @with_client
 def logs(client: Client, job: str, follow: bool, patience: str, as_json: bool) -> None:
     """Show the events of a job, oldest first."""
-    job_id, patient = job_ids([job])[0], retry_option(patience)
-    events: Iterable[JobEvent] = follow_until_final(client, job_id, patient) if follow else client.events(job_id)
+    job_id, retry = job_ids([job])[0], retry_option(patience)
+    events: Iterable[JobEvent] = follow_until_final(client, job_id, retry) if follow else client.events(job_id)
     last: JobEvent | None = None
     for last in events:
-        _show_event(last, as_json=as_json)
+        if as_json:
+            echo_json(last.as_json())
+        else:
+            cause = f"{last.cause} by {last.actor}"
+            reason = f": {last.reason}" if last.reason not in ("", cause) else ""
+            click.echo(f"{time_text(last.time)}  {last.after:<10} {cause}{reason}")
     if last is not None and last.after in FINAL_STATES and not as_json:
-        warn_truncated(patient(lambda: client.output_files(job_id)))
-
-
-def _show_event(event: JobEvent, *, as_json: bool) -> None:
-    if as_json:
-        echo_json(event.as_json())
-        return
-    cause = f"{event.cause} by {event.actor}"
-    reason = f": {event.reason}" if event.reason not in ("", cause) else ""
-    click.echo(f"{time_text(event.time)}  {event.after:<10} {cause}{reason}")
+        warn_truncated(retry(lambda: client.output_files(job_id)))
 
 
 COMMANDS = (submit, edit, status, ad, remove, hold, release, reschedule, wait, logs, output)

@@ -94,7 +94,7 @@ class SectionedGroup(CommandGroup):
         """Write the sections."""
         for heading, names in self.sections.items():
             with formatter.section(heading):
-                formatter.write_dl([(name, _first_sentence(self.find(name))) for name in names])
+                formatter.write_dl([(name, self.find(name).get_short_help_str(limit=1000)) for name in names])
 
     def find(self, name: str) -> click.Command:
         """Return the command of a name such as "tree show"."""
@@ -103,10 +103,6 @@ class SectionedGroup(CommandGroup):
             assert isinstance(command, click.Group), f"{name} is the name of a command"
             command = command.commands[word]
         return command
-
-
-def _first_sentence(command: click.Command) -> str:
-    return command.get_short_help_str(limit=1000)
 
 
 def _discard_output() -> None:

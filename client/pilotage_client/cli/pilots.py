@@ -57,7 +57,11 @@ def slots(client: Client, attributes: tuple[str, ...], constraint: str, af: bool
         )
     if af and long:
         raise click.UsageError("--af and --long cannot be combined")
-    columns = _compiled(attributes)
+    faults, columns = Faults(), []
+    for text in attributes:
+        with faults.within(f"--af {text}"):
+            columns.append((text, compile_expression(text)))
+    faults.raise_any()
     found = client.slots(constraint, ads_wanted=af or long)
     if af:
         _print_values(found, columns, as_json=as_json)
@@ -65,18 +69,30 @@ def slots(client: Client, attributes: tuple[str, ...], constraint: str, af: bool
         _print_ads(found, as_json=as_json)
     elif as_json:
         for info in found:
-            echo_json(_slot_json(info))
+            echo_json(
+                {
+                    "name": info.slot.name,
+                    "node": info.node,
+                    "pilot": info.pilot_stamp,
+                    "site": info.queue.site,
+                    "ce": info.queue.ce,
+                    "queue": info.queue.queue,
+                    "state": info.slot.state,
+                    "activity": info.slot.activity,
+                    "cpus": info.slot.amounts.cpus,
+                    "memory_mib": info.slot.amounts.memory_mib,
+                    "disk_mib": info.slot.amounts.disk_mib,
+                    "gpus": info.slot.amounts.gpus,
+                    "free_cpus": info.slot.free.cpus,
+                    "load": info.slot.load,
+                    "job": info.slot.job_id or None,
+                    "since": iso(time_of(info.slot, "since")),
+                    "since_state": iso(time_of(info.slot, "since_state")),
+                    "last_seen": iso(time_of(info, "last_seen")),
+                }
+            )
     else:
         _print_table(found)
-
-
-def _compiled(attributes: Sequence[str]) -> list[tuple[str, CompiledExpression]]:
-    faults, columns = Faults(), []
-    for text in attributes:
-        with faults.within(f"--af {text}"):
-            columns.append((text, compile_expression(text)))
-    faults.raise_any()
-    return columns
 
 
 def _print_values(
@@ -88,7 +104,7 @@ def _print_values(
         if as_json:
             echo_json(dict(values))
         else:
-            click.echo(" ".join(_text(value) for _, value in values))
+            click.echo(" ".join(str(value).lower() if isinstance(value, bool) else str(value) for _, value in values))
 
 
 def _plain(value: Any) -> Any:
@@ -99,11 +115,6 @@ def _plain(value: Any) -> Any:
             return text
         case _:
             return value
-
-
-def _text(value: Any) -> str:
-    """Return a value as condor_status prints it: true, not True; a text without quotes."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _print_ads(found: Sequence[node_service_pb2.SlotInfo], *, as_json: bool) -> None:
@@ -146,29 +157,6 @@ def _age(seconds: float) -> str:
     return f"{days}+{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
 
 
-def _slot_json(info: node_service_pb2.SlotInfo) -> dict[str, Any]:
-    return {
-        "name": info.slot.name,
-        "node": info.node,
-        "pilot": info.pilot_stamp,
-        "site": info.queue.site,
-        "ce": info.queue.ce,
-        "queue": info.queue.queue,
-        "state": info.slot.state,
-        "activity": info.slot.activity,
-        "cpus": info.slot.amounts.cpus,
-        "memory_mib": info.slot.amounts.memory_mib,
-        "disk_mib": info.slot.amounts.disk_mib,
-        "gpus": info.slot.amounts.gpus,
-        "free_cpus": info.slot.free.cpus,
-        "load": info.slot.load,
-        "job": info.slot.job_id or None,
-        "since": iso(time_of(info.slot, "since")),
-        "since_state": iso(time_of(info.slot, "since_state")),
-        "last_seen": iso(time_of(info, "last_seen")),
-    }
-
-
 PILOT = "pilotage-pilot"
 
 
@@ -181,7 +169,24 @@ def pilots(client: Client, ended: bool, as_json: bool) -> None:
     found = client.pilots(ended=ended)
     if as_json:
         for pilot in found:
-            echo_json(_pilot_json(pilot))
+            echo_json(
+                {
+                    "stamp": pilot.stamp,
+                    "site": pilot.queue.site,
+                    "ce": pilot.queue.ce,
+                    "queue": pilot.queue.queue,
+                    "state": _pilot_state(pilot),
+                    "reason": pilot.reason or None,
+                    "glidein_id": pilot.glidein_id or None,
+                    "node": pilot.node or None,
+                    "jobs": pilot.jobs,
+                    "jobs_ended": pilot.jobs_ended,
+                    "vos": list(pilot.vos),
+                    "registered": iso(time_of(pilot, "registered")),
+                    "last_seen": iso(time_of(pilot, "last_seen")),
+                    "ends": iso(time_of(pilot, "ends")),
+                }
+            )
         return
     rows = [
         (
@@ -197,25 +202,6 @@ def pilots(client: Client, ended: bool, as_json: bool) -> None:
         for pilot in found
     ]
     echo_table(("STAMP", "QUEUE", "STATE", "NODE", "JOBS", "DONE", "LAST SEEN", "REASON"), rows, empty="no pilots")
-
-
-def _pilot_json(pilot: pilot_service_pb2.Pilot) -> dict[str, Any]:
-    return {
-        "stamp": pilot.stamp,
-        "site": pilot.queue.site,
-        "ce": pilot.queue.ce,
-        "queue": pilot.queue.queue,
-        "state": _pilot_state(pilot),
-        "reason": pilot.reason or None,
-        "glidein_id": pilot.glidein_id or None,
-        "node": pilot.node or None,
-        "jobs": pilot.jobs,
-        "jobs_ended": pilot.jobs_ended,
-        "vos": list(pilot.vos),
-        "registered": iso(time_of(pilot, "registered")),
-        "last_seen": iso(time_of(pilot, "last_seen")),
-        "ends": iso(time_of(pilot, "ends")),
-    }
 
 
 def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:
@@ -278,7 +264,13 @@ _NODES = click.option("--node", "names", multiple=True, metavar="SITE/NODE", hel
 @with_operator_client
 def set_attributes(client: Client, names: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> None:
     """Set attributes of nodes; they outlive the pilots on them."""
-    _print_node_settings(client.set_node_attributes(_nodes(client, names), _expressions(settings)), as_json=as_json)
+    found: dict[str, str] = {}
+    for setting in settings:
+        name, equals, expression = setting.partition("=")
+        if not (equals and name.strip() and expression.strip()):
+            raise InvalidInputError(Violation(setting, "is not ATTR=EXPR, such as OnlyMulticore=True"))
+        found[name.strip()] = expression.strip()
+    _print_node_settings(client.set_node_attributes(_nodes(client, names), found), as_json=as_json)
 
 
 @node.command("unset")
@@ -319,20 +311,23 @@ def _site_of(host: str, sites: set[str]) -> str:
     raise InvalidInputError(Violation("--node", f"{host}: {why}; give SITE/{host}"))
 
 
-def _expressions(settings: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for setting in settings:
-        name, equals, expression = setting.partition("=")
-        if not (equals and name.strip() and expression.strip()):
-            raise InvalidInputError(Violation(setting, "is not ATTR=EXPR, such as OnlyMulticore=True"))
-        found[name.strip()] = expression.strip()
-    return found
-
-
 def _print_node_settings(found: Sequence[node_service_pb2.NodeSettings], *, as_json: bool) -> None:
     if as_json:
         for settings in found:
-            echo_json(_node_settings_json(settings))
+            echo_json(
+                {
+                    "site": settings.node.site,
+                    "node": settings.node.node,
+                    "settings": {
+                        each.name: {
+                            "expression": each.expression,
+                            "set": iso(time_of(each, "set")),
+                            "by": each.set_by,
+                        }
+                        for each in settings.settings
+                    },
+                }
+            )
         return
     rows = [
         (f"{of.node.site}/{of.node.node}", each.name, each.expression, time_text(time_of(each, "set")), each.set_by)
@@ -340,17 +335,6 @@ def _print_node_settings(found: Sequence[node_service_pb2.NodeSettings], *, as_j
         for each in of.settings
     ]
     echo_table(("NODE", "ATTRIBUTE", "EXPRESSION", "SET", "BY"), rows, empty="no attributes are set")
-
-
-def _node_settings_json(settings: node_service_pb2.NodeSettings) -> dict[str, Any]:
-    return {
-        "site": settings.node.site,
-        "node": settings.node.node,
-        "settings": {
-            each.name: {"expression": each.expression, "set": iso(time_of(each, "set")), "by": each.set_by}
-            for each in settings.settings
-        },
-    }
 
 
 COMMANDS = (slots, pilots, pilot_token, drain, node)

@@ -14,7 +14,7 @@ from pilotage.resources.pool_mapping import PoolMapper
 from pilotage.resources.requirements import read_requirements
 from pilotage.resources.tree import QueueId, ResourceTree
 from pilotage.rpc.wire import section_from_wire
-from pilotage.v1 import pool_service_pb2, resource_service_pb2, values_pb2
+from pilotage.v1 import resource_service_pb2, values_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -42,7 +42,19 @@ def pools(client: Client, as_json: bool) -> None:
     found = client.pools()
     if as_json:
         for pool in found:
-            echo_json(_pool_json(pool))
+            echo_json(
+                {
+                    "id": pool.id,
+                    "vo": pool.vo,
+                    "requirements": _section(pool.requirements),
+                    "waiting": pool.waiting,
+                    "running": pool.running,
+                    "queues": [queue_text(queue) for queue in pool.queues],
+                    "mapped": iso(time_of(pool, "mapped")),
+                    "tree_version": pool.tree_version,
+                    "created": iso(time_of(pool, "created")),
+                }
+            )
         return
     rows = [
         (
@@ -58,20 +70,6 @@ def pools(client: Client, as_json: bool) -> None:
     echo_table(("POOL", "VO", "WAITING", "RUNNING", "QUEUES", "REQUIREMENTS"), rows, empty="no pools")
 
 
-def _pool_json(pool: pool_service_pb2.Pool) -> dict[str, Any]:
-    return {
-        "id": pool.id,
-        "vo": pool.vo,
-        "requirements": _section(pool.requirements),
-        "waiting": pool.waiting,
-        "running": pool.running,
-        "queues": [queue_text(queue) for queue in pool.queues],
-        "mapped": iso(time_of(pool, "mapped")),
-        "tree_version": pool.tree_version,
-        "created": iso(time_of(pool, "created")),
-    }
-
-
 @click.command()
 @click.option("--vo", default="", help="As this VO sees them (default: your VO).")
 @click.option("--site", default="", help="Only queues of this site.")
@@ -82,7 +80,21 @@ def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
     found = client.queues(vo=vo or client.who_am_i().vo, site=site)
     if as_json:
         for queue in found:
-            echo_json(_queue_json(queue))
+            echo_json(
+                {
+                    "site": queue.queue.site,
+                    "ce": queue.queue.ce,
+                    "queue": queue.queue.queue,
+                    "params": _section(queue.parameters),
+                    "origins": dict(sorted(queue.origins.items())),
+                    "enabled": queue.enabled,
+                    "banned": queue.banned or None,
+                    "pilots": queue.pilots,
+                    "pools": queue.pools,
+                    "waiting": queue.waiting,
+                    "running": queue.running,
+                }
+            )
         return
     rows = [
         (
@@ -97,22 +109,6 @@ def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
         for queue in found
     ]
     echo_table(("QUEUE", "ENABLED", "PILOTS", "POOLS", "WAITING", "RUNNING", "BANNED"), rows, empty="no queues")
-
-
-def _queue_json(queue: resource_service_pb2.QueueInfo) -> dict[str, Any]:
-    return {
-        "site": queue.queue.site,
-        "ce": queue.queue.ce,
-        "queue": queue.queue.queue,
-        "params": _section(queue.parameters),
-        "origins": dict(sorted(queue.origins.items())),
-        "enabled": queue.enabled,
-        "banned": queue.banned or None,
-        "pilots": queue.pilots,
-        "pools": queue.pools,
-        "waiting": queue.waiting,
-        "running": queue.running,
-    }
 
 
 def _section(wire: Mapping[str, values_pb2.Value]) -> dict[str, Any]:
@@ -247,7 +243,14 @@ def put(client: Client, file: Path, validate_only: bool, as_json: bool) -> None:
     if as_json:
         echo_json(_changes_json(answer))
     else:
-        _show_changes(answer, validate_only=validate_only)
+        click.echo(f"tree version {answer.version} {'would be' if validate_only else 'is'} active")
+        for change in answer.changes[:SHOWN_CHANGES]:
+            click.echo(f"pool {change.pool_id[:12]}: +{change.gained_count} -{change.lost_count} queues")
+        if answer.pools_changed > SHOWN_CHANGES:
+            click.echo(
+                f"... and {answer.pools_changed - SHOWN_CHANGES} more pools (--json shows {len(answer.changes)})"
+            )
+        click.echo(f"waiting jobs that become runnable: {answer.jobs_runnable}, that become stuck: {answer.jobs_stuck}")
 
 
 def _changes_json(answer: resource_service_pb2.PutTreeResponse) -> dict[str, object]:
@@ -269,15 +272,6 @@ def _changes_json(answer: resource_service_pb2.PutTreeResponse) -> dict[str, obj
         ],
         "warnings": list(answer.warnings),
     }
-
-
-def _show_changes(answer: resource_service_pb2.PutTreeResponse, *, validate_only: bool) -> None:
-    click.echo(f"tree version {answer.version} {'would be' if validate_only else 'is'} active")
-    for change in answer.changes[:SHOWN_CHANGES]:
-        click.echo(f"pool {change.pool_id[:12]}: +{change.gained_count} -{change.lost_count} queues")
-    if answer.pools_changed > SHOWN_CHANGES:
-        click.echo(f"... and {answer.pools_changed - SHOWN_CHANGES} more pools (--json shows {len(answer.changes)})")
-    click.echo(f"waiting jobs that become runnable: {answer.jobs_runnable}, that become stuck: {answer.jobs_stuck}")
 
 
 COMMANDS = (pools, queues, convert, tree)

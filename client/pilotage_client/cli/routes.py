@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -48,14 +48,17 @@ def list_routes(client: Client, as_json: bool) -> None:
 
 def _route_row(router: route_service_pb2.Router, route: route_service_pb2.RouteOutline) -> tuple[object, ...]:
     most_idle = route.max_idle_jobs if route.HasField("max_idle_jobs") else "any"
-    told = time_text(time_of(router, "told"))
+    reported = time_text(time_of(router, "told"))
     copies = route.copies, route.max_jobs, route.idle, most_idle
-    return (route.name, route.target, *copies, router.name, told, _blocked_reason(route))
-
-
-def _blocked_reason(route: route_service_pb2.RouteOutline) -> str:
     reasons = {"closed": route.closed, "throttled": route.throttled}
-    return "; ".join(f"{word}: {why}" for word, why in reasons.items() if why)
+    return (
+        route.name,
+        route.target,
+        *copies,
+        router.name,
+        reported,
+        "; ".join(f"{cause}: {why}" for cause, why in reasons.items() if why),
+    )
 
 
 def _notes(router: route_service_pb2.Router) -> Iterator[str]:
@@ -98,7 +101,22 @@ def explain(client: Client, job: str, as_json: bool) -> None:
     (job_id,) = job_ids([job])[:1]
     answer = client.explain_routes(job_id)
     if as_json:
-        echo_json(_explanation(job_id, answer))
+        echo_json(
+            {
+                "job": job_id,
+                "obstacle": answer.obstacle or None,
+                "copy": _routed_job_json(answer.copy) if answer.HasField("copy") else None,
+                "routes": [
+                    {
+                        "route": verdict.route,
+                        "target": verdict.target,
+                        "obstacles": [{"kind": each.kind, "why": each.why} for each in verdict.obstacles],
+                        "router": verdict.router,
+                    }
+                    for verdict in answer.verdicts
+                ],
+            }
+        )
         return
     if answer.obstacle:
         click.echo(f"No route takes job {job_id} now: {answer.obstacle}")
@@ -124,23 +142,6 @@ def routed_job_lines(answer: route_service_pb2.ExplainRoutesResponse) -> Iterato
     yield f"Attempt {copy.attempt} was routed by {copy.route} of {copy.router} to {copy.target} at {routed}{found}"
     if copy.unwanted:
         yield f"    {copy.unwanted}"
-
-
-def _explanation(job_id: int, answer: route_service_pb2.ExplainRoutesResponse) -> dict[str, Any]:
-    return {
-        "job": job_id,
-        "obstacle": answer.obstacle or None,
-        "copy": _routed_job_json(answer.copy) if answer.HasField("copy") else None,
-        "routes": [
-            {
-                "route": verdict.route,
-                "target": verdict.target,
-                "obstacles": [{"kind": each.kind, "why": each.why} for each in verdict.obstacles],
-                "router": verdict.router,
-            }
-            for verdict in answer.verdicts
-        ],
-    }
 
 
 def _routed_job_json(copy: route_service_pb2.JobCopy) -> dict[str, Any]:
@@ -170,13 +171,11 @@ def give_up(client: Client, router: str, as_json: bool) -> None:
     if not copies:
         click.echo(f"{router} has no routed jobs; its routes are removed")
         return
-    echo_table(("JOB", "ATTEMPT", "STATE", "ROUTE", "TARGET", "REFERENCE"), _routed_job_rows(copies), empty="")
+    rows = [
+        (each.job_id, each.attempt, state_name(each.state), each.route, each.target, each.reference) for each in copies
+    ]
+    echo_table(("JOB", "ATTEMPT", "STATE", "ROUTE", "TARGET", "REFERENCE"), rows, empty="")
     click.echo("The jobs are free. Their routed jobs may still run: stop them at the targets.", err=True)
-
-
-def _routed_job_rows(copies: Iterable[route_service_pb2.JobCopy]) -> Iterator[tuple[object, ...]]:
-    for copy in copies:
-        yield copy.job_id, copy.attempt, state_name(copy.state), copy.route, copy.target, copy.reference
 
 
 _RACE_HEADINGS = ("JOB", "RACER", "STATE", "WHERE", "BEGAN", "ENDED", "WINNER", "LOST h", "WHY")
@@ -240,19 +239,18 @@ def _race_json(race: race_service_pb2.Race) -> dict[str, Any]:
         "winner": race.winner or None,
         "outcome": race.outcome or None,
         "lost_core_s": race.lost_core_s,
-        "copies": [_race_copy_json(copy) for copy in race.copies],
-    }
-
-
-def _race_copy_json(copy: jobs_pb2.Job) -> dict[str, Any]:
-    return {
-        "id": copy.id,
-        "state": state_name(copy.state),
-        "site": copy.queue.site or None,
-        "reason": copy.reason or None,
-        "submitted": iso(time_of(copy, "submitted")),
-        "started": iso(time_of(copy, "started")),
-        "ended": iso(time_of(copy, "ended")),
+        "copies": [
+            {
+                "id": copy.id,
+                "state": state_name(copy.state),
+                "site": copy.queue.site or None,
+                "reason": copy.reason or None,
+                "submitted": iso(time_of(copy, "submitted")),
+                "started": iso(time_of(copy, "started")),
+                "ended": iso(time_of(copy, "ended")),
+            }
+            for copy in race.copies
+        ],
     }
 
 

@@ -80,7 +80,12 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
         click.echo(
             f"Queues: {answer.queues_total} in all, {answer.queues_of_vo} for VO {job.vo}, {eligible} can run it."
         )
-    _show_exclusions(answer)
+    if answer.exclusions:
+        click.echo("\nExcluded queues:")
+        rows = [
+            (each.parameter, each.asked, each.queues, each.queues_alone, each.example) for each in answer.exclusions
+        ]
+        echo_table(("PARAMETER", "ASKED", "EXCLUDES", "IT ALONE", "FOR EXAMPLE"), rows, empty="")
     _show_outlooks(answer)
     if answer.order:
         ahead = {0: "No job goes", 1: "1 job goes"}.get(answer.jobs_ahead, f"{answer.jobs_ahead} jobs go")
@@ -97,14 +102,6 @@ def show_routes(job_id: int, answer: route_service_pb2.ExplainRoutesResponse) ->
     of_all = f"of {len(answer.verdicts)} routes"
     names = f"{', '.join(taking)} {of_all}" if taking else f"none {of_all}"
     click.echo(f"\nRoutes that take it: {names} (`pilotage routes explain {job_id}` shows why)")
-
-
-def _show_exclusions(answer: job_service_pb2.ExplainJobResponse) -> None:
-    if not answer.exclusions:
-        return
-    click.echo("\nExcluded queues:")
-    rows = [(each.parameter, each.asked, each.queues, each.queues_alone, each.example) for each in answer.exclusions]
-    echo_table(("PARAMETER", "ASKED", "EXCLUDES", "IT ALONE", "FOR EXAMPLE"), rows, empty="")
 
 
 def _show_outlooks(answer: job_service_pb2.ExplainJobResponse) -> None:

@@ -90,15 +90,11 @@ def guess_language(path: Path, text: str) -> str:
         return "submit"
     if by_name == "jdl" or _JDL_STATEMENT.search(text):
         return "jdl"
-    return "toml" if _is_toml(text) else "submit"
-
-
-def _is_toml(text: str) -> bool:
     try:
         tomllib.loads(text)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return "submit"
+    return "toml"
 
 
 def _text_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from pilotage.job_description import JobDescription, Value
+from pilotage.job_description import JobDescription
 from pilotage.text import fold
 from pilotage.units import parse_duration, parse_size_mib
 from pilotage_client.readers import jdl_handlers as handlers
@@ -101,7 +101,14 @@ def read_jdl(text: str, file: str) -> list[JobDescription]:
         attributes = read_attributes(text)
         _check_is_job(attributes)
         kept, warnings = _without_duplicates(attributes)
-        return [_description(each, warnings) for each in expand(kept)]
+        jobs = []
+        for job in expand(kept):
+            draft = draft_of(job)
+            for warning in warnings:
+                draft.warn(warning)
+            _warn_of_marks(draft)
+            jobs.append(draft.description())
+        return jobs
     except StatementFaultError as fault:
         raise ReadError(file, fault.line, fault.cause) from fault
 
@@ -136,14 +143,6 @@ def _without_duplicates(attributes: list[Attribute]) -> tuple[list[Attribute], l
     return sorted(counting.values(), key=lambda each: each.line), warnings
 
 
-def _description(attributes: list[Attribute], warnings: list[str]) -> JobDescription:
-    draft = draft_of(attributes)
-    for warning in warnings:
-        draft.warn(warning)
-    _warn_of_marks(draft)
-    return draft.description()
-
-
 def _warn_of_marks(draft: Draft) -> None:
     """Warn about marks that another system would replace at submission."""
     texts = list(_texts_of(draft))
@@ -160,9 +159,5 @@ def _texts_of(draft: Draft) -> Iterable[str]:
     yield from draft.output_files
     yield from (file.source or file.name for file in draft.input_files)
     for value in draft.attributes.values():
-        yield from _texts_in(value)
-
-
-def _texts_in(value: Value) -> Iterable[str]:
-    elements = value if isinstance(value, tuple) else (value,)
-    return (element for element in elements if isinstance(element, str))
+        elements = value if isinstance(value, tuple) else (value,)
+        yield from (element for element in elements if isinstance(element, str))

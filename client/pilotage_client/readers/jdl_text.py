@@ -65,7 +65,7 @@ def jdl_statements(text: str) -> list[JdlStatement]:
     StatementFaultError
         At the first invalid or unclosed statement, or at text after the closing bracket.
     """
-    return _statements(_without_comments(text), first_line=1, bracketed=False)
+    return _statements(_COMMENT_OR_PATH.sub(_blanked_or_quoted, text), first_line=1, bracketed=False)
 
 
 def section_statements(section: JdlStatement) -> list[JdlStatement]:
@@ -86,7 +86,11 @@ def repaired(text: str) -> str:
         pieces.append(_repaired_element("".join(run)))
         run.clear()
         if token.text == "}":
-            _drop_last_comma(pieces)
+            position = len(pieces) - 1
+            while position >= 0 and not pieces[position].strip():
+                position -= 1
+            if position >= 0 and pieces[position] == ",":
+                pieces[position] = ""
         pieces.append(token.text)
     return "".join([*pieces, _repaired_element("".join(run))])
 
@@ -106,18 +110,6 @@ def _repaired_element(text: str) -> str:
         return text.replace(word, quoted(word))
     is_name_in_quotes = len(word) > 1 and word[0] == word[-1] == "'" and "'" not in word[1:-1]
     return text.replace(word, quoted(word[1:-1])) if is_name_in_quotes else text
-
-
-def _drop_last_comma(pieces: list[str]) -> None:
-    position = len(pieces) - 1
-    while position >= 0 and not pieces[position].strip():
-        position -= 1
-    if position >= 0 and pieces[position] == ",":
-        pieces[position] = ""
-
-
-def _without_comments(text: str) -> str:
-    return _COMMENT_OR_PATH.sub(_blanked_or_quoted, text)
 
 
 def _blanked_or_quoted(found: re.Match[str]) -> str:
@@ -151,7 +143,11 @@ def _ends(text: str, start: int, has_bracket: bool, first_line: int) -> Iterator
             stack.append(token.text)
         elif token.kind is TokenKind.CLOSE and not stack and has_bracket and token.text == "]":
             yield token.start
-            _check_nothing_follows(text, token.end, first_line)
+            rest = text[token.end :]
+            if rest.strip(" \t\r\n;"):
+                raise StatementFaultError(
+                    _line_of(text, token.end, first_line), "text after the bracket that closes the job"
+                )
             return
         elif token.kind is TokenKind.CLOSE and (not stack or BRACKETS[stack.pop()] != token.text):
             raise StatementFaultError(_line_of(text, position, first_line), f"{token.text} closes nothing")
@@ -166,12 +162,6 @@ def _ends(text: str, start: int, has_bracket: bool, first_line: int) -> Iterator
 def _tokens_from(text: str, start: int) -> Iterator[Token]:
     for token in tokens(text[start:]):
         yield Token(token.kind, token.text, token.start + start)
-
-
-def _check_nothing_follows(text: str, position: int, first_line: int) -> None:
-    rest = text[position:]
-    if rest.strip(" \t\r\n;"):
-        raise StatementFaultError(_line_of(text, position, first_line), "text after the bracket that closes the job")
 
 
 def _statement(text: str, start: int, end: int, first_line: int) -> JdlStatement:

@@ -53,7 +53,12 @@ def expand(attributes: Sequence[Attribute]) -> list[list[Attribute]]:
     StatementFaultError
         At a parameter that is not a number, differs in length from the others, or gives no job.
     """
-    sequences = _sequences(attributes)
+    sequences: dict[str, _Sequence] = {}
+    for attribute in attributes:
+        named = _sequence_part(attribute.name)
+        if named is not None:
+            part, name = named
+            sequences.setdefault(name, _Sequence()).parts[part] = attribute
     others = [attribute for attribute in attributes if _sequence_part(attribute.name) is None]
     has_parameters = any(sequence.parameters is not None for sequence in sequences.values())
     declared = _declaration(others)
@@ -68,17 +73,6 @@ def expand(attributes: Sequence[Attribute]) -> list[list[Attribute]]:
 def _sequence_part(name: str) -> tuple[str, str] | None:
     part, _, sequence = name.partition(".")
     return (fold(part), fold(sequence)) if fold(part) in _PARTS else None
-
-
-def _sequences(attributes: Sequence[Attribute]) -> dict[str, _Sequence]:
-    """Return the sequences by their folded names; the unnamed one has an empty name."""
-    sequences: dict[str, _Sequence] = {}
-    for attribute in attributes:
-        named = _sequence_part(attribute.name)
-        if named is not None:
-            part, name = named
-            sequences.setdefault(name, _Sequence()).parts[part] = attribute
-    return sequences
 
 
 def _declaration(attributes: Sequence[Attribute]) -> Attribute | None:
@@ -98,7 +92,7 @@ def _expand_glite(others: list[Attribute], sequences: dict[str, _Sequence]) -> l
     unnamed = sequences[""]
     assert unnamed.parameters is not None, "without Parameters a job is not expanded"
     values = _glite_values(unnamed.parameters, unnamed)
-    return [_with_text(others, _replacing(_GLITE_MARK, value)) for value in values]
+    return [[each.rewritten(_replacing(_GLITE_MARK, value)) for each in others] for value in values]
 
 
 def _replacing(mark: str, value: str) -> Callable[[str], str]:
@@ -123,17 +117,6 @@ def _glite_values(parameters: Attribute, sequence: _Sequence) -> list[str]:
 
 
 def _expand_dirac(others: list[Attribute], sequences: dict[str, _Sequence]) -> list[list[Attribute]]:
-    count = _dirac_count(sequences)
-    values = {name: _dirac_values(sequence, count) for name, sequence in sequences.items()}
-    width = len(str(count - 1))
-    return [
-        _with_marks(others, {name: each[number] for name, each in values.items()}, f"{number:0{width}}")
-        for number in range(count)
-    ]
-
-
-def _dirac_count(sequences: dict[str, _Sequence]) -> int:
-    """Return how many jobs there are; every `Parameters` must agree."""
     counting = [each.parameters for each in sequences.values() if each.parameters is not None]
     count: int | None = None
     for attribute in sorted(counting, key=lambda each: each.line):
@@ -143,7 +126,12 @@ def _dirac_count(sequences: dict[str, _Sequence]) -> int:
             raise StatementFaultError(attribute.line, f"{attribute.name} has {own} values for {count} jobs")
         count = own
     assert count is not None, "without Parameters a job is not expanded"
-    return count
+    values = {name: _dirac_values(sequence, count) for name, sequence in sequences.items()}
+    width = len(str(count - 1))
+    return [
+        _with_marks(others, {name: each[number] for name, each in values.items()}, f"{number:0{width}}")
+        for number in range(count)
+    ]
 
 
 def _dirac_values(sequence: _Sequence, count: int) -> Sequence[AdValue]:
@@ -190,10 +178,6 @@ def _whole_number(attribute: Attribute) -> int:
     if not isinstance(number, int):
         raise StatementFaultError(attribute.line, f"{attribute.name} must be a whole number or a list")
     return number
-
-
-def _with_text(attributes: list[Attribute], rewrite: Callable[[str], str]) -> list[Attribute]:
-    return [attribute.rewritten(rewrite) for attribute in attributes]
 
 
 def _with_marks(attributes: list[Attribute], values: Mapping[str, AdValue], number: str) -> list[Attribute]:

@@ -36,15 +36,9 @@ def read_require_options(options: Iterable[str], declarations: ParameterDeclarat
             raise InvalidRequirementsError(Violation(option, "is not a requirement; write NAME=VALUE"))
         if fold(name) in folded_set(section):
             raise InvalidRequirementsError(Violation(name, "is required twice; write a list with commas"))
-        section[name] = _value(name, text, declarations.get(name))
+        items = [_item(match, declarations.get(name)) for match in _matches(name, text)]
+        section[name] = items[0] if len(items) == 1 else tuple(item for item in items if item != "")
     return section
-
-
-def _value(name: str, text: str, declaration: ParameterDeclaration | None) -> Value:
-    items = [_item(match, declaration) for match in _matches(name, text)]
-    if len(items) == 1:
-        return items[0]
-    return tuple(item for item in items if item != "")
 
 
 def _matches(name: str, text: str) -> Iterator[re.Match[str]]:

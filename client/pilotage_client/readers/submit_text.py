@@ -102,7 +102,7 @@ def _statements(lines: list[str]) -> Iterator[SubmitStatement]:
             position += 1
             continue
         end = _end_of_logical_line(lines, position)
-        text = _joined(lines[position:end])
+        text = " ".join(line.strip().removesuffix("\\").strip() for line in lines[position:end]).strip()
         if _QUEUE.match(text):
             statement, end = _queue_statement(lines, position, end, text)
         else:
@@ -115,10 +115,6 @@ def _end_of_logical_line(lines: list[str], position: int) -> int:
     while position < len(lines) and lines[position].rstrip().endswith("\\"):
         position += 1
     return min(position + 1, len(lines))
-
-
-def _joined(lines: list[str]) -> str:
-    return " ".join(line.strip().removesuffix("\\").strip() for line in lines).strip()
 
 
 def _plain_statement(lines: list[str], start: int, end: int, text: str) -> tuple[SubmitStatement, int]:

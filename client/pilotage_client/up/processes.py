@@ -45,8 +45,14 @@ class BoundedLog:
         """Write one line, which includes its line end."""
         self._last.append(line.decode(errors="replace").rstrip("\n"))
         try:
-            file = self._opened()
-            self._size += file.write(line)
+            if self._file is not None and self._size >= self._max_bytes:
+                self.close()
+                self.path.replace(self.path.with_name(f"{self.path.name}.1"))
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = FileIO(self.path, "a")
+                self._size = self._file.seek(0, 2)
+            self._size += self._file.write(line)
         except OSError as error:
             self.error = f"{self.path}: {error.strerror}"
             return
@@ -57,16 +63,6 @@ class BoundedLog:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _opened(self) -> FileIO:
-        if self._file is not None and self._size >= self._max_bytes:
-            self.close()
-            self.path.replace(self.path.with_name(f"{self.path.name}.1"))
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = FileIO(self.path, "a")
-            self._size = self._file.seek(0, 2)
-        return self._file
 
 
 Echo = Callable[[str], None]

@@ -163,7 +163,7 @@ def this_machine(folder: Path, groups: ControlGroups | None = None) -> Machine:
     """Return the resources that this process may use, with the free disk space at `folder`."""
     groups = groups or ControlGroups()
     quota, limit = groups.cores(), groups.memory_bytes()
-    affinity, memory = len(os.sched_getaffinity(0)), _physical_memory()
+    affinity, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         name=socket.gethostname() or "localhost",
         cpus=affinity if quota is None else max(1, min(affinity, math.floor(quota))),
@@ -186,10 +186,6 @@ Memory = {machine.memory_mib}
 Disk = {machine.disk_mib}
 MaxTotalJobs = 1
 """
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 HOST = "127.0.0.1"
