@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import grpc.aio
 
@@ -168,11 +168,7 @@ def _node(message: node_service_pb2.NodeUse, own_agent: str) -> FarmNode:
 
 def _part(message: node_service_pb2.PartUse) -> NodePart:
     queue = message.queue_index if message.HasField("queue_index") else None
-    return NodePart(message.free_cpus, _widths(message.running), queue)
-
-
-def _widths(counts: Iterable[node_service_pb2.WidthCount]) -> dict[int, int]:
-    return {count.cpus: count.jobs for count in counts}
+    return NodePart(message.free_cpus, {count.cpus: count.jobs for count in message.running}, queue)
 
 
 def _request_id() -> str:

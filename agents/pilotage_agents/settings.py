@@ -64,13 +64,9 @@ def read_settings(
     """
     options: dict[str, Any] = dict(overrides or {})
     if path is None:
-        options |= _in_environment(environment)
+        names = {"server": "PILOTAGE_SERVER", "token": "PILOTAGE_TOKEN"}
+        missing = [variable for variable in names.values() if not environment.get(variable)]
+        if missing:
+            raise InvalidInputError(Violation("--config", f"name a configuration, or set {' and '.join(missing)}"))
+        options |= {name: environment[variable].strip() for name, variable in names.items()}
     return load_settings(AgentSettings, path, options)
-
-
-def _in_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    names = {"server": "PILOTAGE_SERVER", "token": "PILOTAGE_TOKEN"}
-    missing = [variable for variable in names.values() if not environment.get(variable)]
-    if missing:
-        raise InvalidInputError(Violation("--config", f"name a configuration, or set {' and '.join(missing)}"))
-    return {name: environment[variable].strip() for name, variable in names.items()}

@@ -60,11 +60,11 @@ def ssh_command(settings: SshSettings, command: Sequence[str]) -> tuple[str, ...
     """Return the ssh command that runs `command` on the other host."""
     port = () if settings.port is None else (f"-p{settings.port}",)
     identity = ("-oIdentitiesOnly=yes", "-i", settings.identity_file) if settings.identity_file else ()
-    patience = f"-oConnectTimeout={settings.connect_timeout_s}"
+    connect_timeout = f"-oConnectTimeout={settings.connect_timeout_s}"
     return (
         "ssh",
         *_FIXED_OPTIONS,
-        patience,
+        connect_timeout,
         *port,
         *identity,
         *settings.options,
@@ -100,18 +100,13 @@ def remove_command(folder: PurePosixPath, names: Iterable[str]) -> tuple[str, ..
 def parse_logs(stdout: str, names: Iterable[str]) -> dict[str, bytes]:
     """Return the logs in the output of `print_logs_command`, by name; raises WorldError for any other output."""
     try:
-        logs = {
-            name: base64.b64decode(text, validate=True) for name, text in (line.split(" ") for line in _lines(stdout))
-        }
+        lines = stdout.removesuffix("\n").split("\n") if stdout else []
+        logs = {name: base64.b64decode(text, validate=True) for name, text in (line.split(" ") for line in lines)}
     except (ValueError, binascii.Error) as error:
         raise WorldError(f"the output there cannot be read: {error}", transient=True) from error
     if strangers := logs.keys() - set(names):
         raise WorldError(f"the output there cannot be read: {min(strangers)} was not requested", transient=True)
     return logs
-
-
-def _lines(text: str) -> list[str]:
-    return text.removesuffix("\n").split("\n") if text else []
 
 
 _OUR_PREFIX = "PILOTAGE_"

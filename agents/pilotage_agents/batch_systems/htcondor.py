@@ -310,7 +310,14 @@ class HtcondorBatchSystem:
             for start in range(0, len(wanted), _MAX_JOBS_PER_CONSTRAINT):
                 some = constraint_of(wanted[start : start + _MAX_JOBS_PER_CONSTRAINT])
                 await self._schedd.remove(some, "cancelled by its site director")
-            await self._wait_until_gone(set(wanted))
+            jobs = set(wanted)
+            try:
+                async with asyncio.timeout(self._settings.kill_after_s):
+                    while jobs:
+                        jobs &= (await self._queue()).keys()
+                        await asyncio.sleep(_POLL_INTERVAL_S if jobs else 0)
+            except TimeoutError:
+                log.warning("glideins are late to end", batch_system=self._name)
         except WorldError as error:
             log.warning("glideins could not be cancelled", batch_system=self._name, reason=str(error))
 
@@ -372,16 +379,6 @@ class HtcondorBatchSystem:
     async def _queue(self, *, of_this_user: bool = False) -> _Statuses:
         ads = await self._schedd.queue(of_this_user=of_this_user)
         return {job: status_in_queue(ad) for ad in ads if (job := HtcondorId.of_ad(ad))}
-
-    async def _wait_until_gone(self, jobs: set[HtcondorId]) -> None:
-        """Wait until the jobs have left the queue, at most `kill_after_s`."""
-        try:
-            async with asyncio.timeout(self._settings.kill_after_s):
-                while jobs:
-                    jobs &= (await self._queue()).keys()
-                    await asyncio.sleep(_POLL_INTERVAL_S if jobs else 0)
-        except TimeoutError:
-            log.warning("glideins are late to end", batch_system=self._name)
 
     def _unknown(self, jobs: Collection[HtcondorId], error: WorldError) -> _Statuses:
         log.warning("batch system gives no answer", batch_system=self._name, reason=str(error), glideins=len(jobs))

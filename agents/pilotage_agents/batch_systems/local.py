@@ -258,12 +258,11 @@ def _spawn(request: GlideinRequest, standard_input: int, log: int) -> _Glidein:
         (os.POSIX_SPAWN_DUP2, log, 2),
     ]
     command = [_SHELL, "-c", _START_SCRIPT, str(request.folder), *request.command]
-    environment = {**without_our_variables(os.environ), **_for_pilots(os.environ)}
+    environment = {
+        **without_our_variables(os.environ),
+        **{name: value for name, value in os.environ.items() if name.startswith(_PILOTS_SETTINGS)},
+    }
     pid = os.posix_spawn(_SHELL, command, environment, file_actions=actions, setsid=True)
     facts = facts_of(pid)
     assert facts is not None, "an ended child keeps its process id until it is reaped"
     return _Glidein(request.stamp, LocalProcess(pid, facts.started, this_boot()))
-
-
-def _for_pilots(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name.startswith(_PILOTS_SETTINGS)}

@@ -156,7 +156,7 @@ class SlurmBatchSystem:
     async def _statuses_of_gone(self, jobs: Sequence[SlurmId]) -> _Statuses:
         """Return the statuses of jobs that are not in the queue."""
         accounts = await self._accounts(jobs) if jobs else {}
-        ended = {job: accounts[job] for job in jobs if job in accounts and _has_ended(accounts[job])}
+        ended = {job: accounts[job] for job in jobs if job in accounts and accounts[job].state is GlideinState.ENDED}
         return ended | await self._controller_statuses([job for job in jobs if job not in ended])
 
     async def _controller_statuses(self, jobs: Sequence[SlurmId]) -> _Statuses:
@@ -166,7 +166,9 @@ class SlurmBatchSystem:
         """
         later = GlideinStatus(GlideinState.UNKNOWN, f"{self._name}: scontrol is asked for it in a later cycle")
         statuses = dict.fromkeys(jobs, later)
-        for job in self._rotated(jobs)[:_MAX_CONTROLLER_QUERIES]:
+        ordered = sorted(jobs, key=str)
+        start = bisect_right(ordered, self._last_queried, key=str)
+        for job in [*ordered[start:], *ordered[:start]][:_MAX_CONTROLLER_QUERIES]:
             self._last_queried = str(job)
             try:
                 statuses[job] = await self._controller_status(job)
@@ -174,12 +176,6 @@ class SlurmBatchSystem:
                 unknown = GlideinStatus(GlideinState.UNKNOWN, str(error))
                 return {each: unknown if status is later else status for each, status in statuses.items()}
         return statuses
-
-    def _rotated(self, jobs: Sequence[SlurmId]) -> list[SlurmId]:
-        """Return the jobs in the order of their ids, starting after the last one asked for."""
-        ordered = sorted(jobs, key=str)
-        start = bisect_right(ordered, self._last_queried, key=str)
-        return [*ordered[start:], *ordered[:start]]
 
     async def _accounts(self, jobs: Sequence[SlurmId]) -> _Statuses:
         """Return the statuses in the accounting; empty when there is none, or it does not answer."""
@@ -254,7 +250,3 @@ class SlurmBatchSystem:
             return await self._host.run(command, timeout_s=self._settings.timeout_s, stdin=stdin.encode())
         except WorldError as error:
             raise WorldError(f"{self._name}: {program}: {error}", transient=error.transient) from error
-
-
-def _has_ended(status: GlideinStatus) -> bool:
-    return status.state is GlideinState.ENDED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -13,7 +13,6 @@ from pilotage.resources.tree import QueueId
 from pilotage_agents.drain_controller.planning import (
     ONLY_MULTICORE,
     Decision,
-    DrainPlan,
     Farm,
     Goal,
     NodeName,
@@ -61,7 +60,10 @@ class DrainController:
     async def run_once(self) -> timedelta:
         """Reopen drained nodes once jobs have had time to arrive, then drain as many as are missing."""
         farm = await self._farm()
-        self._warn_of_others(draining_for_others(farm))
+        nodes = draining_for_others(farm)
+        if nodes and self._others != nodes.keys():
+            log.warning("other controllers let nodes of these queues drain", nodes=dict(nodes))
+        self._others = frozenset(nodes)
         drained = drained_nodes(farm, self._goal.width)
         if drained:
             await self._pause.wait(timedelta(seconds=self._settings.negotiation_delay_s))
@@ -69,7 +71,10 @@ class DrainController:
         plan = plan_drains(farm, self._goal, drained)
         if plan.decisions:
             log.info("drains planned", reason=plan.reason, nodes=len(plan.decisions))
-            await self._apply(plan)
+            for value in (False, True):
+                decisions = [each for each in plan.decisions if each.only_multicore is value]
+                for start in range(0, len(decisions), _MAX_NODES_PER_CALL):
+                    await self._set_only_multicore(decisions[start : start + _MAX_NODES_PER_CALL], value)
         return timedelta(seconds=self._settings.interval_s)
 
     async def dry_run(self) -> tuple[str, ...]:
@@ -101,18 +106,6 @@ class DrainController:
         if patterns and patterns != self._unused_patterns:
             log.warning("no queue of the tree is called so", patterns=patterns)
         self._unused_patterns = patterns
-
-    def _warn_of_others(self, nodes: Mapping[str, int]) -> None:
-        """Warn of other controllers that drain nodes of these queues, when they have changed."""
-        if nodes and self._others != nodes.keys():
-            log.warning("other controllers let nodes of these queues drain", nodes=dict(nodes))
-        self._others = frozenset(nodes)
-
-    async def _apply(self, plan: DrainPlan) -> None:
-        for value in (False, True):
-            decisions = [each for each in plan.decisions if each.only_multicore is value]
-            for start in range(0, len(decisions), _MAX_NODES_PER_CALL):
-                await self._set_only_multicore(decisions[start : start + _MAX_NODES_PER_CALL], value)
 
     async def _set_only_multicore(self, decisions: Sequence[Decision], value: bool) -> None:
         """Set the attribute on these nodes. On an error halve the batch, so that one missing node blocks no other."""

@@ -34,7 +34,10 @@ class ServerRaceLink:
     async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], RaceLoad]:
         """Return the sets with jobs that may be raced, and the load of races; see RaceLink."""
         answer = await self._find(0, after_jobs)
-        load = _load(answer.load)
+        load = RaceLoad(
+            {account_from_wire(each.account): each.copies for each in answer.load.owners},
+            {account_from_wire(each.account): each.lost_core_s for each in answer.load.owners},
+        )
         sets = [_set(each) for each in answer.sets]
         while answer.next_after_set:
             answer = await self._find(answer.next_after_set, after_jobs)
@@ -60,13 +63,6 @@ class ServerRaceLink:
         )
         answer = await self._races.StartCopies(request)
         return [started_from_wire(each) for each in answer.copies]
-
-
-def _load(message: race_service_pb2.RaceLoad) -> RaceLoad:
-    return RaceLoad(
-        {account_from_wire(each.account): each.copies for each in message.owners},
-        {account_from_wire(each.account): each.lost_core_s for each in message.owners},
-    )
 
 
 def _set(message: race_service_pb2.RaceSet) -> JobSet:
@@ -128,7 +124,13 @@ class Racer:
         """Start the copies that are wanted now; returns how long to wait until the next cycle."""
         sets, plan = await self._plan()
         for start in range(0, len(plan.copies), _MAX_COPIES_PER_CALL):
-            await self._start(plan.copies[start : start + _MAX_COPIES_PER_CALL])
+            copies = plan.copies[start : start + _MAX_COPIES_PER_CALL]
+            started = await self._link.start_copies(copies)
+            for asked, each in zip(copies, started, strict=True):
+                if each.copy_id:
+                    log.info("copy started", job=each.job_id, copy=each.copy_id, reason=asked.reason)
+                else:
+                    log.info("copy refused", job=each.job_id, reason=each.refusal)
         self._after_jobs = {job_set.id: job_set.next_after_job for job_set in sets if job_set.next_after_job}
         return self._interval
 
@@ -146,11 +148,3 @@ class Racer:
     async def _plan(self) -> tuple[Sequence[JobSet], RacePlan]:
         sets, load = await self._link.stragglers(self._after_jobs)
         return sets, plan_races(sets, load, self._rules)
-
-    async def _start(self, copies: Sequence[NewRaceCopy]) -> None:
-        started = await self._link.start_copies(copies)
-        for asked, each in zip(copies, started, strict=True):
-            if each.copy_id:
-                log.info("copy started", job=each.job_id, copy=each.copy_id, reason=asked.reason)
-            else:
-                log.info("copy refused", job=each.job_id, reason=each.refusal)

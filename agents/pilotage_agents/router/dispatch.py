@@ -154,7 +154,11 @@ class Dispatch:
 
         If the server's answer is lost, the job stays in the backlog; the feed tells whether the server gave it.
         """
-        self._refresh(self._context.clock())
+        now = self._context.clock()
+        self._backlog.resume_due(now)
+        if self._evaluator.is_time_dependent and now >= self._reevaluated + _REEVALUATION_PERIOD:
+            self._backlog.reevaluate_all()
+            self._reevaluated = now
         choices, jobs = await self._choose()
         refused = 0
         try:
@@ -165,13 +169,6 @@ class Dispatch:
         with_room = self._with_room()
         others = self._backlog.unevaluated(1) or (refused and self._backlog.count_ready(with_room))
         return len(choices) == MAX_JOBS_AT_ONCE or bool(with_room and others)
-
-    def _refresh(self, now: datetime) -> None:
-        """Evaluate jobs again whose time has come."""
-        self._backlog.resume_due(now)
-        if self._evaluator.is_time_dependent and now >= self._reevaluated + _REEVALUATION_PERIOD:
-            self._backlog.reevaluate_all()
-            self._reevaluated = now
 
     async def would_send(self) -> tuple[RouteChoice, ...]:
         """Return the next jobs with their routes, without a reservation."""

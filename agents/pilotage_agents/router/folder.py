@@ -141,11 +141,10 @@ def _parse_rate(content: Mapping[str, Any]) -> FailureRate:
 
 
 def _parse_cleanup(content: Mapping[str, Any]) -> dict[str, dict[str, CleanupEntry]]:
-    return {target: _parse_entries(each) for target, each in content.items()}
-
-
-def _parse_entries(content: Mapping[str, tuple[str, bool]]) -> dict[str, CleanupEntry]:
-    return {name: CleanupEntry(str(reference), bool(may_live)) for name, (reference, may_live) in content.items()}
+    return {
+        target: {name: CleanupEntry(str(reference), bool(may_live)) for name, (reference, may_live) in each.items()}
+        for target, each in content.items()
+    }
 
 
 def _failed(path: Path, error: OSError) -> WorldError:

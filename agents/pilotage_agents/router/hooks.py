@@ -214,7 +214,8 @@ class RouteHooks:
 
         This makes the job one with hooks, if its keyword has some.
         """
-        keyword = self._keyword(job)
+        keyword = next((value for name, value in job.items() if fold(name) == "hookkeyword"), None)
+        keyword = fold(keyword) if isinstance(keyword, str) else fold(self._settings.default)
         if keyword not in self._settings.commands:
             return job
         text = ad_text(job)
@@ -309,10 +310,6 @@ class RouteHooks:
         if len(answer.stdout) > _MAX_OUTPUT:
             raise WorldError(f"hook {kind}: it prints more than {_MAX_OUTPUT} characters", transient=False)
         return answer.stdout
-
-    def _keyword(self, job: Mapping[str, AdValue]) -> str:
-        keyword = next((value for name, value in job.items() if fold(name) == "hookkeyword"), None)
-        return fold(keyword) if isinstance(keyword, str) else fold(self._settings.default)
 
     async def _change(self, name: str, **fields: str) -> None:
         """Update the record of a job in memory and on disk; raises WorldError if it cannot be written."""

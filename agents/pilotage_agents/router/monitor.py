@@ -334,7 +334,14 @@ class RoutedJobReporter:
             if known is routed and (is_malformed or not self._jobs.unreported_attributes(routed.key)):
                 self._jobs.reports_due.pop(routed.key, None)  # else it has changed since the report
             if is_malformed:
-                self._add_malformed(routed, answer.malformed[routed.key])
+                fault = answer.malformed[routed.key]
+                self._malformed.add(routed.key)
+                if routed.outcome is not None:
+                    before = self._rejected.get(routed.key)
+                    self._rejected[routed.key] = (
+                        before.with_rejection(fault) if before else RejectedReports(self._clock(), fault)
+                    )
+                log.error("the server rejects a report, the routed job is kept", routed_job=routed.name, reason=fault)
                 continue
             if routed.key in answer.refused:
                 log.warning(
@@ -345,12 +352,3 @@ class RoutedJobReporter:
                 self._cleanup.add(known or routed)
         for each in answer.unwanted:
             self._jobs.mark_unwanted(RoutedJobKey(each.job_id, each.attempt), each.reason)
-
-    def _add_malformed(self, routed: TrackedJob, fault: str) -> None:
-        self._malformed.add(routed.key)
-        if routed.outcome is not None:
-            before = self._rejected.get(routed.key)
-            self._rejected[routed.key] = (
-                before.with_rejection(fault) if before else RejectedReports(self._clock(), fault)
-            )
-        log.error("the server rejects a report, the routed job is kept", routed_job=routed.name, reason=fault)

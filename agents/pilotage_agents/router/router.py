@@ -200,10 +200,16 @@ class JobRouter:
             if not self._is_settled:
                 await self._cleanup.load(self._context.jobs)
                 self._is_settled = True
-            await self._load_hooks(hooked)
+            hooks, tracked = self._context.hooks, {routed.name for routed in self._context.jobs}
+            await hooks.load(tracked, hooked)
+            # The clean-up hooks of jobs that have ended without a report are due.
+            if strays := hooked - tracked - self._cleanup.names():
+                self._background_tasks.start("stray hook records", partial(hooks.clean_up_strays, strays))
             self._adopt.restart(self._now())
             if self._sweep.is_due(listed_at):
-                self._cleanup.sweep(self._targets(), self._context.jobs, listed_at)
+                targets = {str(route.target) for route in self._table.routes}
+                targets |= {routed.target for routed in self._context.jobs}
+                self._cleanup.sweep(targets, self._context.jobs, listed_at)
                 self._sweep.restart(listed_at)
         await self._rates.load()
         self._context.jobs.adjust(self._now())
@@ -222,17 +228,6 @@ class JobRouter:
         await self._background_tasks.wait_grace()
         await self._reports.send()
         await self._background_tasks.wait_grace()
-
-    async def _load_hooks(self, recorded: frozenset[str]) -> None:
-        """Load the hook records of tracked jobs, and run cleanup hooks of jobs that have ended without a report."""
-        hooks, tracked = self._context.hooks, {routed.name for routed in self._context.jobs}
-        await hooks.load(tracked, recorded)
-        if strays := recorded - tracked - self._cleanup.names():
-            self._background_tasks.start("stray hook records", partial(hooks.clean_up_strays, strays))
-
-    def _targets(self) -> set[str]:
-        """Return the targets of the routes and of the routed jobs."""
-        return {str(route.target) for route in self._table.routes} | {routed.target for routed in self._context.jobs}
 
     async def _finish_all(self) -> None:
         """Wait for all background tasks and their results."""
@@ -259,15 +254,13 @@ class JobRouter:
 
     def _apply_newer(self) -> None:
         if self._newer is not None:
-            self._apply_table(self._newer)
+            table = self._newer
+            log.info("route table is active", routes=len(table.routes), left_out=len(table.left_out))
+            self._dispatch.apply_table(table)
+            self._context.jobs.apply_table(table)
+            self._has_table = True
+            self._publish.expire()
             self._newer = None
-
-    def _apply_table(self, table: RouteTable) -> None:
-        log.info("route table is active", routes=len(table.routes), left_out=len(table.left_out))
-        self._dispatch.apply_table(table)
-        self._context.jobs.apply_table(table)
-        self._has_table = True
-        self._publish.expire()
 
     async def _read_feed(self) -> None:
         """Apply the events of the feed since the last position."""

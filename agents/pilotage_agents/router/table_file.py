@@ -82,7 +82,8 @@ def read_route_file(path: Path, *, constraint: str = "", allow_commands: bool = 
     text = read_text(path)
     if _is_list_of_ads(text):
         with _at(str(path)):
-            return _from_ads(text, fallback).without_unusable()
+            routes, left_out = routes_of(read_ads(text), RouteLimits())
+            return RouteTable(tuple(routes), tuple(left_out), fallback).without_unusable()
     context = ConfigurationContext(prologue=_PROLOGUE, subsystem="JOB_ROUTER", allow_commands=allow_commands)
     knobs = _Knobs(read_configuration(path, _QUERY, context), text, fallback)
     with _at(str(path)):
@@ -92,11 +93,6 @@ def read_route_file(path: Path, *, constraint: str = "", allow_commands: bool = 
 def _is_list_of_ads(text: str) -> bool:
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line and not line.startswith(("#", "//"))), "").startswith("[")
-
-
-def _from_ads(text: str, constraint: str | None) -> RouteTable:
-    routes, left_out = routes_of(read_ads(text), RouteLimits())
-    return RouteTable(tuple(routes), tuple(left_out), constraint)
 
 
 def _constraint(text: str) -> str | None:
@@ -121,7 +117,11 @@ class _Knobs:
             raise InvalidRoutesError(Violation("", f"has no routes: neither {_NAMES} nor {_ENTRIES} is set"))
         faults = Faults()
         routes: list[Route] = []
-        left_out: list[LeftOut] = [self._elsewhere(knob) for knob in _ELSEWHERE if self.found.get(knob)]
+        left_out: list[LeftOut] = [
+            LeftOut(knob, "is not supported: use the table that it names as the file itself")
+            for knob in _ELSEWHERE
+            if self.found.get(knob)
+        ]
         table = RouteTable(())
         with faults.within(""):
             table = self._settings()
@@ -144,7 +144,9 @@ class _Knobs:
 
     def _routes(self, faults: Faults) -> tuple[list[Route], list[LeftOut]]:
         """Return the listed routes in that order, else the ads in theirs; and those left out."""
-        defaults = self._default_limits()
+        fallback = RouteLimits()
+        idle = self._integer(_MAX_IDLE_OF_ROUTE, fallback.max_idle_jobs or 0)
+        defaults = RouteLimits(self._integer(_MAX_OF_ROUTE, fallback.max_jobs), None if idle < 0 else idle)
         ads, left_out = self._entries(defaults)
         known = {fold(route.name): route for route in ads}
         start = fold(_ROUTE)
@@ -180,11 +182,6 @@ class _Knobs:
                     common = {**ad.with_defaults(common).attributes}
         with self._where(_ENTRIES):
             return routes_of([ad.with_defaults(common) for ad in read_ads(text)], defaults)
-
-    def _default_limits(self) -> RouteLimits:
-        fallback = RouteLimits()
-        idle = self._integer(_MAX_IDLE_OF_ROUTE, fallback.max_idle_jobs or 0)
-        return RouteLimits(self._integer(_MAX_OF_ROUTE, fallback.max_jobs), None if idle < 0 else idle)
 
     def _transforms(self, knob: str, faults: Faults) -> tuple[RouteTransform, ...]:
         """Return the transforms that `knob` lists; a missing one is a fault, as routed jobs would differ."""
@@ -224,9 +221,6 @@ class _Knobs:
             if not isinstance(value, bool | int):
                 raise InvalidRoutesError(Violation("", f"{text} is neither true nor false"))
         return bool(value)
-
-    def _elsewhere(self, knob: str) -> LeftOut:
-        return LeftOut(knob, "is not supported: use the table that it names as the file itself")
 
     def _where(self, knob: str) -> AbstractContextManager[None]:
         """Add `knob`, and its line if this file defines it, to the violations of the block."""
@@ -296,7 +290,8 @@ class RouteSource:
         PilotageError
             When it is not available, or has faults, and there is no earlier one.
         """
-        stamps = self._now_stamped()
+        files = [self._settings.targets_file, None if self._settings.command else self._settings.file]
+        stamps = tuple(_stamp(file) for file in files if file is not None)
         if not self._is_due(stamps):
             return None
         try:
@@ -304,7 +299,10 @@ class RouteSource:
         except (InvalidInputError, WorldError) as error:
             if self._table is None:
                 raise
-            self._refuse(str(error))
+            why = str(error)
+            if why != self.fault:
+                log.warning("newer route table rejected, the previous one stays active", reason=why)
+            self.fault = why
             table = self._table
             if isinstance(error, WorldError) and not self._settings.command:
                 stamps = _UNREAD
@@ -316,41 +314,28 @@ class RouteSource:
         self._table = table
         return table
 
-    def _refuse(self, why: str) -> None:
-        if why != self.fault:
-            log.warning("newer route table rejected, the previous one stays active", reason=why)
-        self.fault = why
-
     def _is_due(self, stamps: tuple[object, ...]) -> bool:
         if self._read_at is None or stamps != self._stamps:
             return True
         refresh = self._settings.refresh
         return refresh is not None and self._clock() >= self._read_at + refresh
 
-    def _now_stamped(self) -> tuple[object, ...]:
-        """Return a value that changes when one of the files does."""
-        files = [self._settings.targets_file, None if self._settings.command else self._settings.file]
-        return tuple(_stamp(file) for file in files if file is not None)
-
     async def _read(self) -> RouteTable:
         if self._settings.command:
-            await self._run_command()
+            command = self._settings.command
+            answer = await run_command(command, timeout_s=self._settings.timeout_s)
+            if answer.exit_code:
+                raise InvalidInputError(Violation(command[0], answer.error_text))
+            try:
+                await asyncio.to_thread(self._settings.file.write_text, answer.stdout)
+            except OSError as error:
+                raise WorldError(f"{self._settings.file}: {error.strerror}", transient=True) from error
         return await asyncio.to_thread(self._read_files)
 
     def _read_files(self) -> RouteTable:
         settings = self._settings
         table = read_route_file(settings.file, constraint=settings.constraint, allow_commands=settings.allow_commands)
         return table.with_targets(settings.targets())
-
-    async def _run_command(self) -> None:
-        command = self._settings.command
-        answer = await run_command(command, timeout_s=self._settings.timeout_s)
-        if answer.exit_code:
-            raise InvalidInputError(Violation(command[0], answer.error_text))
-        try:
-            await asyncio.to_thread(self._settings.file.write_text, answer.stdout)
-        except OSError as error:
-            raise WorldError(f"{self._settings.file}: {error.strerror}", transient=True) from error
 
 
 def _stamp(path: Path) -> object:

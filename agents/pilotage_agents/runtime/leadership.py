@@ -207,7 +207,11 @@ class LeaderAgent:
                 try:
                     return await work()
                 finally:
-                    await self._stop_renewal(keeping)
+                    self._working = False
+                    # A renewal that is under way is awaited: it must not arrive after the release.
+                    if not self._renewing:
+                        keeping.cancel()
+                    await asyncio.wait([keeping])
         except ExceptionGroup as failed:  # the error of `work`: renewal raises none
             raise failed.exceptions[0] from None
 
@@ -225,13 +229,6 @@ class LeaderAgent:
                 self._renewing = False
         if self._working:
             lost()
-
-    async def _stop_renewal(self, keeping: asyncio.Task[None]) -> None:
-        """End renewal. A renewal that is under way is awaited: it must not arrive after the release."""
-        self._working = False
-        if not self._renewing:
-            keeping.cancel()
-        await asyncio.wait([keeping])
 
     async def _release(self) -> None:
         self._expires_s = 0.0

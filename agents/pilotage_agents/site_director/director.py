@@ -49,15 +49,12 @@ def names_by_ce_type(batch_systems: Mapping[str, BatchSystemSettings]) -> dict[s
 def _served(settings: SiteDirectorSettings, queue: TreeQueue, batch_system: str, facts: QueueFacts) -> ServedQueue:
     values: dict[str, Any] = settings.model_dump(include=_FOR_ALL, exclude_none=True)
     pilot = dict(settings.pilot)
-    for override in _overrides(settings, queue.id):
-        values |= override.model_dump(exclude={"queues", "pilot"}, exclude_none=True)
-        pilot |= override.pilot
+    for override in settings.overrides:
+        if matches_any(queue.id, override.queues):
+            values |= override.model_dump(exclude={"queues", "pilot"}, exclude_none=True)
+            pilot |= override.pilot
     bundle = str(values.pop("pilot_bundle", ""))
     return ServedQueue(queue.id, batch_system, facts, queue.enabled, pilot=pilot, pilot_bundle=bundle, **values)
-
-
-def _overrides(settings: SiteDirectorSettings, queue: QueueId) -> Any:
-    return (override for override in settings.overrides if matches_any(queue, override.queues))
 
 
 log = structlog.get_logger()

@@ -253,7 +253,8 @@ def _free_room(queue: QueueState, ramp: Ramp) -> tuple[int, str]:
     at_work = max(0, supply.pilots_running - supply.idle_cpus // (queue.pilot.cpus or 1))
     most = max(ramp.start, ramp.factor * at_work)
     trusted = pilot_allowance(most, supply.empty_returns)
-    idle = _idle_pilots(supply, queue.pilot)
+    # An idle pilot has all its cores free in one slot.
+    idle = sum(slots.count for slots in supply.idle if slots.free.cpus >= (queue.pilot.cpus or 1))
     without_work = supply.pilots_waiting + max(0, idle - limits.min_idle)
     # Pilots that the operator wants ready are idle on purpose: they do not lower the allowance, nor does it limit them.
     to_keep_ready = min(limits.min_idle - idle, most) - supply.pilots_waiting
@@ -265,11 +266,6 @@ def _free_room(queue: QueueState, ramp: Ramp) -> tuple[int, str]:
         bounds.append((limits.max_total - there, f"MaxTotalJobs is {limits.max_total}"))
     room, words = min(bounds)
     return max(0, room), words
-
-
-def _idle_pilots(supply: QueueSupply, pilot: Shape) -> int:
-    """Return the number of pilots of this shape without work, that is with all their cores free in one slot."""
-    return sum(slots.count for slots in supply.idle if slots.free.cpus >= (pilot.cpus or 1))
 
 
 def _count(number: int, thing: str) -> str:

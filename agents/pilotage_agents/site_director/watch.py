@@ -98,17 +98,14 @@ class GlideinReaper:
             await system.collect([self._folders.path_of(record.stamp) for record in records])
         except WorldError as error:
             log.warning("output could not be collected", glideins=len(records), reason=str(error))
-            self._postpone(records)
+            for record in records:
+                times = self._retries[record.stamp].times + 1 if record.stamp in self._retries else 1
+                # In a batch another glidein may be at fault, so the first retry, alone, follows at once.
+                rest = backoff(times - 1, _FIRST_RETRY, _LONGEST_RETRY)
+                self._retries[record.stamp] = _FetchRetry(times, self._clock() + rest)
             return False
         await asyncio.to_thread(self._folders.mark_collected, [record.stamp for record in records])
         return True
-
-    def _postpone(self, records: Sequence[GlideinRecord]) -> None:
-        for record in records:
-            times = self._retries[record.stamp].times + 1 if record.stamp in self._retries else 1
-            # In a batch another glidein may be at fault, so the first retry, alone, follows at once.
-            rest = backoff(times - 1, _FIRST_RETRY, _LONGEST_RETRY)
-            self._retries[record.stamp] = _FetchRetry(times, self._clock() + rest)
 
 
 _MAX_RENEWALS = 500

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from pilotage.classads.evaluation import Ad, NoValue, Result, compile_expression, evaluate, is_true
+from pilotage.classads.evaluation import Ad, NoValue, compile_expression, evaluate, is_true
 from pilotage.classads.library import AdValue, Expression, expression_from_old_syntax, parse_value
 from pilotage.classads.text import value_text
 from pilotage.errors import InvalidInputError, Violation
@@ -85,18 +85,15 @@ class _AdEditor:
         elif not branches.active:
             return
         elif verb in ("SET", "DEFAULT", "EVALSET", "EVALMACRO"):
-            self._assign(verb, *self._name_and_value(rest, is_old_syntax))
+            found = ASSIGNMENT.fullmatch(self._expanded(rest) if is_old_syntax else rest)
+            if found is None:
+                raise _fault("it has no value")
+            text = found["value"]
+            self._assign(verb, found["name"], parse_value(expression_from_old_syntax(text) if is_old_syntax else text))
         elif verb in ("COPY", "RENAME", "DELETE"):
             self._change_names(verb, self._expanded(rest).split())
         elif definition := DEFINITION.fullmatch(statement):
             self._macros[definition["name"].lower()] = self._expanded(definition["value"]).strip()
-
-    def _name_and_value(self, rest: str, is_old_syntax: bool) -> tuple[str, AdValue]:
-        found = ASSIGNMENT.fullmatch(self._expanded(rest) if is_old_syntax else rest)
-        if found is None:
-            raise _fault("it has no value")
-        text = found["value"]
-        return found["name"], parse_value(expression_from_old_syntax(text) if is_old_syntax else text)
 
     def _assign(self, verb: str, name: str, value: AdValue) -> None:
         if verb == "EVALMACRO":
@@ -130,7 +127,10 @@ class _AdEditor:
         self._ad.set(name, value)
 
     def _evaluated(self, value: AdValue) -> AdValue:
-        return _as_value(evaluate(compile_expression(expression_text(value)), self._ad))
+        result = evaluate(compile_expression(expression_text(value)), self._ad)
+        if isinstance(result, NoValue):
+            return Expression(result.value)
+        return parse_value(result.text) if isinstance(result, Expression) else result
 
     def _expanded(self, text: str) -> str:
         """Return the text with its macros replaced; an unknown one without a default becomes empty."""
@@ -153,12 +153,6 @@ class _AdEditor:
 
     def _is_defined(self, name: str) -> bool:
         return self._named.get(fold(name), ("", Expression("undefined")))[1] != Expression("undefined")
-
-
-def _as_value(result: Result) -> AdValue:
-    if isinstance(result, NoValue):
-        return Expression(result.value)
-    return parse_value(result.text) if isinstance(result, Expression) else result
 
 
 def _macro_text(value: AdValue) -> str:

@@ -111,17 +111,13 @@ def _changes(attributes: Mapping[str, AdValue]) -> Iterator[str]:
             changed = attribute_name(name[len(prefix) :], name)
             match verb:
                 case "COPY":
-                    yield f"COPY {changed} {_copied_to(name, value)}"
+                    if not isinstance(value, str):
+                        raise InvalidRoutesError(Violation(name, "must be the name of an attribute, as a text"))
+                    yield f"COPY {changed} {attribute_name(value, name)}"
                 case "DELETE":
                     yield f"DELETE {changed}"
                 case _:
                     yield f"{verb} {changed} {expression_text(value)}"
-
-
-def _copied_to(name: str, value: AdValue) -> str:
-    if not isinstance(value, str):
-        raise InvalidRoutesError(Violation(name, "must be the name of an attribute, as a text"))
-    return attribute_name(value, name)
 
 
 def _pieces(text: str) -> Iterator[list[Token]]:

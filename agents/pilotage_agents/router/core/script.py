@@ -119,15 +119,26 @@ class ScriptContext:
 def job_script(description: JobDescription, identity: JobIdentity, context: ScriptContext) -> str:
     """Return the job script; raises ValueError for arguments that cannot be split."""
     environment = _environment(description, identity, context)
-    plain = {name: value for name, value in environment.items() if _is_shell_variable(name)}
+    plain = {
+        name: value
+        for name, value in environment.items()
+        if _NAME.fullmatch(name) is not None and name not in _RESERVED_NAMES
+    }
     others = [f"{name}={value}" for name, value in environment.items() if name not in plain]
     program = description.executable
     path = f"{_HERE}/{WORK_NAME}/{program.removeprefix('./')}" if context.has_program else program
     command = [*(["/usr/bin/env", *others] if others else []), path, *split_arguments(description.arguments)]
+    stdin = description.stdin or "/dev/null"
     return _JOB.format(
         path=DEFAULT_PATH,
         work=WORK_NAME,
-        streams=_streams(description),
+        streams=" ".join(
+            (
+                f"<{_path(stdin)}",
+                f">>{_path(description.stdout or 'stdout')}",
+                f"2>>{_path(description.stderr or 'stderr')}",
+            )
+        ),
         exports="\n".join(f"export {name}={_quoted(value)}" for name, value in plain.items()),
         command=" ".join(map(_quoted, command)),
     )
@@ -150,21 +161,6 @@ def _environment(description: JobDescription, identity: JobIdentity, context: Sc
     # The batch system assigns devices to a job that requests some.
     devices = {} if description.request_gpus else _NO_DEVICES
     return {**job_environment(description, identity, job_place, machine), **proxy, **devices}
-
-
-def _is_shell_variable(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None and name not in _RESERVED_NAMES
-
-
-def _streams(description: JobDescription) -> str:
-    stdin = description.stdin or "/dev/null"
-    return " ".join(
-        (
-            f"<{_path(stdin)}",
-            f">>{_path(description.stdout or 'stdout')}",
-            f"2>>{_path(description.stderr or 'stderr')}",
-        )
-    )
 
 
 def _path(name: str) -> str:

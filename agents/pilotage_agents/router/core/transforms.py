@@ -412,13 +412,9 @@ def _define(program: _Program, name: str, value: str, statement: str) -> None:
     if folded == "requirements":
         program.requirements = condition({folded: _value(value)}, folded, name)
     elif folded == "universe":
-        program.fields["targetuniverse"] = _universe(value)
+        program.fields["targetuniverse"] = _UNIVERSES.get(fold(value.strip())) or _value(value)
     elif folded in FIELDS:
         program.fields[folded] = _value(value)
-
-
-def _universe(text: str) -> AdValue:
-    return _UNIVERSES.get(fold(text.strip())) or _value(text)
 
 
 def _value(text: str) -> AdValue:

@@ -132,7 +132,8 @@ class RemoteServer:
         collected = []
         for file in answer.files:
             check_file_name(file.name)
-            _check_checksum(file.checksum)
+            if not is_checksum(file.checksum):
+                raise InvalidInputError(Violation("checksum", "is not 64 hex digits"))
             path = folder / file.checksum
             if not await asyncio.to_thread(path.exists):
                 await self._download(token, job_id, file, path)
@@ -165,12 +166,6 @@ async def _for_existing(job_ids: Sequence[int], do: Callable[[Sequence[int]], Aw
 
 def _metadata(token: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"),)
-
-
-def _check_checksum(text: str) -> None:
-    """Raise InvalidInputError unless it is a SHA-256 in hex digits."""
-    if not is_checksum(text):
-        raise InvalidInputError(Violation("checksum", "is not 64 hex digits"))
 
 
 def _job(job: jobs_pb2.Job) -> RemoteJob:

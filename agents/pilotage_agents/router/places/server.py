@@ -330,7 +330,11 @@ class RemoteServerTarget:
         except WorldError:
             raise
         except PilotageError as error:
-            raise WorldError(f"the output could not be fetched: {error}", transient=not _is_lost(error)) from error
+            # A listed content that is missing is lost for good. A job that is not shown is polled again first.
+            is_lost = isinstance(error, InvalidInputError) or (
+                isinstance(error, NotFoundError) and error.kind == "content"
+            )
+            raise WorldError(f"the output could not be fetched: {error}", transient=not is_lost) from error
 
     async def cancel(self, references: Collection[str]) -> None:
         """Remove the jobs there; see RoutedJobTarget."""
@@ -381,7 +385,9 @@ class RemoteServerTarget:
             await asyncio.to_thread((folder / _INPUT).unlink)
         full_name = self._folders.remote_name(job.name)
         described = replace(description, name=full_name, hold=False, count=None, warnings=())
-        request = SubmitJobsRequest(request_id=_request_id(full_name), descriptions=[description_to_wire(described)])
+        request = SubmitJobsRequest(
+            request_id=hashlib.sha256(full_name.encode()).hexdigest(), descriptions=[description_to_wire(described)]
+        )
         await asyncio.to_thread(self._folders.save_request, job.name, request)
 
     async def _send_request(self, name: str, *, again: bool) -> RoutedJobAnswer:
@@ -429,16 +435,3 @@ class RemoteServerTarget:
         return {
             by_remote_name[title]: str(JobReference(by_remote_name[title], job_id)) for title, job_id in there.items()
         }
-
-
-def _is_lost(error: PilotageError) -> bool:
-    """Return whether the output of a job is lost for good: a listed content is missing.
-
-    A job that is not shown is polled again before anything is concluded.
-    """
-    return isinstance(error, InvalidInputError) or (isinstance(error, NotFoundError) and error.kind == "content")
-
-
-def _request_id(full_name: str) -> str:
-    """Return the idempotency key of a submission."""
-    return hashlib.sha256(full_name.encode()).hexdigest()
