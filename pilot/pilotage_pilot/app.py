@@ -86,7 +86,11 @@ def build_pilot(settings: PilotSettings) -> Pilot:
         lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
         facts = _facts(settings, share, lifetime, now, queue)
         mqtt_publisher = _mqtt_publisher(settings, token(), facts, queue)
-        link = GrpcLink(_endpoint(settings, token), queue, timeout_s=settings.call_timeout_s)
+        link = GrpcLink(
+            Endpoint(settings.server, token, _authorities(settings), settings.tls),
+            queue,
+            timeout_s=settings.call_timeout_s,
+        )
         slots = _slots(settings, facts, share, keeper, now)
         machine = PilotMachine(name, slots, settings.rules(), lifetime, now)
         payload_runner = _payload_runner(settings, name, folder, link, facts)
@@ -162,10 +166,6 @@ def token_reader(settings: PilotSettings) -> Callable[[], str]:
         return last
 
     return read
-
-
-def _endpoint(settings: PilotSettings, token: Callable[[], str]) -> Endpoint:
-    return Endpoint(settings.server, token, _authorities(settings), settings.tls)
 
 
 def _authorities(settings: PilotSettings) -> bytes | None:

@@ -26,7 +26,7 @@ from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.events import PoolsRead
 from pilotage_pilot.core.lifetime import NEVER
 from pilotage_pilot.core.machine import PilotMachine
-from pilotage_pilot.core.model import GrantedJob, Now
+from pilotage_pilot.core.model import Now
 from pilotage_pilot.link.base import MqttPublisher, NodeDescription, PilotServerLink, failure_of
 from pilotage_pilot.node.resources import PilotNode
 from pilotage_pilot.policy.loading import PolicyKeeper
@@ -135,7 +135,9 @@ class PayloadTasks:
             if left.large:
                 left = await self._payload_runner.upload_large(key, left)
         except Exception as error:
-            self._feed(_output_failed(key, error))
+            self._feed(
+                ev.OutputFailed(key, failure_of(error if isinstance(error, PilotageError) else _unexpected(key, error)))
+            )
         else:
             self._feed(ev.OutputStored(key, left.files, "; ".join(left.notes)))
 
@@ -145,10 +147,6 @@ def _start_failed(key: AttemptKey, error: Exception) -> ev.StartFailed:
         return ev.StartFailed(key, Outcome.REFUSED_BY_JOB, str(error))
     expected = error if isinstance(error, NodeFaultError) else _unexpected(key, error)
     return ev.StartFailed(key, Outcome.START_FAILED, str(expected))
-
-
-def _output_failed(key: AttemptKey, error: Exception) -> ev.OutputFailed:
-    return ev.OutputFailed(key, failure_of(error if isinstance(error, PilotageError) else _unexpected(key, error)))
 
 
 def _unexpected(key: AttemptKey, error: Exception) -> WorldError:
@@ -161,7 +159,10 @@ def log_event(event: ev.Event) -> None:
     """Log an event, if it is of interest to people."""
     match event:
         case ev.JobsGranted(_, jobs) if jobs:
-            _log_jobs(jobs)
+            for job in jobs:
+                log.info("job granted", job=str(job.key), owner=job.owner, vo=job.vo, cpus=job.amounts.cpus)
+                if job.fault:
+                    log.warning("job refused", job=str(job.key), reason=job.fault)
         case ev.StartFailed(key, outcome, reason):
             log.warning("payload not started", job=str(key), outcome=outcome.value, reason=reason)
         case ev.PayloadExited(key, exit_code, number, usage):
@@ -174,13 +175,6 @@ def log_event(event: ev.Event) -> None:
             log.info("policy read again")
         case _:
             _log_trouble(event)
-
-
-def _log_jobs(jobs: Iterable[GrantedJob]) -> None:
-    for job in jobs:
-        log.info("job granted", job=str(job.key), owner=job.owner, vo=job.vo, cpus=job.amounts.cpus)
-        if job.fault:
-            log.warning("job refused", job=str(job.key), reason=job.fault)
 
 
 def _log_trouble(event: ev.Event) -> None:
@@ -268,15 +262,11 @@ class PilotRunner:
                 self._advance()
                 return await ended
             finally:
-                self._stop_work()
-
-    def _stop_work(self) -> None:
-        """Cancel all tasks and start no new ones."""
-        self._is_stopped = True
-        if self._alarm is not None:
-            self._alarm.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()
+                self._is_stopped = True
+                if self._alarm is not None:
+                    self._alarm.cancel()
+                for task in tuple(self._tasks):
+                    task.cancel()
 
     def feed(self, event: ev.Event) -> None:
         """Queue an event for the machine."""
@@ -297,7 +287,9 @@ class PilotRunner:
                 self._do_all(self._machine.advance(self._now()))
             self._set_alarm()
         except Exception as error:
-            self._fail(error)
+            assert self._ended is not None, "the runner runs"
+            if not self._ended.done():
+                self._ended.set_exception(error)
         finally:
             self._is_advancing = False
 
@@ -306,11 +298,6 @@ class PilotRunner:
             event = self._events.popleft()
             log_event(event)
             self._do_all(self._machine.handle(event, self._now()))
-
-    def _fail(self, error: Exception) -> None:
-        assert self._ended is not None, "the runner runs"
-        if not self._ended.done():
-            self._ended.set_exception(error)
 
     def _now(self) -> Now:
         return Now(self._clock(), self._boot_clock())
@@ -338,21 +325,19 @@ class PilotRunner:
             case ins.RecallRequest(request_id):
                 self._recall(request_id)
             case ins.SendHeartbeat():
-                self._publish_slots(instruction)
+                if self._mqtt_publisher is not None and instruction.slots is not None:
+                    self._mqtt_publisher.publish_slots(instruction.slots, draining=instruction.draining)
                 self._start(self._send_heartbeat(instruction))
             case ins.ReadPools(fresh):
                 self._start(self._load_pools(fresh))
             case ins.ValidateNode() | ins.SampleNode() | ins.ReportRefusedAttributes():
                 self._do_for_node(instruction)
             case ins.EndPilot():
-                self._end(instruction)
+                assert self._ended is not None, "the runner runs"
+                if not self._ended.done():
+                    self._ended.set_result(instruction)
             case _:
                 self._payload_tasks.do(instruction)
-
-    def _end(self, end: ins.EndPilot) -> None:
-        assert self._ended is not None, "the runner runs"
-        if not self._ended.done():
-            self._ended.set_result(end)
 
     def _do_for_node(self, instruction: ins.NodeInstruction) -> None:
         match instruction:
@@ -392,10 +377,6 @@ class PilotRunner:
         else:
             self._requests.pop(call.request_id, None)
             self.feed(granted)
-
-    def _publish_slots(self, call: ins.SendHeartbeat) -> None:
-        if self._mqtt_publisher is not None and call.slots is not None:
-            self._mqtt_publisher.publish_slots(call.slots, draining=call.draining)
 
     async def _send_heartbeat(self, call: ins.SendHeartbeat) -> None:
         try:

@@ -108,7 +108,8 @@ class PilotMachine:
                 self._session.heartbeat_failed(event, now)
                 return self._call_failed(failure, now)
             case ev.PoolsRead(known, pool_ids):
-                return self._pools_read(known, pool_ids, now)
+                self._session.pools.read(pool_ids, now)
+                return [] if known else self._drain("its queue is not in the resource tree (any more)", now)
             case ev.PoolsFailed(failure):
                 self._session.pools.failed(failure, now)
                 return self._call_failed(failure, now)
@@ -125,7 +126,9 @@ class PilotMachine:
             case ev.NodeRefused(faults):
                 return self._drain(f"the node is not fit for work: {'; '.join(faults)}", now, ExitCode.NODE_UNFIT)
             case ev.StopRequested(reason, at_once):
-                return self._stop(reason, now, at_once=at_once)
+                deadline_s = self._rules.goodbye_timeout_s + (0.0 if at_once else self._rules.grace_s)
+                self._shutdown.limit_time(now.boot_s + deadline_s)
+                return self._evict(reason, now, at_once=at_once) + self._drain(reason, now)
             case ev.SuspendRequested():
                 return self._payloads.apply_orders(self._slots.suspend_all(now), now)
             case ev.ContinueRequested():
@@ -185,9 +188,8 @@ class PilotMachine:
             self._shutdown.limit_time(now.boot_s + self._rules.goodbye_timeout_s)
         return self._drain(f"the server refuses the pilot: {failure.why}", now, ExitCode.NO_SERVER)
 
-    def _pools_read(self, known: bool, pool_ids: tuple[str, ...], now: Now) -> Instructions:
-        self._session.pools.read(pool_ids, now)
-        return [] if known else self._drain("its queue is not in the resource tree (any more)", now)
+    def _late_warning(self, key: AttemptKey, now: Now) -> Instructions:
+        return self._payloads.warn(key, self._glidein_end.time_left_s(now)) if self._glidein_end.is_announced else []
 
     # Phases ----------------------------------------------------------------------------------------------------
 
@@ -211,14 +213,6 @@ class PilotMachine:
 
     def _evict(self, reason: str, now: Now, *, at_once: bool = False) -> Instructions:
         return self._payloads.stop_all(Ending(Outcome.EVICTED, reason), now, at_once=at_once)
-
-    def _stop(self, reason: str, now: Now, *, at_once: bool) -> Instructions:
-        deadline_s = self._rules.goodbye_timeout_s + (0.0 if at_once else self._rules.grace_s)
-        self._shutdown.limit_time(now.boot_s + deadline_s)
-        return self._evict(reason, now, at_once=at_once) + self._drain(reason, now)
-
-    def _late_warning(self, key: AttemptKey, now: Now) -> Instructions:
-        return self._payloads.warn(key, self._glidein_end.time_left_s(now)) if self._glidein_end.is_announced else []
 
     def _advance(self, now: Now) -> Instructions:
         instructions = self._payloads.due(now) + self._approach_end(now)

@@ -131,7 +131,11 @@ class Policy:
     def expressions(self, slot: SlotKey | None = None) -> dict[str, str]:
         """Return the expressions that drive `slot`, by name."""
         found = {name: self.text(name, slot) for name in (*DEFAULTS, *ON_REQUEST)}
-        return {name: text for name, text in found.items() if text is not None and not _is_undefined(name, text)}
+        return {
+            name: text
+            for name, text in found.items()
+            if text is not None and not (name in VANILLA and text == UNDEFINED)
+        }
 
     def published(self, slot: SlotKey | None = None) -> dict[str, str]:
         """Return the attributes that the policy adds to `slot`'s ad; undefined ones are left out."""
@@ -191,10 +195,6 @@ def _keys(name: str, slot: SlotKey | None) -> list[str]:
     if name in _DAEMONS:
         keys.append(f"{_DAEMONS[name]}.{name}")
     return [*keys, name]
-
-
-def _is_undefined(name: str, text: str) -> bool:
-    return name in VANILLA and text == UNDEFINED
 
 
 _CACHE_SIZE = 1024

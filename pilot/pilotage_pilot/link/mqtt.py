@@ -54,17 +54,14 @@ class BrokerPublisher:
                 yield
                 last_message = erase_message(self._topics, self._node.stamp)
             finally:
-                await self._publish_last(last_message)
+                self._link.publish(last_message)
+                if self._connected:
+                    try:
+                        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                            await self._link.all_sent()
+                    except TimeoutError:
+                        log.warning("last message not accepted by the broker", timeout_s=CLOSE_TIMEOUT_S)
                 link.cancel()
-
-    async def _publish_last(self, message: Message) -> None:
-        self._link.publish(message)
-        if self._connected:
-            try:
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await self._link.all_sent()
-            except TimeoutError:
-                log.warning("last message not accepted by the broker", timeout_s=CLOSE_TIMEOUT_S)
 
     def subscribe_pools(self, pool_ids: Iterable[str]) -> None:
         """Subscribe to jobs of these pools, to jobs without a pool, and to changes of eligibility."""

@@ -48,17 +48,15 @@ class LoadMeter:
             return dict(self._loads)  # too short for a rate
         seen, self._boot_s = tuple(times), boot_s
         if past is not None:
-            self._average(seen, boot_s - past)
+            length_s = boot_s - past
+            kept = math.exp(-length_s / _MINUTE_S)
+            loads = {slot: load * kept for slot, load in self._loads.items() if load * kept > _MIN_LOAD}
+            for time in seen:
+                busy = max(0.0, time.cpu_s - self._used_s.get(time.key, 0.0)) / length_s
+                loads[time.slot] = loads.get(time.slot, 0.0) + busy * (1 - kept)
+            self._loads = loads
         self._used_s = {time.key: time.cpu_s for time in seen}
         return dict(self._loads)
-
-    def _average(self, seen: tuple[PayloadTime, ...], length_s: float) -> None:
-        kept = math.exp(-length_s / _MINUTE_S)
-        loads = {slot: load * kept for slot, load in self._loads.items() if load * kept > _MIN_LOAD}
-        for time in seen:
-            busy = max(0.0, time.cpu_s - self._used_s.get(time.key, 0.0)) / length_s
-            loads[time.slot] = loads.get(time.slot, 0.0) + busy * (1 - kept)
-        self._loads = loads
 
 
 class TouchMeter:

@@ -58,7 +58,8 @@ def memory_mib(environment: Environment, cores: int) -> list[SourcedValue]:
         SourcedValue(count.figure * cores, count.source) for count in _counts(environment, ("SLURM_MEM_PER_CPU",))
     ]
     for name in ("PBS_RESOURCE_MEM", "PBS_MEM"):
-        size = _size_mib(environment.get(name, ""))
+        match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", environment.get(name, ""), re.IGNORECASE)
+        size = float(Fraction(match[1]) * Fraction(_SIZES[match[2].lower()])) if match else None
         if size is not None:
             found.append(SourcedValue(size, name))
     return found
@@ -122,11 +123,6 @@ def _parse_number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _size_mib(text: str) -> float | None:
-    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", text, re.IGNORECASE)
-    return float(Fraction(match[1]) * Fraction(_SIZES[match[2].lower()])) if match else None
 
 
 def _length_s(text: str) -> float | None:
@@ -206,7 +202,10 @@ class Probe:
         memory = self._decide("memory", self._operator.memory_mib, self._memory(int(cores.figure)), 0)
         disk = self._decide("disk", self._operator.disk_mib, self._disk(int(cores.figure)), 0)
         ids = self._gpu_ids()
-        left = self._time_left(now_unix_s)
+        values = wall_end(self._context.environment, now_unix_s)
+        if self._queue.wall_time_s is not None:
+            values.append(SourcedValue(self._queue.wall_time_s, "the queue"))
+        left = min(values, key=lambda each: each.figure, default=None)
         amounts = Amounts(int(cores.figure), int(memory.figure), int(disk.figure), len(ids))
         sources = (
             f"{cores.figure:.0f} cores: {cores.source}",
@@ -280,12 +279,6 @@ class Probe:
         if self._operator.gpus is not None and len(ids) < most:
             ids += tuple(str(number) for number in range(len(ids), most))
         return ids[:most]
-
-    def _time_left(self, now_unix_s: float) -> SourcedValue | None:
-        values = wall_end(self._context.environment, now_unix_s)
-        if self._queue.wall_time_s is not None:
-            values.append(SourcedValue(self._queue.wall_time_s, "the queue"))
-        return min(values, key=lambda each: each.figure, default=None)
 
     def _machine_ad(self) -> MachineAd:
         path = self._context.environment.get("_CONDOR_MACHINE_AD")

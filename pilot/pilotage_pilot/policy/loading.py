@@ -90,18 +90,18 @@ def load_policy(
 
 def _read(path: Path, node: Amounts, slots: int, context: ConfigurationContext) -> tuple[Configuration, Policy]:
     first = context.prologue + prologue() + _node_macros(node, slots)
-    found = read_configuration(path, _asked(), replace(context, prologue=first))
-    return found, Policy(found.values)
-
-
-def _asked() -> KnobRequest:
     types = range(1, _SLOT_TYPES + 1)
     layout = [knob for number in types for knob in (f"SLOT_TYPE_{number}", f"NUM_SLOTS_TYPE_{number}")]
     layout += [f"SLOT_TYPE_{number}_PARTITIONABLE" for number in types]
     lists = (*PUBLISHED_ATTRIBUTES, *SHARED_ATTRIBUTES, *JOB_ATTRIBUTES)
-    return KnobRequest(
-        (*DEFAULTS, *ON_REQUEST, *_DAEMONS, *_SETTINGS, *lists, *_SIZES, *layout), PUBLISHED_ATTRIBUTES, _VARIANTS
+    found = read_configuration(
+        path,
+        KnobRequest(
+            (*DEFAULTS, *ON_REQUEST, *_DAEMONS, *_SETTINGS, *lists, *_SIZES, *layout), PUBLISHED_ATTRIBUTES, _VARIANTS
+        ),
+        replace(context, prologue=first),
     )
+    return found, Policy(found.values)
 
 
 def _node_macros(node: Amounts, slots: int) -> str:
@@ -124,7 +124,9 @@ def _laid_out(path: Path, policy: Policy, node: Amounts, gpu_ids: tuple[str, ...
     try:
         return lay_out(policy, node, gpu_ids)
     except InvalidInputError as error:
-        raise _located(path, error.violations) from error
+        raise InvalidConfigurationError(
+            *(Violation(f"{path}: {each.where}".rstrip(": "), each.why) for each in error.violations)
+        ) from error
 
 
 def _check(path: Path, found: Configuration, policy: Policy, layout: Layout) -> None:
@@ -168,12 +170,6 @@ def _missing_macros(
     macros = ", ".join(spelling.get(macro, macro) for macro in missing)
     why = f"{', '.join(dict.fromkeys(broken))} cannot be read: nothing defines {macros}"
     return InvalidConfigurationError(Violation(_where(path, broken[0], defined), why))
-
-
-def _located(path: Path, violations: Iterable[Violation]) -> InvalidConfigurationError:
-    return InvalidConfigurationError(
-        *(Violation(f"{path}: {each.where}".rstrip(": "), each.why) for each in violations)
-    )
 
 
 log = structlog.get_logger()

@@ -52,7 +52,12 @@ class PilotFolder:
     def _filled(self) -> int:
         """Create its contents, all or nothing, and return its lock."""
         try:
-            lock = _locked(self.path / _LOCK)
+            path = self.path / _LOCK
+            # The lock is held before it has its name: no other pilot may find it free.
+            unnamed = path.with_suffix(".new")
+            lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unnamed.rename(path)
             self.jobs.mkdir(mode=0o700)
             self.cache.mkdir(mode=0o700)
         except OSError:
@@ -106,15 +111,6 @@ def write_over(path: Path, text: str) -> None:
             raise OSError(f"{path} is no regular file")
         file.truncate()
         file.write(text)
-
-
-def _locked(path: Path) -> int:
-    """Return a new lock, which is held before it has its name: no other pilot may find it free."""
-    unnamed = path.with_suffix(".new")
-    lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    unnamed.rename(path)
-    return lock
 
 
 def remove_leftovers(scratch: Path) -> tuple[Path, ...]:

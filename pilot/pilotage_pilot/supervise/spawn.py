@@ -96,7 +96,11 @@ def find_program(name: str, folder: Path, path: str) -> str:
     if not name:
         raise JobFaultError("it names no program")
     if name.startswith("/"):
-        return _on_this_node(name)
+        if not os.path.isfile(name):
+            raise JobFaultError(f"there is no program {name} on this node")
+        if not os.access(name, os.X_OK):
+            raise JobFaultError(f"the program {name} may not be executed on this node")
+        return name
     here = inside(folder, name.removeprefix("./"))
     if here.is_file():
         here.chmod(here.stat().st_mode | 0o700)
@@ -105,14 +109,6 @@ def find_program(name: str, folder: Path, path: str) -> str:
     if found is None:
         raise JobFaultError(f"there is no program {name}, neither among the job's files nor on PATH of this node")
     return found
-
-
-def _on_this_node(name: str) -> str:
-    if not os.path.isfile(name):
-        raise JobFaultError(f"there is no program {name} on this node")
-    if not os.access(name, os.X_OK):
-        raise JobFaultError(f"the program {name} may not be executed on this node")
-    return name
 
 
 def _input(folder: Path, name: str | None) -> Path | None:

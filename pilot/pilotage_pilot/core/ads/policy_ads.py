@@ -184,12 +184,14 @@ class SlotAds(FactAds):
     # Layers -----------------------------------------------------------------------------------------------------
 
     def _take(self, policy: Policy) -> None:
-        values = _shown(policy, None) | _sharing(policy)
+        shared = policy.listed(SHARED_ATTRIBUTES)
+        values = _shown(policy, None) | ({"SharedSlotAttributes": ", ".join(shared)} if shared else {})
         self._policy = policy
         self._seats = (_number(policy, "SLOTS_CONNECTED_TO_KEYBOARD"), _number(policy, "SLOTS_CONNECTED_TO_CONSOLE"))
-        self._lay_common(
-            Layer.POLICY, {name: value for name, value in values.items() if not _is_understood(name, value)}
-        )
+        understood = {
+            name for name, value in values.items() if name in _UNDERSTOOD and value == Expression(DEFAULTS[name])
+        }
+        self._lay_common(Layer.POLICY, {name: value for name, value in values.items() if name not in understood})
 
     def _all_slot_policies(self, policy: Policy) -> dict[SlotKey, _SlotPolicy]:
         """Return the policy of each slot key; raises InvalidInputError."""
@@ -238,25 +240,11 @@ def _shown(policy: Policy, key: SlotKey | None) -> dict[str, AdValue]:
     values: dict[str, AdValue] = {
         shown: _expression(name, expressions[name]) for name, shown in _IN_ADS.items() if name in expressions
     }
-    return values | {name: _published(name, text) for name, text in policy.published(key).items()}
-
-
-def _sharing(policy: Policy) -> dict[str, AdValue]:
-    """Return the attribute that lists the shared attributes, for readers without those of the other slots."""
-    shared = policy.listed(SHARED_ATTRIBUTES)
-    return {"SharedSlotAttributes": ", ".join(shared)} if shared else {}
+    return values | {name: parse_value(_expression(name, text).text) for name, text in policy.published(key).items()}
 
 
 def _expression(name: str, text: str) -> Expression:
     return Expression(compile_text(name, text).text)
-
-
-def _published(name: str, text: str) -> AdValue:
-    return parse_value(_expression(name, text).text)
-
-
-def _is_understood(name: str, value: AdValue) -> bool:
-    return name in _UNDERSTOOD and value == Expression(DEFAULTS[name])
 
 
 def _number(policy: Policy, knob: str) -> int:

@@ -85,8 +85,8 @@ class PayloadEnds:
         attempt = self._attempts.get(event.key)
         if attempt is None or attempt.stage is not Stage.STORING or attempt.ended is None:
             return []
-        patient = now.boot_s - attempt.ended.boot_s < self._rules.store_timeout_s
-        if event.failure.kind is not FailureKind.REFUSED and patient:
+        may_retry = now.boot_s - attempt.ended.boot_s < self._rules.store_timeout_s
+        if event.failure.kind is not FailureKind.REFUSED and may_retry:
             failures = attempt.store_failures + 1
             retry = now.boot_s + event.failure.pause_s(failures)
             self._attempts.put(replace(attempt, store_failures=failures, retry_boot_s=retry))

@@ -111,13 +111,10 @@ class JobPull:
         if not request.is_quick and _was_matched(event, request.call):
             self.last_answer_empty = not (event.jobs or event.vacate)
             if self.last_answer_empty:
-                self._back_off(request, now)
+                self.broker_backoff.answered_empty(request.slots_version, now)
+                if not request.is_recalled:
+                    self._next_request_boot_s = max(now.boot_s, request.first_boot_s + MIN_REQUEST_INTERVAL_S)
         return request
-
-    def _back_off(self, request: JobRequest, now: Now) -> None:
-        self.broker_backoff.answered_empty(request.slots_version, now)
-        if not request.is_recalled:
-            self._next_request_boot_s = max(now.boot_s, request.first_boot_s + MIN_REQUEST_INTERVAL_S)
 
     def failed(self, request_id: str, failure: Failure, now: Now) -> JobRequest | None:
         """Schedule a retry and return None, or remove and return a request that the server refused."""

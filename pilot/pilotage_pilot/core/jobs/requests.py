@@ -80,13 +80,16 @@ class SlotOffers:
         """Return the offer of a slot; `free` is what no request offers yet."""
         ads, name = self._slots.ads, slot.name
         ad, left_s = ads.offer(name, now), self._lifetime.time_left_s(now)
+        as_it_is = (slot.stamp, self._slots.ads.version(slot.name))
+        self._declined = {key: each for key, each in self._declined.items() if each.until_boot_s > now.boot_s}
+        of_slot = ((queue, each) for (name, queue), each in self._declined.items() if name == slot.name)
         offer = SlotOffer(
             name,
             slot.amounts if slot.attempt is not None else free,
             partitionable=slot.is_partitionable,
             time_left=None if left_s is None else timedelta(seconds=left_s),
             cpu_power=self._rules.cpu_power,
-            declined_task_queues=self._declined_queues(slot, now),
+            declined_task_queues=frozenset(queue for queue, each in of_slot if (each.stamp, each.version) == as_it_is),
             ad_parts=ad.part_keys,
             ad_changes=ad.changes,
             claim=slot.machine.claim.holder if slot.machine.claim is not None and slot.attempt is None else None,
@@ -100,12 +103,6 @@ class SlotOffers:
         if slot.attempt is None or slot.machine.claim is None:
             return None
         return OccupiedSlot(*slot.attempt, slot.machine.claim.rank, slot.machine.preemption is not None)
-
-    def _declined_queues(self, slot: NodeSlot, now: Now) -> frozenset[int]:
-        as_it_is = (slot.stamp, self._slots.ads.version(slot.name))
-        self._declined = {key: each for key, each in self._declined.items() if each.until_boot_s > now.boot_s}
-        of_slot = ((queue, each) for (name, queue), each in self._declined.items() if name == slot.name)
-        return frozenset(queue for queue, each in of_slot if (each.stamp, each.version) == as_it_is)
 
     def offerable(self, now: Now) -> Iterator[NodeSlot]:
         """Yield the slots that may be offered."""

@@ -282,7 +282,10 @@ class NodeSlots:
         before = slot.state_and_activity
         effects = slot.machine.handle(event, evaluator, now)
         if slot.machine.deleted:
-            self._delete(slot, now)
+            self.book.remove(slot)
+            self.ads.remove(slot.name)
+            self._resized(self.book.parent(slot))
+            self._wake(now.boot_s)
             return effects
         if slot.machine.claim is None and any(isinstance(each, se.EndClaim) for each in effects):
             # Its conditions were evaluated with the claim's last job, which does not count any more.
@@ -299,12 +302,6 @@ class NodeSlots:
             self.version += 1
             self._wake(now.boot_s)
         return effects
-
-    def _delete(self, slot: NodeSlot, now: Now) -> None:
-        self.book.remove(slot)
-        self.ads.remove(slot.name)
-        self._resized(self.book.parent(slot))
-        self._wake(now.boot_s)
 
     def _wake(self, boot_s: float, *, all_free: bool = False) -> None:
         """Poll free slots soon whose ads have changed; others keep their interval."""

@@ -176,7 +176,8 @@ def lay_out(policy: Policy, node: Amounts, gpu_ids: tuple[str, ...] | None = Non
     """
     cpus, memory_mib = _number(policy, "NUM_CPUS", node.cpus), _number(policy, "MEMORY", node.memory_mib)
     total = Amounts(cpus, memory_mib, node.disk_mib, node.gpus)
-    specs = [spec for type_id in _types(policy) for spec in _slot_specs(policy, type_id, total)]
+    type_ids = sorted(int(found[1]) for name in policy.texts if (found := _TYPE.fullmatch(name)))
+    specs = [spec for type_id in type_ids for spec in _slot_specs(policy, type_id, total)]
     is_stated = bool(specs)
     if not specs:
         count = _number(policy, "NUM_SLOTS", 0)
@@ -211,10 +212,6 @@ def _text(layout: Layout) -> str:
     sizes = [f"{slot.amounts.cpus} cores and {slot.amounts.memory_mib} MiB" for slot in layout.slots]
     counted = ", ".join(f"{sizes.count(size)} x {size}" for size in dict.fromkeys(sizes))
     return f"{len(sizes)}: {counted}"
-
-
-def _types(policy: Policy) -> list[int]:
-    return sorted(int(found[1]) for name in policy.texts if (found := _TYPE.fullmatch(name)))
 
 
 def _slot_specs(policy: Policy, type_id: int, total: Amounts) -> Iterable[_SlotSpec]:

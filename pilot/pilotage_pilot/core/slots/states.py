@@ -8,7 +8,6 @@ lent until they are stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -35,7 +34,8 @@ class SlotResources:
         """Allocate free resources to a new dynamic slot; returns its number, the smallest unused one."""
         assert amounts.fits_in(self.free), f"{amounts} does not fit in {self.free}"
         number = next(n for n in range(1, len(self._allocated) + 2) if n not in self._allocated)
-        self._allocated[number] = (amounts, tuple(self._free_gpus())[: amounts.gpus])
+        taken = {gpu for _, gpu_ids in self._allocated.values() for gpu in gpu_ids}
+        self._allocated[number] = (amounts, tuple(gpu for gpu in self._gpu_ids if gpu not in taken)[: amounts.gpus])
         self.free -= amounts
         return number
 
@@ -74,10 +74,6 @@ class SlotResources:
             self.free += loan
         else:
             self._allocated[number] = (self.amounts(number) + loan, self.gpu_ids(number))
-
-    def _free_gpus(self) -> Iterator[str]:
-        taken = {gpu for _, gpu_ids in self._allocated.values() for gpu in gpu_ids}
-        return (gpu for gpu in self._gpu_ids if gpu not in taken)
 
     def validate(self) -> None:
         """Raise AssertionError if allocated, lent and free resources do not add up."""
@@ -291,9 +287,6 @@ class SlotStatus:
         assert not self.by_command or self.activity is Activity.SUSPENDED, f"suspended by command, and {self.activity}"
         assert self.state is not SlotState.DRAINED or self.draining is not None, "drained without a drain"
         assert not self.deleted or (self.dynamic and not held), "a slot that is not free is gone"
-        self._validate_watches()
-
-    def _validate_watches(self) -> None:
         runs = self.has_processes and self.activity in RUNNING
         for watched in (self.job, self.claim):
             if watched is not None:
