@@ -97,7 +97,9 @@ def amount_of(value: object, unit: str | None = None) -> Amount | NotAnAmount:
     factor = _factor(unit)
     if factor == 1:  # most amounts are plain numbers, and a tree has many
         return value if isinstance(value, float) and not value.is_integer() else int(value)
-    return _plain(_exact(value) * factor)
+    # A float stands for the decimal that people see, so that 0.1 and "0.1" are the same amount.
+    is_whole = isinstance(value, int) or value.is_integer()
+    return _plain((Fraction(int(value)) if is_whole else Fraction(repr(value))) * factor)
 
 
 def _amount_of_text(text: str, unit: str | None) -> Amount | NotAnAmount:
@@ -120,12 +122,6 @@ def _amount_of_text(text: str, unit: str | None) -> Amount | NotAnAmount:
 def _factor(unit: str | None) -> Fraction:
     measure = measure_of(unit)
     return measure.factors[fold(unit)] if measure is not None and unit is not None else Fraction(1)
-
-
-def _exact(number: Amount) -> Fraction:
-    # A float stands for the decimal that people see, so that 0.1 and "0.1" are the same amount.
-    whole = isinstance(number, int) or number.is_integer()
-    return Fraction(int(number)) if whole else Fraction(repr(number))
 
 
 def _plain(amount: Fraction) -> Amount:

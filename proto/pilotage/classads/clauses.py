@@ -28,7 +28,10 @@ _LONG_OPERATORS = frozenset({"&&", "||", "=?", "=?="})
 
 def clauses(text: str) -> tuple[str, ...]:
     """Return the clauses that must all be true for the expression to be true, in order."""
-    inner = _unwrapped(text)
+    # Brackets that enclose all of the text are left out.
+    inner = text.strip()
+    while (whole := [token for token in tokens(inner) if not token.is_blank]) and _encloses(whole):
+        inner = inner[whole[0].end : whole[-1].start].strip()
     parts = _joined_by_and(inner)
     if len(parts) == 1:
         return (inner,)
@@ -64,17 +67,13 @@ def _value_of(text: str, my: Ad, target: Ad | None) -> Result:
 
 
 def _failing_clause(clause: str, result: Result, my: Ad, target: Ad | None) -> FailingClause:
-    shown = " ".join(_with_signs(clause).split())
+    # The library writes these signs as words, which would run into our sentence.
+    signs = {"is": "=?=", "isnt": "=!="}
+    shown = " ".join("".join(signs.get(fold(token.text), token.text) for token in tokens(clause)).split())
     if len(shown) > _LONGEST_CLAUSE:
         shown = shown[:_LONGEST_CLAUSE] + "…"
     seen = ", ".join(f"{name} = {value}" for name, value in _referenced_values(clause, my, target))
     return FailingClause(f"{shown} is {_shown(result)}", seen)
-
-
-def _with_signs(clause: str) -> str:
-    """Return the clause with =?= and =!=: the library writes them as words, which would run into our sentence."""
-    signs = {"is": "=?=", "isnt": "=!="}
-    return "".join(signs.get(fold(token.text), token.text) for token in tokens(clause))
 
 
 def _referenced_values(clause: str, my: Ad, target: Ad | None) -> list[tuple[str, str]]:
@@ -101,14 +100,6 @@ def _shown(value: Result) -> str:
             return text
         case _:
             return str(value)
-
-
-def _unwrapped(text: str) -> str:
-    """Return the text without blanks around it and without brackets that enclose all of it."""
-    inner = text.strip()
-    while (whole := [token for token in tokens(inner) if not token.is_blank]) and _encloses(whole):
-        inner = inner[whole[0].end : whole[-1].start].strip()
-    return inner
 
 
 def _encloses(whole: list[Token]) -> bool:

@@ -36,16 +36,12 @@ def definitions(text: str) -> Iterator[Definition]:
         if block is not None:
             yield Definition(block["name"], _until(f"@{block['tag']}", lines), number)
             continue
-        found = _DEFINITION.match(_continued(line, lines))
+        whole = line.rstrip()
+        while whole.endswith("\\"):
+            whole = whole[:-1] + " " + next(lines, (0, ""))[1].strip()
+        found = _DEFINITION.match(whole)
         if found is not None and found["name"].lower() not in _COMMANDS:
             yield Definition(found["name"], found["value"].strip(), number)
-
-
-def _continued(line: str, rest: Iterator[tuple[int, str]]) -> str:
-    whole = line.rstrip()
-    while whole.endswith("\\"):
-        whole = whole[:-1] + " " + next(rest, (0, ""))[1].strip()
-    return whole
 
 
 def _until(end: str, rest: Iterator[tuple[int, str]]) -> str:

@@ -59,7 +59,7 @@ def job_environment(
     threads = {} if context.cpus is None else {"OMP_NUM_THREADS": str(max(1, context.cpus))}
     proxy = input_file_of(description, "x509userproxy")
     brought = {"X509_USER_PROXY": f"{context.work}/{proxy}"} if proxy else {}
-    own = _valid_variables(description.environment)
+    own = {name: value for name, value in description.environment.items() if name and "=" not in name}
     return {**machine, **_folders(context), **threads, **brought, **own, **_pilotage_variables(identity, context)}
 
 
@@ -82,10 +82,6 @@ def _folders(context: JobRunContext) -> dict[str, str]:
         "TEMP": context.temporary,
         "SHELL": "/bin/sh",
     }
-
-
-def _valid_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name and "=" not in name}
 
 
 def _pilotage_variables(identity: JobIdentity, context: JobRunContext) -> dict[str, str]:

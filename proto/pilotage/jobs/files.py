@@ -320,7 +320,7 @@ def find_output(
         if len(files) == limits.files:
             notes.add(f"only {limits.files} output files were taken, and there are more")
             break
-        size = min(_size_behind(folder / name), limits.file_bytes)
+        size = min(size_of(Path(os.path.realpath(folder / name))), limits.file_bytes)
         if size > left:
             why = f"together with those before it has more than {limits.all_bytes} bytes"
             notes.add(f"output file {name} was not taken: {why}")
@@ -414,7 +414,3 @@ def size_of(path: Path) -> int:
         return path.lstat().st_size
     except OSError:
         return 0
-
-
-def _size_behind(path: Path) -> int:
-    return size_of(Path(os.path.realpath(path)))

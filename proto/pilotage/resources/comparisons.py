@@ -40,7 +40,8 @@ def version_key(text: str) -> tuple[Piece, ...]:
     before a pre-release word) and a leading "v" before a number are ignored.
     """
     pieces: list[Piece] = []
-    for word in _PIECE.findall(_without_leading_v(fold(text))):
+    stripped = fold(text).strip()
+    for word in _PIECE.findall(stripped[1:] if re.match(r"v\d", stripped) else stripped):
         piece = _piece(word)
         if piece[0] < 0:
             _drop_zeros(pieces)
@@ -52,11 +53,6 @@ def version_key(text: str) -> tuple[Piece, ...]:
 def version_text(text: str) -> str:
     """Return the canonical spelling of a version."""
     return ".".join(word or f"{number:x}" for _, number, word in version_key(text)[:-1]) or "0"
-
-
-def _without_leading_v(text: str) -> str:
-    stripped = text.strip()
-    return stripped[1:] if re.match(r"v\d", stripped) else stripped
 
 
 def _piece(word: str) -> Piece:
@@ -171,17 +167,13 @@ def _asked_capacity(declaration: ParameterDeclaration, elements: tuple[Scalar, .
 def _refused_capacity(declaration: ParameterDeclaration, normal: NormalForm, offered: Value) -> str | None:
     best = offered_key(declaration, offered)
     if best is not None:
-        unit = _base_unit(declaration)
+        measure = measure_of(declaration.unit)
+        label = measure.base if measure else declaration.unit
+        unit = f" {label}" if label else ""
         return None if best >= required_key(declaration, normal) else f"{best[0]}{unit} is less than {normal}{unit}"
     amounts = [amount_of(element, declaration.unit) for element in elements_of(offered)]
     problems = [amount.why for amount in amounts if isinstance(amount, NotAnAmount)]
     return f"{_shown(offered)} is {problems[0]}" if problems else "it offers an empty list"
-
-
-def _base_unit(declaration: ParameterDeclaration) -> str:
-    measure = measure_of(declaration.unit)
-    label = measure.base if measure else declaration.unit
-    return f" {label}" if label else ""
 
 
 def _asked_texts(_: ParameterDeclaration, elements: tuple[Scalar, ...]) -> NormalForm:

@@ -77,7 +77,10 @@ def eligibility(requirements: Requirements | None, queue: EffectiveQueue) -> Ver
     no tags.
     """
     if not queue.admits():
-        return _no_access(queue)
+        access = queue.get(VOS)
+        assert access is not None, "a queue without an access list admits everyone"
+        assert queue.vo is not None, "a queue is closed only to a VO"
+        return NoAccess(queue.vo, tuple(str(vo) for vo in elements_of(access.value)), access.origins)
     asked = requirements.items if requirements else ()
     return verdict_from(
         (
@@ -129,13 +132,6 @@ def parameter_refusals(asked: Iterable[Requirement], offer: Offer) -> Iterator[R
         why = refusal_reason(item.declaration, item.normal, offered.value)
         if why is not None:
             yield Refusal(item.name, item.asked, offered.value, offered.origins, why)
-
-
-def _no_access(queue: EffectiveQueue) -> NoAccess:
-    access = queue.get(VOS)
-    assert access is not None, "a queue without an access list admits everyone"
-    assert queue.vo is not None, "a queue is closed only to a VO"
-    return NoAccess(queue.vo, tuple(str(vo) for vo in elements_of(access.value)), access.origins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,13 +95,9 @@ def undeclared_type(value: Value) -> ParameterType:
     elements = value if isinstance(value, tuple) else (value,)
     if elements and all(isinstance(element, bool) for element in elements):
         return ParameterType.FLAG
-    if elements and all(_is_number(element) for element in elements):
+    if elements and all(isinstance(element, int | float) and not isinstance(element, bool) for element in elements):
         return ParameterType.CAPACITY
     return ParameterType.VALUE
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 SHIPPED = ParameterDeclarations(

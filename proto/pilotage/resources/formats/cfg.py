@@ -119,7 +119,9 @@ class _Parser:
             if isinstance(piece, _Option):
                 self._set(piece, number, column)
             elif piece == "}":
-                self._leave(number, column)
+                if len(self._open) == 1:
+                    raise syntax_error("a closing brace too many", number, column)
+                self._open.pop()
             else:
                 self._named = (piece, number)
 
@@ -140,11 +142,6 @@ class _Parser:
             raise syntax_error(f"{name} stands twice in one section", line)
         above.sections[name] = section = CfgSection(line)
         self._open.append((name, section))
-
-    def _leave(self, number: int, column: int) -> None:
-        if len(self._open) == 1:
-            raise syntax_error("a closing brace too many", number, column)
-        self._open.pop()
 
     def _set(self, option: _Option, number: int, column: int) -> None:
         section = self._open[-1][1]
