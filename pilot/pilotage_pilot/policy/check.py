@@ -8,7 +8,6 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pilotage import clock
@@ -32,18 +31,6 @@ _WRONG = 2
 _LONGEST_NAME = 24
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyQuery:
-    """A policy with the slot, job and node to evaluate it for; `job` None = without a job."""
-
-    policy: Path
-    job: Path | None
-    slot_id: int
-    changes: Mapping[str, AdValue]
-    node: Amounts
-    allow_commands: bool = False
-
-
 def add_check_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of `check` to its parser."""
     parser.add_argument("policy", type=Path, metavar="POLICY", help="HTCondor configuration file")
@@ -59,7 +46,14 @@ def add_check_command(parser: argparse.ArgumentParser) -> None:
 def check(options: argparse.Namespace) -> int:
     """Print the values; returns 0, or 2 after an error message of one line."""
     try:
-        answers = ask(_query(options))
+        answers = ask(
+            options.policy,
+            options.slot,
+            _changes(options.set),
+            _node(options.cpus, options.memory_mib),
+            job=options.job,
+            allow_commands=options.allow_commands,
+        )
     except InvalidInputError as error:
         return _refuse("; ".join(str(violation) for violation in error.violations))
     except PilotageError as error:
@@ -68,8 +62,18 @@ def check(options: argparse.Namespace) -> int:
     return 0
 
 
-def ask(query: PolicyQuery) -> dict[str, Evaluated]:
-    """Return the value of each expression of the policy for the slot and the job.
+def ask(
+    policy: Path,
+    slot_id: int,
+    changes: Mapping[str, AdValue],
+    node: Amounts,
+    *,
+    job: Path | None = None,
+    allow_commands: bool = False,
+) -> dict[str, Evaluated]:
+    """Return the value of each expression of the policy for the slot and the job; `job` None = without a job.
+
+    `changes` are attributes of the slot that replace its own.
 
     Raises
     ------
@@ -78,35 +82,24 @@ def ask(query: PolicyQuery) -> dict[str, Evaluated]:
     ClassAdLibraryMissingError
         When HTCondor's Python library is not installed.
     """
-    around = ReadingSurroundings(allow_commands=query.allow_commands)
-    loaded = load_policy(query.policy, query.node, around)
-    slot = _slot(loaded.layout, query)
+    around = ReadingSurroundings(allow_commands=allow_commands)
+    loaded = load_policy(policy, node, around)
+    slot = _slot(loaded.layout, slot_id, node)
     now = Now(clock.now(), clock.boot_time_s())
-    node = NodeFacts.of(socket.gethostname(), query.node, loaded.layout, identity())
-    slot_ad = overlaid(unattended_slot_ad(loaded.policy, slot, loaded.layout, node, now), query.changes)
+    facts = NodeFacts.of(socket.gethostname(), node, loaded.layout, identity())
+    slot_ad = overlaid(unattended_slot_ad(loaded.policy, slot, loaded.layout, facts, now), changes)
     new_job = new_job_ad(int(now.utc.timestamp()))
-    job_ad = Ad(overlaid(new_job, read_job_file(query.job))) if query.job else None
+    job_ad = Ad(overlaid(new_job, read_job_file(job))) if job else None
     return evaluate_all(loaded.policy, slot.key, Ad(slot_ad), job_ad)
 
 
-def _slot(layout: Layout, query: PolicyQuery) -> StaticSlot:
+def _slot(layout: Layout, slot_id: int, node: Amounts) -> StaticSlot:
     try:
-        return layout.slot(query.slot_id)
+        return layout.slot(slot_id)
     except InvalidInputError as error:
-        size = f"on a node of {query.node.cpus} cores; --cpus sets another size"
+        size = f"on a node of {node.cpus} cores; --cpus sets another size"
         violations = (Violation("--slot", f"{each.why} ({size})") for each in error.violations)
         raise InvalidInputError(*violations) from error
-
-
-def _query(options: argparse.Namespace) -> PolicyQuery:
-    return PolicyQuery(
-        policy=options.policy,
-        job=options.job,
-        slot_id=options.slot,
-        changes=_changes(options.set),
-        node=_node(options.cpus, options.memory_mib),
-        allow_commands=options.allow_commands,
-    )
 
 
 def _changes(texts: Sequence[str]) -> dict[str, AdValue]:

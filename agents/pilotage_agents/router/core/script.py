@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pilotage.condor.quoting import split_arguments
 from pilotage.job_description import JobDescription
 from pilotage.jobs.environment import DEFAULT_PATH, PASSED_VARIABLES, JobIdentity, JobRunContext, job_environment
+from pilotage.resources.tree import QueueId
 
 WRAPPER_NAME, JOB_NAME, STARTED_NAME, ENDED_NAME = "wrapper.sh", "job.sh", "started", "ended"
 WORK_NAME, TEMPORARY_NAME, AD_NAME, PROXY_NAME = "work", "tmp", "job.ad", "proxy"
@@ -102,23 +103,15 @@ def wrapper_script() -> str:
     return _WRAPPER.format(started=STARTED_NAME, ended=ENDED_NAME, job=JOB_NAME, passed=passed)
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptContext:
-    """The place where a job runs: the queue as "SITE/CE/QUEUE", and the route as its slot.
+def job_script(
+    description: JobDescription, identity: JobIdentity, queue: QueueId, route: str, *, has_program: bool, proxy: str
+) -> str:
+    """Return the job script; raises ValueError for arguments that cannot be split.
 
     `has_program`: the job's program is in its folder. `proxy` is the path of the route's credential in the job's
-    folder, "" = none.
+    folder, "" = none. The route is shown to the job as its slot.
     """
-
-    queue: str
-    route: str
-    has_program: bool
-    proxy: str = ""
-
-
-def job_script(description: JobDescription, identity: JobIdentity, context: ScriptContext) -> str:
-    """Return the job script; raises ValueError for arguments that cannot be split."""
-    environment = _environment(description, identity, context)
+    environment = _environment(description, identity, queue, route, proxy)
     plain = {
         name: value
         for name, value in environment.items()
@@ -126,7 +119,7 @@ def job_script(description: JobDescription, identity: JobIdentity, context: Scri
     }
     others = [f"{name}={value}" for name, value in environment.items() if name not in plain]
     program = description.executable
-    path = f"{_HERE}/{WORK_NAME}/{program.removeprefix('./')}" if context.has_program else program
+    path = f"{_HERE}/{WORK_NAME}/{program.removeprefix('./')}" if has_program else program
     command = [*(["/usr/bin/env", *others] if others else []), path, *split_arguments(description.arguments)]
     stdin = description.stdin or "/dev/null"
     return _JOB.format(
@@ -144,23 +137,25 @@ def job_script(description: JobDescription, identity: JobIdentity, context: Scri
     )
 
 
-def _environment(description: JobDescription, identity: JobIdentity, context: ScriptContext) -> Mapping[str, str]:
+def _environment(
+    description: JobDescription, identity: JobIdentity, queue: QueueId, route: str, proxy: str
+) -> Mapping[str, str]:
     job_place = JobRunContext(
         work=f"{_HERE}/{WORK_NAME}",
         temporary=f"{_HERE}/{TEMPORARY_NAME}",
         warning=f"{_HERE}/{_WARNING_NAME}",
-        queue=context.queue,
+        queue=str(queue),
         node=_NODE,
-        slot=context.route,
+        slot=route,
         cpus=description.request_cpus or 1,
         memory_mib=description.request_memory_mib,
         job_ad=f"{_HERE}/{AD_NAME}",
     )
     machine = {"PATH": DEFAULT_PATH, "USER": _USER, "LOGNAME": _USER}
-    proxy = {"X509_USER_PROXY": f"{_HERE}/{context.proxy}"} if context.proxy else {}
+    credential = {"X509_USER_PROXY": f"{_HERE}/{proxy}"} if proxy else {}
     # The batch system assigns devices to a job that requests some.
     devices = {} if description.request_gpus else _NO_DEVICES
-    return {**job_environment(description, identity, job_place, machine), **proxy, **devices}
+    return {**job_environment(description, identity, job_place, machine), **credential, **devices}
 
 
 def _path(name: str) -> str:

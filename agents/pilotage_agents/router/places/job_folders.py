@@ -48,7 +48,6 @@ from pilotage_agents.router.core.script import (
     TEMPORARY_NAME,
     WORK_NAME,
     WRAPPER_NAME,
-    ScriptContext,
     WrapperEnd,
     WrapperStart,
     job_script,
@@ -319,9 +318,9 @@ def _write_scripts(folder: Path, request: RoutedJobRequest, queue: QueueId) -> N
         _output_path(work, name)
     if description.stdin not in (None, "", NULL) and not _is_file(inside(work, str(description.stdin))):
         raise JobFaultError(f"its standard input {description.stdin} is not among its files")
-    place = ScriptContext(str(queue), request.route, _has_program(description, work), _proxy(request, folder))
+    has_program, proxy = _has_program(description, work), _proxy(request, folder)
     try:
-        script = job_script(description, _identity(request), place)
+        script = job_script(description, _identity(request), queue, request.route, has_program=has_program, proxy=proxy)
     except ValueError as error:
         raise JobFaultError(f"its arguments cannot be split: {error}") from error
     write_private(folder / JOB_NAME, script.encode())
