@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
+from pydantic import Field
 
 from pilotage.clock import Clock
 from pilotage.settings import Section
@@ -14,11 +15,11 @@ from pilotage_agents.runtime.settings import Interval, Seconds
 
 
 class PoolCleanupSettings(Section):
-    """Mappings older than `refresh_older_than_s` are refreshed; a pool without jobs for `grace_s` is removed."""
+    """The settings of the pool cleanup."""
 
-    interval_s: Interval = 60
-    refresh_older_than_s: Seconds = 15 * 60
-    grace_s: Seconds = 3600
+    interval_s: Interval = Field(60, description="The time between two cycles.")
+    refresh_older_than_s: Seconds = Field(15 * 60, description="Mappings older than this are refreshed.")
+    grace_s: Seconds = Field(3600, description="A pool without jobs for this time is removed.")
 
 
 @dataclass(frozen=True, slots=True)

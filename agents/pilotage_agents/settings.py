@@ -22,23 +22,33 @@ from pilotage_agents.site_director.settings import SiteDirectorSettings
 class AgentSettings(ProgramSettings):
     """The file: the server, the agents' token, and one section per agent.
 
-    `server` is "host:port" or several, separated by commas. `token_file` holds a token of role agent and is read again
-    for every call; `token` is the token itself. `ca_file` (PEM) None = the system's authorities. Of the replicas of an
-    agent one leads; when it dies, another leads after `turn_s`.
+    Of the replicas of an agent one leads; when it dies, another leads after `turn_s`.
     """
 
-    server: str
-    token_file: AnchoredPath | None = None
-    token: SecretStr | None = None
-    ca_file: AnchoredPath | None = None
-    turn_s: float = Field(default=30, ge=1, le=3600)
-    log_level: LogLevel = LogLevel.INFO
-    log_json: bool = True
-    site_director: SiteDirectorSettings | None = None
-    pool_cleanup: PoolCleanupSettings | None = None
-    drain_controller: DrainControllerSettings | None = None
-    racer: RacerSettings | None = None
-    job_router: JobRouterSettings | None = None
+    server: str = Field(description='The server, "host:port", or several with commas.')
+    token_file: AnchoredPath | None = Field(
+        None, description="A file with a token of role agent, which is read again for every call."
+    )
+    token: SecretStr | None = Field(None, description="The token itself.")
+    ca_file: AnchoredPath | None = Field(
+        None, description="A file with the trusted certificate authorities (PEM); None = the system's."
+    )
+    turn_s: float = Field(30, ge=1, le=3600, description="How long a replica leads without renewal.")
+    log_level: LogLevel = Field(LogLevel.INFO, description="The lowest level that is logged.")
+    log_json: bool = Field(True, description="Whether each log line is a JSON object, else text for people.")
+    site_director: SiteDirectorSettings | None = Field(
+        None, description="The section of the site director; None = it does not run."
+    )
+    pool_cleanup: PoolCleanupSettings | None = Field(
+        None, description="The section of the pool cleanup; None = it does not run."
+    )
+    drain_controller: DrainControllerSettings | None = Field(
+        None, description="The section of the drain controller; None = it does not run."
+    )
+    racer: RacerSettings | None = Field(None, description="The section of the racer; None = it does not run.")
+    job_router: JobRouterSettings | None = Field(
+        None, description="The section of the job router; None = it does not run."
+    )
 
     @model_validator(mode="after")
     def _has_a_token(self) -> AgentSettings:

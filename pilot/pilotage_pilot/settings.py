@@ -23,94 +23,139 @@ NodeValue = bool | int | float | str | tuple[bool | int | float | str, ...]
 
 
 class QueueSizes(Section):
-    """The resources of one glidein in the batch queue; memory and disk in MiB; None = unknown."""
+    """The resources of one glidein in the batch queue; None = unknown."""
 
-    cpus: int | None = Field(default=None, ge=1, le=100_000)
-    memory_mib: Count | None = None
-    disk_mib: Count | None = None
-    gpus: int | None = Field(default=None, ge=0, le=1000)
-    wall_time_s: Seconds | None = None
+    cpus: int | None = Field(None, ge=1, le=100_000, description="The cores.")
+    memory_mib: Count | None = Field(None, description="The memory in MiB.")
+    disk_mib: Count | None = Field(None, description="The disk space in MiB.")
+    gpus: int | None = Field(None, ge=0, le=1000, description="The number of GPUs.")
+    wall_time_s: Seconds | None = Field(None, description="The wall time.")
 
 
 class PilotSettings(ProgramSettings):
     """The settings of a pilot; the names are those in the file.
 
-    `server`: "host:port", tried in order. Exactly one of `token` and `token_file`. `ca` and `pools` hold the contents
-    of `ca_file` and `pools_file`, for a pilot without files. `queue`: the resources of the batch queue. `cpus` to
-    `gpus`: the operator's values, which win over all that is found. `lifetime_s` counts from the start, `ends_at` is
-    a time; the earliest known end applies. `max_idle_s`: None = wait for ever, 0 = run the waiting jobs and end.
-    `scratch`: None = the batch system's, else $TMPDIR, else /tmp. `warn_before_s` and `stop_margin_s`: payloads are
-    warned and evicted this long before the glidein's end. `output_mib` limits each output file, `all_output_mib` all
-    files of a payload (the server has its own `max_output_mib`), `cache_mib` the cached input files. `nice`: nice
-    value of payloads relative to the pilot, 0 to 19, where no policy sets it. `plug_s`: least time for which a failed
-    payload keeps its slot, 0 = none. `validate_commands`: lists of arguments. `clock_error_s`: largest difference to
-    the server's clock. `policy`: HTCondor configuration, None = every job may start. `policy_commands`: the policy may
-    run commands. `sample_s`: interval of node samples under a policy. `broker`: URL of an MQTT broker,
-    mqtt://HOST:PORT; with it, an idle pilot requests jobs when they are announced, and at least every `idle_ask_s`;
-    None = requests wait up to `wait_s` at the server. `wait_s`: None = 60 s, or 20 s with a policy, so that each
-    request reports the node's present state.
+    Exactly one of `token` and `token_file` is set. `ca` and `pools` hold the contents of `ca_file` and `pools_file`,
+    for a pilot without files. The operator's `cpus` to `gpus` override all that is found.
     """
 
     model_config = SettingsConfigDict(env_prefix="PILOTAGE_PILOT_")
 
-    server: tuple[str, ...] = Field(min_length=1)
-    token: SecretStr | None = None
-    token_file: AnchoredPath | None = None
-    tls: bool | None = None
-    ca_file: AnchoredPath | None = None
-    ca: str | None = None
-    pools_file: AnchoredPath | None = None
-    pools: tuple[str, ...] | None = None
+    server: tuple[str, ...] = Field(min_length=1, description='The servers, "host:port", tried in order.')
+    token: SecretStr | None = Field(None, description="The pilot's token.")
+    token_file: AnchoredPath | None = Field(
+        None, description="A file with the pilot's token, which is read again for every call."
+    )
+    tls: bool | None = Field(
+        None, description="Whether the connection is encrypted; None = for all addresses except loopback."
+    )
+    ca_file: AnchoredPath | None = Field(
+        None, description="A file with the trusted certificate authorities (PEM); None = the system's."
+    )
+    ca: str | None = Field(None, description="The content of `ca_file`.")
+    pools_file: AnchoredPath | None = Field(
+        None,
+        description="A file with the first list of pool ids; None = the server is asked. Later lists are the server's.",
+    )
+    pools: tuple[str, ...] | None = Field(None, description="The content of `pools_file`.")
 
-    queue: QueueSizes = QueueSizes()
-    cpus: int | None = Field(default=None, ge=1, le=100_000)
-    memory_mib: Count | None = None
-    disk_mib: Count | None = None
-    gpus: int | None = Field(default=None, ge=0, le=1000)
-    cpu_power: float = Field(default=1.0, gt=0, le=1000)
+    queue: QueueSizes = Field(QueueSizes(), description="The resources of the batch queue.")
+    cpus: int | None = Field(None, ge=1, le=100_000, description="The cores of the pilot's share; None = as found.")
+    memory_mib: Count | None = Field(None, description="The memory of the pilot's share in MiB; None = as found.")
+    disk_mib: Count | None = Field(None, description="The disk space of the pilot's share in MiB; None = as found.")
+    gpus: int | None = Field(
+        None, ge=0, le=1000, description="The number of GPUs of the pilot's share; None = as found."
+    )
+    cpu_power: float = Field(
+        1.0, gt=0, le=1000, description="The speed of a core relative to the reference core of jobs' CPU times."
+    )
 
-    lifetime_s: Seconds | None = None
-    ends_at: AwareDatetime | None = None
-    max_idle_s: Seconds | None = None
-    stop_margin_s: Seconds = 60.0
-    warn_before_s: Seconds = 300.0
-    least_useful_s: Seconds = 60.0
-    grace_s: Seconds = 10.0
-    plug_s: Seconds = 0.0
-    lease_margin_s: Seconds = 10.0
-    wait_s: Seconds | None = None
-    heartbeat_s: float = Field(default=30.0, gt=0, le=3600)
-    unreachable_s: Seconds = 1800.0
-    call_timeout_s: float = Field(default=15.0, gt=0, le=600)
+    lifetime_s: Seconds | None = Field(
+        None, description="The lifetime from the start; the earliest known end applies. None = no such end."
+    )
+    ends_at: AwareDatetime | None = Field(
+        None, description="The time of the end; the earliest known end applies. None = no such end."
+    )
+    max_idle_s: Seconds | None = Field(
+        None, description="The idle time after which the pilot ends; None = never, 0 = run the waiting jobs and end."
+    )
+    stop_margin_s: Seconds = Field(60.0, description="Payloads are evicted this long before the glidein's end.")
+    warn_before_s: Seconds = Field(300.0, description="Payloads are warned this long before the glidein's end.")
+    least_useful_s: Seconds = Field(60.0, description="No jobs are requested with less time until the eviction.")
+    grace_s: Seconds = Field(10.0, description="The time between SIGTERM and SIGKILL of a payload.")
+    plug_s: Seconds = Field(0.0, description="The least time for which a failed payload keeps its slot; 0 = none.")
+    lease_margin_s: Seconds = Field(
+        10.0,
+        description="A payload is killed this long before its lease ends, or a tenth of the lease if that is less.",
+    )
+    wait_s: Seconds | None = Field(
+        None,
+        description="The longest wait of a request for jobs; None = 60 s, or 20 s with a policy, to report the node.",
+    )
+    heartbeat_s: float = Field(
+        30.0, gt=0, le=3600, description="The interval of heartbeats until the server sets another."
+    )
+    unreachable_s: Seconds = Field(
+        1800.0, description="A pilot without jobs ends this long after the server's last answer."
+    )
+    call_timeout_s: float = Field(
+        15.0, gt=0, le=600, description="The deadline of a call to the server, without the wait for jobs."
+    )
 
-    broker: SecretStr | None = None
-    idle_ask_s: Seconds = 60.0
+    broker: SecretStr | None = Field(
+        None,
+        description="URL of an MQTT broker that announces jobs, mqtt://HOST:PORT; None = requests wait at the server.",
+    )
+    idle_ask_s: Seconds = Field(60.0, description="The longest pause between requests of an idle pilot with a broker.")
 
-    scratch: AnchoredPath | None = None
-    output_mib: int = Field(default=256, ge=1, le=2**20)
-    all_output_mib: int = Field(default=4096, ge=1, le=10**7)
-    cache_mib: int = Field(default=2048, ge=0, le=2**24)
-    nice: int = Field(default=0, ge=0, le=19)
-    cgroups: bool = True
-    cpus_hard: bool = False
-    warn_signal: str | None = Field(default=None, pattern=r"SIG[A-Z0-9]+")
-    payload_path: str = DEFAULT_PATH
-    pass_environment: tuple[str, ...] = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
+    scratch: AnchoredPath | None = Field(
+        None, description="The working folder; None = the batch system's, else $TMPDIR, else /tmp."
+    )
+    output_mib: int = Field(256, ge=1, le=2**20, description="The largest output file in MiB.")
+    all_output_mib: int = Field(
+        4096,
+        ge=1,
+        le=10**7,
+        description="The most output of a payload in MiB; the server has its own limit, `max_output_mib`.",
+    )
+    cache_mib: int = Field(2048, ge=0, le=2**24, description="The size of the cache of input files in MiB.")
+    nice: int = Field(
+        0, ge=0, le=19, description="The nice value of payloads relative to the pilot, where no policy sets it."
+    )
+    cgroups: bool = Field(True, description="Whether payloads get control groups, where the pilot may make them.")
+    cpus_hard: bool = Field(False, description="Whether a payload is limited to its cores even if others are idle.")
+    warn_signal: str | None = Field(
+        None,
+        pattern=r"SIG[A-Z0-9]+",
+        description="The signal that warns a payload of its end, such as SIGUSR1; None = only the warning file.",
+    )
+    payload_path: str = Field(DEFAULT_PATH, description="The PATH of payloads.")
+    pass_environment: tuple[str, ...] = Field(
+        ("LANG", "LC_ALL", "LC_CTYPE", "TZ"), description="The pilot's variables that payloads get."
+    )
 
-    validate_commands: tuple[tuple[str, ...], ...] = ()
-    validate_timeout_s: Seconds = 60.0
-    min_free_disk_mib: Count = 100
-    clock_error_s: Seconds = 300.0
+    validate_commands: tuple[tuple[str, ...], ...] = Field(
+        (), description="Commands that check the node, each a list of arguments."
+    )
+    validate_timeout_s: Seconds = Field(60.0, description="The timeout of each of `validate_commands`.")
+    min_free_disk_mib: Count = Field(100, description="A node with less free disk space in MiB is unfit.")
+    clock_error_s: Seconds = Field(
+        300.0, description="The largest difference to the server's clock at which jobs are taken."
+    )
 
-    policy: AnchoredPath | None = None
-    policy_commands: bool = False
-    sample_s: float = Field(default=5.0, gt=0, le=3600)
+    policy: AnchoredPath | None = Field(
+        None, description="A file with HTCondor configuration; None = every job may start."
+    )
+    policy_commands: bool = Field(False, description="Whether the policy may run commands.")
+    sample_s: float = Field(5.0, gt=0, le=3600, description="The interval of node samples under a policy.")
 
-    glidein_id: str | None = None
-    node_name: str | None = None
-    node_attributes: dict[str, NodeValue] = Field(default_factory=dict)
-    log_level: LogLevel = LogLevel.INFO
-    log_json: bool = True
+    glidein_id: str | None = Field(None, description="The batch system's id of the glidein; None = unknown.")
+    node_name: str | None = Field(None, description="The name of the node; None = its host name.")
+    node_attributes: dict[str, NodeValue] = Field(
+        default_factory=dict, description="Attributes of the node, which the ads of all its slots show."
+    )
+    log_level: LogLevel = Field(LogLevel.INFO, description="The lowest level that is logged.")
+    log_json: bool = Field(True, description="Whether each log line is a JSON object, else text for people.")
 
     @model_validator(mode="after")
     def _one_token(self) -> PilotSettings:

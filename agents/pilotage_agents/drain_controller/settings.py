@@ -10,15 +10,18 @@ from pilotage_agents.runtime.settings import Interval, Seconds
 
 
 class DrainControllerSettings(Section):
-    """The drain controller: multicore jobs should have `setpoint` cores.
+    """The drain controller: multicore jobs should have `setpoint` cores."""
 
-    `width` is the number of cores of a multicore job, which the nodes' policies admit while OnlyMulticore is set. A
-    node with room for one is reopened after `negotiation_delay_s`, which must be long enough for a job to arrive.
-    `queues`: patterns of "SITE/CE/QUEUE" whose nodes it controls.
-    """
-
-    setpoint: int = Field(default=250, ge=0, le=100_000_000)
-    negotiation_delay_s: Seconds = 61
-    width: int = Field(default=8, ge=2, le=100_000)
-    queues: tuple[str, ...] = EVERY_QUEUE
-    interval_s: Interval = 300
+    setpoint: int = Field(250, ge=0, le=100_000_000, description="The number of cores that multicore jobs should have.")
+    negotiation_delay_s: Seconds = Field(
+        61,
+        description="A node with room for a multicore job is reopened after this time, in which a job must arrive.",
+    )
+    width: int = Field(
+        8,
+        ge=2,
+        le=100_000,
+        description="The cores of a multicore job, which the nodes' policies admit while OnlyMulticore is set.",
+    )
+    queues: tuple[str, ...] = Field(EVERY_QUEUE, description='Patterns of "SITE/CE/QUEUE" whose nodes are controlled.')
+    interval_s: Interval = Field(300, description="The time between two cycles.")

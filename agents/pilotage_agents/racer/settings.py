@@ -12,26 +12,34 @@ from pilotage_agents.runtime.settings import Interval, Seconds
 class RacerSettings(Section):
     """The racer: when race copies of repeatable jobs are started, and how many.
 
-    A set of at least `least_jobs` is at its tail when `part_done` of it has succeeded and none of it waits. A job at
-    the tail is slow when it has run `slower_than` times as long as 95 of 100 jobs of the set took, and at least
-    `least_run_s`; it gets `tail_copies`. An urgent job gets `urgent_copies` after `urgent_after_s`. `needs_free_slot`:
-    only where another site has a free slot now, not where a pilot would have to be sent. At most `most_copies` race at
-    once, `most_copies_of_owner` of one owner, and none that would raise the owner's cost of races within a day above
-    `most_lost_core_s_a_day`.
+    A job at the tail of its set is slow when it has run both `slower_than` and `least_run_s`.
     """
 
-    least_jobs: int = Field(default=10, ge=2)
-    part_done: float = Field(default=0.9, gt=0, le=1)
-    slower_than: float = Field(default=1.5, ge=1, le=1000)
-    least_run_s: Seconds = 600
-    tail_copies: int = Field(default=1, ge=0, le=8)
-    urgent_copies: int = Field(default=2, ge=0, le=8)
-    urgent_after_s: Seconds = 60
-    needs_free_slot: bool = False
-    most_copies: int = Field(default=100, ge=0, le=100_000)
-    most_copies_of_owner: int = Field(default=20, ge=0, le=100_000)
-    most_lost_core_s_a_day: float = Field(default=360_000, ge=0)
-    interval_s: Interval = 30
+    least_jobs: int = Field(10, ge=2, description="The least number of jobs of a set that has a tail.")
+    part_done: float = Field(
+        0.9, gt=0, le=1, description="A set is at its tail when this part of it has succeeded and none of it waits."
+    )
+    slower_than: float = Field(
+        1.5, ge=1, le=1000, description="A slow job has run this many times as long as 95 of 100 jobs of the set took."
+    )
+    least_run_s: Seconds = Field(600, description="The least time that a slow job has run.")
+    tail_copies: int = Field(1, ge=0, le=8, description="The copies of a slow job at the tail.")
+    urgent_copies: int = Field(2, ge=0, le=8, description="The copies of an urgent job.")
+    urgent_after_s: Seconds = Field(60, description="An urgent job gets its copies after this time.")
+    needs_free_slot: bool = Field(
+        False,
+        description="Whether copies start only where another site has a free slot now, so that no pilot must be sent.",
+    )
+    most_copies: int = Field(100, ge=0, le=100_000, description="The largest number of copies that race at once.")
+    most_copies_of_owner: int = Field(
+        20, ge=0, le=100_000, description="The largest number of copies of one owner that race at once."
+    )
+    most_lost_core_s_a_day: float = Field(
+        360_000,
+        ge=0,
+        description="No copy may raise an owner's cost of races within a day above this, in core seconds.",
+    )
+    interval_s: Interval = Field(30, description="The time between two cycles.")
 
     def rules(self) -> RacingRules:
         """Return the settings that decide on races."""

@@ -30,10 +30,12 @@ _PRINTED_TABLE = "printed-table"
 class HooksSection(Section):
     """The hooks of a keyword: the command of each kind, None = it has no such hook."""
 
-    translate: Command | None = None
-    update: Command | None = None
-    finalise: Command | None = None
-    cleanup: Command | None = None
+    translate: Command | None = Field(
+        None, description="Runs before the ad is transformed; prints the ad that replaces the job's."
+    )
+    update: Command | None = Field(None, description="Runs at each poll while the job runs; prints attributes.")
+    finalise: Command | None = Field(None, description="Runs when the payload has ended.")
+    cleanup: Command | None = Field(None, description="Runs at every end of the routed job.")
 
     def commands(self) -> Mapping[HookKind, tuple[str, ...]]:
         """Return the configured commands by kind."""
@@ -41,13 +43,15 @@ class HooksSection(Section):
 
 
 class ServerSection(Section):
-    """Another server: `token_file` holds the routes' token there, `ca_file` (PEM) its CAs, None = the system's.
+    """Another server that jobs are routed to."""
 
-    Without a token_file only jobs with a token of their owner go there. The token is read again for every call.
-    """
-
-    token_file: AnchoredPath | None = None
-    ca_file: AnchoredPath | None = None
+    token_file: AnchoredPath | None = Field(
+        None,
+        description="The routes' token there, read again for every call; None = only jobs with their owner's token.",
+    )
+    ca_file: AnchoredPath | None = Field(
+        None, description="The server's certificate authorities (PEM); None = the system's."
+    )
 
 
 def _sees_folders(settings: SlurmBatchSystemSettings) -> SlurmBatchSystemSettings:
@@ -66,38 +70,48 @@ PushedIntoSettings = Annotated[
 class JobRouterSettings(Section):
     """The job router.
 
-    Routers of one `name` are replicas: one of them acts at a time, on any host. `folder` is private to a router and
-    keeps its feed position. `copies_folder` keeps the files of routed jobs and must exist under the same path on all
-    hosts, None = `folder`, for one host. `table` is a file of routes, which is read again when it changes; or
-    `table_command` prints one. Both are read again every `table_refresh_s` (0 = never). `constraint` and
-    `allow_commands` are as for `pilotage-agents routes check`. `targets` is a file or stands here. Routed jobs are
-    polled every `interval_s`. A target that neither answers nor makes progress within `target_timeout_s` has not
-    answered. A submission without an answer is given up if the target does not list the job within `lost_after_s`.
-    `hooks` are by keyword; `default_hooks` is the keyword of jobs without one. A hook fails after `hook_timeout_s`. No
-    output file of a job at a queue is longer than `max_file_bytes`, nor are all its files together longer than
-    `max_output_bytes`. `batch_systems` are those of queues that jobs are submitted to. `servers` says how other servers
-    are reached, by their addresses as in targets.
+    Routers of one `name` are replicas: one of them acts at a time, on any host. The table is a file or the output of a
+    command, and the targets are a file or stand here.
     """
 
-    name: str = Field(default="jobrouter", min_length=1, max_length=100)
-    folder: AnchoredPath
-    copies_folder: AnchoredPath | None = None
-    table: AnchoredPath | None = None
-    table_command: Command | None = None
-    table_refresh_s: Seconds = 0
-    constraint: str = ""
-    allow_commands: bool = False
-    targets: AnchoredPath | TargetsSection = TargetsSection()
-    interval_s: Interval = 10
-    target_timeout_s: float = Field(default=120, ge=1, le=3600)
-    lost_after_s: Seconds = 600
-    hooks: dict[str, HooksSection] = Field(default_factory=dict)
-    default_hooks: str = ""
-    hook_timeout_s: float = Field(default=60, ge=0.1, le=3600)
-    max_file_bytes: int = Field(default=1 << 30, ge=1)
-    max_output_bytes: int = Field(default=4 << 30, ge=1)
-    batch_systems: dict[str, PushedIntoSettings] = Field(default_factory=dict)
-    servers: dict[str, ServerSection] = Field(default_factory=dict)
+    name: str = Field(
+        "jobrouter", min_length=1, max_length=100, description="The name of the router; replicas share it."
+    )
+    folder: AnchoredPath = Field(description="A folder private to this router, which keeps its feed position.")
+    copies_folder: AnchoredPath | None = Field(
+        None, description="The files of routed jobs, under the same path on all hosts; None = `folder`, for one host."
+    )
+    table: AnchoredPath | None = Field(None, description="The file of routes, which is read again when it changes.")
+    table_command: Command | None = Field(None, description="The command that prints the routes.")
+    table_refresh_s: Seconds = Field(
+        0, description="The interval at which file or command is read again in any case; 0 = never."
+    )
+    constraint: str = Field(
+        "", description="Every job must satisfy this expression, as for `pilotage-agents routes check`."
+    )
+    allow_commands: bool = Field(
+        False, description="Whether the table may run commands, as for `pilotage-agents routes check`."
+    )
+    targets: AnchoredPath | TargetsSection = Field(TargetsSection(), description="The targets, or the file with them.")
+    interval_s: Interval = Field(10, description="The interval at which routed jobs are polled.")
+    target_timeout_s: float = Field(
+        120, ge=1, le=3600, description="A target without answer or progress for this time has not answered."
+    )
+    lost_after_s: Seconds = Field(
+        600,
+        description="A submission without an answer is given up if the target does not list the job within this time.",
+    )
+    hooks: dict[str, HooksSection] = Field(default_factory=dict, description="The hooks, by keyword.")
+    default_hooks: str = Field("", description="The keyword of jobs without one; empty = no hooks.")
+    hook_timeout_s: float = Field(60, ge=0.1, le=3600, description="A hook fails after this time.")
+    max_file_bytes: int = Field(1 << 30, ge=1, description="The largest output file of a job at a queue.")
+    max_output_bytes: int = Field(4 << 30, ge=1, description="The most output of a job at a queue.")
+    batch_systems: dict[str, PushedIntoSettings] = Field(
+        default_factory=dict, description="The batch systems of queues that jobs are submitted to, by name."
+    )
+    servers: dict[str, ServerSection] = Field(
+        default_factory=dict, description="How other servers are reached, by their addresses as in `targets`."
+    )
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

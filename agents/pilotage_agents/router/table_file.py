@@ -349,8 +349,8 @@ def _stamp(path: Path) -> object:
 class _Target(Section):
     """A target: a queue of the tree, "SITE/CE/QUEUE", or a server, "host:port" or several with commas."""
 
-    queue: str | None = None
-    server: str | None = None
+    queue: str | None = Field(None, description='A queue of the tree, "SITE/CE/QUEUE".')
+    server: str | None = Field(None, description='A server, "host:port", or several with commas.')
 
     @model_validator(mode="after")
     def _check_one_target(self) -> _Target:
@@ -372,8 +372,10 @@ class _Target(Section):
 class TargetsSection(Section):
     """A targets file, or a section of a larger one; unknown keys are rejected."""
 
-    routes: dict[str, _Target] = Field(default_factory=dict)
-    grid_resources: dict[str, _Target] = Field(default_factory=dict)
+    routes: dict[str, _Target] = Field(default_factory=dict, description="The targets by the route's name.")
+    grid_resources: dict[str, _Target] = Field(
+        default_factory=dict, description="The targets by the route's GridResource."
+    )
 
     def targets(self, where: str) -> Targets:
         """Return the targets; raises InvalidInputError with `where` in its text."""

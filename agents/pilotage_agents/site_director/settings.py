@@ -20,56 +20,75 @@ class WhenStopped(StrEnum):
 
 
 class QueueSettings(Section):
-    """Settings for the queues that match one of `queues`, patterns such as "CERN/*/*".
+    """Settings for the queues that match one of `queues`; they override those of the director."""
 
-    `min_idle_pilots` are kept ready without any demand. `max_pilots` limits pilots in addition to the tree. `vos`: the
-    VOs that pilots serve; empty = all that the queue admits. `pilot`: settings of the pilot. `pilot_bundle` and
-    `python`: as for the director, where nodes have another Python or architecture.
-    """
-
-    queues: tuple[str, ...] = Field(min_length=1)
-    min_idle_pilots: int | None = Field(default=None, ge=0, le=10_000)
-    max_pilots: int | None = Field(default=None, ge=0)
-    vos: tuple[str, ...] | None = None
-    pilot_bundle: AnchoredPath | None = None
-    python: Annotated[str, Field(min_length=1)] | None = None
-    pilot: dict[str, Any] = Field(default_factory=dict)
+    queues: tuple[str, ...] = Field(min_length=1, description='Patterns of "SITE/CE/QUEUE", such as "CERN/*/*".')
+    min_idle_pilots: int | None = Field(
+        None, ge=0, le=10_000, description="Pilots that are kept ready without any demand."
+    )
+    max_pilots: int | None = Field(
+        None, ge=0, description="The largest number of pilots; None = only the limits of the tree apply."
+    )
+    vos: tuple[str, ...] | None = Field(
+        None, description="The VOs that pilots serve; None or empty = all that the queue admits."
+    )
+    pilot_bundle: AnchoredPath | None = Field(
+        None, description="A pilot bundle for nodes with another Python or architecture."
+    )
+    python: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="The Python that runs the bundle on such nodes."
+    )
+    pilot: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of the pilots, over those of the director."
+    )
 
 
 class SiteDirectorSettings(Section):
-    """The site director.
+    """The site director."""
 
-    `folder` keeps the input and output of pilots. `queues`: patterns of "SITE/CE/QUEUE" that it serves. Its cycles
-    start every `interval_s`, and every `urgent_interval_s` while one of its queues has no idle core. `ramp_start`
-    pilots may be at a queue without work, or `ramp_factor` for each that is at work; fewer where pilots return without
-    having run a job. A pilot without a job for `max_idle_s` ends. `pilot_command` runs a pilot when "run --config FILE"
-    is appended. `pilot_bundle`: one file that is sent with each pilot; `python` runs it on the node instead of the
-    command. `pilot`: settings of every pilot. `credential_s`: how long a pilot's token outlives the queue's wall time;
-    a pilot that has waited half of that time in the batch queue gets a new one. `default_wall_time_s` is the wall time
-    where the tree has none. The folders of the last `keep_ended` pilots that ended are kept. A pilot whose submission
-    was not answered, and that its batch system does not list for `lost_after_s`, was never submitted; until then it
-    counts as waiting.
-    """
-
-    folder: AnchoredPath
-    queues: tuple[str, ...] = ("*/*/*",)
-    interval_s: Interval = 60
-    urgent_interval_s: Interval = 10
-    ramp_start: int = Field(default=10, ge=1, le=1000)
-    ramp_factor: int = Field(default=1, ge=1, le=10)
-    min_idle_pilots: int = Field(default=0, ge=0, le=10_000)
-    max_idle_s: Seconds = 1200
-    pilot_command: tuple[str, ...] = Field(default=("pilotage-pilot",), min_length=1)
-    pilot_bundle: AnchoredPath | None = None
-    python: str = Field(default="python3", min_length=1)
-    pilot: dict[str, Any] = Field(default_factory=dict)
-    credential_s: Seconds = 7 * 86400
-    default_wall_time_s: Seconds = 7 * 86400
-    when_stopped: WhenStopped = WhenStopped.LEAVE
-    keep_ended: int = Field(default=100, ge=0)
-    lost_after_s: Seconds = 600
-    batch_systems: dict[str, BatchSystemSettings] = Field(min_length=1)
-    overrides: tuple[QueueSettings, ...] = ()
+    folder: AnchoredPath = Field(description="The folder that keeps the input and output of pilots.")
+    queues: tuple[str, ...] = Field(("*/*/*",), description='Patterns of "SITE/CE/QUEUE" that it serves.')
+    interval_s: Interval = Field(60, description="The time between two cycles.")
+    urgent_interval_s: Interval = Field(
+        10, description="The time between two cycles while one of its queues has no idle core."
+    )
+    ramp_start: int = Field(
+        10,
+        ge=1,
+        le=1000,
+        description="Pilots that may be at a queue without work; fewer where pilots return without having run a job.",
+    )
+    ramp_factor: int = Field(1, ge=1, le=10, description="Pilots without work for each that is at work.")
+    min_idle_pilots: int = Field(
+        0, ge=0, le=10_000, description="Pilots that are kept ready at each queue without any demand."
+    )
+    max_idle_s: Seconds = Field(1200, description="A pilot without a job for this time ends.")
+    pilot_command: tuple[str, ...] = Field(
+        ("pilotage-pilot",),
+        min_length=1,
+        description='The command that runs a pilot when "run --config FILE" is appended.',
+    )
+    pilot_bundle: AnchoredPath | None = Field(
+        None,
+        description="A file that is sent with each pilot and run by `python`; None = `pilot_command` is on the nodes.",
+    )
+    python: str = Field("python3", min_length=1, description="The Python that runs the bundle on the node.")
+    pilot: dict[str, Any] = Field(default_factory=dict, description="Settings of every pilot.")
+    credential_s: Seconds = Field(
+        7 * 86400,
+        description="How long a pilot's token outlives the wall time; a pilot that has waited half of it gets a new one.",
+    )
+    default_wall_time_s: Seconds = Field(7 * 86400, description="The wall time of queues for which the tree has none.")
+    when_stopped: WhenStopped = Field(
+        WhenStopped.LEAVE, description="What happens to the pilots when the director stops."
+    )
+    keep_ended: int = Field(100, ge=0, description="The number of ended pilots whose folders are kept.")
+    lost_after_s: Seconds = Field(
+        600,
+        description="A pilot whose submission got no answer was never submitted if it is not listed for this time.",
+    )
+    batch_systems: dict[str, BatchSystemSettings] = Field(min_length=1, description="The batch systems, by name.")
+    overrides: tuple[QueueSettings, ...] = Field((), description="Settings of some queues.")
 
     @model_validator(mode="after")
     def _check_bundle_path(self) -> SiteDirectorSettings:
