@@ -114,8 +114,8 @@ def _mqtt_publisher(
             raise
         why = "needs the Python package aiomqtt, which is not installed: install pilotage[pilot]"
         raise InvalidInputError(Violation("broker", why)) from error
-    news = NodeStatus(stamp_of_token(token), facts.name, str(queue))
-    return BrokerPublisher(parse_broker(settings.broker.get_secret_value()), news)
+    status = NodeStatus(stamp_of_token(token), facts.name, str(queue))
+    return BrokerPublisher(parse_broker(settings.broker.get_secret_value()), status)
 
 
 def _policy_keeper(settings: PilotSettings, share: NodeShare) -> PolicyKeeper | None:

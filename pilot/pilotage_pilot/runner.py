@@ -401,9 +401,9 @@ class PilotRunner:
         self.feed(ev.NodeRefused(faults) if faults else ev.NodeValidated())
 
     async def _reload(self, policy: PolicyKeeper) -> None:
-        news = await policy.reload()
+        event = await policy.reload()
         self._payload_runner.wrap(policy.wrapper)
-        self.feed(news)
+        self.feed(event)
 
     def _current_facts(self) -> NodeDescription:
         if self._policy is None:

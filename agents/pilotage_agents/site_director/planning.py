@@ -264,8 +264,8 @@ def _free_room(queue: QueueState, ramp: Ramp) -> tuple[int, str]:
     if limits.max_total is not None:
         there = supply.pilots_waiting + supply.pilots_running
         bounds.append((limits.max_total - there, f"MaxTotalJobs is {limits.max_total}"))
-    room, words = min(bounds)
-    return max(0, room), words
+    room, bound = min(bounds)
+    return max(0, room), bound
 
 
 def _count(number: int, thing: str) -> str:

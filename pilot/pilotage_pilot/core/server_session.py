@@ -196,20 +196,20 @@ class ServerSession:
         return [self.job_pull.request(call, slots, now)]
 
     def _send_heartbeat(self, now: Now, *, draining: bool) -> Instructions:
-        news = self._heartbeat.slots_are_due(self._slots.version, now)
+        with_slots = self._heartbeat.slots_are_due(self._slots.version, now)
         due = self._heartbeat.is_due(now)
         if not due and not (
-            self._heartbeat.may_send(now) and (news or any(due <= now.boot_s for due in self._report_times(now)))
+            self._heartbeat.may_send(now) and (with_slots or any(due <= now.boot_s for due in self._report_times(now)))
         ):
             return []
-        return [self._heartbeat.send(self._new_heartbeat(news, draining, now), self._slots.version, now)]
+        return [self._heartbeat.send(self._new_heartbeat(with_slots, draining, now), self._slots.version, now)]
 
-    def _new_heartbeat(self, news: bool, draining: bool, now: Now) -> SendHeartbeat:
+    def _new_heartbeat(self, with_slots: bool, draining: bool, now: Now) -> SendHeartbeat:
         return SendHeartbeat(
             self._new_id(),
             self._payloads.leases() + self.prefetch.leases(now),
             self._take_reports(now),
-            self._slots.slots(self._heartbeat.reported_ads) if news else None,
+            self._slots.slots(self._heartbeat.reported_ads) if with_slots else None,
             draining,
             node_attributes_version=self._attributes_version,
             settable=self._slots.ads.settable,
@@ -219,7 +219,7 @@ class ServerSession:
         """Return the last heartbeat with all unreported ends, or one before it if they exceed a message."""
         if not self._heartbeat.may_send(now):
             return []
-        call = self._new_heartbeat(news=False, draining=True, now=now)
+        call = self._new_heartbeat(with_slots=False, draining=True, now=now)
         if next(self._unreported_ends(now), None) is None:
             empty = reason.is_normal and not self._payloads.has_run_any
             call = replace(call, ending=True, ending_reason=reason.text, came_back_empty=empty)

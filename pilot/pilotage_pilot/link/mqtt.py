@@ -73,8 +73,8 @@ class BrokerPublisher:
         """Publish the state of the slots; a draining pilot has no idle ones."""
         reported = tuple(slots)
         self._idle = 0 if draining else sum(map(_is_idle, reported))
-        news = replace(self._node, idle_slots=self._idle, slots=tuple(map(_slot_report, reported)))
-        self._link.publish(news.message(self._topics))
+        status = replace(self._node, idle_slots=self._idle, slots=tuple(map(_slot_report, reported)))
+        self._link.publish(status.message(self._topics))
 
     def _connection(self, connected: bool) -> None:
         self._connected = connected

@@ -173,8 +173,8 @@ def _is_too_large(digits: str) -> bool:
 
 
 def _shortened(text: str, limit: int = 60) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= limit else words[:limit] + "…"
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[:limit] + "…"
 
 
 def plain_value(value: Any, text: str | None = None) -> AdValue:

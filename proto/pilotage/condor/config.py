@@ -30,7 +30,7 @@ _CYCLE_TIMEOUT_S = 5.0
 
 _NO_USER_CONFIG = "USER_CONFIG_FILE =\n"  # the text is read without the user's own settings
 _FAULT = re.compile(
-    r'Config source Error "(?P<file>[^"]*)", Line (?P<line>\d+)(?:, Include Depth \d+)?: *(?P<words>.*)'
+    r'Config source Error "(?P<file>[^"]*)", Line (?P<line>\d+)(?:, Include Depth \d+)?: *(?P<message>.*)'
 )
 _COMMAND = re.compile(
     r'(?:Config source Error "|while reading config source )(?P<command>[^"\n]*)(?:"|$)', re.MULTILINE
@@ -164,12 +164,12 @@ def _run_parser(
         errors="replace",
     ) as child:
         try:
-            output, words = child.communicate(json.dumps(request), timeout=context.timeout_s)
+            output, stderr = child.communicate(json.dumps(request), timeout=context.timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)  # and the commands that it runs
             return {}, "", None
     result = json.loads(output.rstrip().rpartition("\n")[2]) if child.returncode == 0 else {}
-    return result, words, child.returncode
+    return result, stderr, child.returncode
 
 
 def _environment() -> dict[str, str]:
@@ -191,14 +191,14 @@ def _cycle_violation(path: Path, text: str, context: ConfigurationContext) -> Vi
     return Violation(f"{path}, line {line}", f"macros refer to one another in a circle: {names}")
 
 
-def _parser_error(path: Path, words: str) -> Exception:
-    """Return the error for the parser's messages in `words`."""
-    if NO_LIBRARY in words:
+def _parser_error(path: Path, stderr: str) -> Exception:
+    """Return the error for the parser's messages in `stderr`."""
+    if NO_LIBRARY in stderr:
         return ClassAdLibraryMissingError()
-    faults = ((found["file"], int(found["line"])) for found in _FAULT.finditer(words))
+    faults = ((found["file"], int(found["line"])) for found in _FAULT.finditer(stderr))
     place = next(((_source(path, file), line) for file, line in faults if line > 0), None)
     where = f"{place[0]}, line {place[1]}" if place else str(path)
-    return InvalidConfigurationError(Violation(where, _reason(words, place)))
+    return InvalidConfigurationError(Violation(where, _reason(stderr, place)))
 
 
 def _source(path: Path, named: str) -> Path:
@@ -207,16 +207,18 @@ def _source(path: Path, named: str) -> Path:
     return beside if named != str(path) and beside.is_file() else Path(named)
 
 
-def _reason(words: str, place: tuple[Path, int] | None) -> str:
-    if CANNOT_BLOCK in words:
+def _reason(stderr: str, place: tuple[Path, int] | None) -> str:
+    if CANNOT_BLOCK in stderr:
         return f"{CANNOT_BLOCK}, so the text is read only where they are allowed"
-    if "not a valid command" in words:
-        command = _COMMAND.search(words)
+    if "not a valid command" in stderr:
+        command = _COMMAND.search(stderr)
         return f"wants to run a command: {command['command'].rstrip('| ') if command else 'unknown'}"
-    missing = _MISSING.search(words)
+    missing = _MISSING.search(stderr)
     if missing is not None:
         return f"needs the file {missing['file'].strip()}: {missing['why'] or 'it cannot be read'}"
-    messages = [_PREFIX.sub("", _FAULT.sub(lambda found: found["words"], line).strip()) for line in words.splitlines()]
+    messages = [
+        _PREFIX.sub("", _FAULT.sub(lambda found: found["message"], line).strip()) for line in stderr.splitlines()
+    ]
     reasons = [reason for reason in messages if reason and not _POSITION.match(reason) and "Parse_config" not in reason]
     if reasons:
         return "; ".join(dict.fromkeys(reasons))
