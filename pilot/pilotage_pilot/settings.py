@@ -178,8 +178,9 @@ class PilotSettings(ProgramSettings):
 
     def rules(self) -> PilotRules:
         """Return the rules for the pilot's machine."""
+        default_wait_s = PLAIN_WAIT_S if self.policy is None else PilotRules().wait_s
         return PilotRules(
-            wait_s=self._wait_s(),
+            wait_s=default_wait_s if self.wait_s is None else self.wait_s,
             heartbeat_s=self.heartbeat_s,
             grace_s=self.grace_s,
             plug_s=self.plug_s,
@@ -191,11 +192,6 @@ class PilotSettings(ProgramSettings):
             idle_ask_s=self.idle_ask_s,
             cpu_power=self.cpu_power,
         )
-
-    def _wait_s(self) -> float:
-        if self.wait_s is not None:
-            return self.wait_s
-        return PLAIN_WAIT_S if self.policy is None else PilotRules().wait_s
 
     def lifetime(self, slot_ends_boot_s: float | None, now: datetime, boot_s: float) -> Lifetime:
         """Return the lifetime: the earliest end of the batch slot and the operator's settings."""

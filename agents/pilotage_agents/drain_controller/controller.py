@@ -97,15 +97,12 @@ class DrainController:
         if patterns == EVERY_QUEUE:
             return await self._link.farm(())
         tree = [queue.id for queue in await self._link.queues()]
-        self._warn_of_unused(unused_patterns(patterns, tree))
+        unused = unused_patterns(patterns, tree)
+        if unused and unused != self._unused_patterns:
+            log.warning("no queue of the tree is called so", patterns=unused)
+        self._unused_patterns = unused
         queues = [queue for queue in tree if matches_any(queue, patterns)]
         return await self._link.farm(queues) if queues else Farm((), ())
-
-    def _warn_of_unused(self, patterns: tuple[str, ...]) -> None:
-        """Warn of patterns in the settings that match no queue, when they have changed."""
-        if patterns and patterns != self._unused_patterns:
-            log.warning("no queue of the tree is called so", patterns=patterns)
-        self._unused_patterns = patterns
 
     async def _set_only_multicore(self, decisions: Sequence[Decision], value: bool) -> None:
         """Set the attribute on these nodes. On an error halve the batch, so that one missing node blocks no other."""

@@ -194,11 +194,8 @@ def queue_text(queue: values_pb2.QueueId) -> str:
 
 def section_text(section: Mapping[str, Any]) -> str:
     """Return requirements as one line, such as `Memory=4000 Tags=a,b`."""
-    return " ".join(f"{name}={_value_text(value)}" for name, value in section.items())
-
-
-def _value_text(value: Any) -> str:
-    return ",".join(str(item) for item in value) if isinstance(value, tuple | list) else str(value)
+    items = {name: value if isinstance(value, tuple | list) else (value,) for name, value in section.items()}
+    return " ".join(f"{name}={','.join(map(str, values))}" for name, values in items.items())
 
 
 def long_form(ad: str) -> str:

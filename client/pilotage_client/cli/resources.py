@@ -148,11 +148,8 @@ def resolve(tree_file: Path, vo: str | None, as_json: bool) -> None:
         click.echo(str(queue.id))
         for value in queue.values.values():
             origins = ", ".join(str(origin) for origin in value.origins)
-            click.echo(f"  {value.name} = {_text(value.value)}  ({origins})")
-
-
-def _text(value: Any) -> str:
-    return ", ".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
+            items = value.value if isinstance(value.value, tuple) else (value.value,)
+            click.echo(f"  {value.name} = {', '.join(map(str, items))}  ({origins})")
 
 
 @click.command()

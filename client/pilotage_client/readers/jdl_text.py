@@ -244,17 +244,14 @@ def _attribute(statement: JdlStatement, depth: int = 0) -> Attribute:
         attributes = tuple(_attribute(inner, depth + 1) for inner in section_statements(statement))
         return Attribute(statement.name, JdlSection(attributes, statement.text), statement.line)
     try:
-        value = _value(statement)
+        if fold(statement.name) in EXPRESSIONS:
+            check_expression(statement.text)
+            value: AdValue = Expression(statement.text)
+        else:
+            value = parse_value(repaired(statement.text))
     except InvalidClassAdError as error:
         raise StatementFaultError(statement.line, _cause(statement, str(error))) from error
     return Attribute(statement.name, value, statement.line)
-
-
-def _value(statement: JdlStatement) -> AdValue:
-    if fold(statement.name) not in EXPRESSIONS:
-        return parse_value(repaired(statement.text))
-    check_expression(statement.text)
-    return Expression(statement.text)
 
 
 def _cause(statement: JdlStatement, cause: str) -> str:

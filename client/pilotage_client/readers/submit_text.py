@@ -101,7 +101,10 @@ def _statements(lines: list[str]) -> Iterator[SubmitStatement]:
         if not lines[position].strip() or lines[position].lstrip().startswith("#"):
             position += 1
             continue
-        end = _end_of_logical_line(lines, position)
+        end = position
+        while end < len(lines) and lines[end].rstrip().endswith("\\"):
+            end += 1
+        end = min(end + 1, len(lines))
         text = " ".join(line.strip().removesuffix("\\").strip() for line in lines[position:end]).strip()
         if _QUEUE.match(text):
             statement, end = _queue_statement(lines, position, end, text)
@@ -109,12 +112,6 @@ def _statements(lines: list[str]) -> Iterator[SubmitStatement]:
             statement, end = _plain_statement(lines, position, end, text)
         yield statement
         position = end
-
-
-def _end_of_logical_line(lines: list[str], position: int) -> int:
-    while position < len(lines) and lines[position].rstrip().endswith("\\"):
-        position += 1
-    return min(position + 1, len(lines))
 
 
 def _plain_statement(lines: list[str], start: int, end: int, text: str) -> tuple[SubmitStatement, int]:

@@ -275,17 +275,15 @@ class PilotMachine:
         """Return when the next TimePassed is needed, on the boot clock; infinity = never."""
         if self.phase is Phase.ENDED:
             return NEVER
-        times = [*self._payloads.alarms(), *self._shutdown.alarms(), *self._future_alarms(now)]
+        times = [*self._glidein_end.alarms(), *self._idle_timeout.alarms(self._session.last_contact_boot_s)]
+        times = [point for point in times if point > now.boot_s]
+        times += [*self._payloads.alarms(), *self._shutdown.alarms()]
         times += [self._slots.next_poll_boot_s(), self._sampling.alarm_boot_s()]
         if self.phase is Phase.LEAVING:
             times += self._session.goodbye_alarms()
         else:
             times += self._session.alarms(now, takes_jobs=self._takes_jobs(now))
         return min(times, default=NEVER)
-
-    def _future_alarms(self, now: Now) -> Iterable[float]:
-        points = (*self._glidein_end.alarms(), *self._idle_timeout.alarms(self._session.last_contact_boot_s))
-        return (point for point in points if point > now.boot_s)
 
     def validate(self) -> None:
         """Raise AssertionError if the parts contradict each other."""

@@ -163,7 +163,9 @@ class Checks:
 
 async def node_faults(checks: Checks, clock: Clock) -> tuple[str, ...]:
     """Return the reasons why the node is unfit; empty = it is fit."""
-    faults = [*_disk_faults(checks), *_clock_faults(clock)]
+    faults, now = _disk_faults(checks), clock()
+    if now < _EARLIEST:
+        faults.append(f"the clock is wrong: it says {now:%Y-%m-%d %H:%M} UTC")
     for command in checks.commands:
         fault = await _command_fault(command, checks)
         if fault is not None:
@@ -182,11 +184,6 @@ def _disk_faults(checks: Checks) -> list[str]:
     if free < checks.least_disk_mib:
         return [f"{free} MiB are free in {checks.scratch}, at least {checks.least_disk_mib} are needed"]
     return []
-
-
-def _clock_faults(clock: Clock) -> list[str]:
-    now = clock()
-    return [f"the clock is wrong: it says {now:%Y-%m-%d %H:%M} UTC"] if now < _EARLIEST else []
 
 
 async def _command_fault(command: Sequence[str], checks: Checks) -> str | None:

@@ -58,7 +58,14 @@ def check(options: argparse.Namespace) -> int:
         return _refuse("; ".join(str(violation) for violation in error.violations))
     except PilotageError as error:
         return _refuse(str(error))
-    sys.stdout.write(_as_json(answers) if options.json else _as_text(answers))
+    if options.json:
+        output = {name: {"text": answer.text, "value": _plain(answer.value)} for name, answer in answers.items()}
+        sys.stdout.write(json.dumps(output, indent=2) + "\n")
+    else:
+        sys.stdout.writelines(
+            f"{name:{_LONGEST_NAME}} {json.dumps(_plain(answer.value))}\n    {' '.join(answer.text.split())}\n"
+            for name, answer in answers.items()
+        )
     return 0
 
 
@@ -128,19 +135,6 @@ def _node(cpus: int | None, memory_mib: int | None) -> Amounts:
 def _refuse(why: str) -> int:
     sys.stderr.write(f"pilotage-pilot: {' '.join(why.split())}\n")
     return _WRONG
-
-
-def _as_json(answers: Mapping[str, Evaluated]) -> str:
-    output = {name: {"text": answer.text, "value": _plain(answer.value)} for name, answer in answers.items()}
-    return json.dumps(output, indent=2) + "\n"
-
-
-def _as_text(answers: Mapping[str, Evaluated]) -> str:
-    lines = (
-        f"{name:{_LONGEST_NAME}} {json.dumps(_plain(answer.value))}\n    {' '.join(answer.text.split())}\n"
-        for name, answer in answers.items()
-    )
-    return "".join(lines)
 
 
 def _plain(value: Result) -> bool | int | float | str:

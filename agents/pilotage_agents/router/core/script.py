@@ -212,16 +212,11 @@ def parse_end(text: str) -> WrapperEnd | None:
     The payload can write the file too, so an exit code that no process can have is not valid.
     """
     lines = text.splitlines()
-    fields = dict(_parted(line) for line in lines)
+    fields = {name: value for name, _, value in (line.partition(" ") for line in lines)}
     time, code = _time(fields.get("time", "")), fields.get("code", "")
     if lines[-1:] != ["whole"] or time is None or not _CODE.fullmatch(code) or int(code) > _MOST_CODE:
         return None
     return WrapperEnd(int(code), time, "told" in fields, _cpu_s(lines))
-
-
-def _parted(line: str) -> tuple[str, str]:
-    name, _, value = line.partition(" ")
-    return name, value
 
 
 def _time(text: str) -> datetime | None:

@@ -374,13 +374,10 @@ def _proxy(request: RoutedJobRequest, folder: Path) -> str:
     """Return the path of the route's X.509 proxy in the job's folder, "" = the route gives none."""
     if not request.shared_proxy:
         return ""
-    write_private(folder / PROXY_NAME, _read_secret(Path(request.shared_proxy)))
+    with Path(request.shared_proxy).open("rb") as file:
+        content = file.read(_MAX_PROXY_BYTES)
+    write_private(folder / PROXY_NAME, content)
     return PROXY_NAME
-
-
-def _read_secret(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_MAX_PROXY_BYTES)
 
 
 def _identity(request: RoutedJobRequest) -> JobIdentity:

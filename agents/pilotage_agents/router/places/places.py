@@ -61,18 +61,15 @@ class ConfiguredTargets:
     async def open(self, target: Target) -> RoutedJobTarget:
         """Return the target; raises a PilotageError if it is not available now."""
         if target not in self._opened:
-            opened = await self._open(target)
+            match target:
+                case QueueTarget(queue):
+                    opened: RoutedJobTarget = await self._queue(queue)
+                case ServerTarget():
+                    opened = await self._server(target)
+                case _:
+                    assert_never(target)
             self._opened.setdefault(target, opened)  # a concurrent call may have opened it
         return self._opened[target]
-
-    async def _open(self, target: Target) -> RoutedJobTarget:
-        match target:
-            case QueueTarget(queue):
-                return await self._queue(queue)
-            case ServerTarget():
-                return await self._server(target)
-            case _:
-                assert_never(target)
 
     async def _queue(self, queue: QueueId) -> BatchQueueTarget:
         root = queue_jobs_folder(self._folder)

@@ -15,7 +15,6 @@ from typing import Self
 import structlog
 
 from pilotage.errors import WorldError
-from pilotage.job_description import JobDescription
 from pilotage.jobs.files import JobFaultError
 from pilotage.resources.tree import QueueId
 from pilotage_agents.batch_systems.base import (
@@ -201,14 +200,19 @@ class BatchQueueTarget:
             # An unexpected error of one job must not stop the others.
             log.exception("unexpected error in the preparation of a job", routed_job=request.name)
             return RouteUnsuitable(f"unexpected error: {error!r:.{_LONGEST_REASON}}")
-        wall_time = request.description.wall_time
+        description = request.description
         return GlideinRequest(
             stamp=request.name,
             queue=self._queue.queue,
             command=(f"./{WRAPPER_NAME}",),
             folder=folder,
-            shape=_shape(request.description),
-            wall_time_s=None if wall_time is None else int(wall_time.total_seconds()),
+            shape=Shape(
+                description.request_cpus or 1,
+                description.request_memory_mib,
+                description.request_disk_mib,
+                description.request_gpus,
+            ),
+            wall_time_s=None if description.wall_time is None else int(description.wall_time.total_seconds()),
         )
 
     async def _submit_batch(self, requests: Sequence[GlideinRequest]) -> dict[str, Submission]:
@@ -252,12 +256,3 @@ class BatchQueueTarget:
             self._polls[name] = self._polls.get(name, 0) + 1
             return RoutedJobStatus(RoutedJobState.UNKNOWN, "it has ended, and its end file is not visible yet")
         return batch_job_status(reported, self._starts.get(name), end)
-
-
-def _shape(description: JobDescription) -> Shape:
-    return Shape(
-        description.request_cpus or 1,
-        description.request_memory_mib,
-        description.request_disk_mib,
-        description.request_gpus,
-    )
