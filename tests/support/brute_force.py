@@ -1,7 +1,7 @@
-"""Whether a job may go to a queue, decided a second time: one job, one queue, one rule after the other.
+"""An oracle of eligibility: checks one job against one queue, one rule after the other.
 
-It reads rows of `resolved.jsonl` (site, ce, queue, params) and knows nothing of our own packages, so that what
-they decide can be compared with it. Sizes are in MiB, times in seconds.
+It reads rows of `resolved.jsonl` (site, ce, queue, params) and uses none of the product's packages, so that their
+decisions can be compared with it. Sizes are in MiB, times in seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CAPACITIES = {
     "gpus": "count",
     "maxwalltime": "time",
 }
-"""Parameters that are capacities without anybody saying so, and what their units are."""
+"""Parameters that are capacities without a declaration, and the kind of their unit."""
 
 UNITS = {
     "size": {"": 1.0, "b": 1 / 1024**2, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2, "p": 1024.0**3},
@@ -36,7 +36,7 @@ Place = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Row:
-    """A queue with what it offers in effect, by lower-case name."""
+    """A queue with its effective parameters by lower-case name."""
 
     site: str
     ce: str
@@ -45,13 +45,12 @@ class Row:
 
     @property
     def place(self) -> Place:
-        """Where it is."""
         return self.site, self.ce, self.queue
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What a job asks for; empty or None = nothing."""
+    """The requirements of a job; empty or None = no requirement."""
 
     vo: str
     requirements: Mapping[str, Any] = field(default_factory=dict)
@@ -76,103 +75,103 @@ def read_rows(resolved: Path) -> list[Row]:
 
 
 def eligible(wish: Wish, rows: Iterable[Row]) -> set[Place]:
-    """Return where the job may go."""
+    """Return the queues that the job is eligible for."""
     return {row.place for row in rows if not objections(wish, row)}
 
 
 def objections(wish: Wish, row: Row) -> list[str]:
-    """Return what stands against the job at a queue, each as the name of a parameter; nothing = it may go."""
-    found: list[str] = []
+    """Return the parameters that exclude the job from a queue; empty = the job is eligible."""
+    excluded: list[str] = []
     access = [text(vo) for vo in listed(row.offers.get("vos", []))]
     if access and text(wish.vo) not in access:
-        found.append("VOs")
+        excluded.append("VOs")
     if row.offers.get("enabled") is False:
-        found.append("Enabled")
-    asked_tags = {
-        text(tag) for name, asked in wish.requirements.items() if name.lower() == "tags" for tag in listed(asked)
+        excluded.append("Enabled")
+    requested_tags = {
+        text(tag) for name, required in wish.requirements.items() if name.lower() == "tags" for tag in listed(required)
     }
-    if not {text(tag) for tag in listed(row.offers.get("requiredtags", []))} <= asked_tags:
-        found.append("RequiredTags")
-    found += [name for name, asked in wish.requirements.items() if not satisfied(name.lower(), asked, row)]
-    return found + keyword_objections(wish, row) + size_objections(wish, row)
+    if not {text(tag) for tag in listed(row.offers.get("requiredtags", []))} <= requested_tags:
+        excluded.append("RequiredTags")
+    excluded += [name for name, required in wish.requirements.items() if not satisfied(name.lower(), required, row)]
+    return excluded + keyword_mismatches(wish, row) + size_mismatches(wish, row)
 
 
-def satisfied(name: str, asked: Any, row: Row) -> bool:
-    """Return whether a queue offers what one requirement asks."""
+def satisfied(name: str, required: Any, row: Row) -> bool:
+    """Return whether a queue satisfies one requirement."""
     if name not in row.offers:
         return False
-    asks, offers = listed(asked), listed(row.offers[name])
+    required_values, offers = listed(required), listed(row.offers[name])
     if name == "tags":
-        return {text(tag) for tag in asks} <= {text(tag) for tag in offers}
-    if all(isinstance(one, bool) for one in asks):
-        return bool({text(one) for one in asks} & {truth(one) for one in offers})
+        return {text(tag) for tag in required_values} <= {text(tag) for tag in offers}
+    if all(isinstance(one, bool) for one in required_values):
+        return bool({text(one) for one in required_values} & {truth(one) for one in offers})
     kind = CAPACITIES.get(name)
-    if kind is None and all(isinstance(one, int | float) and not isinstance(one, bool) for one in asks):
+    if kind is None and all(isinstance(one, int | float) and not isinstance(one, bool) for one in required_values):
         kind = "count"
     if kind is None:
-        return bool({text(one) for one in asks} & {text(one) for one in offers})
-    least = min(amount(one, kind) for one in asks)
+        return bool({text(one) for one in required_values} & {text(one) for one in offers})
+    least = min(amount(one, kind) for one in required_values)
     return any(amount(one, kind) >= least for one in offers)
 
 
-def keyword_objections(wish: Wish, row: Row) -> list[str]:
-    """Return which of the keywords Site, BannedSite and Platform stand against a queue."""
-    found: list[str] = []
+def keyword_mismatches(wish: Wish, row: Row) -> list[str]:
+    """Return which of the keywords Site, BannedSite and Platform exclude a queue."""
+    excluded: list[str] = []
     sites = {text(site) for site in wish.sites}
     if sites and "any" not in sites and text(row.site) not in sites:
-        found.append("Site")
+        excluded.append("Site")
     if text(row.site) in {text(site) for site in wish.banned_sites}:
-        found.append("BannedSite")
+        excluded.append("BannedSite")
     platforms = {text(platform) for platform in wish.platforms}
     offered = {text(platform) for platform in listed(row.offers.get("platform", []))}
     if platforms and "any" not in platforms and offered and not platforms & offered:
-        found.append("Platform")
-    return found
+        excluded.append("Platform")
+    return excluded
 
 
-def size_objections(wish: Wish, row: Row) -> list[str]:
-    """Return which sizes are more than a queue states; what is not stated as a number restricts nothing."""
-    asked = {
+def size_mismatches(wish: Wish, row: Row) -> list[str]:
+    """Return which sizes exceed those of a queue; a parameter that is missing or no number restricts nothing."""
+    required = {
         "cputime": (wish.cpu_time_s, "time"),
         "cpus": (wish.cpus, "count"),
         "memory": (wish.memory_mib, "size"),
         "disk": (wish.disk_mib, "size"),
         "gpus": (wish.gpus, "count"),
     }
-    found: list[str] = []
-    for name, (size, kind) in asked.items():
+    excluded: list[str] = []
+    for name, (size, kind) in required.items():
         stated = [amount(one, kind) for one in listed(row.offers.get(name, []))]
         numbers = [one for one in stated if not math.isnan(one)]
         if size is not None and numbers and max(numbers) < size:
-            found.append(name)
-    return found
+            excluded.append(name)
+    return excluded
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a list as it is, and anything else as the only element of one."""
+    """Return a list unchanged, and any other value as a list of one element."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def text(value: Any) -> str:
-    """Return a value as the lower-case text under which values are compared."""
+    """Return the lower-case text that values are compared by."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).lower()
 
 
 def truth(value: Any) -> str:
-    """Return "true" or "false" for what stands for one of them, else anything but these."""
+    """Return "true" or "false" for a boolean or its text, and another text for all else."""
     return {"yes": "true", "no": "false"}.get(text(value), text(value)) if isinstance(value, bool | str) else "neither"
 
 
 def amount(value: Any, kind: str) -> float:
-    """Return a number, or the number that a text such as "2 GB" stands for; not a number for all else."""
+    """Return a number, or the value of a text such as "2 GB" in the base unit; NaN for all else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return math.nan
     if not isinstance(value, str):
         return float(value)
-    found = re.fullmatch(r"\s*([-+]?[0-9]+\.?[0-9]*|[-+]?\.[0-9]+)\s*([a-z]*)\s*", value.lower())
-    if found is None:
+    match = re.fullmatch(r"\s*([-+]?[0-9]+\.?[0-9]*|[-+]?\.[0-9]+)\s*([a-z]*)\s*", value.lower())
+    if match is None:
         return math.nan
-    unit = found[2][:1]
-    return float(found[1]) * UNITS[kind][unit] if unit in UNITS[kind] else math.nan
+    unit = match[2][:1]
+    return float(match[1]) * UNITS[kind][unit] if unit in UNITS[kind] else math.nan

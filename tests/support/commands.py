@@ -23,11 +23,15 @@ from pilotage_client.cli.main import main
 from pilotage_client.connection import ServerOptions
 
 PROGRAMS = Path(sys.executable).parent
-_WITHIN_S = 60
+QUEUE = '{"sites": {"S": {"ces": {"C": {"queues": {"Q": {"Memory": 4000, "Tags": ["a", "b"], "OS": "el9"}}}}}}}'
+PATIENCE_S = 60.0
+
+_CLAIMS = {"site": "S", "ce": "C", "queue": "Q", "stamp": "stamp1"}
+_TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps(_CLAIMS).encode()).decode().rstrip('=')}.x"
 
 
 def environment_of(home: Path, **variables: str) -> dict[str, str]:
-    """Return an environment in which nothing of ours is set but `variables`."""
+    """Return an environment that sets no Pilotage variable except `variables`."""
     return {"HOME": str(home), "PATH": f"{PROGRAMS}:{os.environ['PATH']}", **variables}
 
 
@@ -37,42 +41,38 @@ class Command:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
 
-    def __call__(self, *words: object, exits: int = 0) -> str:
-        """Run the command to its end and return what it printed; fails when it does not exit as expected."""
-        done = self.run(*words)
+    def __call__(self, *arguments: object, exits: int = 0) -> str:
+        """Run the command to its end and return its output; fails if the exit code is another than `exits`."""
+        done = self.run(*arguments)
         assert done.returncode == exits, done.stdout + done.stderr
         return done.stdout
 
-    def objects(self, *words: object, exits: int = 0) -> list[dict[str, Any]]:
-        """Return the JSON objects that the command prints, one a line."""
-        return [json.loads(line) for line in self(*words, "--json", exits=exits).splitlines()]
+    def objects(self, *arguments: object, exits: int = 0) -> list[dict[str, Any]]:
+        """Run the command with `--json` and return the JSON objects that it prints, one a line."""
+        return [json.loads(line) for line in self(*arguments, "--json", exits=exits).splitlines()]
 
-    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
-        command = ["pilotage", *map(str, words)]
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        command = ["pilotage", *map(str, arguments)]
         return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=_WITHIN_S, check=False
+            command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
-        """Start the command; its output is read by the caller."""
-        command = ["pilotage", *map(str, words)]
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """Start the command; the caller reads its output."""
+        command = ["pilotage", *map(str, arguments)]
         return subprocess.Popen(
             command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
 
-QUEUE = '{"sites": {"S": {"ces": {"C": {"queues": {"Q": {"Memory": 4000, "Tags": ["a", "b"], "OS": "el9"}}}}}}}'
-
-
 def pilotage(*arguments: str | Path, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    """Run the command as a process of its own."""
+    """Run the command in a child process."""
     command = [str(Path(sys.executable).with_name("pilotage")), *map(str, arguments)]
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
 
 
 def run(*arguments: str | Path) -> Result:
-    """Run the command in this process; whatever it raises is raised."""
+    """Run the command in this process; exceptions except SystemExit propagate."""
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -80,7 +80,7 @@ def run(*arguments: str | Path) -> Result:
 
 
 def objects(printed: str) -> list[dict[str, Any]]:
-    """Return the JSON objects that were printed, one a line."""
+    """Return the JSON objects of an output, one a line."""
     return [json.loads(line) for line in printed.splitlines()]
 
 
@@ -92,33 +92,26 @@ def tree(tmp_path: Path) -> Path:
     return file
 
 
-_CLAIMS = {"site": "S", "ce": "C", "queue": "Q", "stamp": "stamp1"}
-_TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps(_CLAIMS).encode()).decode().rstrip('=')}.x"
-
-
 def run_pilot(folder: Path, *missing: str, **settings: object) -> tuple[int, list[str], list[str]]:
-    """Run a pilot where these Python packages are missing.
+    """Run a pilot without the Python packages `missing`.
 
-    Returns its exit code, the lines it said, and what is left in its scratch.
+    Returns its exit code, the lines of its standard error, and the files left in its scratch folder.
     """
     scratch = folder / "scratch"
     scratch.mkdir()
-    given = {"server": ["localhost:1"], "token": _TOKEN, "scratch": str(scratch), "cpus": 2, "unreachable_s": 0}
+    defaults = {"server": ["localhost:1"], "token": _TOKEN, "scratch": str(scratch), "cpus": 2, "unreachable_s": 0}
     config = folder / "pilot.json"
-    config.write_text(json.dumps({**given, **settings}))
+    config.write_text(json.dumps({**defaults, **settings}))
     hidden = f"import sys; sys.modules.update(dict.fromkeys({list(missing)}))"
     start = f"{hidden}; from pilotage_pilot.main import main; main()"
     command = [sys.executable, "-c", start, "run", "--config", str(config)]
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    said = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
-    return said.returncode, said.stderr.splitlines(), [path.name for path in scratch.iterdir()]
+    pilot = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=False)
+    return pilot.returncode, pilot.stderr.splitlines(), [path.name for path in scratch.iterdir()]
 
 
-PATIENCE_S = 60.0
-
-
-class RunningUp:
-    """The command with its data folder; it can be stopped and started again."""
+class UpCommand:
+    """`pilotage up` with its data folder; it can be stopped and started again."""
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
@@ -128,22 +121,22 @@ class RunningUp:
 
     @property
     def printed(self) -> str:
-        """What the last start has printed."""
+        """The output since the last start."""
         return self._printed.read_text()
 
     def start(self) -> Self:
-        """Start the command and return when it is up."""
+        """Start the command and return when the server is up."""
         self._process = self._started()
         self.until(lambda: "is up" in self.printed)
         return self
 
     def run(self) -> tuple[int, str]:
-        """Run the command to its end; returns exit code and what it printed."""
+        """Run the command to its end; returns exit code and output."""
         self._process = self._started()
         return self._process.wait(PATIENCE_S), self.printed
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        """Stop the command as Ctrl-C does; returns its exit code."""
+        """Send the command a signal, as Ctrl-C does; returns its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._process.wait(PATIENCE_S)
@@ -154,7 +147,7 @@ class RunningUp:
             self.stop()
 
     def until(self, happened: Callable[[], bool]) -> None:
-        """Return as soon as it has `happened`; fails with what was printed and logged when it does not."""
+        """Wait until `happened` returns True; fails with output and logs after a timeout."""
         assert self._process is not None
         give_up_s = boot_time_s() + PATIENCE_S
         while not happened():
@@ -163,14 +156,13 @@ class RunningUp:
             except subprocess.TimeoutExpired:
                 if boot_time_s() < give_up_s:
                     continue
-            pytest.fail(f"it did not happen:\n{self.printed}\n{self._logs()}")
+            pytest.fail(f"timeout or end of the command:\n{self.printed}\n{self._logs()}")
 
     def client(self) -> Client:
-        """Return a client in the user's name."""
+        """Return a client that acts for the user of the data folder."""
         return Client.located(ServerOptions(data=self.data))
 
     def answers(self) -> bool:
-        """Return whether the server answers."""
         try:
             with self.client() as client:
                 client.who_am_i()
@@ -195,9 +187,9 @@ class RunningUp:
 
 
 @contextmanager
-def running_up(data: Path, *options: str) -> Iterator[RunningUp]:
-    """Give a command that is not started yet, and stop it at the end of the block, whatever happens."""
-    up = RunningUp(data, *(options or ("--port", "0")))
+def running_up(data: Path, *options: str) -> Iterator[UpCommand]:
+    """Yield a command that is not started yet; it is stopped at the end of the block."""
+    up = UpCommand(data, *(options or ("--port", "0")))
     try:
         yield up
     finally:
@@ -262,4 +254,4 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("output_files", "stdout", "stderr", "environment", "attributes", "count", "warnings"),
     ],
 }
-"""By the command that prints them."""
+"""The keys of each JSON object, by the command that prints it."""

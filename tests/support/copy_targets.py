@@ -1,4 +1,4 @@
-"""Targets of routed jobs: copies for their tests, and a target in memory."""
+"""Routed jobs and their input files, helpers for all targets, and a target in memory."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ from pilotage_agents.router.ports import (
 PATIENCE_S = 60.0
 
 
+_ENDED = (RoutedJobState.COMPLETED, RoutedJobState.GONE)
+_EXIT_CODES = {"/bin/true": 0, "/bin/false": 1, "/bin/echo": 0}
+_STILL_RUNNING = RoutedJobStatus(RoutedJobState.RUNNING)
+
+
 @dataclass
 class HeldFiles:
     """Input files of jobs, held in memory by checksum."""
@@ -36,7 +41,7 @@ class HeldFiles:
     contents: dict[str, bytes] = field(default_factory=dict)
 
     def add(self, name: str, text: str, *, executable: bool = False) -> InputFile:
-        """Hold a file; returns it as a job names it."""
+        """Add a file; returns the entry of a job description."""
         content = text.encode()
         checksum = hashlib.sha256(content).hexdigest()
         self.contents[checksum] = content
@@ -46,16 +51,16 @@ class HeldFiles:
         del job_id
         if file.checksum not in self.contents:
             raise NotFoundError("file", file.name)
-        await asyncio.to_thread(_write_new, to, self.contents[file.checksum])
+        await asyncio.to_thread(_write_new_file, to, self.contents[file.checksum])
 
 
-def _write_new(path: Path, content: bytes) -> None:
+def _write_new_file(path: Path, content: bytes) -> None:
     with path.open("xb") as file:
         file.write(content)
 
 
 def a_copy(name: str, *command: str, shared_proxy: str = "", **described: Any) -> RoutedJobRequest:
-    """Return a copy that runs the command."""
+    """Return a routed job that runs the command."""
     program, *arguments = command
     values = {"executable": program, "arguments": " ".join(arguments), **described}
     description = JobDescription(**values)
@@ -70,7 +75,7 @@ def a_copy(name: str, *command: str, shared_proxy: str = "", **described: Any) -
 
 
 async def submitted(target: RoutedJobTarget, files: HeldFiles, *copies: RoutedJobRequest) -> list[str]:
-    """Submit copies, which must be taken; returns their references."""
+    """Submit routed jobs, which the target must accept; returns their references."""
     answers = await target.submit(copies, files)
     references = [answer.glidein_id for answer in answers if isinstance(answer, Submitted)]
     assert len(references) == len(copies), answers
@@ -78,22 +83,22 @@ async def submitted(target: RoutedJobTarget, files: HeldFiles, *copies: RoutedJo
 
 
 async def status_when(target: RoutedJobTarget, reference: str, states: Collection[RoutedJobState]) -> RoutedJobStatus:
-    """Return the status of a copy as soon as it is in one of the states."""
+    """Wait until a routed job is in one of the states; returns its status."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             status = (await target.poll([reference]))[reference]
             if status.state in states:
                 return status
-            await asyncio.sleep(0)  # another process gives no event
+            await asyncio.sleep(0)  # another process cannot set an event
 
 
 async def end_of(target: RoutedJobTarget, reference: str) -> RoutedJobStatus:
-    """Return the status of a copy once it has ended, one way or the other."""
+    """Wait until a routed job has ended; returns its status."""
     return await status_when(target, reference, (RoutedJobState.COMPLETED, RoutedJobState.GONE))
 
 
 async def texts_of(target: RoutedJobTarget, reference: str) -> Mapping[str, str]:
-    """Return the files that a copy has left, by name."""
+    """Return the output files of a routed job, by name."""
     return {file.name: _text(file) for file in await target.collect(reference)}
 
 
@@ -101,25 +106,21 @@ def _text(file: CollectedFile) -> str:
     return Path(file.path).read_text()
 
 
-_ENDED = (RoutedJobState.COMPLETED, RoutedJobState.GONE)
-_EXIT_CODES = {"/bin/true": 0, "/bin/false": 1, "/bin/echo": 0}
-_PATIENT = RoutedJobStatus(RoutedJobState.RUNNING)
-
-
 def _by_program(copy: RoutedJobRequest) -> RoutedJobStatus:
     exit_code = _EXIT_CODES.get(copy.description.executable)
-    return _PATIENT if exit_code is None else RoutedJobStatus(RoutedJobState.COMPLETED, exit_code=exit_code)
+    return _STILL_RUNNING if exit_code is None else RoutedJobStatus(RoutedJobState.COMPLETED, exit_code=exit_code)
 
 
 @dataclass
 class FakeCopyTarget:
-    """Keeps copies by reference, which is "ref:" and the name; what they leave lies in `folder`.
+    """Keeps routed jobs by reference ("ref:" and the name) and their output in `folder`.
 
-    `begins` says where a new copy is: `true`, `false` and `echo` of /bin are done at once, all else runs until it
-    is cancelled. `refuses` is said to every submission while it is not empty, `job_fault` as its job's fault. While
-    `is_reachable` is False the target gives no answer; while `loses_answers` it takes submissions and does not say
-    so. `made` counts how often each name was really made, `since` says of each of which something is kept since when.
-    Of names that are `unclear` it cannot say whether it has them.
+    - `begins` returns the first status of a routed job. By default /bin/true, /bin/false and /bin/echo complete at
+      once, and other programs run until they are cancelled.
+    - `refuses`, if not empty, is the reason why every submission fails; `job_fault` the same, as a fault of the job.
+    - While `is_reachable` is False every call fails. While `loses_answers` submissions succeed without an answer.
+    - `made` counts the submissions of each name, `since` is the time of the last one. A search for a name in
+      `unclear` has no answer.
     """
 
     folder: Path
@@ -149,7 +150,10 @@ class FakeCopyTarget:
 
     async def poll(self, references: Collection[str]) -> Mapping[str, RoutedJobStatus]:
         unknown = RoutedJobStatus(RoutedJobState.UNKNOWN, "the target gives no answer")
-        return {each: self.statuses.get(each, unknown) if self.is_reachable else unknown for each in references}
+        return {
+            reference: self.statuses.get(reference, unknown) if self.is_reachable else unknown
+            for reference in references
+        }
 
     async def collect(self, reference: str) -> tuple[CollectedFile, ...]:
         if self.loses_output:
@@ -165,7 +169,7 @@ class FakeCopyTarget:
         for reference in references:
             self.cancelled.append(reference)
             if self.is_reachable and reference in self.statuses:
-                self.becomes(reference, RoutedJobStatus(RoutedJobState.GONE, "cancelled"))
+                self.set_status(reference, RoutedJobStatus(RoutedJobState.GONE, "cancelled"))
 
     async def forget(self, names: Collection[str]) -> None:
         for name in names:
@@ -178,8 +182,8 @@ class FakeCopyTarget:
         found = [name for name, since in self.since.items() if since < before and name not in known]
         return {name: f"ref:{name}" if f"ref:{name}" in self.statuses else "" for name in found}
 
-    def becomes(self, reference: str, status: RoutedJobStatus) -> None:
-        """Have a copy somewhere else from now on, unless it has ended."""
+    def set_status(self, reference: str, status: RoutedJobStatus) -> None:
+        """Set the status of a routed job, unless it has ended."""
         if self.statuses[reference].state not in _ENDED:
             self.statuses[reference] = status
 

@@ -4,8 +4,8 @@ Which databases a test of `database` runs on
 --------------------------------------------
 - On SQLite and on PostgreSQL, where the dialects differ in what the test shows: locks, concurrency, transactions,
   migrations, JSON, bulk statements, query plans, or a choice of rows by SQL.
-- A file marked `any_database` shows decisions that are made above SQL. It runs once: on PostgreSQL, which is stricter.
-- With `--sqlite` (`make test-fast`) on SQLite alone.
+- A file marked `any_database` tests decisions above SQL. It runs once, on PostgreSQL, which is stricter.
+- With `--sqlite` (`make test-fast`) all tests run on SQLite only.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ BACKENDS = ("sqlite", "postgresql")
 
 Result = TypeVar("Result")
 
-
-_WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+_LOCK_WAITS = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
 
 
 def somebody_waits(transaction: Transaction) -> bool:
-    """Whether a transaction waits for another one on this database, which is a PostgreSQL's."""
-    return bool(transaction.session.execute(_WAITING).scalar_one())
+    """Return whether a transaction waits for a lock of another one; PostgreSQL only."""
+    return bool(transaction.session.execute(_LOCK_WAITS).scalar_one())
 
 
 def while_first_is_locked(
     database: Database, lock: str, keys: Sequence[object], act: Callable[[Transaction], Result]
 ) -> Result:
-    """Run `act` while another transaction holds the first of these rows, and return its result.
+    """Run `act` while another transaction holds a lock on the first of these rows, and return its result.
 
-    The other transaction then locks the other rows, which fails where `act` has locked one of them before the first.
+    The other transaction then locks the other rows. That fails if `act` has locked one of them before the first.
     `lock` is the statement that locks the row of a `:key` without waiting.
     """
     is_locked, go_on = Event(), Event()
@@ -69,7 +70,7 @@ def while_first_is_locked(
 
 @pytest.fixture
 def clock() -> VirtualClock:
-    """Return a clock that stands still."""
+    """Return a clock that only the test advances."""
     return VirtualClock()
 
 
@@ -87,14 +88,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 @contextmanager
 def quick_sqlite(file: Path, clock: Clock) -> Iterator[Database]:
-    """Open a new SQLite database with all tables, none of them with rows, that does not wait for the disk."""
+    """Open a new SQLite database with all tables, without rows, that does not wait for the disk."""
     file.write_bytes(_file_with_tables())
     with closing(without_fsync(Database(f"sqlite:///{file}", clock))) as opened:
         yield opened
 
 
 def without_fsync(database: Database) -> Database:
-    """Let an SQLite database write without waiting for the disk: only a loss of power would damage it."""
+    """Switch off fsync of an SQLite database: only a loss of power would damage it."""
     for engine in (database.engine, database.write_engine):
         event.listen(engine, "connect", _without_fsync)
     return database
@@ -116,14 +117,14 @@ def _without_fsync(connection: Any, _record: Any) -> None:
 
 @pytest.fixture
 def sqlite_database(tmp_path: Path, clock: VirtualClock) -> Iterator[Database]:
-    """Return an open SQLite database with all tables, for tests that need no other."""
+    """Return an open SQLite database with all tables, for tests that need no other database."""
     with quick_sqlite(tmp_path / "pilotage.db", clock) as opened:
         yield opened
 
 
 @pytest.fixture
 def postgresql_database(postgresql_server: PostgresqlServer, clock: VirtualClock) -> Iterator[Database]:
-    """Return an open PostgreSQL database with all tables, none of them with rows."""
+    """Return an open PostgreSQL database with all tables, without rows."""
     url = postgresql_server.emptied_database(metadata)
     with closing(Database(url.render_as_string(hide_password=False), clock)) as opened:
         yield opened
@@ -145,6 +146,6 @@ def _backends(metafunc: pytest.Metafunc) -> Sequence[str]:
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest) -> Database:
-    """Return an open database with all tables, none of them with rows: of each kind that the test runs on."""
+    """Return an open database with all tables, without rows, once for each kind that the test runs on."""
     opened: Database = request.getfixturevalue(f"{request.param}_database")
     return opened

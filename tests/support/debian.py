@@ -1,4 +1,4 @@
-"""Components from Debian packages: found where they are installed, installed where root may."""
+"""Programs from Debian packages, which root installs if they are missing."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Found = TypeVar("Found")
 
 
 class MissingComponentError(Exception):
-    """This machine has not got a component and cannot get it."""
+    """A program is missing and cannot be installed."""
 
 
-def found_or_installed(find: Callable[[], Found | None], package: str) -> Found:
-    """Return what `find` finds, after an installation of the Debian package where it finds nothing.
+def find_or_install(find: Callable[[], Found | None], package: str) -> Found:
+    """Return the result of `find`; if that is None, install the Debian package first.
 
-    Where there is no way to it, the test is skipped, but fails in CI.
+    If the program stays missing, the test is skipped, and fails in CI.
     """
     try:
-        with _one_at_a_time():
+        with _installation_lock():
             found = find()
             if found is None:
                 _install(package)
                 found = find()
         if found is None:
-            raise MissingComponentError(f"the Debian package {package} has not brought what was looked for")
+            raise MissingComponentError(f"the Debian package {package} does not contain the expected program")
     except MissingComponentError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error), pytrace=False)
@@ -42,10 +42,10 @@ def found_or_installed(find: Callable[[], Found | None], package: str) -> Found:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Let no other process of the tests look for something, or install it, meanwhile.
+def _installation_lock() -> Iterator[None]:
+    """Exclude other test processes from searches and installations.
 
-    apt-get would refuse the second one, and a package of which some files are there may not be set up yet.
+    apt-get fails if another one runs, and a package that is being installed has files before it is configured.
     """
     with Path(tempfile.gettempdir(), f"pilotage-tests-install-{os.geteuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -55,7 +55,7 @@ def _one_at_a_time() -> Iterator[None]:
 def _install(package: str) -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise MissingComponentError(f"install the Debian package {package}")
-    # Run level 1 keeps a package from starting a server of its own.
+    # At run level 1 a package does not start its server.
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for command in (["update", "-qq"], ["install", "-qq", "-y", "--no-install-recommends", package]):
         done = subprocess.run(["apt-get", *command], env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The facts about matching in DIRAC's own tests and code, and what Pilotage does in each case."""
+"""The facts about matching in DIRAC's tests and code, and the result of Pilotage in each case."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from pilotage.resources.tree_reader import tree_from_mapping
 from support.trees import THE_QUEUE, a_tree_of_one_queue, effective_queue
 
 Outcome = Mapping[str, Any]
+Case = Mapping[str, Any]
+ANY_PLACE = "Elsewhere"
 
 
 class Standing(StrEnum):
-    """What a fact about DIRAC is here."""
+    """Whether a fact about DIRAC holds in Pilotage."""
 
     HOLDS = "holds"
     OTHERWISE = "decided otherwise"
@@ -30,30 +32,30 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """How a fact stands, why (for OTHERWISE the section of the design), and what is said here instead."""
+class Verdict:
+    """The status of a fact, the reason (for OTHERWISE the section of the design), and the result that differs."""
 
     standing: Standing
     why: str = ""
     instead: Outcome | None = None
 
 
-HOLDS = Judgement(Standing.HOLDS)
+HOLDS = Verdict(Standing.HOLDS)
 
 
-def otherwise(section: str, **instead: object) -> Judgement:
-    """Return the judgement of a fact that the design decides otherwise."""
-    return Judgement(Standing.OTHERWISE, section, instead)
+def otherwise(section: str, **instead: object) -> Verdict:
+    """Return the verdict on a fact that the design decides otherwise."""
+    return Verdict(Standing.OTHERWISE, section, instead)
 
 
-def elsewhere(where: str, *names: str) -> dict[str, Judgement]:
-    """Return the judgement of facts about another part of the system."""
-    return dict.fromkeys(names, Judgement(Standing.ELSEWHERE, where))
+def elsewhere(where: str, *names: str) -> dict[str, Verdict]:
+    """Return the verdicts on facts about another part of the system."""
+    return dict.fromkeys(names, Verdict(Standing.ELSEWHERE, where))
 
 
-def not_ours(why: str, *names: str) -> dict[str, Judgement]:
-    """Return the judgement of facts that have no counterpart."""
-    return dict.fromkeys(names, Judgement(Standing.NOT_OURS, why))
+def not_ours(why: str, *names: str) -> dict[str, Verdict]:
+    """Return the verdicts on facts without a counterpart."""
+    return dict.fromkeys(names, Verdict(Standing.NOT_OURS, why))
 
 
 def numbered(prefix: str, *numbers: int) -> list[str]:
@@ -64,7 +66,7 @@ def numbered(prefix: str, *numbers: int) -> list[str]:
 _ONE_SITE = "§5: every queue lies in one site of the tree, there is none of which the site is unknown or ANY"
 _NO_SEGMENTS = "§4: CPUTime is never rounded so that a fitting slot is refused"
 
-JUDGEMENTS: dict[str, Judgement] = {
+JUDGEMENTS: dict[str, Verdict] = {
     "site-absent-on-resource-matches-all": otherwise(_ONE_SITE, matched=True, jobs=["j_both", "j_cern_a", "j_cern_b"]),
     "site-cern-matches-jobs-listing-it": HOLDS,
     "identical-requirements-share-one-queue": HOLDS,
@@ -76,11 +78,9 @@ JUDGEMENTS: dict[str, Judgement] = {
     "platform-job-any-means-no-restriction-ANY": HOLDS,
     "platform-job-any-means-no-restriction-slc5": HOLDS,
     "platform-no-ordering-between-versions": HOLDS,
-    "tag-ANY": otherwise(
-        "§4: tags that are asked must be offered, and ANY offers none of them", matched=True, jobs=["j5"]
-    ),
+    "tag-ANY": otherwise("§4: required tags must be offered, and ANY offers none of them", matched=True, jobs=["j5"]),
     "tag-any-is-case-insensitive": otherwise(
-        "§4: tags that are asked must be offered, and aNy offers none of them", matched=True, jobs=["j5"]
+        "§4: required tags must be offered, and aNy offers none of them", matched=True, jobs=["j5"]
     ),
     "requiredtag-excludes-untagged": HOLDS,
     "requiredtag-with-processor-count-tags": HOLDS,
@@ -122,9 +122,9 @@ JUDGEMENTS: dict[str, Judgement] = {
     "poc-walltime-short": HOLDS,
     "poc-no-site-means-any-site": HOLDS,
     "poc-gpu-missing": HOLDS,
-    **not_ours("memory is asked as one amount, which its owner adds up", "poc-ram-is-overhead-plus-per-core"),
+    **not_ours("a job requests memory as one amount", "poc-ram-is-overhead-plus-per-core"),
     **not_ours(
-        "what a worker node's own configuration says is a setting of its pilot, not part of the tree",
+        "the configuration of a worker node is a setting of its pilot, not part of the tree",
         "ce-parameter-layers",
         "ce-parameter-layers-empty-tag-dropped",
     ),
@@ -147,19 +147,15 @@ JUDGEMENTS: dict[str, Judgement] = {
 }
 
 
-Case = Mapping[str, Any]
-ANY_PLACE = "Elsewhere"
-
-
 def elements(value: object) -> list[Any]:
-    """Return a single value or list of a fact as a list."""
+    """Return a value of a fact as a list; None is an empty list."""
     if value is None:
         return []
     return list(value) if isinstance(value, list) else [value]
 
 
 def needs_of(stated: Mapping[str, Any]) -> JobNeeds:
-    """Return the keywords of a DIRAC job."""
+    """Return the needs of a DIRAC job with these keywords."""
     seconds = stated.get("CPUTime")
     return job_needs(
         JobDescription(
@@ -173,7 +169,7 @@ def needs_of(stated: Mapping[str, Any]) -> JobNeeds:
 
 
 def queue_from_cfg(site: str, ce: Mapping[str, Any], queue: Mapping[str, Any]) -> EffectiveQueue:
-    """Return a queue as DIRAC's configuration describes it with these options."""
+    """Return the queue of a DIRAC configuration with these options."""
 
     def options(stated: Mapping[str, Any]) -> Iterable[str]:
         return (f"{key} = {', '.join(map(str, elements(value)))}" for key, value in stated.items())
@@ -187,7 +183,7 @@ def queue_from_cfg(site: str, ce: Mapping[str, Any], queue: Mapping[str, Any]) -
 
 
 def matched(case: Case) -> Outcome:
-    """Return which jobs go to the resource, taken as a queue at the first site that any job names."""
+    """Return which jobs match the resource, read as a queue at the first site that any job names."""
     resource = case["resource"]
     named = [site for job in case["jobs"] for site in elements(job["requirements"].get("Sites"))]
     site = resource.get("Site")
@@ -200,7 +196,7 @@ def matched(case: Case) -> Outcome:
 
 
 def goes_to(queue: EffectiveQueue, stated: Mapping[str, Any]) -> bool:
-    """Return whether a DIRAC job goes to a queue; its least memory and its tags are requirements here."""
+    """Return whether a DIRAC job matches a queue; its minimum memory and its tags become requirements."""
     section = {ours: stated[theirs] for theirs, ours in (("Tags", "Tags"), ("MinRAM", "Memory")) if theirs in stated}
     requirements = read_requirements(section, "vo", queue.tree.declarations)
     verdicts = (eligibility(requirements, queue), job_fit(needs_of(stated), queue))
@@ -208,7 +204,7 @@ def goes_to(queue: EffectiveQueue, stated: Mapping[str, Any]) -> bool:
 
 
 def grouped(case: Case) -> Outcome:
-    """Return which jobs share a task queue, as far as their needs decide it."""
+    """Return which jobs share a task queue, judged by their needs alone."""
     groups: dict[JobNeeds, list[str]] = {}
     for job in case["jobs"]:
         groups.setdefault(needs_of(job["requirements"]), []).append(job["id"])
@@ -216,20 +212,20 @@ def grouped(case: Case) -> Outcome:
     return {"same_group": shared, "distinct_groups": len(groups)}
 
 
-def cpu_time_asked(case: Case) -> Outcome:
-    """Return the CPU time that is compared with a queue's."""
+def requested_cpu_time(case: Case) -> Outcome:
+    """Return the CPU time that is compared with that of a queue."""
     return {"CPUTime": needs_of(case["jobs"][0]["requirements"]).cpu_time_s}
 
 
 def sites_left(case: Case) -> Outcome:
-    """Return the sites that a job names and may go to."""
+    """Return the sites that a job names and is eligible for."""
     needs = needs_of(case["jobs"][0]["requirements"])
     named = elements(case["jobs"][0]["requirements"].get("Sites"))
     return {"sites": [site for site in named if job_fit(needs, queue_from_cfg(site, {}, {})) == Eligible()]}
 
 
 def resolved(case: Case) -> Outcome:
-    """Return what a queue offers in effect, under DIRAC's names and as far as the fact speaks of it."""
+    """Return the effective values of the queue's parameters that the fact states, under DIRAC's names."""
     resource = case["resource"]
     queue = queue_from_cfg(ANY_PLACE, resource.get("ce", {}), resource.get("queue", {}))
     found: dict[str, object] = {}
@@ -254,20 +250,20 @@ def platforms_run(case: Case) -> Outcome:
     return {"platforms": [name for name in names if runs(table, platform, name)]}
 
 
-def runs(table: Mapping[str, list[str]], platform: str, asked: str) -> bool:
-    """Return whether a queue of `platform` runs the jobs that ask for `asked`."""
+def runs(table: Mapping[str, list[str]], platform: str, required: str) -> bool:
+    """Return whether a queue of `platform` runs jobs that require `required`."""
     tree = a_tree_of_one_queue({"Platform": platform}, platforms=table)
-    return job_fit(JobNeeds(platforms=(asked.lower(),)), effective_queue(tree, THE_QUEUE, None)) == Eligible()
+    return job_fit(JobNeeds(platforms=(required.lower(),)), effective_queue(tree, THE_QUEUE, None)) == Eligible()
 
 
 def tags_of_resource(case: Case) -> Outcome:
-    """Return the tags of a queue that states no more than its processors."""
+    """Return the tags of a queue that states only its processors."""
     offered = queue_from_cfg(ANY_PLACE, {}, case["resource"]).get("Tags")
     return {"Tag": list(elements(list(offered.value)) if offered and isinstance(offered.value, tuple) else [])}
 
 
 def access(case: Case) -> Outcome:
-    """Return whether a queue below these access lists is there for the VO."""
+    """Return whether a queue below these access lists admits the VO."""
     levels = {level: {"VOs": stated["VO"]} for level, stated in case["resource"].items()}
     tree = a_tree_of_one_queue(levels["queue"], ce=levels["ce"], site=levels["site"])
     queue = effective_queue(tree, THE_QUEUE, case["jobs"][0]["vo"])
@@ -275,7 +271,7 @@ def access(case: Case) -> Outcome:
 
 
 def matched_by_prototype(case: Case) -> Outcome:
-    """Return whether a job of DiracX's prototype goes to its resource."""
+    """Return whether a job of DiracX's prototype matches its resource."""
     stated, resource = case["jobs"][0]["requirements"], case["resource"]
     section: dict[str, object] = {}
     if "wall-time" in stated:
@@ -292,7 +288,7 @@ def matched_by_prototype(case: Case) -> Outcome:
 EVALUATORS: dict[str, Callable[[Case], Outcome]] = {
     "match": matched,
     "grouping": grouped,
-    "cpu_segment": cpu_time_asked,
+    "cpu_segment": requested_cpu_time,
     "site_filter": sites_left,
     "resolve": resolved,
     "platform_map": platforms_that_run,

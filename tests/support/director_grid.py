@@ -26,14 +26,17 @@ from support.fake_batch_systems import FakeBatchSystem
 _SUBMITTED_WITHIN = timedelta(minutes=10)
 
 
+ONE_CORE: dict[str, Value] = {"CEType": "local", "CPUs": 1}
+QUEUE = QueueId("Lyon", "ce1", "short")
+
+
 @dataclass
 class FakeDirectorLink:
-    """Counts the pilots of each queue from what is registered and reported; they never begin to run by themselves.
+    """A server that counts the pilots of each queue from registrations and reports.
 
-    As at a server, one of which nothing was reported for ten minutes is given up.
-
-    `waiting` one-core jobs could go to every queue. `idle` are the stamps of pilots that have come and have no job,
-    `busy` of those that have one. `calls` holds the names of the calls, in order.
+    Pilots never start by themselves. As at the real server, a pilot without a report for ten minutes is lost.
+    `waiting` one-core jobs match every queue. `idle` and `busy` are the stamps of the running pilots without and with
+    a job. `calls` records the names of the calls in order.
     """
 
     tree: tuple[TreeQueue, ...]
@@ -57,7 +60,7 @@ class FakeDirectorLink:
 
     @property
     def ended(self) -> dict[str, str]:
-        """Reasons of the glideins that were reported as ended, by stamp."""
+        """Reasons of the glideins reported as ended, by stamp."""
         return {report.stamp: report.reason for report in self.reports if report.ended}
 
     async def queues(self) -> tuple[TreeQueue, ...]:
@@ -66,12 +69,12 @@ class FakeDirectorLink:
 
     async def pools_of(self, queues: Sequence[QueueId]) -> PoolsOfQueues:
         self._called("pools_of")
-        pools = tuple(self.pools if self._knows(queue) else None for queue in queues)
+        pools = tuple(self.pools if self._has_queue(queue) else None for queue in queues)
         return PoolsOfQueues(self.tree_version, pools)
 
     async def demand(self, queues: Sequence[QueueId]) -> DemandAnswer:
         self._called("demand")
-        known = tuple(place for place, queue in enumerate(queues) if self._knows(queue))
+        known = tuple(place for place, queue in enumerate(queues) if self._has_queue(queue))
         demands = (Demand("pool", "vo", self.waiting, Amounts(cpus=1), known),)
         return DemandAnswer(demands if self.waiting else (), tuple(self._supply(queue) for queue in queues))
 
@@ -81,7 +84,7 @@ class FakeDirectorLink:
         self._called("register_pilots")
         if not self.is_in_turn:
             raise LeadershipLostError("site director")
-        if not self._knows(queue):
+        if not self._has_queue(queue):
             raise NotFoundError("queue", str(queue))
         self.lifetimes_s.append(lifetime_s)
         stamps = [f"stamp{len(self.registered) + place}" for place in range(count)]
@@ -110,11 +113,11 @@ class FakeDirectorLink:
 
     def _supply(self, queue: QueueId) -> QueueSupply:
         ended = {*self.ended, *self._given_up()}
-        living = [stamp for stamp, its in self.registered.items() if its == queue and stamp not in ended]
+        living = [stamp for stamp, its_queue in self.registered.items() if its_queue == queue and stamp not in ended]
         idle, busy = self.idle.intersection(living), self.busy.intersection(living)
         slots = (IdleSlots(Amounts(cpus=1), len(idle)),) if idle else ()
         return QueueSupply(
-            self._knows(queue),
+            self._has_queue(queue),
             queue in self.banned,
             pilots_waiting=len(living) - len(idle) - len(busy),
             pilots_running=len(idle) + len(busy),
@@ -129,12 +132,8 @@ class FakeDirectorLink:
         old = {stamp for stamp, since in self.registered_at.items() if self.clock() - since > _SUBMITTED_WITHIN}
         return old - reported
 
-    def _knows(self, queue: QueueId) -> bool:
+    def _has_queue(self, queue: QueueId) -> bool:
         return queue in {each.id for each in self.tree}
-
-
-ONE_CORE: dict[str, Value] = {"CEType": "local", "CPUs": 1}
-QUEUE = QueueId("Lyon", "ce1", "short")
 
 
 def a_queue(queue: QueueId = QUEUE, *, enabled: bool = True, **parameters: Any) -> TreeQueue:
@@ -143,7 +142,7 @@ def a_queue(queue: QueueId = QUEUE, *, enabled: bool = True, **parameters: Any) 
 
 @dataclass
 class DirectorGrid:
-    """A director, its folder, its batch system, its server, and the time."""
+    """A site director with its folder, batch system, server and clock."""
 
     folder: Path
     link: FakeDirectorLink = field(default_factory=lambda: FakeDirectorLink((a_queue(),)))
@@ -151,23 +150,23 @@ class DirectorGrid:
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
 
     def director(self, **settings: Any) -> SiteDirector:
-        """Return a director as it is after a start."""
+        """Return a new director, as a start of the agent creates it."""
         self.link.clock = lambda: self.now
-        read = SiteDirectorSettings.model_validate(
+        parsed = SiteDirectorSettings.model_validate(
             {"folder": self.folder, "batch_systems": {"local": {"type": "local"}}, **settings}
         )
         folders = self.folders()
         folders.open()
         edges = DirectorContext(folders, self.link, {"local": self.batch}, lambda: self.now)
-        lost_after, credential = timedelta(seconds=read.lost_after_s), timedelta(seconds=read.credential_s)
-        watch = GlideinWatch(edges, WatchLimits(read.keep_ended, lost_after, credential))
-        sender = PilotSender(read, {"server": ["127.0.0.1:1"]}, edges, watch)
-        return SiteDirector(read, edges, watch, sender)
+        lost_after, credential = timedelta(seconds=parsed.lost_after_s), timedelta(seconds=parsed.credential_s)
+        watch = GlideinWatch(edges, WatchLimits(parsed.keep_ended, lost_after, credential))
+        sender = PilotSender(parsed, {"server": ["127.0.0.1:1"]}, edges, watch)
+        return SiteDirector(parsed, edges, watch, sender)
 
     def folders(self) -> GlideinFolders:
         return GlideinFolders(self.folder / "pilots")
 
     @property
     def submitted(self) -> list[str]:
-        """The stamps of the glideins that the batch system has taken."""
+        """The stamps of the glideins that the batch system has accepted."""
         return [request.stamp for request in self.batch.requests.values()]

@@ -1,6 +1,6 @@
-"""Batch systems in memory: one that passes the conformance suite and fails on demand, and a schedd that runs nothing.
+"""Batch systems in memory: one that passes the conformance suite and fails on demand, and an HTCondor schedd.
 
-`true`, `cat` and `false` end as soon as they are submitted, all else runs until it is removed.
+In both, `true`, `cat` and `false` end as soon as they are submitted; other programs run until they are removed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ from pilotage_agents.batch_systems.base import (
 from pilotage_agents.batch_systems.htcondor import Ad
 
 _EXIT_CODES = {"true": 0, "cat": 0, "false": 1}
+_EXIT_CODES_OF_JOBS = {"'true'": 0, "'cat'": 0, "'false'": 1}
+RUNNING, REMOVED, COMPLETED = 2, 3, 4
+"""Values of JobStatus."""
 
 
 @dataclass
 class FakeBatchSystem:
-    """Keeps glideins in `statuses` by id; `true`, `cat` and `false` end at once, all else runs until it is cancelled.
+    """Keeps the status of each glidein by id.
 
-    `refuses` is said to every submission while it is not empty. While `is_reachable` is False the batch system
-    gives no answer; while `loses_answers` it takes submissions and does not say so; while it `keeps_output` it answers
-    all else, and of the folders named in `stuck` it never gives the output. `collected` has the names of the folders
-    whose output was given, `renewed` has what was brought anew.
+    - `refuses`, if not empty, is the reason why every submission fails.
+    - While `is_reachable` is False every call fails. While `loses_answers` submissions succeed without an answer.
+    - While `fails_collect` or `fails_renew` only that call fails. The output of folders named in `stuck` cannot be
+      collected.
+    - `collected` records the names of the folders whose output was collected, `renewed` the renewed contents.
     """
 
     requests: dict[str, GlideinRequest] = field(default_factory=dict)
@@ -63,7 +67,10 @@ class FakeBatchSystem:
 
     async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
         unknown = GlideinStatus(GlideinState.UNKNOWN)
-        return {each: self.statuses.get(each, unknown) if self.is_reachable else unknown for each in glidein_ids}
+        return {
+            glidein_id: self.statuses.get(glidein_id, unknown) if self.is_reachable else unknown
+            for glidein_id in glidein_ids
+        }
 
     async def cancel_many(self, glidein_ids: Sequence[str]) -> None:
         for glidein_id in glidein_ids:
@@ -85,7 +92,7 @@ class FakeBatchSystem:
                 (request.folder / LOG_NAME).write_text(text)
 
     def end(self, glidein_id: str, exit_code: int, reason: str = "") -> None:
-        """Let a glidein end, unless it has."""
+        """End a glidein, unless it has ended."""
         if self.statuses[glidein_id].state is not GlideinState.ENDED:
             self.statuses[glidein_id] = GlideinStatus(GlideinState.ENDED, reason, exit_code)
 
@@ -100,13 +107,9 @@ class FakeBatchSystem:
         return Unanswered("the answer was lost") if self.loses_answers else Submitted(glidein_id)
 
 
-_EXIT_CODES_OF_JOBS = {"'true'": 0, "'cat'": 0, "'false'": 1}
-RUNNING, REMOVED, COMPLETED = 2, 3, 4
-
-
 @dataclass
 class FakeSchedd:
-    """Keeps ads by cluster; one that is not reachable gives no answer, one that loses answers does as it is told."""
+    """Keeps ads by cluster id. While `loses_answers`, submissions succeed without an answer."""
 
     in_queue: dict[int, dict[str, Any]] = field(default_factory=dict)
     in_history: list[dict[str, Any]] = field(default_factory=list)
@@ -116,51 +119,51 @@ class FakeSchedd:
     history_is_off: bool = False
 
     async def submit(self, descriptions: Sequence[Mapping[str, str]]) -> Sequence[int | NotSubmitted | Unanswered]:
-        self._answers()
-        clusters = [self._take(each) for each in descriptions]
+        self._check_reachable()
+        clusters = [self._accept(description) for description in descriptions]
         return [Unanswered("the answer was lost") for _ in clusters] if self.loses_answers else clusters
 
     async def queue(self, *, of_this_user: bool) -> Sequence[Ad]:
-        self._answers()
+        self._check_reachable()
         return [ad for ad in self.in_queue.values() if ad["Owner"] == "grid" or not of_this_user]
 
     async def history(self, constraint: str, most: int) -> Sequence[Ad]:
-        self._answers()
+        self._check_reachable()
         if self.history_is_off:
             return []
         return [ad for ad in reversed(self.in_history) if meets(ad, constraint)][:most]
 
     async def remove(self, constraint: str, reason: str) -> None:
-        self._answers()
+        self._check_reachable()
         for cluster, ad in list(self.in_queue.items()):
             if meets(ad, constraint):
                 self.leaves(cluster, JobStatus=REMOVED, RemoveReason=f"{reason} (by user grid)")
 
     def leaves(self, cluster: int, **attributes: Any) -> None:
-        """Move a job from the queue to the history, with these attributes."""
+        """Move a job from the queue to the history and set these attributes."""
         self.in_history.append({**self.in_queue.pop(cluster), **attributes})
 
-    def _answers(self) -> None:
+    def _check_reachable(self) -> None:
         if not self.is_reachable:
             raise WorldError("Failed to fetch ads from schedd", transient=True)
 
-    def _take(self, description: Mapping[str, str]) -> int:
+    def _accept(self, description: Mapping[str, str]) -> int:
         self.descriptions.append(description)
         cluster = len(self.descriptions)
         ad = {"ClusterId": cluster, "ProcId": 0, "Owner": "grid", "JobStatus": RUNNING, "NumJobStarts": 1}
         self.in_queue[cluster] = ad | {"PilotageStamp": description["+PilotageStamp"].strip('"')}
-        words = description["arguments"].strip('"').split()
-        for word, code in _EXIT_CODES_OF_JOBS.items():
-            if word in words:
+        arguments = description["arguments"].strip('"').split()
+        for program, code in _EXIT_CODES_OF_JOBS.items():
+            if program in arguments:
                 self.leaves(cluster, JobStatus=COMPLETED, ExitBySignal=False, ExitCode=code)
-        if "'cat'" in words:
+        if "'cat'" in arguments:
             folder = Path(description["initialdir"])
-            (folder / LOG_NAME).write_text((folder / words[-1].strip("'")).read_text())
+            (folder / LOG_NAME).write_text((folder / arguments[-1].strip("'")).read_text())
         return cluster
 
 
 def meets(ad: Mapping[str, Any], constraint: str) -> bool:
-    """Return whether an ad meets a constraint, by HTCondor's own library."""
+    """Return whether an ad meets a constraint, evaluated by HTCondor's library."""
     whole = classad2.ClassAd(dict(ad))
     whole["Constraint"] = classad2.ExprTree(constraint)
     return whole.eval("Constraint") is True

@@ -1,4 +1,4 @@
-"""Methods of the job service behind a door, served by whatever functions a test gives them."""
+"""A gRPC server whose dispatcher serves the functions of a test as methods of the job service."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ CODERS = (bytes, bytes)
 async def doorway(
     *, let_in: bool = True, most: int = 1000, now: Clock = clock.now, **methods: grpc.RpcMethodHandler[Any, Any]
 ) -> AsyncIterator[Any]:
-    """Serve these methods of the job service, at most so many calls at a time, and yield a channel to them."""
+    """Serve these methods of the job service, at most `most` calls at a time, and yield a channel to them."""
     issuer = TokenIssuer(Ed25519PrivateKey.generate())
     token = issuer.issue(Identity("alice", "sky", (), frozenset({Role.USER})), timedelta(hours=1), clock.now())
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
-    door = CallAccess(TokenVerifier([issuer.trusted()]), now)
+    access = CallAccess(TokenVerifier([issuer.trusted()]), now)
     async with asyncio.TaskGroup() as tasks:
         in_flight = CallsInFlight(most, clock.boot_time_s)
-        reception = Dispatcher(server, door, LoopCalls(tasks), in_flight, clock.boot_time_s)
-        reception.add_registered_method_handlers(SERVICE, methods)
-        reception.open()
+        dispatcher = Dispatcher(server, access, LoopCalls(tasks), in_flight, clock.boot_time_s)
+        dispatcher.add_registered_method_handlers(SERVICE, methods)
+        dispatcher.open()
         channel = open_async_channel(Endpoint((f"127.0.0.1:{port}",), token if let_in else ""))
         try:
             yield channel
@@ -52,7 +52,7 @@ async def doorway(
 
 
 def hot_method(submit: Callable[[bytes, Call[bytes]], None]) -> Mapping[str, Any]:
-    """Return one hot method."""
+    """Return `SubmitJobs` as a hot method that calls `submit`."""
 
     @hot
     def serve(request: bytes, call: Call[bytes]) -> None:

@@ -63,10 +63,14 @@ from support.virtual_clock import VirtualClock
 Result = TypeVar("Result")
 
 LONG = "CERN/ce01/long"
+NODE = Location(LocationLevel.NODE, "CERN", node="n1")
+QUEUE = Location(LocationLevel.QUEUE, "CERN", "ce01", "long")
+FAST = timedelta(minutes=1)
+JOBS_AT_CERN = RunningFilter(sites=frozenset({"CERN"}))
 
 
 def a_tree(*queues: str, **parameters: Any) -> dict[str, Any]:
-    """Return the plain data of a tree in which each of the queues has these parameters."""
+    """Return the data of a tree in which each queue has these parameters."""
     sites: dict[str, Any] = {}
     for queue in map(QueueId.parse, queues):
         ces = sites.setdefault(queue.site, {"ces": {}})["ces"]
@@ -75,12 +79,12 @@ def a_tree(*queues: str, **parameters: Any) -> dict[str, Any]:
 
 
 def a_slot(name: str = "slot1", cpus: int = 1, memory_mib: int = 0, **fields: Any) -> SlotOffer:
-    """Return a slot that asks for work; say only what matters."""
+    """Return the offer of a free slot."""
     return SlotOffer(name, Amounts(cpus, memory_mib, fields.pop("disk_mib", 0), fields.pop("gpus", 0)), **fields)
 
 
 def request_jobs(transaction: Transaction, state: ServerState, identity: Identity, request: WorkRequest) -> WorkAnswer:
-    """Serve one pilot's request; raises the error that it may have for an answer."""
+    """Handle one pilot's request; raises the error if the answer is one."""
     (answer,) = request_many(transaction, state, [(identity, request)])
     if isinstance(answer, PilotageError):
         raise answer
@@ -89,7 +93,7 @@ def request_jobs(transaction: Transaction, state: ServerState, identity: Identit
 
 @dataclass
 class Pilot:
-    """A pilot of a grid, which believes what it is told."""
+    """A pilot of a grid that keeps its attempts in `held` until they end or are lost."""
 
     grid: Grid
     identity: Identity
@@ -97,44 +101,43 @@ class Pilot:
 
     @property
     def stamp(self) -> str:
-        """Its stamp."""
         assert self.identity.pilot is not None
         return self.identity.pilot.stamp
 
     def ask(self, *slots: SlotOffer, reports: Iterable[JobReport] = ()) -> WorkAnswer:
-        """Ask for jobs, for one single-core slot where nothing else is said."""
+        """Request jobs, by default for one single-core slot."""
         answer = self.request(WorkRequest(slots or (a_slot(),), tuple(reports)))
         self.held += [AttemptKey(match.job_id, match.attempt) for match in answer.matches]
         return answer
 
     def request(self, request: WorkRequest) -> WorkAnswer:
-        """Ask for jobs as the pilot's door does, which asks again once what policies look for tells jobs apart."""
+        """Request jobs as the RPC does: twice, if a policy refers to attributes that task queues do not have yet."""
         answer = self.grid.write(lambda transaction, state: request_jobs(transaction, state, self.identity, request))
         if not answer.unreferred:
             return answer
         self.grid.write(lambda transaction, state: add_references(transaction, state, answer.unreferred))
-        now_asked = request.after(timedelta(0))
-        again = self.grid.write(lambda transaction, state: request_jobs(transaction, state, self.identity, now_asked))
-        return replace(again, results=answer.results)
+        repeated = request.after(timedelta(0))
+        second = self.grid.write(lambda transaction, state: request_jobs(transaction, state, self.identity, repeated))
+        return replace(second, results=answer.results)
 
     def take(self, *slots: SlotOffer) -> Match:
-        """Ask for jobs and return the only one that came."""
+        """Request jobs and return the only match."""
         (match,) = self.ask(*slots).matches
         return match
 
     def claim(self, *slots: SlotOffer) -> list[int]:
-        """Ask for jobs and return the ids of those that came."""
+        """Request jobs and return the ids of the matched ones."""
         return [match.job_id for match in self.ask(*slots).matches]
 
     def beat(self, *reports: JobReport, **fields: Any) -> HeartbeatAnswer:
-        """Send a heartbeat with the leases held, and forget those that are lost."""
+        """Send a heartbeat with all held leases, and drop the lost ones."""
         answer = self.send(ReceivedHeartbeat(leases=tuple(self.held), reports=reports, **fields))
         lost = {AttemptKey(lease.job_id, lease.attempt) for lease in answer.lost}
         self.held = [lease for lease in self.held if lease not in lost]
         return answer
 
     def send(self, heartbeat: ReceivedHeartbeat) -> HeartbeatAnswer:
-        """Send a heartbeat as it is."""
+        """Send a heartbeat unchanged."""
         (answer,) = self.grid.write(
             lambda transaction, state: report_states(transaction, state, [(self.identity, heartbeat)])
         )
@@ -154,11 +157,11 @@ class Pilot:
         return self.report(match, state=JobState.RUNNING)
 
     def finish(self, match: Match, exit_code: int = 0) -> ReportResult:
-        """Report that the payload has ended by itself."""
+        """Report that the payload has exited."""
         return self.report(match, Outcome.EXITED, exit_code=exit_code)
 
     def show(self, *slots: ReportedSlot, **fields: Any) -> HeartbeatAnswer:
-        """Report the node with these slots."""
+        """Report a node with these slots."""
         name = fields.pop("name", f"node-of-{self.stamp}")
         return self.beat(node=NodeState(name, Amounts(8), slots=slots, **fields))
 
@@ -185,13 +188,13 @@ class Grid:
         return self.database.read(lambda transaction: operation(transaction, self.state))
 
     def put(self, tree: dict[str, Any]) -> None:
-        """Put a tree in force."""
+        """Make this tree the active one."""
         new = parse_tree(json.dumps(tree), "json")
         plan = self.read(lambda transaction, state: try_tree(transaction, state, new))
         self.write(lambda transaction, state: put_tree(transaction, state, an_operator(), new, plan))
 
     def submit(self, user: Identity | None = None, count: int | None = None, **fields: Any) -> list[int]:
-        """Submit a job, or an array of `count`, and return the ids."""
+        """Submit a job, or an array of `count` jobs, and return the ids."""
         description = JobDescription("/bin/true", count=count, **fields)
         identity = user or a_user()
         submitted = self.write(
@@ -200,11 +203,9 @@ class Grid:
         return list(submitted.job_ids)
 
     def job(self, job_id: int) -> JobRecord:
-        """Return a job as it is now."""
         return self.read(lambda transaction, _: load_job(transaction.session, job_id))
 
     def jobs(self, ids: Iterable[int]) -> dict[int, JobRecord]:
-        """Return jobs as they are now."""
         return self.read(lambda transaction, _: load_jobs(transaction.session, ids))
 
     def history(self, job_id: int) -> list[tuple[int, str]]:
@@ -221,7 +222,6 @@ class Grid:
         )
 
     def start_pilot(self, queue: str = LONG, *vos: str) -> Pilot:
-        """Register a pilot of a queue and return it."""
         wanted = NewPilots(QueueId.parse(queue), 1, vos)
         stamp = f"p{next(self._stamps)}"
         (credential,) = self.write(
@@ -230,67 +230,64 @@ class Grid:
         return self.pilot_of(credential)
 
     def pilot_of(self, credential: PilotCredential) -> Pilot:
-        """Return a pilot with this credential, registered or not."""
+        """Return a pilot with this credential, which need not be registered."""
         identity = Identity(f"pilot:{credential.stamp}", "", (), frozenset({Role.PILOT}), credential)
         return Pilot(self, identity)
 
     def glidein_ended(self, pilot: Pilot, reason: str = "killed by the batch system") -> None:
-        """Let the batch system say that a pilot's glidein is gone."""
+        """Report that the batch system has ended a pilot's glidein."""
         self.glidein(GlideinReport(pilot.stamp, "42", PilotState.ENDED, reason))
 
     def glidein(self, *reports: GlideinReport) -> GlideinReportResult:
-        """Report what a batch system says."""
         return self.write(lambda transaction, state: report_glideins(transaction, state, an_operator(), reports))
 
     def drain(self, *pilots: Pilot, evict: bool = False) -> None:
-        """Drain pilots."""
         stamps = [pilot.stamp for pilot in pilots]
         self.write(lambda transaction, state: drain_pilots(transaction, state, stamps, "maintenance", evict=evict))
 
     def sweep(self) -> Expired:
-        """Expire what has run out."""
+        """Expire the leases that have run out."""
         return self.write(expire_leases)
 
     def pass_time(self, **amounts: float) -> Expired:
-        """Let time pass, in which the server lives, and what has run out expire."""
+        """Advance the clock while the server is alive, then expire the leases that have run out."""
         self.clock.advance(timedelta(**amounts))
         self.write(lambda transaction, _: swap_last_alive(transaction.session, transaction.now))
         return self.sweep()
 
     def why(self, job_id: int, user: Identity | None = None) -> Explanation:
-        """Explain a job."""
         return self.read(lambda transaction, state: explain_job(transaction, state, user or an_operator(), job_id))
 
     def restarted(self) -> Grid:
-        """Return the grid with another server over the same database."""
+        """Return the grid with a new server over the same database."""
         other = Grid(self.database, self.clock, rules=self.state.rules)
         other._stamps = self._stamps
         return other
 
 
 def an_idle_slot(name: str = "slot1", cpus: int = 1, memory_mib: int = 0) -> ReportedSlot:
-    """Return an unclaimed slot as a pilot reports it."""
+    """Return the report of an unclaimed slot."""
     amounts = Amounts(cpus, memory_mib)
     return ReportedSlot(name, "Unclaimed", "Idle", amounts, amounts)
 
 
 def a_busy_slot(name: str = "slot1", cpus: int = 1) -> ReportedSlot:
-    """Return a slot that runs a job, as a pilot reports it."""
+    """Return the report of a slot that runs a job."""
     return replace(an_idle_slot(name, cpus), state="Claimed", activity="Busy", free=Amounts(), job_id=1)
 
 
 class PolicyGrid(Grid):
-    """A grid whose server looks after policies as its duty does, but only when it is told to."""
+    """A grid in which a test starts the periodic evaluation of policies."""
 
     def look(self) -> list[int]:
-        """Look at what has changed, and do what is wanted; return the ids of the jobs that moved."""
+        """Evaluate the policies of changed jobs and apply the result; return the ids of the jobs with a transition."""
         moved: list[int] = []
         while (seen := self.read(lambda transaction, state: scan_changed(transaction, state, 100))).jobs:
             moved += self.act(seen.due)
         return moved
 
     def look_round(self, least: PolicyWatch = PolicyWatch.EACH_MINUTE, batch: int = 3) -> list[int]:
-        """Make one round over the jobs under policies of that watch."""
+        """Evaluate the policies of all jobs with at least this watch, in batches; return as `look` does."""
         place: WatchPosition | None = first_watched(least)
         moved: list[int] = []
         while place is not None:
@@ -300,11 +297,11 @@ class PolicyGrid(Grid):
         return moved
 
     def act(self, wanting: tuple[int, ...]) -> list[int]:
-        """Do what is wanted; return the ids of the jobs that moved."""
+        """Apply the policies of these jobs; return the ids of the jobs with a transition."""
         return [job.id for job in self.write(lambda transaction, state: apply_policies(transaction, state, wanting))]
 
     def run_for(self, pilot: Pilot, seconds: float) -> Match:
-        """Let the pilot run a job for so long; it stays running."""
+        """Let the pilot run a job for some seconds; the job stays running."""
         match = pilot.take()
         pilot.start(match)
         left = seconds
@@ -316,35 +313,29 @@ class PolicyGrid(Grid):
         return match
 
     def causes(self, job_id: int) -> list[JobCause]:
-        """Return what has happened to a job."""
+        """Return the causes of all events of a job."""
         return [
             event.cause for event in self.read(lambda transaction, _: get_events(transaction, an_operator(), job_id))
         ]
 
 
-NODE = Location(LocationLevel.NODE, "CERN", node="n1")
-QUEUE = Location(LocationLevel.QUEUE, "CERN", "ce01", "long")
-FAST = timedelta(minutes=1)
-AT_CERN = RunningFilter(sites=frozenset({"CERN"}))
-
-
 @pytest.fixture
 def grid(database: Database, clock: VirtualClock) -> Grid:
-    """Return a grid with jobs that wait."""
+    """Return a grid with waiting jobs."""
     grid = Grid(database, clock)
     grid.submit(count=50)
     return grid
 
 
 def a_pilot(grid: Grid, node: str = "n1") -> Pilot:
-    """Start a pilot on a node."""
+    """Register a pilot that has reported a node."""
     pilot = grid.start_pilot()
     pilot.beat(node=NodeState(node, Amounts(1)))
     return pilot
 
 
 def throttled(grid: Grid, place: Location = NODE) -> Throttle:
-    """Let a place be found out as a server would."""
+    """Open the circuit breaker of a location, as a server does for a black hole."""
 
     def store(transaction: Transaction) -> Throttle:
         found = new_throttle(BlackHole(place, 6, 7), HealthRules(), transaction.now)
@@ -356,17 +347,17 @@ def throttled(grid: Grid, place: Location = NODE) -> Throttle:
 
 
 def known(grid: Grid) -> list[Throttle]:
-    """Return all throttles."""
+    """Return all circuit breakers that are not closed."""
     return list(grid.read(lambda transaction, _: list_health(transaction)))
 
 
-def running(grid: Grid, wanted: RunningFilter = AT_CERN) -> list[RunningAttempts]:
-    """Return what the jobs that run tell of their places."""
+def running(grid: Grid, wanted: RunningFilter = JOBS_AT_CERN) -> list[RunningAttempts]:
+    """Return the running attempts as evidence about their locations."""
     return grid.read(lambda transaction, _: load_running(transaction.session, FAST, transaction.now, wanted))
 
 
 def look(grid: Grid, watch: HealthWatch) -> list[ThrottleChange]:
-    """Let a server look, and go on from that though nothing is stored."""
+    """Let a server review the evidence and keep its position, without storing the changes."""
     found = grid.read(watch.review)
     watch.commit(found)
     return list(found.changes)

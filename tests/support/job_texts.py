@@ -1,4 +1,4 @@
-"""Short cuts for reading job texts in tests."""
+"""Functions that read job texts in each language: all jobs, the only job, or the error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilotage_client.readers.submit import read_submit
 from pilotage_client.readers.toml import read_toml
 
 NOW = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
-"""When the submit files of tests are submitted."""
+"""The submission time of submit files."""
 
 
 def jdl_jobs(text: str) -> list[JobDescription]:
@@ -23,7 +23,7 @@ def jdl_jobs(text: str) -> list[JobDescription]:
 
 
 def jdl_job(text: str) -> JobDescription:
-    """Return the one job of a JDL text."""
+    """Return the only job of a JDL text."""
     (job,) = jdl_jobs(text)
     return job
 
@@ -36,12 +36,12 @@ def jdl_error(text: str) -> str:
 
 
 def submit_jobs(text: str, base_dir: Path | None = None) -> list[JobDescription]:
-    """Return the jobs of a submit file; without its own executable it runs `run`."""
+    """Return the jobs of a submit file."""
     return read_submit(text, "job.sub", base_dir or Path("/nonexistent"), NOW)
 
 
 def submit_job(text: str, queue: str = "queue") -> JobDescription:
-    """Return the one job of submit commands, to which an executable and a queue statement are added."""
+    """Return the only job of submit commands, with an executable and a queue statement added."""
     (job,) = submit_jobs(f"executable = run\n{text}\n{queue}\n")
     return job
 

@@ -1,4 +1,4 @@
-"""Builders of submissions, job records and leased jobs, and the oracle of recorded reports."""
+"""Builders of identities, job records and leased jobs, and functions that record reports singly and in batches."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.pilots import count_ended_jobs
 from support.virtual_clock import START
 
+THE_QUEUE = QueueId("A", "ce", "q")
+
 
 def a_user(owner: str = "alice", vo: str = "lhcb", *groups: str) -> Identity:
-    """Return somebody who submits jobs."""
+    """Return the identity of a user."""
     return Identity(owner, vo, groups or ("users",), frozenset({Role.USER}))
 
 
 def an_operator(owner: str = "olga", vo: str = "lhcb") -> Identity:
-    """Return somebody who sees the jobs of all."""
+    """Return the identity of an operator, who sees all jobs."""
     return Identity(owner, vo, ("ops",), frozenset({Role.OPERATOR}))
 
 
 def a_pilot_identity(stamp: str = "p1", queue: str = "A/ce/q") -> Identity:
-    """Return a pilot as the server knows it by its credential."""
+    """Return the identity of a pilot with a credential for a queue."""
     return Identity(f"pilot:{stamp}", "", (), frozenset({Role.PILOT}), PilotCredential(stamp, QueueId.parse(queue)))
 
 
@@ -47,8 +49,8 @@ def a_description(executable: str = "/bin/true", **fields: Any) -> JobDescriptio
 
 
 def a_job(**fields: Any) -> JobRecord:
-    """Return the record of a waiting job of alice's; say only what matters."""
-    given: dict[str, Any] = {
+    """Return the record of a waiting job of alice, with these fields."""
+    defaults: dict[str, Any] = {
         "id": 1,
         "template_id": 1,
         "cluster": fields.get("id", 1),
@@ -76,19 +78,16 @@ def a_job(**fields: Any) -> JobRecord:
         "started": None,
         "ended": None,
     }
-    return JobRecord(**(given | fields))
+    return JobRecord(**(defaults | fields))
 
 
 def stepped(job: JobRecord, cause: JobCause, *, reason: str, now: datetime, **decided: Any) -> JobRecord:
-    """Return the record after a step; raises IllegalTransitionError where its state has no such step."""
+    """Return the record after a transition; raises IllegalTransitionError if its state has no such transition."""
     return job.changed(transition_changes(job, cause, reason, now, decided))
 
 
-THE_QUEUE = QueueId("A", "ce", "q")
-
-
 def lease_to(database: Database, state: ServerState, job_id: int, stamp: str = "p1") -> JobRecord:
-    """Give a waiting job to a pilot, let it start, and return its record."""
+    """Match a waiting job to a pilot, start it, and return its record."""
 
     def operation(transaction: Transaction) -> JobRecord:
         job = load_job(transaction.session, job_id)
@@ -129,7 +128,7 @@ def lease_to(database: Database, state: ServerState, job_id: int, stamp: str = "
 
 
 def end(database: Database, state: ServerState, job_id: int, cause: JobCause = JobCause.DONE) -> JobRecord:
-    """Let the job's attempt end, as its pilot reports it."""
+    """Record the end of a job's attempt, as its pilot reports it."""
 
     def operation(transaction: Transaction) -> JobRecord:
         job = load_job(transaction.session, job_id)
@@ -143,7 +142,7 @@ def end(database: Database, state: ServerState, job_id: int, cause: JobCause = J
 def recorded_singly(
     transaction: Transaction, state: ServerState, identity: Identity, reports: Sequence[JobReport]
 ) -> list[str]:
-    """Record reports without batches and return the refusals."""
+    """Record reports one by one and return the refusals."""
     ended: Counter[str] = Counter()
     refusals = record_singly(transaction, state, received_from(identity, reports), ended)
     count_ended_jobs(transaction.session, ended)
@@ -153,8 +152,8 @@ def recorded_singly(
 def recorded_in_batches(
     transaction: Transaction, state: ServerState, identity: Identity, reports: Sequence[JobReport]
 ) -> set[int]:
-    """Record the reports that can be batched and return their places."""
+    """Record the reports that can be batched and return their positions."""
     ended: Counter[str] = Counter()
-    places = record_batches(transaction, state, received_from(identity, reports), ended)
+    positions = record_batches(transaction, state, received_from(identity, reports), ended)
     count_ended_jobs(transaction.session, ended)
-    return places
+    return positions

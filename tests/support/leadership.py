@@ -1,4 +1,4 @@
-"""Copies of an agent that elect a leader in a real database, in virtual time."""
+"""Replicas of an agent that elect a leader through a real database, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from pilotage_server.storage.database.engine import Database
 from support.virtual_clock import VirtualClock
 
 LONG = "turn_s = 30"
-"""The line of a configuration: no stall of this machine costs an agent its turn."""
+"""A line of a configuration: leadership outlasts any stall of the test machine."""
+
+TURN_S = 30.0
 
 
 def followed_soon(config: Path) -> Path:
-    """Let a copy of this configuration that is killed be followed by another within seconds; returns the file."""
+    """Shorten the leadership in a configuration, so that another replica follows a killed one within seconds."""
     text = config.read_text()
     assert LONG in text
     config.write_text(text.replace(LONG, "turn_s = 5"))
     return config
 
 
-TURN_S = 30.0
-
-
-def _is_set() -> asyncio.Event:
+def _set_event() -> asyncio.Event:
     event = asyncio.Event()
     event.set()
     return event
@@ -38,82 +37,82 @@ def _is_set() -> asyncio.Event:
 
 @dataclass
 class DatabaseTurns:
-    """The server's part of turns without the wire; `while_answered` happens while an answer is on its way.
+    """The server's part of the election, without the wire.
 
-    A request for a turn arrives as soon as `arrives` is set, whether or not its sender still waits for the answer;
-    `is_sent` is set when there is one.
+    `request_sent` is set by a request for leadership. It is executed once `may_arrive` is set, whether or not the
+    replica still waits for the answer, and `before_answer` is called before the answer returns.
     """
 
     database: Database
     is_reachable: bool = True
     while_answered: Callable[[], object] = lambda: None
-    arrives: asyncio.Event = field(default_factory=_is_set)
+    arrives: asyncio.Event = field(default_factory=_set_event)
     is_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def take_leadership(self, turn: Leadership, for_s: float, host: str) -> LeadershipAnswer:
         self.is_sent.set()
-        return await asyncio.shield(self._taken(turn, for_s, host))
+        return await asyncio.shield(self._take(turn, for_s, host))
 
-    async def _taken(self, turn: Leadership, for_s: float, place: str) -> LeadershipAnswer:
+    async def _take(self, turn: Leadership, for_s: float, host: str) -> LeadershipAnswer:
         await self.arrives.wait()
-        self._reach()
+        self._check_reachable()
         answer = self.database.write(
-            lambda transaction: take_leadership(transaction, turn, timedelta(seconds=for_s), place)
+            lambda transaction: take_leadership(transaction, turn, timedelta(seconds=for_s), host)
         )
         self.while_answered()
         return answer
 
     async def release_leadership(self, turn: Leadership) -> None:
-        self._reach()
+        self._check_reachable()
         self.database.write(lambda transaction: release_leadership(transaction, turn))
 
-    def _reach(self) -> None:
+    def _check_reachable(self) -> None:
         if not self.is_reachable:
             raise ServerUnreachableError("the server does not answer")
 
 
 class Beats:
-    """A pause that lasts until the test lets it end."""
+    """A pause that lasts until the test ends it."""
 
     def __init__(self) -> None:
-        self._beat = asyncio.Event()
-        self._waits = asyncio.Event()
+        self._end = asyncio.Event()
+        self._began = asyncio.Event()
 
     async def wait(self, length: timedelta) -> None:
-        self._waits.set()
-        await self._beat.wait()
-        self._beat.clear()
+        self._began.set()
+        await self._end.wait()
+        self._end.clear()
 
     def cut_short(self) -> None:
-        self._beat.set()
+        self._end.set()
 
     async def begun(self) -> None:
-        """Return when the first wait has begun."""
-        await self._waits.wait()
+        """Wait until the first pause has begun."""
+        await self._began.wait()
 
     async def beat(self) -> None:
-        """End the present wait, and return when the next has begun."""
-        await self._waits.wait()
-        self._waits.clear()
-        self._beat.set()
-        await self._waits.wait()
+        """End the current pause, and wait until the next has begun."""
+        await self._began.wait()
+        self._began.clear()
+        self._end.set()
+        await self._began.wait()
 
     def last_beat(self) -> None:
-        """End the present wait; no other follows."""
-        self._beat.set()
+        """End the current pause; no other follows."""
+        self._end.set()
 
 
-async def _at_once() -> None:
+async def _do_nothing() -> None:
     return
 
 
 @dataclass
 class Worker:
-    """An agent that notes what it does; `work` is what a round does after it was noted, `end` what its stop does."""
+    """An agent that records its steps; its cycle awaits `work` and its stop awaits `end`."""
 
     interval: timedelta = timedelta(days=1)
-    work: Callable[[], Awaitable[None]] = _at_once
-    end: Callable[[], Awaitable[None]] = _at_once
+    work: Callable[[], Awaitable[None]] = _do_nothing
+    end: Callable[[], Awaitable[None]] = _do_nothing
     deeds: list[str] = field(default_factory=list)
     name: str = "worker"
 
@@ -137,7 +136,7 @@ class Worker:
 
 @dataclass
 class OutlastingWorker(Worker):
-    """One whose work goes on between its rounds; `ended` is set when it was told to end that."""
+    """An agent with background tasks between its cycles; `ended` is set when it loses leadership."""
 
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -156,6 +155,6 @@ class OutlastingWorker(Worker):
 def a_copy(
     holder: str, worker: Worker, turns: DatabaseTurns, clock: VirtualClock, beats: Beats | None = None
 ) -> LeaderAgent:
-    """Return a copy of the agent."""
-    copy = Replica(Leadership("worker", holder), TURN_S, f"host of {holder}")
-    return LeaderAgent(worker, copy, turns, lambda: clock().timestamp(), beats or Beats())
+    """Return a replica of the agent."""
+    replica = Replica(Leadership("worker", holder), TURN_S, f"host of {holder}")
+    return LeaderAgent(worker, replica, turns, lambda: clock().timestamp(), beats or Beats())

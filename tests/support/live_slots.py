@@ -1,4 +1,4 @@
-"""The slots of a node under a policy, with their live ads and their machines, in virtual time."""
+"""The slots of a node under a policy: its expressions alone, and with live ads and slot machines in virtual time."""
 
 from __future__ import annotations
 
@@ -42,20 +42,27 @@ SINGLE: Job = {}
 CLAIMED = "Claimed"
 
 
+BEGIN = datetime(2026, 11, 20, 12, tzinfo=UTC)
+BEGIN_S = int(BEGIN.timestamp())
+BOOT_S = 50_000.0
+ANN = Account("lhcb", "user", "ann")
+NODE = Amounts(cpus=8, memory_mib=16000, disk_mib=80_000)
+
+
 @lru_cache(maxsize=64)
 def _load(path: Path, node: Amounts) -> Loaded:
     return load_policy(path, node)
 
 
 class PolicyBench:
-    """A quiet node of so many cores under the policy of a file."""
+    """Evaluates the policy of a file on an idle node."""
 
     def __init__(self, path: Path, cpus: int = 8, memory_mib: int = 16054) -> None:
         self._size = Amounts(cpus, memory_mib)
         self.loaded = _load(path, self._size)
 
     def values(self, slot: int, job: Job | None = None, **changes: AdValue) -> dict[str, Evaluated]:
-        """Return all expressions of a slot for a job, with `changes` made to the slot's ad."""
+        """Return all expressions of a slot for a job; `changes` replace attributes of the slot's ad."""
         loaded = self.loaded
         static = loaded.layout.slot(slot)
         node = NodeFacts.of("node", self._size, loaded.layout)
@@ -64,40 +71,33 @@ class PolicyBench:
         return evaluate_all(loaded.policy, static.key, my, target)
 
     def value(self, name: str, slot: int, job: Job | None = None, **changes: AdValue) -> Result:
-        """Return what one expression of a slot is."""
+        """Return the value of one expression of a slot."""
         return self.values(slot, job, **changes)[name].value
 
 
 def either(*names: tuple[str, str]) -> list[object]:
-    """Return the parameters of a fixture that is each of these policies in turn, given as (whose, file)."""
-    return [pytest.param(name, id=f"{kind}: {name}") for kind, name in names]
+    """Return the parameters of a fixture for policies, each given as (author, file)."""
+    return [pytest.param(name, id=f"{author}: {name}") for author, name in names]
 
 
 def bench_of(request: pytest.FixtureRequest, shared_data: Path, cpus: int) -> PolicyBench:
-    """Return the bench of the policy that is a fixture's parameter, shipped or as its authors published it."""
+    """Return the bench of the policy that is a fixture's parameter, shipped or as published by its authors."""
     name = request.param
     return PolicyBench((SHIPPED if "-" in name or name == "bologna.conf" else shared_data / "policies") / name, cpus)
 
 
-BEGIN = datetime(2026, 11, 20, 12, tzinfo=UTC)
-BEGIN_S = int(BEGIN.timestamp())
-BOOT_S = 50_000.0
-ANN = Account("lhcb", "user", "ann")
-NODE = Amounts(cpus=8, memory_mib=16000, disk_mib=80_000)
-
-
 def policy_of(**texts: str) -> Policy:
-    """Return a policy that says this; SLOT1_START and the like too."""
+    """Return a policy of these knobs, also for one slot type, such as SLOT1_START."""
     return Policy({name.lower(): text for name, text in texts.items()})
 
 
 def job_ad(**attributes: AdValue) -> str:
-    """Return the ad of a job that has just been queued, with these attributes."""
+    """Return the ad of a newly queued job with these attributes."""
     return ad_text(overlaid(new_job_ad(BEGIN_S), attributes))
 
 
 class LiveSlots:
-    """A node whose slots hear what the test tells them."""
+    """The slots of a node; a test feeds them events."""
 
     def __init__(self, policy: Policy, layout: Layout | None = None, size: Amounts = NODE, name: str = "node1") -> None:
         self.layout = layout or lay_out(policy, size)
@@ -118,14 +118,14 @@ class LiveSlots:
         return cls(found.policy, found.layout, size)
 
     def tell(self, slot: int, event: SlotEvent) -> tuple[SlotEffect, ...]:
-        """Let something happen to a slot."""
+        """Feed an event to a slot; returns its effects."""
         name = f"slot{slot}"
         effects = self.machines[name].handle(event, self.ads.evaluator(name, self.now), self.now)
         self.ads.show(name, self.machines[name])
         return effects
 
     def start(self, slot: int, ad: str, holder: Account = ANN) -> tuple[SlotEffect, ...]:
-        """Give a job to a slot and let it run, if the slot takes it."""
+        """Claim a slot for a job and start the job, unless the slot refuses it."""
         name = f"slot{slot}"
         self.ads.job_entered(name, ad, "7.0", self.now)
         effects = self.tell(slot, ClaimGranted(holder, self.ads.rank(name, ad, self.now)))
@@ -135,41 +135,41 @@ class LiveSlots:
         return effects + self.tell(slot, JobStarted())
 
     def end(self, slot: int) -> tuple[SlotEffect, ...]:
-        """Let a slot's job end."""
+        """End the job of a slot."""
         self.ads.job_left(f"slot{slot}")
         return self.tell(slot, JobEnded())
 
     def look(self, *, load: float = 0.0, keyboard_idle_s: int = 86_400, **condor_loads: float) -> None:
-        """Let the node be looked at; loads of jobs by slot."""
+        """Sample the node; `condor_loads` are the loads of jobs by slot."""
         self.ads.sample(NodeSample(self.now.boot_s, load, condor_loads, keyboard_idle_s, keyboard_idle_s))
 
     def poll(self, after_s: float = 0.0) -> dict[int, tuple[SlotEffect, ...]]:
-        """Poll all slots in their order after some seconds; returns what comes of it, by slot."""
+        """Poll all slots in their order after some seconds; returns the effects by slot."""
         self.now = Now(self.now.utc + timedelta(seconds=after_s), self.now.boot_s + after_s)
         found = {slot.key.slot_id: self.tell(slot.key.slot_id, Polled()) for slot in self.layout.slots}
         return {slot: effects for slot, effects in found.items() if effects}
 
     def doing(self, slot: int) -> str:
-        """Return a slot's state and activity."""
+        """Return state and activity of a slot, such as "Claimed/Busy"."""
         machine = self.machines[f"slot{slot}"]
         return f"{machine.state}/{machine.activity}"
 
     def plain(self, slot: int) -> dict[str, AdValue]:
-        """Return all that is in a slot's ad."""
+        """Return all values of a slot's ad."""
         return self.ads.plain(f"slot{slot}", self.now)
 
     def value(self, slot: int, expression_name: str) -> object:
-        """Return what an expression of a slot comes to."""
+        """Return the value of an expression of a slot."""
         return self.ads.evaluator(f"slot{slot}", self.now).value(expression_name)
 
 
 def a_node(**texts: str) -> LiveSlots:
-    """Return a node under a policy of these texts."""
+    """Return a node under a policy of these knobs."""
     return LiveSlots(policy_of(**texts))
 
 
 def seen(node: LiveSlots, slot: int, expression: str) -> object:
-    """Return what the server makes of an expression in the ad that it is offered."""
+    """Return the value of an expression in the ad that the server reads from an offer."""
     offer = node.ads.offer(f"slot{slot}", node.now)
     ad = Ad({})
     for key in offer.part_keys:

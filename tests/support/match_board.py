@@ -1,4 +1,4 @@
-"""Waiting jobs and shares with rounds of matching over them, also by the general matcher and by the oracle."""
+"""Matching over waiting jobs and shares in memory: by the general matcher alone, and by both to compare them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ from support.grid import a_slot
 from support.virtual_clock import START
 
 NO_MARGIN = timedelta(0)
+END_MARGIN = timedelta(seconds=30)
 QUEUE = QueueId("CERN", "ce01", "long")
 
 
 class Board:
-    """A board; `now` is when its rounds are made."""
+    """Task queues, shares and policies that slots are matched against by the general matcher, at the time `now`."""
 
     def __init__(self, sharing: Sharing | None = None) -> None:
         self.index = TaskQueueIndex()
@@ -71,15 +72,15 @@ class Board:
     ) -> int:
         """Add a task queue and return its id; `traits` are other fields of its traits."""
         number = len(self.queues) + 1
-        told = tuple(sorted((name.lower(), json.dumps(value)) for name, value in (attributes or {}).items()))
-        plain = Traits(Account("lhcb", group, owner), "", JobNeeds(**needs), wall_time_s, told)
-        self.queues[number] = TaskQueue(number, replace(plain, **(traits or {})))
+        values = tuple(sorted((name.lower(), json.dumps(value)) for name, value in (attributes or {}).items()))
+        base = Traits(Account("lhcb", group, owner), "", JobNeeds(**needs), wall_time_s, values)
+        self.queues[number] = TaskQueue(number, replace(base, **(traits or {})))
         self.index.add(self.queues[number])
         self.jobs[number] = []
         return number
 
     def job(self, queue: int, priority: int = 0, **own: AdValue) -> int:
-        """Add a waiting job and return its id; `own` are attributes that its task queue does not tell."""
+        """Add a waiting job and return its id; `own` are attributes that its task queue lacks."""
         self._last_job += 1
         head = QueueHead(priority, self._last_job)
         self.jobs[queue].append(head)
@@ -89,18 +90,18 @@ class Board:
         return self._last_job
 
     def waiting(self, owner: str = "alice", **fields: Any) -> int:
-        """Add a job in a task queue of its own and return its id."""
+        """Add a job in a new task queue and return its id."""
         return self.job(self.queue(owner, **fields))
 
     def round(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[tuple[Reservation, int]]:
-        """Match and return the choices with the job that each got."""
+        """Match slots; return each reservation with its job."""
         return self._match(slots, self.openings(limits))
 
     def openings(self, limits: dict[RunningLimit, int] | None = None, users: Mapping[str, Account] = {}) -> OpenSlots:
-        """Return what the slots of a round have in common; `users` are charged for what is in slots, by slot."""
+        """Return the open slots of a round; `users` are the accounts of occupied slots, by slot."""
         shares = self.shares.round(self.now)
 
-        def judge(slot: SlotOffer) -> MatchPolicyEvaluator:
+        def evaluator(slot: SlotOffer) -> MatchPolicyEvaluator:
             policy = self.policies.policy(slot, QUEUE)
             assert policy is not None
             user = (users or {}).get(slot.name)
@@ -110,22 +111,22 @@ class Board:
 
         return OpenSlots(
             MatchScope(self.index, lambda _: True),
-            SlotEvaluators(judge, self.policies.views),
+            SlotEvaluators(evaluator, self.policies.views),
             MatchLimits(LimitRound(limits or {}), shares, NO_MARGIN),
         )
 
     def given(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[int]:
-        """Match and return the jobs in the order in which they were given."""
+        """Match slots; return the matched jobs in order."""
         return [job for _, job in self.round(*slots, limits=limits)]
 
     def places(self, *slots: SlotOffer) -> dict[int, str]:
-        """Match and return the slot of each job that got one."""
+        """Match slots; return the slot of each matched job."""
         return {job: choice.slot for choice, job in self.round(*slots)}
 
     def vacates(
         self, *slots: SlotOffer, users: Mapping[str, str] | None = None, stamp: str = "p", **rules: Any
     ) -> list[VacateOrder]:
-        """Match, then return which occupied slots are to vacate; `users` own what is in them, bob where not said."""
+        """Match free slots, then return the orders to vacate occupied ones; `users` own their jobs, by default bob."""
         occupied = [slot for slot in slots if slot.occupied is not None]
         accounts = {slot.name: Account("lhcb", "users", (users or {}).get(slot.name, "bob")) for slot in occupied}
         openings = self.openings(users=accounts)
@@ -135,7 +136,7 @@ class Board:
         found: list[VacateOrder] = []
         while (vacate := round_.next_vacate()) is not None:
             if isinstance(vacate, NeedsJobAds):
-                self._bring(openings, vacate.task_queue, self.jobs[vacate.task_queue.id])
+                self._add_job_ads(openings, vacate.task_queue, self.jobs[vacate.task_queue.id])
             else:
                 found.append(vacate)
         return found
@@ -146,15 +147,15 @@ class Board:
         made: list[tuple[Reservation, int]] = []
         while (choice := round_.next_reservation()) is not None:
             if isinstance(choice, NeedsJobAds):
-                self._bring(openings, choice.task_queue, left[choice.task_queue.id])
+                self._add_job_ads(openings, choice.task_queue, left[choice.task_queue.id])
                 continue
             heads = left[choice.task_queue.id]
-            place = 0 if choice.job_id is None else [head.job_id for head in heads].index(choice.job_id)
-            made.append((choice, heads.pop(place).job_id))
+            index = 0 if choice.job_id is None else [head.job_id for head in heads].index(choice.job_id)
+            made.append((choice, heads.pop(index).job_id))
             round_.confirm(choice, heads[0] if heads else None)
         return made
 
-    def _bring(self, openings: OpenSlots, task_queue: TaskQueue, heads: Iterable[QueueHead]) -> None:
+    def _add_job_ads(self, openings: OpenSlots, task_queue: TaskQueue, heads: Iterable[QueueHead]) -> None:
         common = traits_ad(task_queue.traits)
         ads = [SingleJob(head.job_id, {**common, **self._own[head.job_id]}) for head in heads]
         openings.ranked_jobs.add_single_jobs(task_queue, ads)
@@ -166,7 +167,7 @@ def _occupant(stamp: str, slot: SlotOffer) -> Occupant:
 
 
 def a_slot_with(name: str = "slot1", claim: Account | None = None, **ad: Any) -> SlotOffer:
-    """Return a slot that asks for work, with an ad of these expressions."""
+    """Return the offer of a free slot with an ad of these expressions."""
     text = "[" + "; ".join(f"{name_text(attribute)} = {expression}" for attribute, expression in ad.items()) + "]"
     return a_slot(name, ad_changes=text, claim=claim)
 
@@ -174,15 +175,12 @@ def a_slot_with(name: str = "slot1", claim: Account | None = None, **ad: Any) ->
 def an_occupied_slot(
     name: str = "slot1", job_id: int = 1000, rank: float = 0.0, *, ordered: bool = False, **ad: Any
 ) -> SlotOffer:
-    """Return a slot that a job is in, with an ad of these expressions."""
+    """Return the offer of an occupied slot with an ad of these expressions."""
     return a_slot_with(name, **ad)._replace(occupied=OccupiedSlot(job_id, 1, rank, ordered))
 
 
-END_MARGIN = timedelta(seconds=30)
-
-
-class Served(NamedTuple):
-    """What a slot got."""
+class MatchedJob(NamedTuple):
+    """A job that a slot has got, with its allocation."""
 
     slot: str
     job_id: int
@@ -192,7 +190,7 @@ class Served(NamedTuple):
 
 @dataclass
 class World:
-    """The memory of a server and the jobs of its database; `bound` are those that a match has claimed."""
+    """The memory of a server and the jobs of its database; `matched` are the ids of matched jobs."""
 
     sharing: Sharing
     tree: ActiveTree
@@ -200,7 +198,7 @@ class World:
     mappings: PoolMappings = field(default_factory=PoolMappings)
     index: TaskQueueIndex = field(default_factory=TaskQueueIndex)
     jobs: dict[int, list[QueueHead]] = field(default_factory=dict)
-    bound: list[int] = field(default_factory=list)
+    matched: list[int] = field(default_factory=list)
     declined: int = 0
 
     def __post_init__(self) -> None:
@@ -210,43 +208,44 @@ class World:
         self.reach = QueueAccess(self.tree, self.mappings)
 
     def bring_tree(self, tree: ActiveTree) -> None:
-        """Let another tree be in force."""
+        """Make another tree the active one."""
         self.tree = tree
         self.reach = QueueAccess(tree, self.mappings)
 
     def map_pool(self, pool_id: str, queues: Iterable[QueueId], now: datetime) -> None:
-        """Let a pool go to other queues."""
+        """Map a pool to other queues."""
         self.mappings.put([PoolMapping(pool_id, "lhcb", self.tree.order.queue_set(queues), now, 1)])
 
     def add(self, task_queue: TaskQueue) -> None:
-        """Add a task queue."""
         self.jobs[task_queue.id] = []
         self.index.add(task_queue)
 
     def come(self, task_queue_id: int, heads: Sequence[QueueHead]) -> None:
-        """Let jobs of one submission come, all of one priority."""
+        """Add the jobs of one submission, all of one priority."""
         self.jobs[task_queue_id] = sorted((*self.jobs[task_queue_id], *heads), key=lambda head: head.order)
         self.index.add_jobs(task_queue_id, heads[0], len(heads))
 
     def go(self, task_queue_id: int, number: int) -> None:
-        """Let a waiting job go."""
+        """Remove a waiting job, chosen by `number`."""
         heads = self.jobs[task_queue_id]
         if heads:
             self.index.remove_job(task_queue_id, heads.pop(number % len(heads)).job_id)
 
-    def plainly(self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime) -> list[Served]:
-        """Serve the slots the plain way."""
+    def plainly(
+        self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
+    ) -> list[MatchedJob]:
+        """Match the slots by the general matcher."""
         for task_queue_id in self.index.headless():
             heads = self.jobs[task_queue_id]
             self.index.refresh_head(task_queue_id, heads[0] if heads else None)
         openings = OpenSlots(
             MatchScope(self.index, PilotAccess(self.reach, queue, vos).admits),
-            SlotEvaluators(lambda slot: self._judge(slot, queue, now), self.policies.views),
+            SlotEvaluators(lambda slot: self._evaluator(slot, queue, now), self.policies.views),
             MatchLimits(LimitRound(self.limits), self.shares.round(now), END_MARGIN),
         )
         round_ = MatchRound(slots, openings)
-        served: list[Served] = []
-        told: list[tuple[Reservation, int]] = []
+        served: list[MatchedJob] = []
+        reserved: list[tuple[Reservation, int]] = []
         while (choice := round_.next_reservation()) is not None:
             if isinstance(choice, NeedsJobAds):
                 common = traits_ad(choice.task_queue.traits)
@@ -257,20 +256,22 @@ class World:
             job_id = heads[0].job_id if choice.job_id is None else choice.job_id
             heads[:] = [head for head in heads if head.job_id != job_id]
             served.append(_served(choice, job_id))
-            told.append((choice, job_id))
+            reserved.append((choice, job_id))
             round_.confirm(choice, heads[0] if heads else None)
-        for choice, job_id in told:
+        for choice, job_id in reserved:
             task_queue = choice.task_queue
             self.shares.start_run(task_queue.account, choice.weight, now)
             self.index.remove_job(task_queue.id, job_id)
             heads = self.jobs[task_queue.id]
             self.index.refresh_head(task_queue.id, heads[0] if heads else None)
-        self._count(served, [choice.task_queue for choice, _ in told])
+        self._count(served, [choice.task_queue for choice, _ in reserved])
         return served
 
-    def quickly(self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime) -> list[Served]:
-        """Serve the slots by the board, and what that declines the plain way."""
-        served: list[Served] = []
+    def quickly(
+        self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
+    ) -> list[MatchedJob]:
+        """Match the slots by the matcher, and what it declines by the general matcher."""
+        served: list[MatchedJob] = []
         for ask, choices in self.chosen(queue, vos, slots, now):
             served += self._claim(choices)
             self._count(served[-len(choices) :] if choices else [], [choice.task_queue for choice in choices])
@@ -282,7 +283,7 @@ class World:
     def chosen(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
     ) -> Iterable[tuple[MatchRequest | None, list[Reservation]]]:
-        """Return what the board chooses, with what it declined."""
+        """Yield the reservations of the matcher, with the request that it declined."""
         ask: MatchRequest | None = self.ask(queue, vos, slots, now)
         choices: list[Reservation] = []
         while ask is not None:
@@ -300,36 +301,38 @@ class World:
         return [(None, choices)]
 
     def ask(self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime) -> MatchRequest:
-        """Return what a pilot asks of the board."""
+        """Return the match request of a pilot."""
         policies = {slot.name: self.policies.policy(slot, queue) for slot in slots if slot.has_ad}
-        there = {name: policy for name, policy in policies.items() if policy is not None}
-        return MatchRequest(queue, vos, tuple(slots), LimitRound(self.limits), now, there)
+        known = {name: policy for name, policy in policies.items() if policy is not None}
+        return MatchRequest(queue, vos, tuple(slots), LimitRound(self.limits), now, known)
 
-    def _claim(self, choices: Sequence[Reservation]) -> list[Served]:
-        served: dict[int, Served] = {}
+    def _claim(self, choices: Sequence[Reservation]) -> list[MatchedJob]:
+        served: dict[int, MatchedJob] = {}
         for task_queue_id in dict.fromkeys(choice.task_queue.id for choice in choices):
-            mine = [(place, each) for place, each in enumerate(choices) if each.task_queue.id == task_queue_id]
+            mine = [
+                (position, choice) for position, choice in enumerate(choices) if choice.task_queue.id == task_queue_id
+            ]
             heads = self.jobs[task_queue_id]
-            given = [head.job_id for head in heads[: len(mine)]]
+            job_ids = [head.job_id for head in heads[: len(mine)]]
             del heads[: len(mine)]
-            for (place, choice), job_id in zip(mine, given, strict=True):
-                served[place] = _served(choice, job_id)
-            self.board.confirm([choice for _, choice in mine], given)
-            self.board.commit(task_queue_id, given)
+            for (position, choice), job_id in zip(mine, job_ids, strict=True):
+                served[position] = _served(choice, job_id)
+            self.board.confirm([choice for _, choice in mine], job_ids)
+            self.board.commit(task_queue_id, job_ids)
         self.board.check()
-        return [served[place] for place in sorted(served)]
+        return [served[position] for position in sorted(served)]
 
-    def _count(self, served: Iterable[Served], task_queues: Iterable[TaskQueue]) -> None:
-        self.bound += (each.job_id for each in served)
+    def _count(self, served: Iterable[MatchedJob], task_queues: Iterable[TaskQueue]) -> None:
+        self.matched += (each.job_id for each in served)
         for task_queue in task_queues:
             for limit in self.limits:
                 self.limits[limit] += counts_for(limit, task_queue.traits)
 
-    def _judge(self, slot: SlotOffer, queue: QueueId, now: datetime) -> MatchPolicyEvaluator:
+    def _evaluator(self, slot: SlotOffer, queue: QueueId, now: datetime) -> MatchPolicyEvaluator:
         policy = self.policies.policy(slot, queue)
         assert policy is not None
         return self.policies.evaluator(policy, EvaluationTime(now))
 
 
-def _served(choice: Reservation, job_id: int) -> Served:
-    return Served(choice.slot, job_id, choice.amounts, choice.weight)
+def _served(choice: Reservation, job_id: int) -> MatchedJob:
+    return MatchedJob(choice.slot, job_id, choice.amounts, choice.weight)

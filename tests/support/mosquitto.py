@@ -1,4 +1,4 @@
-"""A real Mosquitto on a free port in a scratch folder, and links of servers and pilots to it."""
+"""A real Mosquitto on a free port in a scratch folder, links to it, and pilots that are connected to a broker."""
 
 from __future__ import annotations
 
@@ -23,31 +23,32 @@ from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.events import BrokerChanged
 from pilotage_pilot.core.instructions import RequestJobs
 from pilotage_pilot.core.rules import PilotRules
-from support.debian import found_or_installed
+from support.debian import find_or_install
 from support.pilot_bench import PilotBench
 from support.processes import free_port
 
+HOUR_S = 3600.0
+SELDOM = PilotRules(idle_ask_s=HOUR_S)
 _TIMEOUT_S = 30
 
 
 class MosquittoServer:
-    """A broker process on a port of its own; it can be killed and started again."""
+    """A broker process on its own port; it can be killed and started again."""
 
     def __init__(self, program: Path, folder: Path) -> None:
         self._command = [str(program), "-c", str(folder / "mosquitto.conf")]
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
-        # Nobody reads what it says but after a start in vain: it must not fill the pipe, or it stands still.
+        # Its standard error is only read after a failed start. A full pipe would block it, so it logs errors only.
         settings = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "persistence false", "log_type error"]
         (folder / "mosquitto.conf").write_text("\n".join([*settings, "user root"]) + "\n")
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"mqtt://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it and return when it listens."""
+        """Start the broker and return when it listens."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         give_up = clock.boot_time_s() + _TIMEOUT_S
         while not _listens(self.port):
@@ -56,11 +57,11 @@ class MosquittoServer:
             except subprocess.TimeoutExpired:
                 if clock.boot_time_s() < give_up:
                     continue
-            _, said = self._process.communicate(timeout=_TIMEOUT_S)
-            pytest.fail(f"Mosquitto did not start: {said.decode()}")
+            _, output = self._process.communicate(timeout=_TIMEOUT_S)
+            pytest.fail(f"Mosquitto did not start: {output.decode()}")
 
     def stop(self) -> None:
-        """End it as a crash would: nothing that it held is kept."""
+        """Kill the broker, which loses all its state."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.communicate(timeout=_TIMEOUT_S)
@@ -80,7 +81,7 @@ def _installed_program() -> Path | None:
 @contextmanager
 def running_mosquitto() -> Iterator[MosquittoServer]:
     """Run a broker in a new folder; it is stopped, and the folder removed, at the end of the block."""
-    program = found_or_installed(_installed_program, "mosquitto")
+    program = find_or_install(_installed_program, "mosquitto")
     folder = Path(tempfile.mkdtemp(prefix="pilotage-mosquitto-"))
     broker = MosquittoServer(program, folder)
     try:
@@ -93,25 +94,25 @@ def running_mosquitto() -> Iterator[MosquittoServer]:
 
 @pytest.fixture
 def mosquitto() -> Iterator[MosquittoServer]:
-    """Return a running broker of the test's own."""
+    """Return a running broker that no other test uses."""
     with running_mosquitto() as broker:
         yield broker
 
 
 @dataclass
 class Ear:
-    """Hears what a link brings."""
+    """Records the messages and connection changes of a link."""
 
     messages: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
     states: asyncio.Queue[bool] = field(default_factory=asyncio.Queue)
 
     async def next(self) -> Message:
-        """Return the next message."""
+        """Wait for the next message and return it."""
         async with asyncio.timeout(20):
             return await self.messages.get()
 
     async def connected(self, wanted: bool = True) -> None:
-        """Return when the connection stands, or is broken."""
+        """Wait until the link is connected, or disconnected."""
         async with asyncio.timeout(40):
             while await self.states.get() is not wanted:
                 pass
@@ -121,7 +122,7 @@ class Ear:
 async def linked(
     broker: MosquittoServer, name: str, *topics: str, will: Message | None = None
 ) -> AsyncIterator[tuple[BrokerLink, Ear]]:
-    """Run a link for the time of the block."""
+    """Run a link to the broker until the end of the block."""
     ear = Ear()
     link = BrokerLink(parse_broker(broker.url), name, ear.messages.put_nowait, ear.states.put_nowait, will)
     link.subscribe(topics)
@@ -134,12 +135,8 @@ async def linked(
         await asyncio.gather(task, return_exceptions=True)
 
 
-HOUR_S = 3600.0
-SELDOM = PilotRules(idle_ask_s=HOUR_S)
-
-
 def a_listener(rules: PilotRules = SELDOM, jitter: float = 1.0) -> PilotBench:
-    """Return a pilot that hears a broker from its start and has asked for nothing yet."""
+    """Return a pilot that is connected to a broker from the start and has not requested jobs yet."""
     bench = PilotBench(cpus=2, rules=rules, opened=False)
     bench.feed(BrokerChanged(connected=True, jitter=jitter))
     bench.open()
@@ -147,13 +144,13 @@ def a_listener(rules: PilotRules = SELDOM, jitter: float = 1.0) -> PilotBench:
 
 
 def ask_in_vain(bench: PilotBench) -> None:
-    """Answer the request that is under way with nothing, and let so much time pass that the next one may be sent."""
+    """Answer the pending request without jobs, and let time pass until the next one may be sent."""
     bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
     bench.pass_time(1)
 
 
 def a_resting_pilot(rules: PilotRules = SELDOM) -> PilotBench:
-    """Return one that has asked in vain."""
+    """Return a connected pilot whose first request brought no job."""
     bench = a_listener(rules)
     ask_in_vain(bench)
     assert bench.take(RequestJobs) == []

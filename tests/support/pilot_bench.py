@@ -1,4 +1,4 @@
-"""A pilot's machine under test: the test is its shell, its server and its clock."""
+"""A pilot's state machine under test: the test is its shell, server and clock."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def a_job(
 
 
 def with_ad(job: GrantedJob, **attributes: AdValue) -> GrantedJob:
-    """Return the job with its ad, as it is on its first way to a slot; `attributes` win."""
+    """Return the job with an ad, as its first match has it; `attributes` override the ad."""
     ad = overlaid(new_job_ad(int(START.timestamp())), {"RequestCpus": job.amounts.cpus, **attributes})
     return replace(job, job_ad=ad_text(ad))
 
 
 def built_in_slots(share: Amounts, now: Now, gpu_ids: tuple[str, ...] | None = None) -> NodeSlots:
-    """Return the slots of a node without a policy: one that is divided among its jobs."""
+    """Return the slots of a node without a policy: one partitionable slot."""
     layout = lay_out(Policy({}), share, gpu_ids)
     return NodeSlots(layout, BuiltInAds(NodeFacts.of("node", share, layout)), now)
 
@@ -75,7 +75,7 @@ def _loaded(path: Path, share: Amounts) -> Loaded:
 
 
 def slots_under(path: Path) -> Callable[[Amounts, Now], NodeSlots]:
-    """Return what makes the slots of a node under the policy in a file."""
+    """Return a factory of the slots of a node under the policy in a file."""
 
     def make(share: Amounts, now: Now) -> NodeSlots:
         loaded = _loaded(path, share)
@@ -85,7 +85,7 @@ def slots_under(path: Path) -> Callable[[Amounts, Now], NodeSlots]:
 
 
 def slots_with(**knobs: str) -> Callable[[Amounts, Now], NodeSlots]:
-    """Return what makes the slots of a node under a policy of these knobs, in lower case."""
+    """Return a factory of the slots of a node under a policy of these knobs, in lower case."""
 
     def make(share: Amounts, now: Now) -> NodeSlots:
         policy = Policy(knobs)
@@ -107,7 +107,7 @@ def transient(why: str = "no answer") -> ev.Failure:
 
 
 class PilotBench:
-    """Feeds events to a machine, keeps what it said, and validates it after every step."""
+    """Feeds events to a pilot machine, records its instructions, and validates it after every step."""
 
     def __init__(
         self,
@@ -124,16 +124,16 @@ class PilotBench:
     ) -> None:
         self.boot_s = BOOT_S
         self.hears = hears
-        """Whether heartbeats are answered by themselves, all leases renewed."""
+        """Whether every heartbeat is answered at once, with all leases renewed."""
         share = Amounts(cpus, memory_mib, 10_000, gpus)
         ends = None if ends_after_s is None else BOOT_S + ends_after_s
         self.sample = sample or NodeSample(BOOT_S)
-        """What every look at the node finds."""
+        """The result of every sample of the node."""
         self.machine = PilotMachine("pilot", slots(share, self.now), rules or PilotRules(), Lifetime(ends), self.now)
         self.said: list[Instruction] = []
         self.unread = list(self.machine.begin(self.now))
         self.said += self.unread
-        self._look(self.said)
+        self._answer_samples(self.said)
         if hears:
             self.answer_beat()
         if opened:
@@ -148,75 +148,74 @@ class PilotBench:
         return self.boot_s - BOOT_S
 
     def open(self) -> None:
-        """Let the node be valid, the pools be known, the first heartbeat be answered."""
+        """Report the node as valid and its pools as known."""
         self.feed(ev.NodeValidated())
         self.feed(ev.PoolsRead(True, ("a" * 64,)))
 
     def feed(self, event: ev.Event) -> tuple[Instruction, ...]:
-        heard = self.machine.handle(event, self.now)
+        direct = self.machine.handle(event, self.now)
         self.machine.validate()
-        instructions = (*heard, *self.machine.advance(self.now))
+        instructions = (*direct, *self.machine.advance(self.now))
         self.machine.validate()
         self.said += instructions
         self.unread += instructions
-        instructions += self._look(instructions)
-        beats = [said for said in instructions if isinstance(said, SendHeartbeat)]
+        instructions += self._answer_samples(instructions)
+        beats = [each for each in instructions if isinstance(each, SendHeartbeat)]
         if self.hears and beats:
             return instructions + self.answer_beat()
         return instructions
 
-    def _look(self, said: Iterable[Instruction]) -> tuple[Instruction, ...]:
-        if not any(isinstance(each, SampleNode) for each in said):
+    def _answer_samples(self, instructions: Iterable[Instruction]) -> tuple[Instruction, ...]:
+        if not any(isinstance(each, SampleNode) for each in instructions):
             return ()
         return self.feed(ev.NodeSampled(self.sample))
 
     def pass_time(self, seconds: float) -> tuple[Instruction, ...]:
-        """Let time pass, as the shell does: an event at every alarm on the way."""
-        heard: list[Instruction] = []
+        """Let time pass, with an event at every alarm, as the shell does."""
+        instructions: list[Instruction] = []
         end = self.boot_s + seconds
         idle_rounds = 0
         while (alarm := self.machine.alarm_boot_s(self.now)) <= end:
             idle_rounds = 0 if alarm > self.boot_s else idle_rounds + 1
-            assert idle_rounds <= 3, "nothing was done about an alarm"
+            assert idle_rounds <= 3, "an alarm has no effect"
             self.boot_s = max(self.boot_s, alarm)
-            heard += self.feed(ev.TimePassed())
+            instructions += self.feed(ev.TimePassed())
         self.boot_s = end
-        heard += self.feed(ev.TimePassed())
-        return tuple(heard)
+        instructions += self.feed(ev.TimePassed())
+        return tuple(instructions)
 
     def take(self, kind: type[Kind]) -> list[Kind]:
-        """Return what was said of this kind since it was last asked for."""
+        """Return the instructions of this kind since the last call for it."""
         found: list[Kind] = [instruction for instruction in self.unread if isinstance(instruction, kind)]
         self.unread = [instruction for instruction in self.unread if not isinstance(instruction, kind)]
         return found
 
     def one(self, kind: type[Kind]) -> Kind:
         found = self.take(kind)
-        assert len(found) == 1, f"one {kind.__name__} was expected: {found}"
+        assert len(found) == 1, f"expected one {kind.__name__}: {found}"
         return found[0]
 
     def slot(self, name: str) -> Slot:
-        """Return a slot as it is now."""
         return next(slot for slot in self.machine.payloads.slots.slots() if slot.name == name)
 
     def doing(self, *names: str) -> list[str]:
-        """Return state and activity of slots, of all without names, as Claimed/Busy."""
+        """Return state and activity of these slots, or of all, such as "Claimed/Busy"."""
         slots = self.machine.payloads.slots.slots()
         return [f"{slot.state}/{slot.activity}" for slot in slots if not names or slot.name in names]
 
     def grant(self, *jobs: GrantedJob) -> tuple[Instruction, ...]:
-        """Answer the request that waits with these jobs."""
+        """Answer the pending request with these jobs."""
         call = self.one(RequestJobs)
         return self.feed(ev.JobsGranted(call.request_id, jobs, accepted(call.reports)))
 
     def answer_taken_back(self) -> None:
-        """Answer with nothing what is taken back, and what is taken back then."""
-        while taken := self.take(RecallRequest):
-            for back in taken:
-                self.feed(ev.JobsGranted(back.request_id))
+        """Answer recalled requests without jobs, until none is recalled."""
+        while recalled := self.take(RecallRequest):
+            for recall in recalled:
+                self.feed(ev.JobsGranted(recall.request_id))
 
     def run(self, *jobs: GrantedJob) -> None:
-        """Grant these jobs and let them run."""
+        """Grant these jobs and start them."""
         self.grant(*jobs)
         for job in jobs:
             self.feed(ev.JobPrepared(job.key))
@@ -226,20 +225,20 @@ class PilotBench:
         return self.feed(ev.PayloadExited(job.key, exit_code, None))
 
     def answer_beat(self, **answer: Any) -> tuple[Instruction, ...]:
-        """Answer the last heartbeat; all that it held is renewed unless `answer` says else."""
-        beat = [said for said in self.said if isinstance(said, SendHeartbeat)][-1]
+        """Answer the last heartbeat, with all its leases renewed unless `answer` overrides that."""
+        beat = [each for each in self.said if isinstance(each, SendHeartbeat)][-1]
         self.take(SendHeartbeat)
         renewed = tuple(RenewedLease(*key, timedelta(seconds=1200.0)) for key in beat.leases)
         fields: dict[str, Any] = {"renewed": renewed, "results": accepted(beat.reports), "next_s": 30.0} | answer
         return self.feed(ev.HeartbeatAnswered(beat.request_id, **fields))
 
     def reports(self) -> list[Report]:
-        """Return every report in what was said so far, oldest first."""
+        """Return all reports so far, oldest first."""
         calls = [call for call in self.said if isinstance(call, RequestJobs | SendHeartbeat)]
         return [report for call in calls for report in call.reports]
 
     def outcome(self, job: GrantedJob) -> Outcome | None:
-        """Return the outcome that was last reported of a job."""
+        """Return the last reported outcome of a job."""
         outcomes = [report.outcome for report in self.reports() if report.key == job.key]
         return outcomes[-1] if outcomes else None
 
@@ -249,10 +248,10 @@ def accepted(reports: Iterable[Report]) -> tuple[ReportResult, ...]:
 
 
 class ObedientShell:
-    """Keeps what is under way on the node, and what the server has granted and not answered yet."""
+    """A model of shell and server: payloads on the node, granted jobs, and calls that are not answered yet."""
 
     def serve(self, bench: PilotBench) -> None:
-        """Do what this machine says from now on."""
+        """Execute the instructions of this machine from now on."""
         self.bench = bench
         self.calls: dict[str, ins.RequestJobs] = {}
         self.beats: dict[str, ins.SendHeartbeat] = {}
@@ -264,28 +263,30 @@ class ObedientShell:
         self.killed: set[AttemptKey] = set()
         self.suspended: set[AttemptKey] = set()
         self.outcomes: dict[AttemptKey, set[Outcome]] = {}
-        self.heard = 0
+        self._executed = 0
         self.next_job = 0
         self.ended = False
         self._do()
 
     def _do(self) -> None:
-        """Do as a shell does what the machine has said since."""
-        new, self.heard = self.bench.said[self.heard :], len(self.bench.said)
-        for said in new:
-            assert not self.ended, f"the pilot has ended and says {said}"
-            self._do_one(said)
+        """Execute the new instructions."""
+        new, self._executed = self.bench.said[self._executed :], len(self.bench.said)
+        for instruction in new:
+            assert not self.ended, f"{instruction} after the pilot has ended"
+            self._do_one(instruction)
         assert len(self.beats) <= 1 or self.bench.machine.phase in (Phase.LEAVING, Phase.ENDED)
 
-    def _do_one(self, said: ins.Instruction) -> None:  # noqa: C901 - one case an instruction
-        match said:
+    def _do_one(self, instruction: ins.Instruction) -> None:  # noqa: C901 - one case an instruction
+        match instruction:
             case ins.RequestJobs(request_id):
-                first = self.calls.setdefault(request_id, said)
-                assert (first.slots, first.reports) == (said.slots, said.reports), "a repetition differs"
-                self._told()
+                first = self.calls.setdefault(request_id, instruction)
+                assert (first.slots, first.reports) == (instruction.slots, instruction.reports), (
+                    "a repeated request differs"
+                )
+                self._note_outcomes()
             case ins.SendHeartbeat():
-                self.beats[said.request_id] = said
-                self._told()
+                self.beats[instruction.request_id] = instruction
+                self._note_outcomes()
             case ins.PrepareJob(job):
                 self.preparing.add(job.key)
             case ins.StartPayload(key):
@@ -301,7 +302,7 @@ class ObedientShell:
             case ins.StoreOutput(key):
                 self.storing.add(key)
             case ins.ForgetAttempt(key):
-                assert key not in self.running, "a payload that runs is forgotten"
+                assert key not in self.running, "a running payload is forgotten"
                 self.preparing.discard(key)
                 self.storing.discard(key)
             case ins.EndPilot():
@@ -309,7 +310,7 @@ class ObedientShell:
             case _:
                 pass
 
-    def _told(self) -> None:
+    def _note_outcomes(self) -> None:
         for report in self.bench.reports():
             if report.outcome is not None:
                 self.outcomes.setdefault(report.key, set()).add(report.outcome)

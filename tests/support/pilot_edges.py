@@ -1,4 +1,4 @@
-"""The edges of a pilot in memory (clock, server link, payload runner, node), and a real payload runner."""
+"""The ports of a pilot in memory (clock, server link, payload runner, node), and a real payload runner."""
 
 from __future__ import annotations
 
@@ -34,8 +34,13 @@ from pilotage_pilot.supervise.spawn import PayloadSite
 EPOCH = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
+SITE = PayloadSite(
+    f"pilot-of-test-{os.getpid()}", queue="S/C/Q", node="node1"
+)  # other test runs must not kill these payloads
+
+
 class FakeClocks:
-    """A wall clock and a boot clock that pass together, when the test says."""
+    """A wall clock and a boot clock that the test advances together."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
@@ -52,7 +57,7 @@ class FakeClocks:
 
 @dataclass
 class FakeLink:
-    """A server in memory: jobs that were put in are granted in order, as far as they fit the slots of a request."""
+    """A server in memory: waiting jobs are granted in order, as long as the first one fits a slot of the request."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     waiting: deque[GrantedJob] = field(default_factory=deque)
@@ -67,13 +72,13 @@ class FakeLink:
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def put(self, *jobs: GrantedJob) -> None:
-        """Let these jobs wait for a slot."""
+        """Add waiting jobs."""
         async with self.news:
             self.waiting += jobs
             self.news.notify_all()
 
     async def command(self, command: Command) -> None:
-        """Have something commanded with the next answer."""
+        """Send a command with the next answer."""
         async with self.news:
             self.commands.append(command)
             self.news.notify_all()
@@ -155,7 +160,7 @@ def _read(path: Path) -> bytes:
 
 
 class FakeNode:
-    """A node that is fit unless the test says what is wrong, and that is as the test says."""
+    """A node with the faults and the sample that the test sets."""
 
     def __init__(self, amounts: Amounts, *faults: str) -> None:
         self._amounts = amounts
@@ -173,7 +178,7 @@ class FakeNode:
 
 
 class FakeWorkshop:
-    """Payloads that exist in name only. `true` ends at once; `sleep` when it is stopped; all others are not there."""
+    """Runs no processes. `true` ends at once, `sleep` when it is stopped; other programs do not exist."""
 
     def __init__(self) -> None:
         self.running: dict[AttemptKey, GrantedJob] = {}
@@ -182,10 +187,10 @@ class FakeWorkshop:
         self.warned: dict[AttemptKey, float] = {}
         self.closed = False
         self.wrapper: Path | None = None
-        self._hear: Callable[[PayloadEvent], None] | None = None
+        self._publish: Callable[[PayloadEvent], None] | None = None
 
     def subscribe(self, publish: Callable[[PayloadEvent], None]) -> None:
-        self._hear = publish
+        self._publish = publish
 
     def wrap(self, wrapper: Path | None) -> None:
         self.wrapper = wrapper
@@ -206,8 +211,8 @@ class FakeWorkshop:
             asyncio.get_running_loop().call_soon(self._end, key, 0, None)
 
     def _end(self, key: AttemptKey, exit_code: int | None, number: int | None) -> None:
-        if self.running.pop(key, None) is not None and self._hear is not None:
-            self._hear(PayloadExited(key, exit_code, number, Usage(0.1, 1)))
+        if self.running.pop(key, None) is not None and self._publish is not None:
+            self._publish(PayloadExited(key, exit_code, number, Usage(0.1, 1)))
 
     def stop(self, key: AttemptKey) -> None:
         asyncio.get_running_loop().call_soon(self._end, key, None, 15)
@@ -233,7 +238,7 @@ class FakeWorkshop:
         return CollectedOutput(tuple(ReportedOutput(name, checksum, 0, content) for name in ("stdout", "stderr")))
 
     async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:
-        raise AssertionError(f"payloads in name only leave nothing large, {key} left {left}")
+        raise AssertionError(f"unexpected large output of {key}: {left}")
 
     def remove(self, key: AttemptKey) -> None:
         self.prepared.pop(key, None)
@@ -245,14 +250,14 @@ class FakeWorkshop:
 
 
 class OddWorkshop(FakeWorkshop):
-    """One in which what is done for job 1 fails, in one way or another, as nobody has foreseen."""
+    """Raises an unexpected error in the step `breaks` of job 1; "bring" is the upload of large output."""
 
     def __init__(self, breaks: str) -> None:
         super().__init__()
         self._breaks = breaks
 
-    def _may_break(self, what: str, key: AttemptKey) -> None:
-        if what == self._breaks and key.job_id == 1:
+    def _may_break(self, step: str, key: AttemptKey) -> None:
+        if step == self._breaks and key.job_id == 1:
             raise RecursionError("a path without end")
 
     def prepare(self, order: PrepareJob) -> None:
@@ -276,22 +281,17 @@ class OddWorkshop(FakeWorkshop):
         return replace(left, large={})
 
 
-SITE = PayloadSite(
-    f"pilot-of-test-{os.getpid()}", queue="S/C/Q", node="node1"
-)  # no other run of tests ends what is ours
-
-
 def a_slot(job: GrantedJob) -> Slot:
     now = Now(EPOCH, 1000.0)
     return Slot("slot1_1", SlotState.CLAIMED, Activity.IDLE, job.amounts, Amounts(), now, now, job.key)
 
 
-def an_order(job: GrantedJob, **more: Any) -> PrepareJob:
+def a_prepare_job(job: GrantedJob, **more: Any) -> PrepareJob:
     return PrepareJob(job, a_slot(job), **more)
 
 
 class Bench:
-    """A workshop and what it has told."""
+    """A payload runner and the events that it has published."""
 
     def __init__(self, workshop: PayloadRunner, link: FakeLink, folder: Path) -> None:
         self.workshop = workshop
@@ -301,46 +301,46 @@ class Bench:
         workshop.subscribe(self.told.put_nowait)
 
     def an_input(self, name: str, content: bytes, *, executable: bool = False) -> InputFile:
-        """Return an input file that the server has."""
+        """Return an input file that the server stores."""
         checksum = hashlib.sha256(content).hexdigest()
         self.link.files[checksum] = content
         return InputFile(name, None, checksum, len(content), executable)
 
     async def prepare(self, job: GrantedJob, **order: Any) -> None:
-        """Prepare a job, with its files; `order` says more of how."""
-        self.workshop.prepare(an_order(job, **order))
+        """Prepare a job with its files; `order` are other fields of the instruction."""
+        self.workshop.prepare(a_prepare_job(job, **order))
         await self.workshop.fetch(job.key)
 
     async def start(self, job: GrantedJob, **order: Any) -> AttemptKey:
-        """Start a job; `order` says more of how it is prepared."""
+        """Prepare and start a job; `order` as in `prepare`."""
         await self.prepare(job, **order)
         self.workshop.start(job.key)
         return job.key
 
-    async def happens(self) -> PayloadEvent:
+    async def next_event(self) -> PayloadEvent:
         async with asyncio.timeout(20):
             return await self.told.get()
 
     async def ends(self) -> PayloadExited:
-        """Return how the next payload ends."""
-        happening = await self.happens()
-        assert isinstance(happening, PayloadExited), happening
-        return happening
+        """Wait for the end of a payload, which must be the next event."""
+        event = await self.next_event()
+        assert isinstance(event, PayloadExited), event
+        return event
 
     async def passes_limit(self) -> LimitPassed:
-        happening = await self.happens()
-        assert isinstance(happening, LimitPassed), happening
-        return happening
+        event = await self.next_event()
+        assert isinstance(event, LimitPassed), event
+        return event
 
     async def run(self, job: GrantedJob, **order: Any) -> tuple[PayloadExited, dict[str, ReportedOutput], str]:
-        """Run a job to its end and return what it left by name."""
+        """Run a job to its end; returns the exit, the output by name, and the notes for its owner."""
         await self.start(job, **order)
         end = await self.ends()
         files, notes = await self.store(job.key)
         return end, files, notes
 
     async def store(self, key: AttemptKey) -> tuple[dict[str, ReportedOutput], str]:
-        """Return what an attempt left, by name, when it is stored, and what its owner should know of it."""
+        """Store the output of an attempt; returns it by name, and the notes for the owner."""
         left = await self.workshop.collect(key)
         stored = await self.workshop.upload_large(key, left) if left.large else left
         return {file.name: file for file in stored.files}, "; ".join(stored.notes)

@@ -1,4 +1,4 @@
-"""Real processes around a site's policy: a server, its users and operators, pilots that follow the policy, payloads."""
+"""A server with pilots under a site's policy as real processes, with a user and an operator."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ QUEUE = QueueId("SITE", "ce01", "long")
 DOMAIN = "bo.infn.it"
 TREE = {"sites": {"SITE": {"ces": {"ce01": {"queues": {"long": {"CPUs": 8, "Memory": 8000}}}}}}}
 PATIENCE_S = 40.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 @contextmanager
 def policy_processes(folder: Path) -> Iterator[PolicyProcesses]:
-    """Give a running server with one queue; whatever was started for it is gone at the end of the block."""
+    """Run a server with one queue; it is killed at the end of the block."""
     settings = {"heartbeat_s": 0.5, "policies_every_s": 1, "submit_domain": DOMAIN}
     with ExitStack() as stack:
         server = stack.enter_context(running_server(folder / "server", **settings))
@@ -54,7 +54,7 @@ def _command(folder: Path, server: RunningServer, token: str) -> Command:
 
 @dataclass
 class PolicyProcesses:
-    """A server with one queue, a user and an operator, both in Python and as commands."""
+    """A server with one queue, and a user and an operator, both as `Client` and as command line."""
 
     folder: Path
     server: RunningServer
@@ -65,18 +65,18 @@ class PolicyProcesses:
     _pilots: list[PolicyPilot] = field(default_factory=list)
 
     def policy(self, text: str) -> Path:
-        """Return the file of the policy, which says this now."""
+        """Write the policy file and return it."""
         path = self.folder / "policy.conf"
         path.write_text(text)
         return path
 
     def shipped(self, name: str, *added: str) -> Path:
-        """Return the file of the policy, which is the shipped one with a site's own lines after it."""
+        """Write a policy file that includes a shipped policy and adds a site's lines; returns it."""
         return self.policy("\n".join((f"include : {SHIPPED / name}", *added, "")))
 
     @contextmanager
     def pilot(self, policy: Path, **settings: Any) -> Iterator[PolicyPilot]:
-        """Start a pilot whose environment names the policy; it and its payloads are gone at the end of the block."""
+        """Start a pilot under the policy; it is killed with its payloads at the end of the block."""
         token = self.operator.register_pilot(QUEUE).token
         size = {"cpus": 2, "memory_mib": 4000, "node_name": "node1", "grace_s": 1, "sample_s": 0.2}
         pilot = _start(
@@ -101,41 +101,41 @@ class PolicyProcesses:
         return self.user.submit([description]).job_ids[0]
 
     def submit_file(self, script: str, *options: object) -> int:
-        """Submit a job that runs a shell script by the command, with options of it; returns its id."""
+        """Submit a job that runs a shell script with the command line and its options; returns the id."""
         file = self.folder / "job.toml"
         file.write_text(f'executable = "/bin/sh"\narguments = {json.dumps(["-c", script])}\n')
         (answer,) = self.pilotage.objects("submit", *options, file)
         return int(answer["jobs"][0])
 
     def output(self, job_id: int) -> str:
-        """Return what a job has printed."""
+        """Return the standard output of a job."""
         (stdout,) = [file for file in self.user.output_files(job_id) if file.name == "stdout"]
         return self.user.read_output(job_id, stdout).decode()
 
     def ended(self, job_id: int) -> JobStatus:
-        """Return a job as it is when it has ended."""
+        """Wait until a job has ended; returns its status."""
         (job,) = self.user.wait([job_id], PATIENCE_S)
         assert job.is_final, self._story(job_id)
         return job
 
     def went_on(self, job_id: int, *states: str) -> list[JobEvent]:
-        """Return a job's events as soon as it has been in these states in this order, whatever came between."""
+        """Wait until a job has passed these states in this order, among others; returns its events."""
         self.until(lambda: _in_order(states, self.states(job_id)), lambda: self._story(job_id))
         return self.user.events(job_id)
 
     def states(self, job_id: int) -> list[str]:
-        """Return the states that a job has been in, in their order."""
+        """Return all states of a job so far, in order."""
         return [event.after for event in self.user.events(job_id)]
 
     def until(self, happened: Callable[[], bool], story: Callable[[], str] = str) -> None:
-        """Return as soon as it has `happened`; fails with the story and the logs when it does not."""
+        """Wait until `happened` returns True; fails with story and logs after a timeout or when the server ends."""
         process = self.server.process
         assert process is not None
         give_up_s = boot_time_s() + PATIENCE_S
         while not happened():
-            if boot_time_s() > give_up_s or _ends(process, _LOOK_S):
+            if boot_time_s() > give_up_s or _ends(process, _POLL_S):
                 logs = "\n".join(pilot.log() for pilot in self._pilots)
-                pytest.fail(f"it did not happen:\n{story()}\n{self.server.log()[-2000:]}\n{logs[-4000:]}")
+                pytest.fail(f"timeout or end of the server:\n{story()}\n{self.server.log()[-2000:]}\n{logs[-4000:]}")
 
     def _story(self, job_id: int) -> str:
         events = "\n".join(f"{event.after} {event.cause} {event.reason}" for event in self.user.events(job_id))
@@ -143,7 +143,7 @@ class PolicyProcesses:
 
 
 def _ends(process: subprocess.Popen[bytes], within_s: float) -> bool:
-    """Whether a process ends within some seconds; so waiting for another thing sees that it never comes."""
+    """Wait some seconds; returns whether the process has ended."""
     try:
         process.wait(within_s)
     except subprocess.TimeoutExpired:
@@ -151,66 +151,64 @@ def _ends(process: subprocess.Popen[bytes], within_s: float) -> bool:
     return True
 
 
-def _in_order(wanted: Sequence[str], seen: Sequence[str]) -> bool:
-    left = iter(seen)
+def _in_order(wanted: Sequence[str], states: Sequence[str]) -> bool:
+    left = iter(states)
     return all(state in left for state in wanted)
 
 
 @dataclass(frozen=True)
 class PolicyPilot:
-    """A pilot in a process of its own."""
+    """A pilot process."""
 
     folder: Path
     process: subprocess.Popen[bytes]
 
     @property
     def scratch(self) -> Path:
-        """Where its jobs run."""
         return self.folder / "scratch"
 
     def log(self) -> str:
-        """Return what it has logged."""
         return (self.folder / "log").read_text()
 
     def lines(self, event: str) -> list[dict[str, Any]]:
-        """Return the lines of its log whose event begins like this."""
+        """Return the lines of the log whose event has this prefix."""
         read = (json.loads(line) for line in self.log().splitlines() if line.endswith("}"))
         return [line for line in read if line["event"].startswith(event)]
 
     def hang_up(self) -> None:
-        """Let it read its policy again."""
+        """Make the pilot reload its policy."""
         self.process.send_signal(signal.SIGHUP)
 
     def stop(self) -> int:
-        """Tell it to end; returns its exit code."""
+        """Terminate the pilot; returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
     def end(self) -> None:
-        """Kill what is left of it, its payloads too."""
+        """Kill the pilot and its payloads."""
         self.process.kill()
         self.process.wait()
         give_up_s = boot_time_s() + PATIENCE_S
         while left := list(living(self._of_scratch())):
-            assert boot_time_s() < give_up_s, f"processes {left} of a pilot that was killed go on"
+            assert boot_time_s() < give_up_s, f"processes {left} of a killed pilot are still running"
             send(left, signal.SIGKILL)
 
     def _of_scratch(self, *marks: str) -> list[int]:
-        """Return the processes that were told of its scratch, and have all these marks in their environment."""
+        """Return the processes with the scratch folder and all these marks in their environment."""
         wanted = [mark.encode() for mark in (str(self.scratch), *marks)]
         variables = {pid: (variables_of(pid) or b"") + b"\0" for pid in all_processes()}
         return [pid for pid, text in variables.items() if all(mark in text for mark in wanted)]
 
     def has(self, job_id: int, file: str) -> bool:
-        """Whether a job's first attempt has this file in its folder."""
+        """Return whether the work folder of a job's first attempt has this file."""
         return any(self.scratch.glob(f"*/jobs/{job_id}.1/work/{file}"))
 
     def put(self, job_id: int, file: str) -> None:
-        """Make a file in the folder of a job's first attempt."""
+        """Create a file in the work folder of a job's first attempt."""
         (next(self.scratch.glob(f"*/jobs/{job_id}.1/work")) / file).touch()
 
     def tree_of(self, job_id: int) -> list[Process]:
-        """Return the living processes of a job's first attempt, wherever they have gone."""
+        """Return the living processes of a job's first attempt, detached ones too."""
         marked = living(self._of_scratch(f"{MARKER}=", f"/{job_id}.1\0"))
         return [process for pid in marked if (process := read_process(pid)) is not None]
 
@@ -226,7 +224,7 @@ def _start(folder: Path, policy: Path, settings: dict[str, Any]) -> PolicyPilot:
 
 
 def nice_of(pid: int) -> int:
-    """Return a process's nice value, as the kernel tells it."""
+    """Return the nice value of a process."""
     text = Path(f"/proc/{pid}/stat").read_text()
     return int(text[text.rindex(")") + 2 :].split()[16])
 
@@ -237,12 +235,12 @@ def cpu_s_of(tree: Sequence[Process]) -> float:
 
 
 def stands_still(process: Process) -> bool:
-    """Whether a process is stopped, or in a frozen control group."""
+    """Return whether a process is stopped or in a frozen control group."""
     return process.state == "T" or _is_frozen(process.pid)
 
 
 def _is_frozen(pid: int) -> bool:
     lines = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
     groups = {controllers: f"/sys/fs/cgroup/{controllers}{path}" for _, controllers, path in lines}
-    told = {Path(group) / name for group in groups.values() for name in ("freezer.state", "cgroup.events")}
-    return any({"FROZEN", "frozen 1"} & set(file.read_text().splitlines()) for file in told if file.exists())
+    files = {Path(group) / name for group in groups.values() for name in ("freezer.state", "cgroup.events")}
+    return any({"FROZEN", "frozen 1"} & set(file.read_text().splitlines()) for file in files if file.exists())

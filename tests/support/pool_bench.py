@@ -1,4 +1,4 @@
-"""A server's state over a database, for tests of pools, trees and bans."""
+"""A server over a database for tests of pools and trees, and bans as sample writes for tests of transactions."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ OPERATOR = Identity("olga", "", (), frozenset({Role.OPERATOR}))
 BIG = QueueId("CERN", "ce01", "big")
 SMALL = QueueId("CERN", "ce01", "small")
 FAR = QueueId("FNAL", "ce02", "far")
+BANS: Table = metadata.tables["bans"]
+WAIT_S = 30
 
 
 def a_user(vo: str = "cms", owner: str = "alice") -> Identity:
@@ -58,12 +60,12 @@ def a_user(vo: str = "cms", owner: str = "alice") -> Identity:
 
 
 def a_new_tree(**top_level: object) -> NewTree:
-    """Return the tree of this plain data as it comes from its operator."""
+    """Return the tree of this data as an operator submits it."""
     return parse_tree(json.dumps({"sites": {}, **top_level}), "json")
 
 
 def three_queues(*, big: int = 8000, **top_level: object) -> NewTree:
-    """Return a tree with BIG (8000 MiB unless said), SMALL (2000) and FAR (4000, for VO cms only)."""
+    """Return a tree with BIG (by default 8000 MiB), SMALL (2000) and FAR (4000, for VO cms only)."""
     queues = {"big": {"Memory": big}, "small": {"Memory": 2000}}
     cern = {"ces": {"ce01": {"queues": queues}}}
     fnal = {"ces": {"ce02": {"queues": {"far": {"Memory": 4000, "VOs": ["cms"]}}}}}
@@ -71,7 +73,7 @@ def three_queues(*, big: int = 8000, **top_level: object) -> NewTree:
 
 
 class PoolBench:
-    """One server over `database`; a second one over the same is another server of the same installation."""
+    """A server over `database`; another instance is another server of the same installation."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -86,16 +88,16 @@ class PoolBench:
         return self.database.read(lambda transaction: operation(transaction, self.state))
 
     def put(self, new: NewTree) -> TreeEffect:
-        """Put a tree in force."""
+        """Make this tree the active one; returns its effect."""
         plan = self.read(lambda transaction, state: try_tree(transaction, state, new))
         return self.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
 
     def attempt(self, new: NewTree) -> TreeEffect:
-        """Only try a tree."""
+        """Return the effect that a tree would have."""
         return self.read(lambda transaction, state: try_tree(transaction, state, new).effect)
 
     def submit(self, user: Identity | None = None, count: int | None = None, **section: Value) -> JobRecord:
-        """Submit a job that requires this section, and return it (of an array the first)."""
+        """Submit a job with this Requirements section; returns it, or the first of an array."""
         description = JobDescription("run.sh", requirements=section or None, count=count)
         owner = user or a_user()
         submitted = self.write(
@@ -104,11 +106,10 @@ class PoolBench:
         return self.job(submitted.job_ids[0])
 
     def job(self, job_id: int) -> JobRecord:
-        """Return a job as it is now."""
         return self.database.read(lambda transaction: load_job(transaction.session, job_id))
 
     def remove(self, job: JobRecord) -> None:
-        """Bring a job to its end."""
+        """Remove a job."""
         now = self.job(job.id)
         self.write(
             lambda transaction, state: apply_transition(
@@ -117,12 +118,12 @@ class PoolBench:
         )
 
     def refresh(self, **older_than: float) -> tuple[str, ...]:
-        """Refresh the mappings that have this age, such as `refresh(minutes=15)`."""
+        """Refresh the mappings of this age, such as `refresh(minutes=15)`."""
         planned = self.read(lambda transaction, state: plan_refresh(transaction, state, timedelta(**older_than)))
         return self.write(lambda transaction, state: refresh_pools(transaction, state, planned))
 
     def clean(self, **grace: float) -> tuple[str, ...]:
-        """Remove the pools that have been idle for so long, such as `clean(hours=1)`."""
+        """Remove the pools that have been idle for this time, such as `clean(hours=1)`."""
         planned = self.database.read(lambda transaction: plan_cleaning(transaction, timedelta(**grace)))
         return self.write(lambda transaction, state: clean_pools(transaction, state, timedelta(**grace), planned))
 
@@ -131,51 +132,49 @@ class PoolBench:
         return {pool.id: pool for pool in self.database.read(lambda transaction: load_pools(transaction.session))}
 
     def stored_queues(self, pool_id: str) -> Set[QueueId]:
-        """Return where the database says that a pool may run."""
+        """Return the stored mapping of a pool."""
         return self.database.read(
             lambda transaction: load_mappings(transaction, load_active_tree(transaction)).queues(pool_id)
         )
 
     def agree(self) -> None:
-        """Check that memory and database say the same of trees, mappings and waiting jobs."""
+        """Check that memory and database agree on tree, mappings, waiting jobs and bans."""
         fresh = self.database.read(lambda transaction: load_state(transaction, Rules()))
         assert self.state.tree.version == fresh.tree.version
         assert set(self.state.mappings.all()) == set(fresh.mappings.all())
-        known, stored = self.state.waiting.waiting(), fresh.waiting.waiting()
-        assert [(wait.task_queue, wait.count) for wait in known] == [(wait.task_queue, wait.count) for wait in stored]
-        assert all(mine.head in {None, its.head} for mine, its in zip(known, stored, strict=True))
+        in_memory, stored = self.state.waiting.waiting(), fresh.waiting.waiting()
+        assert [(wait.task_queue, wait.count) for wait in in_memory] == [
+            (wait.task_queue, wait.count) for wait in stored
+        ]
+        assert all(wait.head in {None, expected.head} for wait, expected in zip(in_memory, stored, strict=True))
         assert self.state.bans == fresh.bans
 
     def catch_up(self) -> None:
-        """Learn what other servers have done."""
+        """Apply the changes of other servers."""
         self.read(sync_resources)
 
 
-BANS: Table = metadata.tables["bans"]
-WAIT_S = 30
-
-
 def ban(transaction: Transaction, site: str) -> str:
-    """Ban a site."""
+    """Ban a site through the session."""
     row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": transaction.now, "until": None}
     transaction.session.execute(insert(BANS).values(**row))
     return site
 
 
 def ban_by_statement(transaction: Transaction, site: str) -> str:
-    """Do the same by a statement of its own."""
+    """Ban a site by a statement of its own."""
     statement = "INSERT INTO bans (site, ce, queue, reason, by, since) VALUES (?, '', '', '', 'op', ?)"
     sql.execute(transaction.session, statement, site, sql.column_time(transaction.session, transaction.now))
     return site
 
 
 def banned(transaction: Transaction) -> list[str]:
-    """Return the sites that are banned, in the order in which they were."""
+    """Return the banned sites in the order of their bans."""
     return list(transaction.session.execute(select(BANS.c.site).order_by(BANS.c.id)).scalars())
 
 
 class Bans:
-    """A batch that bans sites; `calls` are the items of each transaction that it was run in, kept or not."""
+    """A batch that bans sites; `calls` are the items of each of its transactions, committed or not."""
 
     most = 100
 
@@ -204,7 +203,7 @@ class Bans:
 
 @dataclass
 class LastActs:
-    """A tab that bans sites when all else is done."""
+    """A deferred write that bans sites after the `EarlierBans`."""
 
     rank: ClassVar[int] = 2
 
@@ -224,14 +223,14 @@ class LastActs:
 
 @dataclass
 class FirstActs(LastActs):
-    """The same, before."""
+    """A deferred write that bans sites before the `LateBans`."""
 
     rank: ClassVar[int] = 1
 
 
 @contextmanager
 def held(database: Database) -> Iterator[None]:
-    """Keep all writers busy in the block, so that what is submitted there becomes one group when it ends."""
+    """Block all writers, so that the writes submitted in the block become one group commit at its end."""
     release = threading.Event()
     started = [threading.Event() for _ in range(database.writers)]
 
@@ -247,5 +246,5 @@ def held(database: Database) -> Iterator[None]:
 
 
 def outcomes(futures: Sequence[Future[str]]) -> list[str]:
-    """Return the results, or the names of the errors."""
+    """Return the result of each future, or the name of its error."""
     return [type(error).__name__ if (error := each.exception(WAIT_S)) else each.result() for each in futures]

@@ -19,23 +19,10 @@ import pytest
 from sqlalchemy import Connection, MetaData, create_engine, make_url, text
 from sqlalchemy.engine import URL
 
-from support.debian import found_or_installed
+from support.debian import find_or_install
 
 ENVIRONMENT = "PILOTAGE_TEST_POSTGRESQL"
-"""The URL of a database on a running server that takes PostgreSQL's place; its user may make databases."""
-
-
-@pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[PostgresqlServer]:
-    """Run one PostgreSQL for all tests; where there is none a test is skipped, but fails in CI."""
-    elsewhere = os.environ.get(ENVIRONMENT)
-    if elsewhere:
-        server = PostgresqlServer(make_url(elsewhere))
-        yield server
-        server.forget()
-        return
-    with running_postgresql(found_or_installed(installed_programs, "postgresql")) as server:
-        yield server
+"""The URL of a database on a running server to use instead; its user may create databases."""
 
 
 _READY = "database system is ready to accept connections"
@@ -48,10 +35,23 @@ QUICK: Mapping[str, str] = {
     "full_page_writes": "off",
     "autovacuum": "off",
 }
-"""Settings of a server of which nothing outlives the tests, so that nothing needs to be on disk.
+"""Settings of a server whose data need not survive the tests.
 
-Nor does it count rows of its own accord: the plans of a test do not depend on what was there before it, and when.
+Without autovacuum, which also counts rows, query plans do not depend on earlier tests.
 """
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    """Run one PostgreSQL for all tests; without one, tests are skipped, and fail in CI."""
+    elsewhere = os.environ.get(ENVIRONMENT)
+    if elsewhere:
+        server = PostgresqlServer(make_url(elsewhere))
+        yield server
+        server.forget()
+        return
+    with running_postgresql(find_or_install(installed_programs, "postgresql")) as server:
+        yield server
 
 
 _USED_TABLES = """
@@ -63,13 +63,13 @@ WHERE t.relkind = 'r' AND t.relnamespace = 'public'::regnamespace AND (
     )
 )
 """
-"""The tables that differ from new ones: a row was written or counted, or a number drawn, also if it was rolled back."""
+"""The tables that differ from new ones: rows were written or counted, or a sequence was used, even if rolled back."""
 
 
 class PostgresqlServer:
     """A running server; `new_database` gives an empty database on it, `emptied_database` one with empty tables.
 
-    `url` leads to a database of its own, from which others can be made.
+    `url` is that of a database on the server, which serves to create others.
     """
 
     def __init__(self, url: URL) -> None:
@@ -81,15 +81,15 @@ class PostgresqlServer:
         return self._url.set(database=database)
 
     def new_database(self) -> URL:
-        """Make an empty database and return its URL."""
+        """Create an empty database and return its URL."""
         url = self.url(f"test_{uuid4().hex}")
         self._run(f"CREATE DATABASE {url.database}")
         return url
 
     def emptied_database(self, metadata: MetaData) -> URL:
-        """Return the URL of a database with these tables, all of them empty: the same one every time, as it is quick.
+        """Return the URL of a database with these tables, all empty: always the same one, which saves time.
 
-        Who still uses it, such as a test that failed, loses his connection.
+        Connections that are still open, such as those of a failed test, are terminated.
         """
         if self._with_tables is None:
             self._with_tables = self.new_database()
@@ -100,7 +100,7 @@ class PostgresqlServer:
         with self._connected(self._with_tables) as connection:
             connection.execute(text(f"{disconnect} AND datname = '{self._with_tables.database}'"))
             used = connection.execute(text(_USED_TABLES)).scalars().all()
-            if used:  # to truncate all tables takes many times as long
+            if used:  # truncating all tables takes much longer
                 tables = ", ".join(f'"{name}"' for name in used)
                 connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
         return self._with_tables
@@ -143,7 +143,7 @@ def installed_programs() -> Path | None:
 def running_postgresql(programs: Path, settings: Mapping[str, str] = QUICK) -> Iterator[PostgresqlServer]:
     """Run a server with these settings in a new folder; it is stopped, and the folder removed, at the end."""
     folder = Path(tempfile.mkdtemp(prefix="pilotage-postgresql-"))
-    become = _become_another(folder) if os.geteuid() == 0 else []
+    become = _unprivileged_prefix(folder) if os.geteuid() == 0 else []
     data = folder / "data"
     try:
         _make_cluster([*become, str(programs / "initdb")], data)
@@ -155,8 +155,8 @@ def running_postgresql(programs: Path, settings: Mapping[str, str] = QUICK) -> I
         shutil.rmtree(folder)
 
 
-def _become_another(folder: Path) -> list[str]:
-    """Return the command that runs another as a user who is not root, as PostgreSQL demands."""
+def _unprivileged_prefix(folder: Path) -> list[str]:
+    """Return the command prefix that drops root privileges, as PostgreSQL requires."""
     names = {user.pw_name for user in pwd.getpwall()}
     user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
     os.chown(folder, user.pw_uid, user.pw_gid)
@@ -175,7 +175,7 @@ def _server_command(programs: Path, folder: Path, data: Path, settings: Mapping[
         "listen_addresses": "",
         "unix_socket_directories": str(folder),
         "max_connections": "200",
-        "timezone": "Asia/Tokyo",  # a zone that nobody takes for UTC by chance
+        "timezone": "Asia/Tokyo",  # a zone that differs from UTC all year
         **settings,
     }
     options = [option for name, value in all_settings.items() for option in ("-c", f"{name}={value}")]
@@ -185,13 +185,13 @@ def _server_command(programs: Path, folder: Path, data: Path, settings: Mapping[
 @contextmanager
 def _running(command: list[str]) -> Iterator[None]:
     process = subprocess.Popen(command, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    said: deque[str] = deque(maxlen=50)
+    output: deque[str] = deque(maxlen=50)
     ready = threading.Event()
-    reader = threading.Thread(target=_listen, args=(process, said, ready))
+    reader = threading.Thread(target=_listen, args=(process, output, ready))
     reader.start()
     try:
         ready.wait(_TIMEOUT_S)
-        assert process.poll() is None, f"PostgreSQL did not start: {''.join(said)}"
+        assert process.poll() is None, f"PostgreSQL did not start: {''.join(output)}"
         yield
     finally:
         process.send_signal(signal.SIGINT)
@@ -201,10 +201,10 @@ def _running(command: list[str]) -> Iterator[None]:
         process.stderr.close()
 
 
-def _listen(process: subprocess.Popen[str], said: deque[str], ready: threading.Event) -> None:
+def _listen(process: subprocess.Popen[str], output: deque[str], ready: threading.Event) -> None:
     assert process.stderr is not None
     for line in process.stderr:
-        said.append(line)
+        output.append(line)
         if _READY in line:
             ready.set()
     ready.set()

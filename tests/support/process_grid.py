@@ -1,4 +1,4 @@
-"""A server with one queue, and pilots and users of it, as real processes."""
+"""A server with one queue, its users, and pilots, as real processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TIMEOUT_S = 30
 
 @contextmanager
 def a_process_grid(folder: Path, **settings: object) -> Iterator[ProcessGrid]:
-    """Return a running server that has the tree and these settings; it ends with the block."""
+    """Run a server with the tree and these settings until the end of the block."""
     with running_server(folder / "server", **{"heartbeat_s": 1, **settings}) as server:
         with server.channel(server.token(Role.ADMIN, Role.OPERATOR)) as channel:
             put = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=json.dumps(TREE), format="json")
@@ -43,26 +43,25 @@ def a_process_grid(folder: Path, **settings: object) -> Iterator[ProcessGrid]:
 
 @dataclass
 class ProcessGrid:
-    """A server with one queue, its user, and the pilots that run jobs of these VOs; () = of every VO."""
+    """A server with one queue, a user, and pilots that run jobs of these VOs; () = all VOs."""
 
     server: RunningServer
     folder: Path
     vos: tuple[str, ...] = ()
 
     def of_another_vo(self, folder: Path) -> ProcessGrid:
-        """Return the same server with a user and pilots of a new VO: they share no jobs with others."""
+        """Return the same server with a user and pilots of a new VO, which share no jobs with others."""
         return ProcessGrid(self.server, folder, (f"vo-{request_id()}",))
 
     def user_token(self) -> str:
-        """Return a token of the user."""
         return self.server.token(vo=self.vos[0] if self.vos else VO)
 
     def pilot_token(self) -> str:
         with self.server.channel(self.server.token(Role.AGENT)) as channel:
-            ask = pilot_service_pb2.RegisterPilotsRequest(
+            request = pilot_service_pb2.RegisterPilotsRequest(
                 request_id=request_id(), queue=queue_to_wire(QUEUE), count=1, vos=self.vos
             )
-            return PilotServiceStub(channel).RegisterPilots(ask).pilots[0].token
+            return PilotServiceStub(channel).RegisterPilots(request).pilots[0].token
 
     def submit(self, *, executable: str = "/bin/sh", script: str = "", **fields: Any) -> int:
         arguments = f"-c '{script}'" if script else ""
@@ -118,13 +117,13 @@ class ProcessGrid:
     async def pilot(
         self, program: Sequence[str] = PILOT, environment: Mapping[str, str] | None = None, /, **settings: Any
     ) -> AsyncIterator[PilotProcess]:
-        """Start a pilot by its command; what is left of it at the end of the block is killed."""
+        """Start a pilot process; it is killed at the end of the block."""
         scratch = self.folder / "scratch"
         file = self.folder / f"{request_id()}.token"
         file.write_text(token := self.pilot_token())
-        given = {"server": [self.server.address], "token_file": str(file), "scratch": str(scratch)}
+        defaults = {"server": [self.server.address], "token_file": str(file), "scratch": str(scratch)}
         config = file.with_suffix(".json")
-        config.write_text(json.dumps({**given, "cpus": 2, "memory_mib": 4000, "grace_s": 1, **settings}))
+        config.write_text(json.dumps({**defaults, "cpus": 2, "memory_mib": 4000, "grace_s": 1, **settings}))
         log = file.with_suffix(".log")
         with log.open("wb") as stderr:
             command = (*program, "run", "--config", str(config))
@@ -139,7 +138,7 @@ class ProcessGrid:
 
 @dataclass
 class PilotProcess:
-    """A pilot's process."""
+    """A pilot process with its log and scratch folder."""
 
     process: asyncio.subprocess.Process
     log: Path
@@ -147,20 +146,20 @@ class PilotProcess:
     stamp: str
 
     async def ends(self) -> tuple[int, dict[str, Any]]:
-        """Return the exit code and the last line of the log."""
+        """Wait for the end of the process; returns the exit code and the last line of the log."""
         async with asyncio.timeout(TIMEOUT_S):
             code = await self.process.wait()
         return code, json.loads(read_text(self.log).splitlines()[-1])
 
 
 def read_text(path: Path) -> str:
-    """Return what a file says; a function, since a coroutine may not read files itself."""
+    """Return the text of a file; a function, since a coroutine may not read files itself."""
     return path.read_text()
 
 
 @dataclass
 class RealJobs:
-    """A user of a real server."""
+    """A user of a real server, with the calls that the tests of router links need."""
 
     server: RunningServer
 
@@ -182,15 +181,15 @@ class RealJobs:
         return jobs_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
 
     def ad(self, job_id: int) -> dict[str, AdValue]:
-        """Return the ad of a job, as people see it."""
+        """Return the ad of a job as users see it."""
         return Ad.read(self._call("GetJobAd", job_service_pb2.GetJobAdRequest(job_id=job_id)).ad).plain()
 
     def output(self, job_id: int) -> dict[str, bytes]:
         with self.server.channel(self.server.token()) as channel:
             stub = JobServiceStub(channel)
             files = stub.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id)).files
-            asked = [job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum) for file in files]
-            pieces = [b"".join(piece.content for piece in stub.DownloadFile(each)) for each in asked]
+            requests = [job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum) for file in files]
+            pieces = [b"".join(piece.content for piece in stub.DownloadFile(each)) for each in requests]
         return dict(zip((file.name for file in files), pieces, strict=True))
 
     def _call(self, method: str, request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Processes of this machine: free ports, waiting for an effect, crashes at a chosen call, and payload scripts."""
+"""Processes of this machine: free ports, waiting for a condition, crashes at a chosen call, and payload scripts."""
 
 from __future__ import annotations
 
@@ -15,47 +15,46 @@ from pilotage_pilot.supervise.proc import all_processes, carries, read_process
 from support.pilot_bench import a_job
 from support.pilot_edges import SITE
 
+_FIRST, _LAST = 10_000, 32_000
+"""Below the default range of ephemeral ports: no client takes the port of a server that is down."""
+
+# Not seeded: otherwise two test processes choose the same ports.
+_random = random.SystemRandom()
+_returned: set[int] = set()
+
 
 def is_running(pid: int | str) -> bool:
-    """Return whether a process runs; one that has ended does not, though nobody may have asked how."""
+    """Return whether a process exists and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # also one that ends as it is looked at
+    except OSError:  # also if the process ends during the read
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 async def until(happened: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    """Return as soon as it has `happened`; raises TimeoutError when it does not."""
+    """Wait until `happened` returns True; raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
-        while not happened():  # noqa: ASYNC110 - another process cannot set an event of ours
+        while not happened():  # noqa: ASYNC110 - another process cannot set an event
             await asyncio.sleep(0.005)
 
 
-_FIRST, _LAST = 10_000, 32_000
-"""Below those that Linux gives to whoever connects, by default: none of these is taken while a server is away."""
-
-# Not the numbers of a seeded test: two test processes would choose alike.
-_chance = random.SystemRandom()
-_given: set[int] = set()
-
-
 def free_port() -> int:
-    """Return a port on which nobody listened a moment ago, another one at each call."""
-    port = _chance.randrange(_FIRST, _LAST)
-    while port in _given or not _is_free(port):
-        port = _chance.randrange(_FIRST, _LAST)
-    _given.add(port)
+    """Return a port that is free now, another one at each call."""
+    port = _random.randrange(_FIRST, _LAST)
+    while port in _returned or not _is_free(port):
+        port = _random.randrange(_FIRST, _LAST)
+    _returned.add(port)
     return port
 
 
 def free_ports(count: int) -> list[int]:
-    """Return so many free ports."""
+    """Return `count` free ports."""
     return [free_port() for _ in range(count)]
 
 
 def free_address() -> str:
-    """Return host and port where nobody listens."""
+    """Return host and port of a free port."""
     return f"127.0.0.1:{free_port()}"
 
 
@@ -69,11 +68,11 @@ def _is_free(port: int) -> bool:
 
 
 class DiedError(BaseException):
-    """The process is no more: nothing that it would have done afterwards happens."""
+    """The simulated process has crashed."""
 
 
 class Death:
-    """Counts calls and dies at one of them: before it reached the other side, or after that had done what was asked."""
+    """Counts calls and crashes at one of them: before its execution, or after it if `is_done`."""
 
     def __init__(self, at_call: int, *, is_done: bool) -> None:
         self.calls = 0
@@ -81,7 +80,7 @@ class Death:
         self._is_done = is_done
 
     async def during(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Make a call, or die of it."""
+        """Make a call, or crash."""
         self.calls += 1
         if self.calls > self._at_call:
             raise DiedError
@@ -93,7 +92,7 @@ class Death:
 
 
 class Mortal:
-    """Passes calls on to another object until its process dies."""
+    """Forwards method calls to another object until the crash point."""
 
     def __init__(self, object_: Any, death: Death) -> None:
         self._object = object_
@@ -109,7 +108,7 @@ class Mortal:
 
 
 class MortalPlaces:
-    """Places that a process goes to until it dies."""
+    """Opens targets whose calls are forwarded until the crash point."""
 
     def __init__(self, places: Any, death: Death) -> None:
         self._places = places
@@ -125,7 +124,7 @@ def shell(script: str, job_id: int = 1, **more: Any) -> GrantedJob:
 
 
 def of_payload(key: AttemptKey) -> set[int]:
-    """Return every living process that carries the marker of an attempt."""
+    """Return the living processes with the marker of an attempt."""
     return {
         process.pid
         for process in all_processes().values()
@@ -134,7 +133,7 @@ def of_payload(key: AttemptKey) -> set[int]:
 
 
 def states_of(key: AttemptKey) -> set[str]:
-    """Return the states of its processes, as the kernel's letters."""
+    """Return the states of an attempt's processes, as letters of proc(5)."""
     found = (read_process(pid) for pid in of_payload(key))
     return {process.state for process in found if process is not None}
 

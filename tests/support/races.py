@@ -1,4 +1,4 @@
-"""Races on a grid of three sites, and the racer's link to a server in memory."""
+"""Races on a grid of three sites, and a racer's link to the server of the grid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPEATABLE: Mapping[str, Value] = MappingProxyType({"MayBeRepeated": True})
 
 
 class Runner:
-    """A job in the hands of a pilot of its own."""
+    """A running job with its own pilot."""
 
     def __init__(self, grid: Grid, queue: str, cpus: int = 1) -> None:
         self.grid = grid
@@ -36,30 +36,29 @@ class Runner:
 
     @property
     def job(self) -> JobRecord:
-        """The job as it is now."""
         return self.grid.job(self.match.job_id)
 
     def ends(self, exit_code: int = 0, **fields: Any) -> ReportResult:
-        """Report that the payload has ended by itself."""
+        """Report that the payload has exited."""
         return self.pilot.report(self.match, Outcome.EXITED, exit_code=exit_code, **fields)
 
     def is_told_to_stop(self) -> bool:
-        """Whether the pilot hears with its next heartbeat that it has lost the job."""
+        """Return whether the answer to the next heartbeat lists the job's lease as lost."""
         return any(lost.job_id == self.match.job_id for lost in self.pilot.beat().lost)
 
     def killed(self) -> ReportResult:
-        """Report that the payload was killed as told."""
+        """Report that the payload was killed on the server's order."""
         return self.pilot.report(self.match, Outcome.KILLED)
 
 
 def start_copy(grid: Grid, job_id: int, reason: str = "it lags behind") -> StartedRaceCopy:
-    """Ask for a copy of a job, and return what came of it."""
+    """Start a race copy of a job."""
     (made,) = grid.write(lambda transaction, state: start_copies(transaction, state, [NewRaceCopy(job_id, reason)]))
     return made
 
 
 def start_race(grid: Grid, **fields: Any) -> tuple[Runner, int]:
-    """Let a job that may be repeated run on A, and return it with a copy that waits."""
+    """Run a repeatable job on A; returns it and the id of its waiting race copy."""
     grid.submit(attributes=REPEATABLE, **fields)
     original = Runner(grid, A, fields.get("request_cpus", 1))
     return original, start_copy(grid, original.match.job_id).copy_id
@@ -73,20 +72,22 @@ def race_of(grid: Grid, job_id: int) -> RaceView:
 
 
 class GridRaceLink:
-    """The server of a grid; `started` notes the copies that it has made, by job."""
+    """A racer's link to the server of a grid; `started` records the pairs of job and race copy."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._glance = IdleSlotCache()
+        self._idle_slots = IdleSlotCache()
         self.started: list[tuple[int, int]] = []
 
     async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], RaceLoad]:
         found = self._grid.read(
-            lambda transaction, state: find_stragglers(transaction, state, 0, self._glance, after_jobs)
+            lambda transaction, state: find_stragglers(transaction, state, 0, self._idle_slots, after_jobs)
         )
         loads = {load.account: load for load in self._grid.read(lambda transaction, _: race_loads(transaction))}
         copies = {owner: load.copies for owner, load in loads.items()}
-        return [_set(look) for look in found.sets], RaceLoad(copies, {each: loads[each].lost_core_s for each in loads})
+        return [_job_set(report) for report in found.sets], RaceLoad(
+            copies, {each: loads[each].lost_core_s for each in loads}
+        )
 
     async def start_copies(self, copies: Sequence[NewRaceCopy]) -> Sequence[StartedRaceCopy]:
         made = self._grid.write(lambda transaction, state: server.start_copies(transaction, state, copies))
@@ -94,24 +95,24 @@ class GridRaceLink:
         return made
 
 
-def _set(look: SetReport) -> JobSet:
-    figures = look.figures
+def _job_set(report: SetReport) -> JobSet:
+    figures = report.figures
     p95_s = figures.p95.total_seconds()
-    runners = tuple(_runner(each) for each in look.stragglers)
+    stragglers = tuple(_running_job(each) for each in report.stragglers)
     return JobSet(
-        look.of.id,
-        look.of.jobs,
-        look.of.urgent,
+        report.of.id,
+        report.of.jobs,
+        report.of.urgent,
         figures.sampled,
         figures.done,
         p95_s,
-        look.waiting,
-        runners,
-        look.next_after_job,
+        report.waiting,
+        stragglers,
+        report.next_after_job,
     )
 
 
-def _runner(straggler: Straggler) -> RunningJob:
+def _running_job(straggler: Straggler) -> RunningJob:
     job = straggler.job
     return RunningJob(
         job.id,

@@ -1,8 +1,7 @@
-"""Jobs as real people wrote them, made runnable here: real job files, requirements drawn from a real tree.
+"""Runnable jobs from real job files, with requirements drawn from a real tree.
 
-What a job file asks of its place (sizes, sites, platform, streams, files, arguments) is kept. Its program and its
-input files are not to be had, so a stand-in takes each one's place; its Requirements section is drawn from the
-values that the queues of the tree state.
+Sizes, sites, platform, streams, file names and arguments of the job file are kept. A stand-in replaces the program
+and each input file, and the Requirements section is drawn from the values of the tree's queues.
 """
 
 from __future__ import annotations
@@ -27,31 +26,31 @@ SECTIONS_EACH = 2
 
 @dataclass(frozen=True)
 class RealJob:
-    """A job of a VO; `wish` is the same for the brute-force check."""
+    """A job of a VO."""
 
     vo: str
     description: JobDescription
 
     @property
     def wish(self) -> Wish:
-        """What it asks of a place."""
-        asked = self.description
+        """The requirements of the job for the brute-force oracle."""
+        description = self.description
         return Wish(
             vo=self.vo,
-            requirements=dict(asked.requirements or {}),
-            sites=asked.sites,
-            banned_sites=asked.banned_sites,
-            platforms=asked.platforms,
-            cpu_time_s=asked.cpu_time.total_seconds() if asked.cpu_time else None,
-            cpus=asked.request_cpus,
-            memory_mib=asked.request_memory_mib,
-            disk_mib=asked.request_disk_mib,
-            gpus=asked.request_gpus,
+            requirements=dict(description.requirements or {}),
+            sites=description.sites,
+            banned_sites=description.banned_sites,
+            platforms=description.platforms,
+            cpu_time_s=description.cpu_time.total_seconds() if description.cpu_time else None,
+            cpus=description.request_cpus,
+            memory_mib=description.request_memory_mib,
+            disk_mib=description.request_disk_mib,
+            gpus=description.request_gpus,
         )
 
 
 def real_jobs(shared_data: Path, rows: Sequence[Row], manned: Sequence[Row], stand_ins: Path) -> list[RealJob]:
-    """Return jobs of every readable real job file, each with a section drawn from one of the queues."""
+    """Return the jobs of all readable job files, each with a section drawn from one of the queues."""
     dice = random.Random(20130309)
     jobs = []
     for number, description in enumerate(_descriptions(shared_data)):
@@ -65,24 +64,24 @@ def _descriptions(shared_data: Path) -> Iterator[JobDescription]:
         try:
             described = read_jobs(file)[:MOST_OF_A_FILE]
         except ReadError:
-            continue  # which files are errors is the readers' own test
+            continue  # the tests of the readers cover malformed files
         yield from described * SECTIONS_EACH
 
 
 def _section(row: Row, dice: random.Random) -> dict[str, Value]:
     stated = {name: row.offers[name.lower()] for name in DRAWN if name.lower() in row.offers}
     names = dice.sample(sorted(stated), k=min(len(stated), dice.randint(1, 3)))
-    section = {name: _asked(stated[name]) for name in names}
+    section = {name: _required(stated[name]) for name in names}
     if dice.random() < 0.1:
         section["SoftwareTag"] = "no-queue-states-this"
     return section
 
 
-def _asked(stated: object) -> Value:
+def _required(stated: object) -> Value:
     if isinstance(stated, list):
         return tuple(str(item) for item in stated)
     assert isinstance(stated, Scalar), f"a tree states {stated!r}"
-    # a count that is not a number, such as CPUs = "auto", is nothing that a job can ask for
+    # a job cannot request a count that is no number, such as CPUs = "auto"
     return 1 if stated in {"auto", "slot", "node"} else stated
 
 
@@ -109,13 +108,13 @@ def _runnable(description: JobDescription, section: dict[str, Value], stand_ins:
 
 
 def manned_queues(rows: Sequence[Row], count: int, sites: int) -> list[Row]:
-    """Return enabled queues of at least so many sites, spread over the whole tree, each with a list of its VOs."""
-    fit = [row for row in rows if row.offers.get("enabled") is not False and row.offers.get("vos")]
+    """Return `count` enabled queues with a list of VOs, spread over the tree and at least `sites` sites."""
+    suitable = [row for row in rows if row.offers.get("enabled") is not False and row.offers.get("vos")]
     by_site: dict[str, list[Row]] = {}
-    for row in fit:
+    for row in suitable:
         by_site.setdefault(row.site, []).append(row)
     step = len(by_site) // (2 * sites)
     chosen = [row for site in sorted(by_site)[::step] for row in by_site[site][:3]][:count]
-    assert len(chosen) == count, f"only {len(chosen)} queues could be chosen"
+    assert len(chosen) == count, f"only {len(chosen)} queues are suitable"
     assert len({row.site for row in chosen}) >= sites, json.dumps([row.place for row in chosen])
     return chosen

@@ -1,4 +1,4 @@
-"""Route tables: short texts, and the real tables, each read once."""
+"""Route tables from short texts and from the real files, each read once."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Reading = Callable[..., RouteTable]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Reading:
-    """Return what reads a text as a file of routes."""
+    """Return a function that reads a text as a route file."""
 
-    def reading(text: str, constraint: str = "") -> RouteTable:
+    def read_text(text: str, constraint: str = "") -> RouteTable:
         path = tmp_path / "routes.conf"
         path.write_text(text)
         return read_route_file(path, constraint=constraint)
 
-    return reading
+    return read_text
 
 
 def refusal(read: Reading, text: str) -> list[str]:
-    """Return why a text is refused, each fault with its place in the file."""
-    with pytest.raises(InvalidInputError) as refused:
+    """Return the violations of a malformed text, each with its position in the file."""
+    with pytest.raises(InvalidInputError) as error:
         read(text)
-    return [str(violation).partition("routes.conf")[2] for violation in refused.value.violations]
+    return [str(violation).partition("routes.conf")[2] for violation in error.value.violations]
 
 
 def a_route(*statements: str, name: str = "A") -> str:
@@ -42,10 +42,10 @@ def a_route(*statements: str, name: str = "A") -> str:
 
 
 ROUTERS = sorted((shared_data_dir() or Path("nowhere")).glob("data/job_router/*"))
-"""The files of routes; some are no table of their own."""
+"""The real route files; some are only parts of a table."""
 
 
 @cache
 def constrained(path: Path) -> RouteTable:
-    """Return the table in a file which is part of a configuration that says elsewhere which jobs are routed."""
+    """Return the table of a file whose constraint is in another part of the configuration."""
     return read_route_file(path, constraint="WantJobRouter")

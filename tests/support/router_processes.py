@@ -1,4 +1,4 @@
-"""Job routers and targets as processes: the router's command, its links to a real server, and a server as target."""
+"""Job routers with real servers: the router as a process, its link to a server, and a server as a target."""
 
 from __future__ import annotations
 
@@ -36,11 +36,16 @@ from pilotage_server.core.identity import Role
 from support.copy_targets import HeldFiles, a_copy
 from support.leadership import LONG
 from support.process_grid import ProcessGrid, RealJobs
-from support.processes import until as patiently
+from support.processes import until as async_until
 from support.router_scene import FakeRouterLink
 from support.server import RunningServer, request_id, running_server
 
 PATIENCE_S = 60.0
+QUEUE = QueueId("Lyon", "ce1", "long")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NAME = "pilotage-7-3"
+"""The name of a routed job."""
+
 TREE = '[sites.Lyon.ces.ce1]\nCEType = "local"\nqueues = { long = { CPUs = 4, Memory = 8000 } }\n'
 TABLE = """
 [ name = "Lyon"; GridResource = "batch"; Requirements = TARGET.WantJobRouter; MaxJobs = 4;
@@ -64,13 +69,13 @@ type = "local"
 
 
 class User:
-    """Somebody with jobs on the server."""
+    """A user with jobs on the server."""
 
     def __init__(self, server: RunningServer) -> None:
         self._server = server
 
     def submit(self, script: str, count: int = 1) -> list[int]:
-        """Submit jobs that have asked to be routed."""
+        """Submit jobs with the attribute WantJobRouter."""
         described = jobs_pb2.JobDescription(
             executable="/bin/sh",
             arguments=f"-c '{script}'",
@@ -80,29 +85,27 @@ class User:
         return list(self._jobs("SubmitJobs", request_id=request_id(), descriptions=[described]).job_ids)
 
     def done(self, job_ids: list[int]) -> list[jobs_pb2.Job]:
-        """Return the jobs when they have all ended."""
+        """Wait until all jobs have ended; returns them."""
         answer = self._jobs("WaitForJobs", job_ids=job_ids, timeout_s=PATIENCE_S)
         assert answer.all_final, answer.jobs
         return list(answer.jobs)
 
     def has_ended(self, job_id: int, within_s: float) -> bool:
-        """Return whether a job has ended by then."""
+        """Wait some seconds; returns whether the job has ended."""
         return bool(self._jobs("WaitForJobs", job_ids=[job_id], timeout_s=within_s).all_final)
 
     def stdout(self, job_id: int) -> str:
         """Return the standard output of a job."""
         (file,) = [each for each in self._jobs("ListOutputFiles", job_id=job_id).files if each.name == "stdout"]
         with self._server.channel(self._server.token()) as channel:
-            asked = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum)
-            return b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(asked)).decode()
+            request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum)
+            return b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(request)).decode()
 
     def remove(self, job_id: int) -> None:
-        """Remove a job."""
         change = job_service_pb2.JOB_CHANGE_REMOVE
         self._jobs("ChangeJobs", request_id=request_id(), job_ids=[job_id], change=change)
 
     def job(self, job_id: int) -> jobs_pb2.Job:
-        """Return a job as it is."""
         found: jobs_pb2.Job = self._jobs("GetJobs", job_ids=[job_id]).jobs[0]
         return found
 
@@ -112,7 +115,7 @@ class User:
 
 
 def put_tree(server: RunningServer, text: str) -> None:
-    """Bring in a tree."""
+    """Make this tree the active one."""
     with server.channel(server.token(Role.OPERATOR)) as channel:
         put = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=text, format="toml")
         ResourceServiceStub(channel).PutTree(put)
@@ -120,7 +123,7 @@ def put_tree(server: RunningServer, text: str) -> None:
 
 @contextmanager
 def a_router(config: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the command as a process of its own."""
+    """Run the job router until the end of the block."""
     program = Path(sys.executable).with_name("pilotage-agents")
     with config.with_suffix(".log").open("ab") as log:
         process = subprocess.Popen([str(program), "job-router", "--config", str(config)], stderr=log)
@@ -132,21 +135,21 @@ def a_router(config: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def copies(server: RunningServer) -> list[route_service_pb2.JobCopy]:
-    """Return what the server lists of the router's copies."""
+    """Return the routed jobs that the server lists for the router."""
     with server.channel(server.token(Role.AGENT)) as channel:
         request = route_service_pb2.ListCopiesRequest(router="job router of jobrouter")
         return list(RouteServiceStub(channel).ListCopies(request).copies)
 
 
 def on_a_host(config: Path, host: str) -> Path:
-    """Return the same configuration with a folder of its own and the copies in one that is shared."""
+    """Return the configuration of another host, with its own folder and a shared folder of routed jobs."""
     path = config.with_name(f"{host}.toml")
     path.write_text(config.read_text().replace('folder = "router"', f'folder = "{host}"\ncopies_folder = "shared"'))
     return path
 
 
 def log_of(config: Path) -> str:
-    """Return what the router has logged, which is JSON line by line; a line that it is writing is left out."""
+    """Return the complete lines of the router's log, each of which is JSON."""
     text = config.with_suffix(".log").read_text()
     text = text[: text.rfind("\n") + 1]
     assert all(json.loads(line) for line in text.splitlines())
@@ -154,17 +157,13 @@ def log_of(config: Path) -> str:
 
 
 def until(happened: Callable[[], bool]) -> None:
-    """Wait for something that another process brings about."""
-    asyncio.run(patiently(happened, timeout_s=PATIENCE_S))
-
-
-QUEUE = QueueId("Lyon", "ce1", "long")
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    """Wait until `happened` returns True."""
+    asyncio.run(async_until(happened, timeout_s=PATIENCE_S))
 
 
 @dataclass
 class Scene:
-    """A link and the server behind it."""
+    """A router link and functions that act on the jobs of its server."""
 
     link: RouterLink
     submit: Callable[..., list[int]]
@@ -174,16 +173,16 @@ class Scene:
     ad: Callable[[int], Mapping[str, AdValue]]
 
     async def route(self, *job_ids: int, route: str = "A") -> list[int]:
-        """Take jobs, which must be given; return the attempts."""
+        """Route jobs, none of which is refused; returns the attempts."""
         answers = await self.link.route(request_id(), [new_routed_job(job_id, route) for job_id in job_ids])
         return [answer.attempt for answer in answers if isinstance(answer, Routed)]
 
     async def report(self, *reports: RoutedJobReport) -> dict[tuple[int, int], str]:
-        """Report, and return what was refused."""
+        """Report; returns the refusals."""
         return dict((await self.link.report(request_id(), reports)).refused)
 
     async def waiting(self) -> list[int]:
-        """Read the whole feed; return who waits in the end."""
+        """Read the whole feed; returns the waiting jobs."""
         waiting: dict[int, None] = {}
         position = 0
         while (page := await self.link.next_events(position)).position != position:
@@ -197,12 +196,12 @@ class Scene:
 
 
 def new_routed_job(job_id: int, route: str = "A", queue: QueueId | None = QUEUE) -> NewRoutedJob:
-    """Return a copy that is about to be made."""
+    """Return a new routed job."""
     return NewRoutedJob(job_id, route, f"queue {queue}" if queue else "server elsewhere:4711", queue)
 
 
 def ended(job_id: int, outcome: str, state: RoutedJobState = RoutedJobState.GONE, **fields: Any) -> RoutedJobReport:
-    """Return the report of an end."""
+    """Return the report that a routed job has ended."""
     reason, files = fields.pop("reason", ""), fields.pop("files", ())
     status = RoutedJobStatus(state, **fields)
     return RoutedJobReport(job_id, 1, state="DONE", outcome=RoutedJobOutcome(outcome, status, reason, files))
@@ -210,7 +209,7 @@ def ended(job_id: int, outcome: str, state: RoutedJobState = RoutedJobState.GONE
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Return a real server with a queue."""
+    """Return a running server with a queue."""
     with running_server(tmp_path_factory.mktemp("server")) as running:
         with running.channel(running.token(Role.OPERATOR)) as channel:
             tree = PutTreeRequest(request_id=request_id(), text=TREE, format="toml")
@@ -220,7 +219,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.process), "fake"])
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
-    """Return each of the links in its turn: to the real server, and to the one in memory."""
+    """Return a link to a real server, then one to a server in memory."""
     if request.param == "fake":
         fake = FakeRouterLink()
         yield Scene(
@@ -235,18 +234,15 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     running: RunningServer = request.getfixturevalue("server")
     jobs = RealJobs(running)
     async with running.async_channel(running.token(Role.AGENT, owner="agent:router")) as channel:
-        turn = Leadership(f"job router {request_id()}", "this one")
-        assert (await AgentServerLink(channel).take_leadership(turn, 60, "here")).granted
-        link = RouterServerLink(channel, turn, most_events=3)
+        leadership = Leadership(f"job router {request_id()}", "this one")
+        assert (await AgentServerLink(channel).take_leadership(leadership, 60, "here")).granted
+        link = RouterServerLink(channel, leadership, most_events=3)
         yield Scene(link, jobs.submit, jobs.change, jobs.state, jobs.output, jobs.ad)
-
-
-NAME = "pilotage-7-3"
 
 
 @dataclass
 class Remote:
-    """Another server, with no pilots, as a place for copies; `origin` is another for each test."""
+    """Another server, without pilots, as a target; `origin` differs from test to test."""
 
     grid: ProcessGrid
     line: RemoteServer
@@ -256,20 +252,20 @@ class Remote:
 
     @property
     def target(self) -> RemoteServerTarget:
-        """What a router sees after a restart."""
+        """The target as a router opens it after a restart."""
         return self.at(self.folder)
 
     def at(self, folder: Path, *, token: str = "token", origin: str = "") -> RemoteServerTarget:
-        """Return the place as a router sees it that keeps its copies in this folder."""
+        """Return the target of a router that keeps its routed jobs in this folder."""
         folders = RemoteJobFolders(folder, origin or self.origin)
         return RemoteServerTarget(self.line, folders, self.folder.parent / token if token else None)
 
     def of(self, name: str = NAME) -> Path:
-        """Return the folder of a copy."""
+        """Return the folder of a routed job."""
         return self.folder / f"{name}-{self.origin}"
 
     def copy_of(self, owner: str, name: str = NAME) -> RoutedJobRequest:
-        """Return a copy of a job that brings its owner's token for the server."""
+        """Return a routed job with its owner's token for the server among the input files."""
         secret = self.files.add("mine.token", self.grid.server.token(owner=owner))
         return a_copy(name, "/bin/true", input_files=(secret,), attributes={"ScitokensFile": "mine.token"})
 
@@ -283,8 +279,8 @@ class Remote:
         return found
 
     def change(self, reference: str, change: job_service_pb2.JobChange.ValueType) -> None:
-        wish = {"request_id": request_id(), "change": change, "reason": "its owner's wish"}
-        self._as_operator("ChangeJobs", job_ids=[_id(reference)], **wish)
+        fields = {"request_id": request_id(), "change": change, "reason": "its owner's wish"}
+        self._as_operator("ChangeJobs", job_ids=[_id(reference)], **fields)
 
     def _as_operator(self, method: str, **fields: Any) -> Any:
         request = getattr(job_service_pb2, f"{method}Request")(**fields)
@@ -298,7 +294,7 @@ def _id(reference: str) -> int:
 
 @asynccontextmanager
 async def a_remote(grid: ProcessGrid, folder: Path) -> AsyncIterator[Remote]:
-    """Give the server of a grid, to which routes go as "router"."""
+    """Yield the server of a grid as a target; the router submits as the user "router"."""
     (folder / "token").write_text(grid.server.token(owner="router") + "\n")
     line = RemoteServer([grid.server.address], None)
     yield Remote(grid, line, folder / "copies", uuid4().hex[:8], HeldFiles())

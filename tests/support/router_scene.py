@@ -1,4 +1,4 @@
-"""A job router in virtual time between a server and targets in memory."""
+"""A job router in virtual time, between a server and targets in memory."""
 
 from __future__ import annotations
 
@@ -50,6 +50,15 @@ from pilotage_agents.router.tasks import BackgroundTasks, report_progress
 from support.copy_targets import FakeCopyTarget
 from support.virtual_clock import LoopTime, VirtualClock
 
+KEYWORD = "STAGING"
+
+
+CYCLE_S = 10
+ROUND_WAITS_S = 60.0
+"""Long enough for hooks, which are real processes, to end within the cycle."""
+TARGET_TIMEOUT_S = 600.0
+SEARCH_TIMEOUTS = SearchTimeouts(timedelta(seconds=600), timedelta(seconds=60))
+
 _PAGE = 1000
 _ENDED = ("DONE", "FAILED", "REMOVED")
 
@@ -58,7 +67,7 @@ _ENDED = ("DONE", "FAILED", "REMOVED")
 class FakeJob:
     """A job of the fake server; `holder` is the attempt that the router holds, 0 = none.
 
-    `said` is what hooks have said of its copy, as often as it was told.
+    `hook_attributes` are the reported attributes of its hooks, one mapping for each report.
     """
 
     job_id: int
@@ -85,7 +94,7 @@ class FakeJob:
 
     @property
     def shown(self) -> Mapping[str, AdValue]:
-        """Its ad, as people see it."""
+        """The ad as users see it."""
         return {**(self.said[-1] if self.said else {}), **self.routable.ad}
 
     @property
@@ -96,7 +105,7 @@ class FakeJob:
         return ListedRoutedJob(self.job_id, self.holder, *place, self.unwanted, is_running)
 
 
-def _is_set() -> asyncio.Event:
+def _set_event() -> asyncio.Event:
     event = asyncio.Event()
     event.set()
     return event
@@ -104,11 +113,12 @@ def _is_set() -> asyncio.Event:
 
 @dataclass
 class FakeRouterLink:
-    """Keeps jobs; `refuses` has reasons why the jobs of a route are not given, by its name; jobs of
-    `never_gives` are given to none, reports of those of `cannot_read` are malformed to it, and those in which `finds`
-    has found a fault.
+    """A server in memory with jobs.
 
-    `calls` holds the names of the calls, in order, and `looked_at` how many jobs were looked at.
+    - `refuses` are the reasons why no job of a route is given to the router, by the name of the route; the jobs
+      `unroutable_jobs` are not given for any route.
+    - Reports of the jobs `malformed_jobs` are malformed, and those for which `find_fault` returns a fault.
+    - `calls` records the names of the calls in order, `looked_at` counts the loaded jobs.
     """
 
     jobs: dict[int, FakeJob] = field(default_factory=dict)
@@ -123,12 +133,12 @@ class FakeRouterLink:
     is_in_turn: bool = True
     looked_at: int = 0
     read: int = 0
-    takes_files: asyncio.Event = field(default_factory=_is_set)
+    takes_files: asyncio.Event = field(default_factory=_set_event)
     _answers: dict[str, object] = field(default_factory=dict)
     _ids: count[int] = field(default_factory=lambda: count(1))
 
     def submit(self, jobs: int = 1, *, executable: str = "simulate", **ad: AdValue) -> list[int]:
-        """Let jobs wait; returns their ids."""
+        """Add waiting jobs; returns their ids."""
         ids = [next(self._ids) for _ in range(jobs)]
         for job_id in ids:
             self.jobs[job_id] = FakeJob(job_id, dict(ad), executable)
@@ -145,11 +155,11 @@ class FakeRouterLink:
         self._moved(self.jobs[job_id], "WAITING", "released")
 
     def take(self, job_id: int) -> None:
-        """Let a pilot have a job."""
+        """Match a job to a pilot."""
         self._moved(self.jobs[job_id], "MATCHED", "matched")
 
     def states(self) -> dict[str, int]:
-        """Return how many jobs there are in each state."""
+        """Return the number of jobs in each state."""
         states = [job.state for job in self.jobs.values()]
         return {state: states.count(state) for state in sorted(set(states))}
 
@@ -196,9 +206,9 @@ class FakeRouterLink:
         if in_turn and not self.is_in_turn:
             raise LeadershipLostError("job router")
 
-    def _once(self, request: str, deed: object) -> object:
+    def _once(self, request: str, operation: object) -> object:
         if request not in self._answers:
-            self._answers[request] = deed()  # type: ignore[operator]
+            self._answers[request] = operation()  # type: ignore[operator]
         return self._answers[request]
 
     def _route(self, copy: NewRoutedJob) -> Routed | NotRouted:
@@ -230,12 +240,12 @@ class FakeRouterLink:
                 if report.state:
                     refused[report.job_id, report.attempt] = "it is over"
             else:
-                self._take_in(job, report)
+                self._apply_report(job, report)
         unwanted = [job for job in self.jobs.values() if job.holder and job.unwanted]
         to_stop = tuple(UnwantedRoutedJob(job.job_id, job.holder, job.unwanted) for job in unwanted)
         return RoutedJobReportAnswer(refused, to_stop, malformed)
 
-    def _take_in(self, job: FakeJob, report: RoutedJobReport) -> None:
+    def _apply_report(self, job: FakeJob, report: RoutedJobReport) -> None:
         job.reference, job.node = report.reference or job.reference, report.node or job.node
         if report.attributes:
             job.said.append(report.attributes)
@@ -274,60 +284,55 @@ class FakeRouterLink:
         self.events.append(JobMoved(job.job_id, state, reason))
 
 
-LOOK_S = 10
-ROUND_WAITS_S = 60.0
-"""Long, so that hooks, which are real processes, end within the round on any machine."""
-TARGET_TIMEOUT_S = 600.0
-PATIENCE = SearchTimeouts(timedelta(seconds=600), timedelta(seconds=60))
 NO_HOOKS = HookSettings({}, "", 10.0)
 ROUTES = ("A", "B", "C", "D", "E")
 
 
-def a_route(name: str = "A", requirements: str = "TARGET.WantJobRouter", **said: object) -> str:
-    """Return a route as an ad; `said` are its other attributes, as ClassAd text."""
-    more = "".join(f"  {attribute} = {value};\n" for attribute, value in said.items())
+def a_route(name: str = "A", requirements: str = "TARGET.WantJobRouter", **attributes: object) -> str:
+    """Return a route as an ad; `attributes` are other attributes as ClassAd text."""
+    more = "".join(f"  {attribute} = {value};\n" for attribute, value in attributes.items())
     return f'[ name = "{name}"; GridResource = "batch {name}"; Requirements = {requirements};\n{more}]\n'
 
 
 def target_of(route: str) -> QueueTarget:
-    """Return where a route goes to."""
+    """Return the target of a route."""
     return QueueTarget(QueueId("SITE", "ce", route))
 
 
 @dataclass
 class ScenePlace(FakeCopyTarget):
-    """A place where copies are idle until the test moves them."""
+    """A target where routed jobs stay idle until the test moves them."""
 
     def states(self) -> dict[RoutedJobState, int]:
-        """Return how many copies there are in each state."""
+        """Return the number of routed jobs in each state."""
         found = [status.state for status in self.statuses.values()]
         return {state: found.count(state) for state in set(found)}
 
     def move(
         self, state: RoutedJobState, *, of: RoutedJobState = RoutedJobState.IDLE, most: int = 10**9, **fields: Any
     ) -> int:
-        """Let copies come from one state to another, so many at most; returns how many. `fields` are of the status."""
+        """Move at most `most` routed jobs from the state `of`; returns how many. `fields` are of the new status."""
         found = [reference for reference, status in self.statuses.items() if status.state is of][:most]
         for reference in found:
-            self.becomes(reference, replace(self.statuses[reference], state=state, **fields))
+            self.set_status(reference, replace(self.statuses[reference], state=state, **fields))
         return len(found)
 
     def finish(self, most: int = 10**9, exit_code: int = 0, **fields: Any) -> int:
-        """Let idle copies run and end; returns how many."""
+        """Complete idle routed jobs; returns how many."""
         return self.move(RoutedJobState.COMPLETED, most=most, exit_code=exit_code, **fields)
 
     def of_job(self, job_id: int) -> RoutedJobRequest:
-        """Return the one copy of a job."""
+        """Return the only routed job of a job."""
         (found,) = [copy for copy in self.copies.values() if copy.job_id == job_id]
         return found
 
     def tell(self, job_id: int, state: RoutedJobState, **fields: Any) -> None:
-        """Let the copy of a job come to a state."""
-        self.becomes(f"ref:{self.of_job(job_id).name}", RoutedJobStatus(state, **fields))
+        """Set the state of the routed job of a job."""
+        self.set_status(f"ref:{self.of_job(job_id).name}", RoutedJobStatus(state, **fields))
 
 
-class ScenePlaces:
-    """Places by the names of their targets, made when they are first gone to; those in `closed` are not, and why."""
+class ManualTargets:
+    """Targets by name, created when they are first opened; `closed` maps others to the reason why they cannot be."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.places: dict[str, ScenePlace] = {}
@@ -341,7 +346,7 @@ class ScenePlaces:
         return self.at(str(target))
 
     def at(self, target: str) -> ScenePlace:
-        """Return a place."""
+        """Return a target by name."""
         if target not in self.places:
             self.places[target] = ScenePlace(
                 self._folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), clock=self._clock
@@ -350,7 +355,7 @@ class ScenePlaces:
 
 
 class RouterScene:
-    """The world of a router; `start` makes a router in it, as a start of the agent does."""
+    """The server, targets, table and clock of a router; `start` creates a router, as a start of the agent does."""
 
     def __init__(
         self, folder: Path, *routes: str, hooks: HookSettings = NO_HOOKS, round_waits_s: float = ROUND_WAITS_S
@@ -363,7 +368,7 @@ class RouterScene:
         self._left = folder / "left"
         self._left.mkdir()
         self._folder = folder
-        self.places = ScenePlaces(self._left, self.clock)
+        self.places = ManualTargets(self._left, self.clock)
         self.put_table(*(routes or (a_route(),)))
         self.router = self.start()
 
@@ -372,39 +377,39 @@ class RouterScene:
         self.table.write_text("\n".join(routes))
 
     def change_table(self, *routes: str) -> None:
-        """Replace the table in a way that is seen, whatever the clock of the file system is worth."""
+        """Replace the table with a text of another length, so that file times do not matter."""
         self.put_table(*routes, f"# at {self.clock()}")
 
     def start(self, *, link: Any = None, places: Any = None, folder: str = "router") -> JobRouter:
-        """Return a new router, which knows what is in its folder and on the server."""
+        """Return a new router, which loads its state from its folder and the server."""
         kept = self.folder(folder)
         hooks = RouteHooks(self.hooks, kept.shared / "hooks")
-        asked = TargetPool(places or self.places, self.clock, timeout_s=TARGET_TIMEOUT_S)
-        errands = BackgroundTasks(self.round_waits_s)
-        shared = RouterContext("jobrouter", TrackedJobs(), link or self.link, asked, hooks, self.clock, errands)
+        targets = TargetPool(places or self.places, self.clock, timeout_s=TARGET_TIMEOUT_S)
+        tasks = BackgroundTasks(self.round_waits_s)
+        shared = RouterContext("jobrouter", TrackedJobs(), link or self.link, targets, hooks, self.clock, tasks)
         source = RouteSource(TableSettings(self.table, (), None, _targets), self.clock)
-        self.router = JobRouter(shared, source, kept, timedelta(seconds=LOOK_S), PATIENCE)
+        self.router = JobRouter(shared, source, kept, timedelta(seconds=CYCLE_S), SEARCH_TIMEOUTS)
         return self.router
 
     def folder(self, name: str = "router") -> RouterFolder:
-        """Return a folder for a router, made if it is not there."""
+        """Open the folder of a router, and create it if it is missing."""
         kept = RouterFolder(self._folder / name, self._folder / "shared")
         kept.open()
         return kept
 
-    async def rounds(self, count: int = 1, *, every_s: float = LOOK_S) -> None:
-        """Let the router do rounds until it has nothing more to do at once, and time pass; so often."""
+    async def rounds(self, count: int = 1, *, every_s: float = CYCLE_S) -> None:
+        """Run cycles until none is due at once, then let time pass; all that `count` times."""
         for _ in range(count):
             while await self.router.run_once() == timedelta(0):
                 pass
             self.clock.advance(seconds=every_s)
 
     def place(self, route: str = "A") -> ScenePlace:
-        """Return the place that a route goes to."""
+        """Return the target of a route."""
         return self.places.at(str(target_of(route)))
 
     def spread(self) -> Mapping[str, int]:
-        """Return how many copies each route's place has."""
+        """Return the number of routed jobs of each route's target."""
         return {route: len(self.place(route).copies) for route in ROUTES if self.place(route).copies}
 
 
@@ -412,11 +417,8 @@ def _targets() -> Targets:
     return Targets({}, {target_key(f"batch {route}"): target_of(route) for route in ROUTES})
 
 
-KEYWORD = "STAGING"
-
-
 def hooked_scene(folder: Path, default: str = KEYWORD, timeout_s: float = 10.0, **scripts: str) -> RouterScene:
-    """Return a scene with the hooks of a keyword; `$HERE` is a folder of theirs."""
+    """Return a scene with the hooks of a keyword; `$HERE` is their folder."""
     here = folder / "here"
     here.mkdir()
     commands = {HookKind(kind): ("/bin/sh", "-c", f"HERE={here}\n{text}") for kind, text in scripts.items()}
@@ -425,18 +427,18 @@ def hooked_scene(folder: Path, default: str = KEYWORD, timeout_s: float = 10.0, 
 
 
 def written(folder: Path, name: str) -> str:
-    """Return what a hook has written in its folder; "" = nothing."""
+    """Return a file that a hook has written to its folder; "" = there is none."""
     path = folder / "here" / name
     return path.read_text() if path.exists() else ""
 
 
 @dataclass
 class StuckPlace(ScenePlace):
-    """A place that hangs in the methods that `hangs` names, after it has done what was asked if `after` is set.
+    """A target whose methods `hangs` block, before their effect or, with `after`, after it.
 
-    It goes on when it is `let_go`. Rounds do not wait for it: their patience is over as soon as it hangs. `hung` are
-    the methods that did, `cut_off` those that were cancelled while they did. With `slow_s` what a copy has left comes
-    in ten pieces, each after so many seconds.
+    They continue once `may_continue` is set. Cycles do not wait for them: the wait of a cycle ends as soon as a method
+    blocks. `hung_methods` records the blocked methods, `cancelled_methods` those that were cancelled, and
+    `asked` the calls. With `slow_s` the output of a routed job arrives in ten parts, each after this time.
     """
 
     time: LoopTime = field(default_factory=LoopTime)
@@ -497,7 +499,7 @@ class StuckPlace(ScenePlace):
 
 
 def a_stuck_place(scene: RouterScene, route: str, *hangs: str, after: bool = False, slow_s: float = 0.0) -> StuckPlace:
-    """Put such a place where a route goes to; returns it."""
+    """Replace the target of a route by one that hangs; returns it."""
     folder = scene.place(route).folder
     place = StuckPlace(folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), hangs=hangs, after=after, slow_s=slow_s)
     scene.places.places[str(target_of(route))] = place

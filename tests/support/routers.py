@@ -1,4 +1,4 @@
-"""Job routers that claim jobs and report their end without making copies: on a grid in memory, and over the wire."""
+"""Job routers without targets, which take jobs and report on them: on a grid in memory, and over the wire."""
 
 from __future__ import annotations
 
@@ -54,30 +54,30 @@ from support.virtual_clock import VirtualClock
 from support.wire_grid import QUEUE, WireGrid
 
 AN_AGENT = Identity("agent:router", "", (), frozenset({Role.AGENT}))
-FOR_LONG = timedelta(days=3650)
+TEN_YEARS = timedelta(days=3650)
 SHORT = "CERN/ce01/short"
 
 
 @pytest.fixture
 def grid(database: Database, clock: VirtualClock) -> Grid:
-    """Return a grid of two queues; a module of tests may have another."""
+    """Return a grid of two queues."""
     return Grid(database, clock, LONG, SHORT)
 
 
 @pytest.fixture
 def router(grid: Grid) -> Router:
-    """Return a router of the grid, which has its turn."""
+    """Return a router of the grid that is the leader."""
     return Router(grid).begin()
 
 
 def a_copy(job_id: int, target: str = LONG, route: str = "north") -> NewRoutedJob:
-    """Return a copy that is to be made; a target without slashes is another server."""
+    """Return a new routed job; a target without slashes is another server."""
     queue = QueueId.parse(target) if "/" in target else None
     return NewRoutedJob(job_id, route, f"queue {target}" if queue else f"server {target}", queue)
 
 
-class Heard(NamedTuple):
-    """What became of reports, and which copies are wanted no more."""
+class ReportAnswer(NamedTuple):
+    """The results of reports, and the unwanted routed jobs."""
 
     results: tuple[ReportResult, ...]
     unwanted: tuple[UnwantedRoutedJob, ...]
@@ -85,7 +85,7 @@ class Heard(NamedTuple):
 
 @dataclass
 class Router:
-    """A job router that has its turn and believes what it is told; `attempts` are those that it was given, by job."""
+    """A job router that keeps the attempts that it was given, by job, and reports what a test says."""
 
     grid: Grid
     name: str = "router of sky"
@@ -94,81 +94,83 @@ class Router:
 
     @property
     def turn(self) -> Leadership:
-        """The turn that it acts in."""
+        """The leadership that it acts under."""
         return Leadership(self.name, self.holder)
 
     def begin(self) -> Router:
-        """Take the turn for long, and return itself."""
-        self.grid.database.write(lambda transaction: take_leadership(transaction, self.turn, FOR_LONG, "here"))
+        """Become the leader for ten years, and return itself."""
+        self.grid.database.write(lambda transaction: take_leadership(transaction, self.turn, TEN_YEARS, "here"))
         return self
 
     def route(self, *copies: NewRoutedJob) -> list[RouteAnswer]:
-        """Take jobs for copies and return the answers."""
+        """Request jobs and return the answers."""
         answers = self.grid.write(lambda transaction, state: route_jobs(transaction, state, self.turn, copies))
         self.attempts.update((each.job_id, each.attempt) for each in answers if not each.refusal)
         return list(answers)
 
     def take(self, *job_ids: int, target: str = LONG, route: str = "north") -> list[int]:
-        """Take jobs and return the ids of those that were given."""
+        """Request jobs and return the ids of those that were given."""
         answers = self.route(*(a_copy(job_id, target, route) for job_id in job_ids))
         return [each.job_id for each in answers if not each.refusal]
 
     def refusal(self, copy: NewRoutedJob) -> str:
-        """Ask for one job and return why it is not given."""
+        """Request one job and return the reason of its refusal."""
         (answer,) = self.route(copy)
         assert answer.attempt == 0 or not answer.refusal
         return answer.refusal
 
-    def tell(self, *reports: RouterReport) -> Heard:
-        """Say what becomes of copies."""
+    def tell(self, *reports: RouterReport) -> ReportAnswer:
+        """Report on routed jobs."""
         results = self.grid.write(
             lambda transaction, state: report_copies(transaction, state, AN_AGENT, self.turn, reports)
         )
-        return Heard(results, self.grid.read(lambda transaction, _: unwanted_copies(transaction, self.name)).copies)
+        return ReportAnswer(
+            results, self.grid.read(lambda transaction, _: unwanted_copies(transaction, self.name)).copies
+        )
 
-    def report(self, job_id: int, outcome: Outcome | None = None, *, node: str = "", **fields: Any) -> Heard:
-        """Say how one copy goes, or how it ended."""
+    def report(self, job_id: int, outcome: Outcome | None = None, *, node: str = "", **fields: Any) -> ReportAnswer:
+        """Report on one routed job."""
         return self.tell(self.a_report(job_id, outcome, node=node, **fields))
 
     def a_report(
         self, job_id: int, outcome: Outcome | None = None, *, node: str = "", reference: str = "", **fields: Any
     ) -> RouterReport:
-        """Return what there is to say of a copy."""
+        """Return a report on a routed job."""
         attempt = self.attempts[job_id]
         return RouterReport(job_id, attempt, reference, node, JobReport(job_id, attempt, outcome=outcome, **fields))
 
-    def start(self, *job_ids: int, **fields: Any) -> Heard:
-        """Say that copies run."""
+    def start(self, *job_ids: int, **fields: Any) -> ReportAnswer:
+        """Report that routed jobs run."""
         return self.tell(*(self.a_report(job_id, state=JobState.RUNNING, **fields) for job_id in job_ids))
 
-    def finish(self, *job_ids: int, exit_code: int = 0, **fields: Any) -> Heard:
-        """Say that the payloads of copies have ended by themselves."""
+    def finish(self, *job_ids: int, exit_code: int = 0, **fields: Any) -> ReportAnswer:
+        """Report that the payloads of routed jobs have exited."""
         return self.tell(*(self.a_report(job_id, Outcome.EXITED, exit_code=exit_code, **fields) for job_id in job_ids))
 
     def unwanted(self) -> list[tuple[int, int]]:
-        """Return which copies are wanted no more."""
+        """Return job and attempt of the unwanted routed jobs."""
         return [(each.job_id, each.attempt) for each in self.tell().unwanted]
 
     def copies(self) -> list[OpenRoutedJob]:
-        """Return the copies that are to be brought to an end."""
+        """Return the open routed jobs of the router."""
         return list(self.grid.read(lambda transaction, _: list_copies(transaction, self.name)).copies)
 
     def stop(self) -> None:
-        """Give the turn back."""
+        """Release the leadership."""
         self.grid.database.write(lambda transaction: release_leadership(transaction, self.turn))
 
     def give_up(self) -> ReleasedRoutedJobs:
-        """Let an operator give the router up."""
+        """Give up the routed jobs of the router, as an operator."""
         return self.grid.write(lambda transaction, state: give_up_copies(transaction, state, an_operator(), self.name))
 
 
 def open_jobs(copies: Iterable[OpenRoutedJob]) -> list[int]:
-    """Return the jobs of copies."""
+    """Return the jobs of open routed jobs."""
     return [each.copy.job_id for each in copies]
 
 
 class WireRouter:
-    """A job router that has its turn for ten minutes."""
+    """A job router behind a channel that is the leader for ten minutes."""
 
     def __init__(self, grid: WireGrid, name: str = "") -> None:
         channel = grid.channel(grid.server.token(Role.AGENT, owner="agent:router"))
@@ -179,11 +181,11 @@ class WireRouter:
         self.agents.TakeTurn(TakeTurnRequest(turn=self.turn, for_s=600))
 
     def stop(self) -> None:
-        """Give the turn back."""
+        """Release the leadership."""
         self.agents.GiveBackTurn(GiveBackTurnRequest(turn=self.turn))
 
     def route(self, *job_ids: int, id_: str = "", queue: QueueId = QUEUE) -> RouteJobsResponse:
-        """Take jobs for copies."""
+        """Request jobs."""
         copies = [
             NewCopy(job_id=job_id, route="north", target=f"queue {queue}", queue=queue_to_wire(queue))
             for job_id in job_ids
@@ -191,11 +193,11 @@ class WireRouter:
         return self.routes.RouteJobs(RouteJobsRequest(request_id=id_ or request_id(), turn=self.turn, copies=copies))
 
     def tell(self, *copies: CopyReport) -> ReportCopiesResponse:
-        """Say what becomes of copies."""
+        """Report on routed jobs."""
         return self.routes.ReportCopies(ReportCopiesRequest(request_id=request_id(), turn=self.turn, copies=copies))
 
     def put(self, *outlines: RouteOutline, **more: Any) -> None:
-        """Tell of routes."""
+        """Publish the routes."""
         self.routes.PutRoutes(PutRoutesRequest(turn=self.turn, routes=outlines, **more))
 
     def upload(self, content: bytes) -> str:
@@ -211,6 +213,6 @@ class WireRouter:
 
 
 def an_end(job_id: int, attempt: int = 1, **facts: Any) -> CopyReport:
-    """Return the report that the payload of a copy has ended well."""
+    """Return the report that the payload of a routed job has exited with 0."""
     report = jobs_pb2.JobReport(job_id=job_id, attempt=attempt, outcome=jobs_pb2.OUTCOME_EXITED, exit_code=0, **facts)
     return CopyReport(job_id=job_id, attempt=attempt, report=report)

@@ -1,4 +1,4 @@
-"""Real servers in processes of their own: one on a free port, or several on one PostgreSQL."""
+"""Real server processes: one on a free port, or a fleet on one PostgreSQL with pilots that use it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ from pilotage_server.rpc.framework.tokens import TokenIssuer, load_or_make_key
 from support.processes import free_address
 
 START_TIMEOUT_S = 60.0
+PATIENCE_S = 120.0
+"""How long a pilot repeats a call, and how long the next part of the jobs may take."""
+
 VO = "sky"
+
+Answer = TypeVar("Answer")
 
 
 def request_id() -> str:
@@ -39,9 +44,9 @@ def request_id() -> str:
 
 
 def files_bounded_by(size: int) -> tuple[str, ...]:
-    """Return what goes before a command to let files grow to so many bytes only: it looks as a full disk does.
+    """Return a command prefix that limits the size of files in bytes, which looks like a full disk.
 
-    A function called between fork and exec would meet what gRPC's threads in this process left behind.
+    A `preexec_fn` is no alternative: gRPC's threads make it unsafe to run Python between fork and exec.
     """
     return ("prlimit", f"--fsize={size}")
 
@@ -67,7 +72,7 @@ class RunningServer:
         self._environment = {f"PILOTAGE_SERVER_{name.upper()}": _text(each) for name, each in settings.items()}
 
     def start(self) -> Self:
-        """Start the process and return when it serves."""
+        """Start the process and return when it is ready."""
         self.data.mkdir(parents=True, exist_ok=True)
         self._ready.unlink(missing_ok=True)
         command = [*self._limits(), sys.executable, "-m", "pilotage_server.main", "run", "--data", str(self.data)]
@@ -80,7 +85,7 @@ class RunningServer:
         return self
 
     def _limits(self) -> tuple[str, ...]:
-        """Return what comes before the command."""
+        """Return the command prefix that sets limits."""
         return () if self._max_file_bytes_on_disk is None else files_bounded_by(self._max_file_bytes_on_disk)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
@@ -95,17 +100,16 @@ class RunningServer:
             pytest.fail(f"the server did not start:\n{self.log()}")
 
     def log(self) -> str:
-        """Return what the server has logged."""
         return (self.data / "server.log").read_text()
 
     def stop(self) -> int:
-        """Ask the server to stop, and return its exit code."""
+        """Terminate the server; returns its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(START_TIMEOUT_S)
 
     def kill(self) -> None:
-        """End the server as a crash would."""
+        """Kill the server, as a crash would."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -124,7 +128,7 @@ class RunningServer:
         return TokenIssuer(load_or_make_key(self._key))
 
     def channel(self, token: str, *, timeout_s: float = 30.0) -> grpc.Channel:
-        """Return a channel that calls with this token; a context manager closes it."""
+        """Return a channel with this token; it is also a context manager that closes it."""
         return open_channel(Endpoint((self.address,), token), timeout_s=timeout_s)
 
     def encrypted_channel(self, token: str, root_ca: bytes) -> grpc.Channel:
@@ -132,7 +136,7 @@ class RunningServer:
         return open_channel(Endpoint((self.address,), token, root_ca, tls=True))
 
     def async_channel(self, token: str, *, timeout_s: float = 30.0) -> grpc.aio.Channel:
-        """Return a channel for the event loop that calls with this token."""
+        """Return a channel for asyncio with this token."""
         return open_async_channel(Endpoint((self.address,), token), timeout_s=timeout_s)
 
 
@@ -142,7 +146,7 @@ def _text(value: object) -> str:
 
 @contextmanager
 def running_server(data: Path, **options: Any) -> Iterator[RunningServer]:
-    """Start a server with these settings (or options of `RunningServer`), and end it at the end of the block."""
+    """Run a server with these settings (or options of `RunningServer`) until the end of the block."""
     server = RunningServer(data, **options)
     try:
         yield server.start()
@@ -159,19 +163,13 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Return a running server for all tests that neither stop it nor count what others have left in it."""
+    """Return a running server for all tests that neither stop it nor depend on what others have left."""
     with running_server(tmp_path_factory.mktemp("server-data")) as running:
         yield running
 
 
-Answer = TypeVar("Answer")
-
-PATIENCE_S = 120.0
-"""So long a pilot tries to be answered, and so long the next part of the jobs may take."""
-
-
 class ServerFleet:
-    """Servers on one database, each with an address that it keeps."""
+    """Servers on one database; each keeps its address over restarts."""
 
     def __init__(self, folder: Path, database_url: str, count: int, **settings: object) -> None:
         shared: dict[str, Any] = {"database": database_url, "signing_key": str(folder / "key.pem"), **settings}
@@ -179,17 +177,16 @@ class ServerFleet:
         self.servers = [RunningServer(folder / f"server{number}", **shared) for number in range(count)]
 
     def start(self) -> None:
-        """Start all servers."""
         for server in self.servers:
             server.start()
 
     def kill(self) -> None:
-        """End all servers as a crash would."""
+        """Kill all servers, as a crash would."""
         for server in self.servers:
             server.kill()
 
     def channel(self, token: str) -> grpc.Channel:
-        """Return a channel to all servers; it uses one of them, and another one when that does not answer."""
+        """Return a channel to all servers; it uses one of them, and another one if that fails."""
         return open_channel(Endpoint(tuple(server.address for server in self.servers), token))
 
 
@@ -205,7 +202,7 @@ def server_fleet(folder: Path, database_url: str, count: int, **settings: object
 
 
 class Progress:
-    """What a fleet's pilots have done together; `failures` are what ended one of them early."""
+    """The progress of all pilots of a fleet; `failures` are the errors that ended pilots early."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -217,30 +214,30 @@ class Progress:
 
     @property
     def is_over(self) -> bool:
-        """Whether the pilots are to work no more."""
+        """Whether the pilots must stop."""
         with self._changed:
             return self._finished >= self._jobs or self._is_stopped or bool(self.failures)
 
     def note(self, given: Sequence[tuple[int, int]], finished: int) -> None:
-        """Take note of attempts that were given to a pilot, and of how many it has seen recorded as finished."""
+        """Record the attempts that a pilot was given, and how many of its reports were accepted."""
         with self._changed:
             self.given += given
             self._finished += finished
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Take note that a pilot could not go on."""
+        """Record the error that ended a pilot."""
         with self._changed:
             self.failures.append(error)
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Let the pilots work no more."""
+        """Stop the pilots."""
         with self._changed:
             self._is_stopped = True
 
     def wait_for(self, part: float) -> None:
-        """Return when so large a part of the jobs is finished."""
+        """Wait until this part of the jobs is finished."""
         with self._changed:
             reached = self._changed.wait_for(
                 lambda: self._finished >= part * self._jobs or bool(self.failures), PATIENCE_S
@@ -250,7 +247,7 @@ class Progress:
 
 
 class HastyPilot(threading.Thread):
-    """A pilot whose jobs end as it likes: it asks, and brings what has ended with its next question."""
+    """A pilot in a thread whose jobs end at random; it reports their ends with its next request."""
 
     def __init__(self, channel: grpc.Channel, slots: int, progress: Progress, seed: int) -> None:
         super().__init__(name=f"pilot-{seed}")
@@ -270,20 +267,20 @@ class HastyPilot(threading.Thread):
             raise
 
     def _work(self) -> None:
-        """End some of the jobs, and ask for others in their place."""
+        """End some jobs and request others in their place."""
         over = [slot for slot in self._running if self._random.random() < 0.7]
         reports = [_exited(*self._running.pop(slot)) for slot in over]
         free = [slot for slot in self._slots if slot not in self._running]
         request = matcher_service_pb2.RequestJobsRequest(
             request_id=request_id(), slots=[_an_offer(slot) for slot in free], reports=reports
         )
-        answer = self._insist(lambda: self._matcher.RequestJobs(request, timeout=20))
+        answer = self._repeat_until_answered(lambda: self._matcher.RequestJobs(request, timeout=20))
         refusals = [result.refusal for result in answer.results if not result.accepted]
         assert not refusals, refusals
         self._running |= {match.slot: (match.job_id, match.attempt) for match in answer.matches}
         self._progress.note([(match.job_id, match.attempt) for match in answer.matches], len(reports))
 
-    def _insist(self, call: Callable[[], Answer]) -> Answer:
+    def _repeat_until_answered(self, call: Callable[[], Answer]) -> Answer:
         """Repeat a call, with the same request id, until a server has answered it."""
         give_up = clock.boot_time_s() + PATIENCE_S
         while True:

@@ -12,7 +12,7 @@ ENVIRONMENT = "PILOTAGE_TEST_DATA"
 
 
 def shared_data_dir() -> Path | None:
-    """Return the folder of the real input; None = it is neither named by the environment nor beside us."""
+    """Return the folder of the real input; None = neither the environment nor the parent of the checkout has it."""
     named = os.environ.get(ENVIRONMENT)
     folder = Path(named) if named else Path(__file__).parents[3] / "shared"
     return folder if folder.is_dir() else None
@@ -28,7 +28,7 @@ _SUBMITTED, _RUN, _CORES = 1, 3, 4
 
 
 class TracedJob(NamedTuple):
-    """A job that ran: when it came, counted from the first job of its log, how long it ran, on how many cores."""
+    """A job of a log: seconds from the first job to its submission, run time, and cores."""
 
     came_s: float
     run_s: float
@@ -36,7 +36,7 @@ class TracedJob(NamedTuple):
 
 
 def traced_jobs(path: Path) -> Iterator[TracedJob]:
-    """Yield the jobs of a log in its order; those that never ran are left out."""
+    """Yield the jobs of a log in its order, without those that never ran."""
     first_s = None
     with gzip.open(path, "rt") as lines:
         for line in lines:

@@ -1,7 +1,7 @@
-"""A farm of many nodes in virtual time with single-core and multicore jobs, as the drain controller sees it.
+"""A farm of many nodes with single-core and multicore jobs in virtual time, and links of a drain controller.
 
-Jobs start in the order in which they came, on any node where they fit; a node that is told OnlyMulticore takes those of
-the full width alone.
+Jobs start in the order of submission on any node where they fit. A node that is set to OnlyMulticore takes multicore
+jobs only.
 """
 
 from __future__ import annotations
@@ -27,9 +27,23 @@ from support.jobs import an_operator
 from support.shared_data import LPC, METACENTRUM, TracedJob, traced_jobs
 from support.virtual_grid import VirtualGrid
 
+CORES = 16
+WIDTH = 8
+FULL_SIZE = 1000
+"""The number of nodes for all jobs of the logs; a smaller farm gets proportionally fewer jobs."""
+
+ARRIVAL_SPEEDUP = 800.0
+"""The factor of the submission rate, so that the jobs of a few hundred cores keep thousands busy."""
+
+SINGLE_CORE_ROUNDS = 6
+"""How often the log of single-core jobs is replayed."""
+
+MULTICORE_FROM_S = 8 * 3600.0
+"""The submission of the first multicore job: by then single-core jobs fill the farm."""
+
 
 class Sample(NamedTuple):
-    """What the farm was doing at one time."""
+    """The state of the farm at one time."""
 
     time_s: float
     multicore_jobs: int
@@ -41,7 +55,7 @@ class Sample(NamedTuple):
 
 @dataclass(eq=False)
 class SimulatedNode:
-    """One node; `running` counts its jobs by their cores."""
+    """A node; `running` counts its jobs by their cores."""
 
     name: NodeName
     free: int
@@ -50,7 +64,7 @@ class SimulatedNode:
 
 
 class SimulatedFarm:
-    """Nodes of so many cores, and jobs that come to them; it is the controller's server and its time."""
+    """Nodes of `cores` cores and a stream of jobs; it is also the controller's link and pause."""
 
     def __init__(self, nodes: int, cores: int, jobs: Iterable[TracedJob], width: int = 8) -> None:
         self.now_s = 0.0
@@ -65,7 +79,7 @@ class SimulatedFarm:
         self._open = dict.fromkeys(self._nodes.values())
         self._sample()
 
-    # What the controller sees and does -----------------------------------------------------------------------------
+    # The ports of the controller ------------------------------------------------------------------------------------
 
     async def queues(self) -> tuple[TreeQueue, ...]:
         return ()
@@ -87,12 +101,12 @@ class SimulatedFarm:
         self.pass_time(length.total_seconds())
 
     def cut_short(self) -> None:
-        raise AssertionError("nobody stops a simulation")
+        raise AssertionError("a simulation is never stopped")
 
     # Time ----------------------------------------------------------------------------------------------------------
 
     def pass_time(self, length_s: float) -> None:
-        """Let time pass, with all that happens in it."""
+        """Advance the clock, with all submissions and ends on the way."""
         end_s = self.now_s + length_s
         while (at_s := self._next_s()) <= end_s:
             self.now_s = at_s
@@ -124,7 +138,7 @@ class SimulatedFarm:
         return cores <= node.free and (cores == self._width or not node.only_multicore)
 
     def _fill(self, node: SimulatedNode) -> None:
-        """Start on a node the jobs that came first, as long as one fits."""
+        """Start jobs on a node in the order of submission, as long as one fits."""
         while fitting := [waiting for cores, waiting in self._waiting.items() if waiting and self._takes(node, cores)]:
             _, job = min(fitting, key=lambda waiting: waiting[0]).popleft()
             node.free -= job.cores
@@ -150,43 +164,27 @@ class SimulatedFarm:
 
 
 async def controlled(farm: SimulatedFarm, controller: DrainController, until_s: float) -> None:
-    """Let a controller look after the farm until then."""
+    """Run the cycles of a controller until this time of the farm."""
     while farm.now_s < until_s:
         length = await controller.run_once()
         farm.pass_time(length.total_seconds())
 
 
-CORES = 16
-WIDTH = 8
-FULL_SIZE = 1000
-"""Nodes for which all jobs are taken; for fewer, as many fewer of them."""
-
-HURRY = 800.0
-"""So much faster jobs come than they did, so that jobs of a few hundred cores keep thousands busy."""
-
-SINGLE_CORE_ROUNDS = 6
-"""So often the log of single-core jobs is gone through."""
-
-MULTICORE_FROM_S = 8 * 3600.0
-"""When the first multicore job comes: single-core jobs have the farm by then."""
-
-
 @dataclass(frozen=True, slots=True)
 class MixedLoad:
-    """The jobs for a farm of so many nodes: LPC's of one core, and MetaCentrum's of many, each of which takes eight.
+    """The jobs for a farm of `nodes` nodes: those of LPC with one core, and those of MetaCentrum with several.
 
-    That is what sites see of them whose multicore slots are all of one width.
+    Each multicore job takes eight cores, as at a site whose multicore slots all have one width.
     """
 
     traces: Path
     nodes: int
 
     def jobs(self) -> Iterator[TracedJob]:
-        """Yield the jobs."""
         single_core = list(self._part_of(LPC))
-        round_s = single_core[-1].came_s
+        log_length_s = single_core[-1].came_s
         for number in range(SINGLE_CORE_ROUNDS):
-            yield from (job._replace(came_s=job.came_s + number * round_s) for job in single_core)
+            yield from (job._replace(came_s=job.came_s + number * log_length_s) for job in single_core)
         for job in self._part_of(METACENTRUM):
             if job.cores > 1:
                 yield TracedJob(MULTICORE_FROM_S + job.came_s, job.run_s, WIDTH)
@@ -194,19 +192,22 @@ class MixedLoad:
     def _part_of(self, log: str) -> Iterator[TracedJob]:
         every = max(1, FULL_SIZE // self.nodes)
         for job in islice(traced_jobs(self.traces / log), 0, None, every):
-            yield job._replace(came_s=job.came_s / HURRY)
+            yield job._replace(came_s=job.came_s / ARRIVAL_SPEEDUP)
 
 
 class GridDrainLink:
-    """The server of a virtual grid, and its time; `told` notes what nodes were told.
+    """Link and pause of a drain controller on a virtual grid.
 
-    The controller that speaks to it acts as `agent`, whose turn it has from the start.
+    The controller acts as `agent`, which is the leader from the start. `changes` records node name and value of each
+    change of OnlyMulticore.
     """
 
     def __init__(self, grid: VirtualGrid, agent: str = "drain controller") -> None:
         self._grid = grid
-        self._turn = Leadership(agent, "one copy")
-        grid.grid.write(lambda transaction, _: take_leadership(transaction, self._turn, timedelta(days=1), "here"))
+        self._leadership = Leadership(agent, "one copy")
+        grid.grid.write(
+            lambda transaction, _: take_leadership(transaction, self._leadership, timedelta(days=1), "here")
+        )
         self.told: list[tuple[str, bool]] = []
 
     async def queues(self) -> tuple[TreeQueue, ...]:
@@ -220,7 +221,7 @@ class GridDrainLink:
                 tuple(NodePart(part.free_cpus, part.running, part.queue) for part in each.parts),
                 each.settable,
                 each.is_true,
-                "" if each.set_by == self._turn.agent else each.set_by,
+                "" if each.set_by == self._leadership.agent else each.set_by,
             )
             for each in use.nodes
         )
@@ -230,19 +231,21 @@ class GridDrainLink:
     async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
         ids = [NodeId(node.site, node.node) for node in nodes]
         change = ({ONLY_MULTICORE: str(value)}, ())
-        who = an_operator()
+        operator = an_operator()
         self._grid.grid.write(
-            lambda transaction, state: set_node_attributes(transaction, state, who, ids, change, self._turn.agent)
+            lambda transaction, state: set_node_attributes(
+                transaction, state, operator, ids, change, self._leadership.agent
+            )
         )
         self._grid.settle()
         self.told += [(node.node, value) for node in nodes]
 
     def give_back_turn(self) -> None:
-        """Let the agent act no more."""
-        self._grid.grid.write(lambda transaction, _: release_leadership(transaction, self._turn))
+        """Release the agent's leadership."""
+        self._grid.grid.write(lambda transaction, _: release_leadership(transaction, self._leadership))
 
     async def wait(self, length: timedelta) -> None:
         self._grid.pass_time(length.total_seconds())
 
     def cut_short(self) -> None:
-        raise AssertionError("nobody stops it")
+        raise AssertionError("a simulation is never stopped")

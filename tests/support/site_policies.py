@@ -1,4 +1,4 @@
-"""Policies of sites for scenarios: the shipped and the published files, and the Bologna Batch System with its jobs."""
+"""Site policies for scenarios: the shipped and the published files, and the Bologna Batch System with its jobs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ SHIPPED = Path(__file__).parents[2] / "deploy" / "policies"
 
 @dataclass(frozen=True, slots=True)
 class SitePolicies:
-    """Where policies come from: `shared` holds the published ones, what a site adds is written in `folder`."""
+    """Policy files: `shared` holds the published ones, and files of a site are written to `folder`."""
 
     shared: Path
     folder: Path
 
     def path(self, name: str, *added: str) -> Path:
-        """Return the file `name`, shipped or published, with lines added after it where there are any."""
+        """Return the file `name`, shipped or published, with these lines added at its end."""
         shipped = SHIPPED / name
         policy = shipped if shipped.exists() else self.shared / "policies" / name
         return policy if not added else self.around(policy, "", "\n".join(added))
 
     def around(self, policy: Path, before: str, after: str = "") -> Path:
         """Return a file with a site's own lines before and after a policy."""
-        for sibling in policy.parent.iterdir():  # which it may include by their names
+        for sibling in policy.parent.iterdir():  # which the policy may include by name
             if not (link := self.folder / sibling.name).exists():
                 link.symlink_to(sibling)
         return self.written(f"{before}\ninclude : {policy}\n{after}\n", policy.name)
@@ -51,16 +51,16 @@ NUM_CPUS = 6
 SLOT_TYPE_1 = cpus=1
 NUM_SLOTS_TYPE_1 = 6
 """
-"""The six virtual machines on two processors, which the published Bologna text takes for given."""
+"""The six virtual machines on two processors that the published Bologna text presupposes."""
 
 FOUR_SLOTS = SIX_SLOTS.replace("6", "4")
-"""The four of a server with ALICE's."""
+"""The four virtual machines of a server with ALICE's policy."""
 
 
 HOUR_S = 3600
 POLL_S = 5.0
-ASKS_AGAIN_S = 30.0
-"""Loads are no news: a free slot that waits for a job tells them when it asks again."""
+REQUEST_INTERVAL_S = 30.0
+"""After this time a free slot repeats its request, and so reports a changed load."""
 
 BB: Mapping[str, Value] = {"BolognaBatchJob": True}
 SHORT: Mapping[str, Value] = BB
@@ -71,29 +71,29 @@ OTHER: Mapping[str, Value] = {}
 SUBMIT_DOMAINS = SubmitPolicy(
     (SubmitTransform("SUBMIT_SITE_DOMAIN", 'ifThenElse(Owner == "milanese", "mi.infn.it", "bo.infn.it")'),)
 )
-"""As a site sets it for all who submit there: one of our users is not from Bologna."""
+"""The submit transform of a site; one of the users is not from Bologna."""
 
 MILANESE = a_user("milanese")
 
-_STAND_INS = "WANT_SUSPEND_VANILLA = False\nPREEMPT = False\n"
-"""What the published text stands on: a site's own settings, of which nobody is suspended or preempted."""
+_SITE_PLACEHOLDERS = "WANT_SUSPEND_VANILLA = False\nPREEMPT = False\n"
+"""The settings of a site in the published text, without suspension or preemption; tests replace them."""
 
 
 def in_bologna(rules: Rules) -> Rules:
-    """Return the rules of a server that stamps its users' domains on their jobs."""
+    """Return the rules of a server that adds its users' domains to their jobs."""
     return replace(rules, submission=SUBMIT_DOMAINS)
 
 
 @dataclass(frozen=True, slots=True)
 class Bologna:
-    """A grid with batch servers under the policies of one author: `ours`, or as they were published."""
+    """A grid with batch servers under the shipped policies (`ours`) or the published ones."""
 
     grid: VirtualGrid
     policies: SitePolicies
     ours: bool
 
     def server(self, site: str = "", added: str = "", *, alice: bool = False, **fields: Any) -> VirtualNode:
-        """Start a batch server on two processors; `site` = what the site said before, `added` = what it adds."""
+        """Start a batch server on two processors; `site` are settings before the policy, `added` after it."""
         return self.grid.node(self._policy(site, added, alice=alice), cpus=2, **fields)
 
     def _policy(self, site: str, added: str, *, alice: bool) -> Path:
@@ -102,14 +102,16 @@ class Bologna:
             return self.policies.around(shipped, site, added)
         published = self.policies.path("bologna_alice.conf" if alice else "bologna_1_9.conf")
         slots = FOUR_SLOTS if alice else SIX_SLOTS
-        return self.policies.around(self._standing_on(site, published), slots, f"{_REMEMBERED}\n{added}")
+        return self.policies.around(
+            self._with_site_settings(site, published), slots, f"{_REMEMBER_JOB_ATTRIBUTE}\n{added}"
+        )
 
-    def _standing_on(self, site: str, published: Path) -> Path:
+    def _with_site_settings(self, site: str, published: Path) -> Path:
         if not site:
             return published
         text = published.read_text()
-        assert _STAND_INS in text, "the published text has its stand-ins somewhere else"
-        return self.policies.written(text.replace(_STAND_INS, _STAND_INS + site), published.name)
+        assert _SITE_PLACEHOLDERS in text, "the published text has changed"
+        return self.policies.written(text.replace(_SITE_PLACEHOLDERS, _SITE_PLACEHOLDERS + site), published.name)
 
     def job(
         self,
@@ -118,14 +120,14 @@ class Bologna:
         user: Identity | str = "bob",
         **fields: Any,
     ) -> int:
-        """Submit a job of this kind, and return its id."""
+        """Submit a job of this kind; returns its id."""
         owner = a_user(user) if isinstance(user, str) else user
         return self.grid.submit(run_s, user=owner, attributes=dict(kind), **fields)
 
     def by_template(self, name: str, run_s: float = 200.0, *, policy: JobPolicy | None = None, **fields: Any) -> int:
-        """Submit a job on which a shipped template was put, and return its id."""
-        said = JobDescription("/bin/true", policy=policy or JobPolicy(), **fields)
-        described = apply_template(find_template(name), said)
+        """Submit a job with a shipped template; returns its id."""
+        original = JobDescription("/bin/true", policy=policy or JobPolicy(), **fields)
+        described = apply_template(find_template(name), original)
         return self.grid.submit(
             run_s,
             user=a_user("bob"),
@@ -135,28 +137,28 @@ class Bologna:
         )
 
     def places(self, *jobs: int) -> list[str]:
-        """Return the slots in which these jobs are, "" = in none; of several servers with their names."""
+        """Return the slots that run these jobs, "" = none; slots of further servers with the server's name."""
         places = [self.grid.place(job) for job in jobs]
         return [place.removeprefix("node1/") for place in places]
 
 
-_REMEMBERED = "STARTD_JOB_ATTRS = BolognaBatchJob"
-"""Without it a slot does not know what runs in it (DESIGN §13)."""
+_REMEMBER_JOB_ATTRIBUTE = "STARTD_JOB_ATTRS = BolognaBatchJob"
+"""Without it a slot ad lacks the attribute of the running job (DESIGN §13)."""
 
 
 def set_weather(node: VirtualNode, load: float, keyboard_idle_s: int) -> None:
-    """Let the owner of a node work on it, or leave it."""
+    """Set the load and the keyboard idle time that the owner of a node causes."""
     node.weather.owner_load = load
     node.weather.keyboard_idle_s = keyboard_idle_s
 
 
 def busy(grid: VirtualGrid, node: VirtualNode) -> None:
-    """Let somebody type and work on a node, until the server knows."""
+    """Let the owner work on a node, and wait until the server knows."""
     set_weather(node, 3.0, 1)
-    grid.pass_time(ASKS_AGAIN_S)
+    grid.pass_time(REQUEST_INTERVAL_S)
 
 
 def quiet(grid: VirtualGrid, node: VirtualNode) -> None:
-    """Let a node be left alone for hours, until the server knows."""
+    """Let the owner be away from a node for hours, and wait until the server knows."""
     set_weather(node, 0.0, 3 * HOUR_S)
-    grid.pass_time(ASKS_AGAIN_S)
+    grid.pass_time(REQUEST_INTERVAL_S)

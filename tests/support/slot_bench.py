@@ -1,4 +1,4 @@
-"""One slot's machine under test: the test answers for its policy and is its clock."""
+"""The state machine of one slot under test: the test evaluates its policy and is its clock."""
 
 from __future__ import annotations
 
@@ -46,35 +46,35 @@ def at(boot_s: float) -> Now:
 
 
 class Answers:
-    """A judge that says what the test wants; an answer may be a function without arguments."""
+    """A policy evaluator with fixed values by name; a value may also be a function without arguments."""
 
-    def __init__(self, *, polls: bool = True, job: Mapping[str, float] | None = None, **said: Any) -> None:
+    def __init__(self, *, polls: bool = True, job: Mapping[str, float] | None = None, **values: Any) -> None:
         self.polls = polls
         self.job = dict(job or {})
-        self.said: dict[str, Any] = {**DEFAULTS, **said}
+        self.said: dict[str, Any] = {**DEFAULTS, **values}
 
     def _of(self, name: str) -> Any:
-        said = self.said.get(name)
-        return said() if callable(said) else said
+        value = self.said.get(name)
+        return value() if callable(value) else value
 
     def truth(self, name: str) -> bool | None:
-        said = self._of(name)
-        return said if isinstance(said, bool) else None
+        value = self._of(name)
+        return value if isinstance(value, bool) else None
 
     def number(self, name: str) -> float | None:
-        said = self._of(name)
-        return float(said) if isinstance(said, int | float) and not isinstance(said, bool) else None
+        value = self._of(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def text(self, name: str) -> str | None:
-        said = self._of(name)
-        return said if isinstance(said, str) else None
+        value = self._of(name)
+        return value if isinstance(value, str) else None
 
     def job_number(self, attribute: str) -> float | None:
         return self.job.get(attribute)
 
 
 class SlotBench:
-    """Feeds events to a slot's machine, keeps what it said, and validates it after every step."""
+    """Feeds events to a slot machine, records its effects, and validates it after every step."""
 
     def __init__(
         self, *, dynamic: bool = False, polls: bool = True, job: Mapping[str, float] | None = None, **answers: Any
@@ -95,28 +95,28 @@ class SlotBench:
         return self.machine.state, self.machine.activity
 
     def feed(self, event: ev.SlotEvent) -> tuple[ev.SlotEffect, ...]:
-        said = self.machine.handle(event, self.judge, self.now)
+        effects = self.machine.handle(event, self.judge, self.now)
         self.machine.validate()
-        self.said += said
-        return said
+        self.said += effects
+        return effects
 
-    def answer(self, **said: Any) -> None:
-        self.judge.said |= said
+    def answer(self, **values: Any) -> None:
+        self.judge.said |= values
 
-    def poll(self, **said: Any) -> tuple[ev.SlotEffect, ...]:
-        """Look at the slot now, with these answers."""
-        self.answer(**said)
+    def poll(self, **values: Any) -> tuple[ev.SlotEffect, ...]:
+        """Poll the slot now, with these values of its policy."""
+        self.answer(**values)
         return self.feed(ev.Polled())
 
     def pass_time(self, seconds: float) -> list[ev.SlotEffect]:
-        """Let time pass, with the slot polled whenever it wants to be; return what it said meanwhile."""
-        end, heard = self.boot_s + seconds, len(self.said)
+        """Let time pass, with a poll at every alarm of the slot; returns the effects."""
+        end, before = self.boot_s + seconds, len(self.said)
         while (alarm := self.machine.alarm_boot_s(self.judge)) <= end:
             assert alarm > self.boot_s or self.boot_s == BOOT_S, "an alarm in the past"
             self.boot_s = max(self.boot_s, alarm)
             self.feed(ev.Polled())
         self.boot_s = end
-        return self.said[heard:]
+        return self.said[before:]
 
     def claim(self, holder: Account = ANN, rank: float = 0.0) -> tuple[ev.SlotEffect, ...]:
         return self.feed(ev.ClaimGranted(holder, rank))
@@ -144,10 +144,10 @@ def kinds(effects: tuple[ev.SlotEffect, ...] | list[ev.SlotEffect]) -> list[type
 
 
 class ObedientNode:
-    """Keeps how it stands with the job of one slot, and for how long it ran."""
+    """A model of the job in one slot, which checks every effect of the slot machine."""
 
     def serve(self, judge: Answers) -> None:
-        """Begin with a policy that answers like this; the first slot is still to be made."""
+        """Start with this policy and without a slot."""
         self.boot_s = BOOT_S
         self.judge = judge
 
@@ -163,31 +163,33 @@ class ObedientNode:
 
     def _feed(self, event: ev.SlotEvent) -> tuple[ev.SlotEffect, ...]:
         before = self.slot.state
-        said = self.slot.handle(event, self.judge, at(self.boot_s))
+        effects = self.slot.handle(event, self.judge, at(self.boot_s))
         self.slot.validate()
-        for effect in said:
+        for effect in effects:
             self._do(effect, event)
-        signalled = any(isinstance(effect, ev.SuspendJob | ev.ContinueJob) for effect in said)
-        assert not signalled or len(said) == 1, f"{said} contradict one another"
+        signalled = any(isinstance(effect, ev.SuspendJob | ev.ContinueJob) for effect in effects)
+        assert not signalled or len(effects) == 1, f"{effects} contradict one another"
         drained = before is SlotState.DRAINED and self.slot.state is not SlotState.DRAINED
         assert not drained, f"{event} undid a drain"
         alarm = self.slot.alarm_boot_s(self.judge)
         assert alarm > self.boot_s, f"after {event} at {self.boot_s} the slot wants to be polled at {alarm}"
-        return said
+        return effects
 
     def _do(self, effect: ev.SlotEffect, event: ev.SlotEvent) -> None:
         match effect:
             case ev.SuspendJob():
-                assert self.started, "a job is suspended that does not run"
-                self._is_in_peace()
+                assert self.started, "the slot suspends a job that does not run"
+                self._check_runs_unasked()
                 self.stands = True
             case ev.ContinueJob():
-                assert self.stands, "a job is continued that runs"
+                assert self.stands, "the slot continues a job that is not suspended"
                 wanted = isinstance(event, ev.ContinueOrdered) or not self.by_command
-                assert wanted or self.slot.activity is Activity.RETIRING, "a command to suspend is not obeyed"
+                assert wanted or self.slot.activity is Activity.RETIRING, (
+                    "the slot continues a job that was suspended by command"
+                )
                 self.stands = self.by_command = False
             case ev.StopJob(grace_s):
-                self._is_in_peace(suspended=self.stands)
+                self._check_runs_unasked(suspended=self.stands)
                 assert grace_s > 0
                 self.asked, self.stop_end_s = True, self.boot_s + grace_s
             case ev.KillJob():
@@ -202,10 +204,10 @@ class ObedientNode:
                 assert self.dynamic, "a static slot is deleted"
                 assert not self.has_job, "a slot is deleted with its job"
 
-    def _is_in_peace(self, *, suspended: bool = False) -> None:
+    def _check_runs_unasked(self, *, suspended: bool = False) -> None:
         assert self.has_job, "nothing to suspend or stop"
         assert self.stands == suspended, "a job is suspended twice"
-        assert not self.asked, "a job has been asked to end itself already"
+        assert not self.asked, "the job has already been told to stop"
 
     def _wait(self, seconds: float) -> None:
         self.boot_s += seconds

@@ -1,4 +1,4 @@
-"""A real Slurm for tests: a controller and several nodes on this machine, in a scratch folder, gone at the end."""
+"""A real Slurm: controller and nodes as processes of this machine, in a scratch folder; one cluster or two."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from typing import Any, NamedTuple
 import pytest
 
 from pilotage import clock
-from support.debian import found_or_installed
+from support.debian import find_or_install
 from support.processes import free_port, free_ports
 
 NODES = ("n1", "n2", "n3")
 CPUS_OF_A_NODE = 4
 PARTITION = "short"
 _TIMEOUT_S = 60
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
 
 
 class SlurmCluster:
-    """A cluster whose daemons are children of the test: each can be killed and started again.
+    """A cluster whose daemons are children of the test; each can be killed and started again.
 
-    A node that is silent is down after some seconds, and a job that has ended is forgotten after as many. Clusters that
-    are to speak to one another have the same `key`; `accounting` settings say where their accounting is.
+    Clusters that communicate have the same `key`; `accounting` are the settings of their accounting database.
     """
 
     def __init__(
@@ -55,19 +54,19 @@ class SlurmCluster:
         (folder / "slurm.conf").write_text(_configuration(folder, self.name, accounting))
 
     def start(self) -> None:
-        """Start all daemons and return when every node takes jobs."""
+        """Start all daemons and return when every node is idle."""
         self.start_munge()
         self.start_slurm()
 
     def start_slurm(self) -> None:
-        """Start the controller and the nodes, for those whom munge lets speak."""
+        """Start the controller and the nodes; munge must run."""
         self.start_controller()
         for node in NODES:
             self.start_node(node)
         self.until(lambda: len(self.nodes("idle")) == len(NODES))
 
     def start_munge(self) -> None:
-        """Start the daemon that vouches for whoever speaks."""
+        """Start munged, which authenticates users and daemons."""
         munge = self.folder / "munge"
         files = {"key": "key", "socket": "socket", "pid": "pid", "log": "log", "seed": "seed"}
         options = [f"--{name}{'' if name == 'socket' else '-file'}={munge / file}" for name, file in files.items()]
@@ -80,7 +79,7 @@ class SlurmCluster:
         self.until(lambda: self.try_to_run("scontrol", "ping").returncode == 0)
 
     def stop_controller(self) -> None:
-        """Stop slurmctld: it writes down what it knows, and nobody answers."""
+        """Stop slurmctld, which saves its state."""
         controller = self._daemons.pop("slurmctld")
         controller.terminate()
         controller.wait(_TIMEOUT_S)
@@ -90,14 +89,14 @@ class SlurmCluster:
         self.start_daemon(node, "slurmd", "-D", "-N", node)
 
     def kill_node(self, node: str) -> None:
-        """Kill the slurmd of a node; the jobs on it go on, and nobody can reach them."""
+        """Kill the slurmd of a node; its jobs go on, out of the controller's reach."""
         self._kill(node)
 
     def lose_node(self, node: str) -> None:
-        """End all that Slurm has started on a node, as a loss of power would; nobody tells the controller."""
+        """Kill slurmd and all jobs of a node, as a loss of power would; the controller gets no report."""
         jobs = [job["id"] for job in self.jobs() if job["node"] == node and job["state"] == "RUNNING"]
         self._kill(node)
-        # The daemon of a step goes first: it would tell the controller of its job's end.
+        # The daemon of a step comes first: it would report the end of its job.
         for mark in ("slurmstepd: [{}.", "SLURM_JOB_ID={}\0"):
             for pid in self._left():
                 if any(mark.format(job) in _facts(pid) for job in jobs):
@@ -108,48 +107,48 @@ class SlurmCluster:
         return self.run("sinfo", "-h", "-N", "-p", PARTITION, "-t", ",".join(states), "-o", "%N").split()
 
     def jobs(self) -> list[dict[str, str]]:
-        """Return every job that Slurm has not forgotten, with its id, state, node, name and reason."""
+        """Return every job that Slurm still lists, with its id, state, node, name and reason."""
         lines = self.run("squeue", "-h", "--all", "--states=all", "-o", "%i|%T|%N|%j|%r").splitlines()
         return [dict(zip(("id", "state", "node", "name", "reason"), line.split("|"), strict=True)) for line in lines]
 
     def submissions(self) -> int:
-        """Return how many jobs were ever submitted."""
+        """Return the number of submissions so far."""
         (last,) = [
             line.split("=")[1] for line in self.run("scontrol", "show", "config").splitlines() if "NEXT_JOB_ID" in line
         ]
         return int(last) - 1
 
     def run(self, *command: str) -> str:
-        """Run one of Slurm's commands, which must succeed; returns what it prints."""
+        """Run a Slurm command, which must succeed; returns its output."""
         done = self.try_to_run(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
     def try_to_run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run one of Slurm's commands."""
-        words = [*self.command_prefix, *command]
-        return subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        """Run a Slurm command; returns the ended process."""
+        full_command = [*self.command_prefix, *command]
+        return subprocess.run(full_command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
 
     def until(self, happened: Callable[[], bool], story: Callable[[], object] = str) -> None:
-        """Return as soon as it has `happened`; fails with the story and the logs when it does not."""
+        """Wait until `happened` returns True; fails with story and logs after a timeout."""
         give_up_s = clock.boot_time_s() + _TIMEOUT_S
         munged = self._daemons["munged"]
         while not happened():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                munged.wait(_LOOK_S)
+                munged.wait(_POLL_S)
             if clock.boot_time_s() > give_up_s:
                 logs = "\n".join(path.read_text()[-1500:] for path in sorted((self.folder / "log").iterdir()))
-                pytest.fail(f"it did not happen:\n{story()}\n{logs}")
+                pytest.fail(f"timeout:\n{story()}\n{logs}")
 
     def stop(self) -> None:
-        """End every job and daemon, the first one last, and what a killed node has left behind."""
+        """Kill all daemons, the first one last, and the remaining jobs."""
         for name in reversed(list(self._daemons)):
             self._kill(name)
         for pid in self._left():
             _end(pid)
 
     def start_daemon(self, name: str, program: str, *arguments: str) -> None:
-        """Start a daemon that is stopped with the cluster."""
+        """Start a daemon that stops with the cluster."""
         found = shutil.which(program, path=_PATH)
         assert found is not None
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
@@ -164,13 +163,13 @@ class SlurmCluster:
             daemon.wait(_TIMEOUT_S)
 
     def _left(self) -> list[int]:
-        """Return the processes that have this cluster's configuration in their environment."""
+        """Return the processes with this cluster's configuration in their environment."""
         pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()]
         return [pid for pid in pids if f"{self.command_prefix[1]}\0" in _facts(pid)]
 
 
 def _facts(pid: int) -> str:
-    """Return a process's command line and environment; empty = it is gone."""
+    """Return a process's command line and environment; "" = it has ended."""
     try:
         return "".join(
             Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace") for name in ("cmdline", "environ")
@@ -219,7 +218,7 @@ def _configuration(folder: Path, name: str, accounting: Mapping[str, object]) ->
         "PreemptType": "preempt/none",
         "AccountingStorageType": "accounting_storage/none",
         "AccountingStoragePass": f"{folder}/munge/socket",
-        "MinJobAge": 300,  # no test is to depend on how soon it asks for what has ended
+        "MinJobAge": 300,  # long, so that no test depends on how soon it reads an ended job
         "KillWait": 3,
         "SlurmdTimeout": 15,
         "SlurmctldTimeout": 30,
@@ -235,23 +234,23 @@ def _configuration(folder: Path, name: str, accounting: Mapping[str, object]) ->
 
 
 def programs(names: Sequence[str]) -> Callable[[], bool | None]:
-    """Return what finds out whether this machine has these programs; None = it has not."""
+    """Return a function that returns True if this machine has these programs, else None."""
     return lambda: all(shutil.which(name, path=_PATH) for name in names) or None
 
 
 @contextmanager
 def running_slurm() -> Iterator[SlurmCluster]:
-    """Run a cluster in a new folder; it is stopped with all its jobs, and the folder removed, at the end."""
-    with slurm_folder() as folder, stopped_at_the_end(SlurmCluster(folder)) as cluster:
+    """Run a cluster in a new folder until the end of the block."""
+    with slurm_folder() as folder, stopping(SlurmCluster(folder)) as cluster:
         cluster.start()
         yield cluster
 
 
 @contextmanager
 def slurm_folder() -> Iterator[Path]:
-    """Return a new folder for daemons of Slurm, which are installed; it is removed at the end."""
-    found_or_installed(programs(["munged"]), "munge")
-    found_or_installed(programs(["slurmctld", "slurmd", "sbatch", "squeue"]), "slurm-wlm")
+    """Install Slurm if it is missing, and yield a new folder that is removed at the end of the block."""
+    find_or_install(programs(["munged"]), "munge")
+    find_or_install(programs(["slurmctld", "slurmd", "sbatch", "squeue"]), "slurm-wlm")
     folder = Path(tempfile.mkdtemp(prefix="pilotage-slurm-"))
     folder.chmod(0o755)
     try:
@@ -261,8 +260,8 @@ def slurm_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def stopped_at_the_end(cluster: SlurmCluster) -> Iterator[SlurmCluster]:
-    """Return the cluster, whose daemons and jobs are ended at the end."""
+def stopping(cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+    """Stop the cluster at the end of the block."""
     try:
         yield cluster
     finally:
@@ -271,13 +270,13 @@ def stopped_at_the_end(cluster: SlurmCluster) -> Iterator[SlurmCluster]:
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[SlurmCluster]:
-    """Return a running cluster that the tests of a module share."""
+    """Return a running cluster for all tests of a module."""
     with running_slurm() as cluster:
         yield cluster
 
 
 class TwoClusters(NamedTuple):
-    """Clusters of which each can be asked by the commands of the other."""
+    """Two clusters; the commands of each reach both."""
 
     near: SlurmCluster
     far: SlurmCluster
@@ -285,9 +284,9 @@ class TwoClusters(NamedTuple):
 
 @contextmanager
 def running_clusters() -> Iterator[TwoClusters]:
-    """Run two clusters and their accounting; all is stopped, and its folders removed, at the end."""
-    found_or_installed(programs(["mariadbd"]), "mariadb-server-core")
-    found_or_installed(programs(["slurmdbd"]), "slurmdbd")
+    """Run two clusters with a common accounting database until the end of the block."""
+    find_or_install(programs(["mariadbd"]), "mariadb-server-core")
+    find_or_install(programs(["slurmdbd"]), "slurmdbd")
     key, port = os.urandom(1024), free_port()
     accounting = {
         "AccountingStorageType": "accounting_storage/slurmdbd",
@@ -299,7 +298,7 @@ def running_clusters() -> Iterator[TwoClusters]:
         clusters = TwoClusters(
             SlurmCluster(near_folder, "near", key, accounting), SlurmCluster(far_folder, "far", key, accounting)
         )
-        with stopped_at_the_end(clusters.near), stopped_at_the_end(clusters.far):
+        with stopping(clusters.near), stopping(clusters.far):
             for cluster in clusters:
                 cluster.start_munge()
             _start_accounting(clusters.near, port)
@@ -311,11 +310,11 @@ def running_clusters() -> Iterator[TwoClusters]:
 
 
 def _start_accounting(cluster: SlurmCluster, port: int) -> None:
-    """Start a MariaDB that only this user reaches, and the slurmdbd over it, with a cluster's daemons."""
+    """Start a MariaDB for this user only, and a slurmdbd, as daemons of a cluster."""
     folder, user = cluster.folder / "accounting", pwd.getpwuid(os.geteuid()).pw_name
     (folder / "db").mkdir(parents=True)
     folder.chmod(0o700)
-    # Nobody's rights are looked at, so that it needs no tables of its own; nothing but its socket leads to it.
+    # Without grant tables MariaDB needs no initialisation; only its socket gives access to it.
     options = ["--no-defaults", "--skip-grant-tables", "--skip-networking", "--innodb-flush-log-at-trx-commit=0"]
     places = [f"--datadir={folder}/db", f"--socket={folder}/socket", f"--pid-file={folder}/pid"]
     cluster.start_daemon("mariadbd", "mariadbd", *options, *places, f"--user={user}")
@@ -345,16 +344,16 @@ def _configure(path: Path, user: str, port: int, munge: Path) -> None:
 
 
 def _is_known(cluster: SlurmCluster, name: str) -> bool:
-    """Whether the accounting knows where the controller of a cluster is."""
-    said = cluster.run(
+    """Return whether the accounting database knows the controller's address of a cluster."""
+    output = cluster.run(
         "sacctmgr", "--noheader", "--parsable2", "show", "cluster", name, "format=ControlHost,ControlPort"
     )
-    host, _, port = said.strip().partition("|")
+    host, _, port = output.strip().partition("|")
     return bool(host) and port not in ("", "0")
 
 
 @pytest.fixture(scope="module")
 def slurm_clusters() -> Iterator[TwoClusters]:
-    """Return two running clusters that the tests of a module share."""
+    """Return two running clusters for all tests of a module."""
     with running_clusters() as clusters:
         yield clusters

@@ -1,4 +1,4 @@
-"""A site with a real Slurm, a server, and a site director that fills the cluster with pilots."""
+"""A site with a real Slurm, a server, and a site director that submits pilots to the cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Site:
-    """A server, a user and an operator, and a cluster that a site director fills with pilots."""
+    """A server with a user and an operator, and a cluster that a site director submits pilots to."""
 
     folder: Path
     server: RunningServer
@@ -44,7 +44,7 @@ class Site:
     submitted_before: int
 
     def submit(self, count: int) -> list[int]:
-        """Submit jobs that end when the gate opens, each writing its process id when it starts and when it ends."""
+        """Submit jobs that run until `open_gate`; each writes its process id at its start and its end."""
         waits = f"while ! [ -e {self.folder}/gate ]; do sleep 0.1; done"
         scripts = [
             f"echo $$ >> {self.folder}/started{n}; {waits}; echo $$ >> {self.folder}/ended{n}" for n in range(count)
@@ -53,11 +53,11 @@ class Site:
         return list(self.user.submit(descriptions).job_ids)
 
     def open_gate(self) -> None:
-        """Let the jobs end."""
+        """End the jobs."""
         (self.folder / "gate").touch()
 
     def lines(self, name: str) -> list[str]:
-        """Return what jobs have written to a file."""
+        """Return the words in a file that jobs have written."""
         path = self.folder / name
         return path.read_text().split() if path.exists() else []
 
@@ -65,36 +65,36 @@ class Site:
         return self.user.jobs(ids)
 
     def all_run(self, ids: list[int], *, attempt: int = 1) -> None:
-        """Return when all jobs run in this attempt or a later one."""
+        """Wait until all jobs run in this attempt or a later one."""
         self.until(lambda: all(job.state == "RUNNING" and job.attempt >= attempt for job in self.jobs(ids)))
 
     def all_done(self, ids: list[int]) -> None:
-        """Return when all jobs have ended, as they must: well."""
+        """Wait until all jobs have ended; each must be DONE with exit code 0."""
         assert [(job.state, job.exit_code) for job in self.user.wait(ids, PATIENCE_S)] == [("DONE", 0)] * len(ids)
 
     def pilots(self) -> list[pilot_service_pb2.Pilot]:
         return self.operator.pilots(ended=True)
 
     def ended_pilots(self) -> list[str]:
-        """Return why pilots have ended."""
+        """Return the reasons of the ended pilots."""
         return [each.reason for each in self.pilots() if each.state == pilot_service_pb2.PILOT_STATE_ENDED]
 
     def submissions(self) -> int:
-        """Return how many pilots Slurm has got from this site."""
+        """Return the number of glideins that this site has submitted."""
         return self.slurm.submissions() - self.submitted_before
 
     def node_at_work(self) -> str:
-        """Return the node of the one pilot that runs."""
+        """Return the node of the only running glidein."""
         (node,) = [job["node"] for job in self.slurm.jobs() if job["state"] == "RUNNING"]
         return node
 
     def comes_back(self, node: str) -> None:
-        """Start a node that was lost and return when it takes jobs."""
+        """Start a lost node and wait until it accepts jobs."""
         self.slurm.start_node(node)
         self.until(lambda: node in self.slurm.nodes("idle", "alloc", "mix"))
 
     def heard(self, event: str) -> list[dict[str, Any]]:
-        """Return what the director has logged of an event."""
+        """Return the director's log lines of an event."""
         text = (self.folder / "director.log").read_text()
         lines = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
         return [line for line in lines if line["event"] == event]
@@ -136,9 +136,9 @@ kill_after_s = 10
 
 
 def over_ssh(settings: SshSettings) -> str:
-    """Return the section of the director's settings that leads to the cluster by these."""
-    said = settings.model_dump(exclude_none=True)
-    lines = [f"{name} = {json.dumps(value)}" for name, value in said.items()]
+    """Return the section of the director's settings for SSH."""
+    values = settings.model_dump(exclude_none=True)
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     return "\n".join(["[site_director.batch_systems.cluster.ssh]", *lines])
 
 

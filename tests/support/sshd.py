@@ -1,4 +1,4 @@
-"""A real sshd for tests: on a free port of this machine, with keys of its own, gone at the end."""
+"""A real sshd on a free port of this machine, with its own keys."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import pytest
 
 from pilotage import clock
 from pilotage_agents.batch_systems.settings import SshSettings
-from support.debian import found_or_installed
+from support.debian import find_or_install
 from support.processes import free_port
 
 _TIMEOUT_S = 30
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
-# Where a daemon that root starts keeps the folder that its unprivileged half is locked into.
-_LOCKED_ROOM = Path("/run/sshd")
+# The privilege separation folder of an sshd that root starts.
+_PRIVSEP_FOLDER = Path("/run/sshd")
 
 
 class SshServer:
-    """An sshd that lets the user of the tests in, by one key, and can be stopped and started again."""
+    """An sshd that admits the user of the tests by one key; it can be stopped and started again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class SshServer:
         (folder / "sshd_config").write_text(_configuration(folder, self.port))
 
     def settings(self, **other: object) -> SshSettings:
-        """Return what leads to it."""
+        """Return the client settings for this server."""
         user = pwd.getpwuid(os.geteuid()).pw_name
         return SshSettings.model_validate(
             {
@@ -53,9 +53,9 @@ class SshServer:
         )
 
     def start(self) -> None:
-        """Start it and return when it takes connections."""
+        """Start the daemon and return when it accepts connections."""
         if os.geteuid() == 0:
-            _LOCKED_ROOM.mkdir(exist_ok=True)
+            _PRIVSEP_FOLDER.mkdir(exist_ok=True)
         program = shutil.which("sshd", path=_PATH)
         assert program is not None
         with (self.folder / "log").open("ab") as log:
@@ -69,7 +69,7 @@ class SshServer:
             assert clock.boot_time_s() < give_up_s, (self.folder / "log").read_text()
 
     def stop(self) -> None:
-        """Stop it: nobody listens any more."""
+        """Stop the daemon."""
         if self._daemon is not None:
             self._daemon.terminate()
             self._daemon.wait(_TIMEOUT_S)
@@ -103,9 +103,9 @@ def _run(*command: str) -> None:
 
 @contextmanager
 def running_sshd() -> Iterator[SshServer]:
-    """Run an sshd in a new folder; it is stopped, and the folder removed, at the end."""
-    found_or_installed(lambda: shutil.which("ssh", path=_PATH), "openssh-client")
-    found_or_installed(lambda: shutil.which("sshd", path=_PATH), "openssh-server")
+    """Run an sshd in a new folder until the end of the block."""
+    find_or_install(lambda: shutil.which("ssh", path=_PATH), "openssh-client")
+    find_or_install(lambda: shutil.which("sshd", path=_PATH), "openssh-server")
     folder = Path(tempfile.mkdtemp(prefix="pilotage-sshd-"))
     server = SshServer(folder)
     try:
@@ -118,6 +118,6 @@ def running_sshd() -> Iterator[SshServer]:
 
 @pytest.fixture(scope="module")
 def sshd() -> Iterator[SshServer]:
-    """Return a running sshd that the tests of a module share."""
+    """Return a running sshd for all tests of a module."""
     with running_sshd() as server:
         yield server

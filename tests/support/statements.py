@@ -12,56 +12,56 @@ from sqlalchemy import Engine, event
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 
-Hear = Callable[[Any, Any], None]
-"""Takes a statement and its values."""
+StatementListener = Callable[[Any, Any], None]
+"""Receives a statement and its values."""
 
 _OF_TRANSACTIONS = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE")
 
 
 @contextmanager
 def statements(database: Database) -> Iterator[list[str]]:
-    """Collect the statements of the transactions that begin in the block."""
-    seen: list[str] = []
-    heard: dict[int, Callable[[], None]] = {}
+    """Record the statements of the transactions that begin in the block."""
+    recorded: list[str] = []
+    stops: dict[int, Callable[[], None]] = {}
 
     def note(statement: Any, _values: Any) -> None:
         if not str(statement).startswith(_OF_TRANSACTIONS):
-            seen.append(str(statement).strip())
+            recorded.append(str(statement).strip())
 
-    def opens(driver: Any, *_: object) -> None:
-        if id(driver) not in heard:
-            heard[id(driver)] = listen(driver, note)
+    def on_checkout(driver: Any, *_: object) -> None:
+        if id(driver) not in stops:
+            stops[id(driver)] = listen(driver, note)
 
-    engines = _without_lines(database)
+    engines = _engines_without_idle_connections(database)
     for engine in engines:
-        event.listen(engine, "checkout", opens)
-    yield seen
+        event.listen(engine, "checkout", on_checkout)
+    yield recorded
     for engine in engines:
-        event.remove(engine, "checkout", opens)
-    for stop in heard.values():
+        event.remove(engine, "checkout", on_checkout)
+    for stop in stops.values():
         stop()
 
 
-def _without_lines(database: Database) -> set[Engine]:
-    """Return the engines of the database, over which new lines must be opened now."""
-    for lines in (database.read_connections, database.write_connections):
-        lines.close_idle()
+def _engines_without_idle_connections(database: Database) -> set[Engine]:
+    """Close idle connections, so that new ones are checked out; returns the engines of the database."""
+    for connections in (database.read_connections, database.write_connections):
+        connections.close_idle()
     return {database.engine, database.write_engine}
 
 
-def listen(driver: Any, hear: Hear) -> Callable[[], None]:
-    """Hear what the driver's connection is asked from now on, by whomever; returns what ends that."""
+def listen(driver: Any, listener: StatementListener) -> Callable[[], None]:
+    """Call the listener for every statement on a driver's connection; returns a function that ends it."""
     if not isinstance(driver, psycopg.Connection):
-        driver.set_trace_callback(lambda statement: hear(statement, ()))
+        driver.set_trace_callback(lambda statement: listener(statement, ()))
         return lambda: driver.set_trace_callback(None)
 
     class Listening(psycopg.Cursor[Any]):
         def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-            hear(query, params)
+            listener(query, params)
             return super().execute(query, params, **options)
 
         def executemany(self, query: Any, params_seq: Any, **options: Any) -> Any:
-            hear(query, ())
+            listener(query, ())
             return super().executemany(query, params_seq, **options)
 
     before, driver.cursor_factory = driver.cursor_factory, Listening
@@ -72,21 +72,21 @@ def listen(driver: Any, hear: Hear) -> Callable[[], None]:
     return stop
 
 
-def plan_of(database: Database, ask: Callable[[Transaction], object]) -> str:
-    """Return the plan of the first statement that `ask` brings to the database."""
+def plan_of(database: Database, query: Callable[[Transaction], object]) -> str:
+    """Return the query plan of the first statement that `query` executes."""
     plans: list[str] = []
 
-    def question(transaction: Transaction) -> None:
+    def explain_first(transaction: Transaction) -> None:
         connection = transaction.session.connection()
         if not database.is_sqlite:
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")  # tables in tests are too small for an index
-        asked: list[tuple[Any, Any]] = []
-        stop = listen(connection.connection.dbapi_connection, lambda *statement: asked.append(statement))
-        ask(transaction)
+        executed: list[tuple[Any, Any]] = []
+        stop = listen(connection.connection.dbapi_connection, lambda *statement: executed.append(statement))
+        query(transaction)
         stop()
-        statement, values = asked[0]
+        statement, values = executed[0]
         explain = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
         plans.append(" ".join(str(row) for row in connection.exec_driver_sql(f"{explain} {statement}", values)))
 
-    database.write(question)
+    database.write(explain_first)
     return plans[0]

@@ -20,37 +20,36 @@ THE_QUEUE = QueueId("CERN", "ce01", "long")
 
 
 def a_tree(**top_level: object) -> ResourceTree:
-    """Return the tree of this plain data, which must be free of faults."""
+    """Return the tree of this data, which must be valid."""
     return tree_from_mapping({"sites": {}, **top_level})[0]
 
 
 def a_tree_of_one_queue(
     queue: Section = NOTHING, *, ce: Section = NOTHING, site: Section = NOTHING, **top_level: object
 ) -> ResourceTree:
-    """Return a tree with `THE_QUEUE` alone, of which each level states what is given."""
+    """Return a tree with `THE_QUEUE` only; each level has these parameters."""
     queues = {THE_QUEUE.queue: dict(queue)}
     ces = {THE_QUEUE.ce: {**ce, "queues": queues}}
     return a_tree(**{"sites": {THE_QUEUE.site: {**site, "ces": ces}}, **top_level})
 
 
 def effective_queue(tree: ResourceTree, queue: QueueId, vo: str | None) -> EffectiveQueue:
-    """Return one queue as `vo` sees it."""
+    """Return one queue with its effective values for `vo`."""
     (found,) = (each for each in effective_queues(tree, vo) if each.id == queue)
     return found
 
 
 def a_queue(vo: str | None = "cms", **parameters: object) -> EffectiveQueue:
-    """Return `THE_QUEUE` as `vo` sees it, with these parameters of its own."""
+    """Return `THE_QUEUE` with these parameters and its effective values for `vo`."""
     return effective_queue(a_tree_of_one_queue(parameters), THE_QUEUE, vo)
 
 
 def asking(vo: str = "cms", **section: object) -> Requirements:
-    """Return the requirements of a section under the shipped declarations."""
+    """Return the requirements of a section, read with the built-in declarations."""
     return read_requirements(section, vo)
 
 
 NAMES = ("Memory", "Disk", "CPUs", "MaxWallTime", "Tags", "RequiredTags", "OS", "CPUModel", "Production", "KSI2K")
-ASKABLE = tuple(name for name in NAMES if name != "RequiredTags")
 VOS = ("cms", "ATLAS", "lhcb")
 
 WORDS = st.sampled_from(("gpu", "GPU", "el9", "arm", "auto", "any", "8", "true"))
@@ -61,7 +60,7 @@ def _one_or_many(element: st.SearchStrategy[object]) -> st.SearchStrategy[object
     return element | st.lists(element, min_size=1, max_size=3)
 
 
-_ASKED = {
+_REQUIREMENTS = {
     "Memory": _one_or_many(NUMBERS | st.sampled_from(("4 MB", "0.01 GB"))),
     "Disk": _one_or_many(NUMBERS),
     "CPUs": _one_or_many(NUMBERS),
@@ -73,15 +72,15 @@ _ASKED = {
     "KSI2K": _one_or_many(NUMBERS),
 }
 
-sections = st.fixed_dictionaries({}, optional=_ASKED)
-"""Sections that can be asked for."""
+sections = st.fixed_dictionaries({}, optional=_REQUIREMENTS)
+"""Valid Requirements sections."""
 
 _INTEGERS = st.integers(SMALLEST_INTEGER, LARGEST_INTEGER)
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 _TEXTS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"))
 scalars = st.booleans() | NUMBERS | WORDS | _INTEGERS | _FLOATS | _TEXTS
 values = scalars | st.lists(scalars, max_size=3)
-"""Whatever a tree may state."""
+"""Values that a tree may contain."""
 
 _stated = st.dictionaries(st.sampled_from(NAMES), values, max_size=3)
 _access = st.fixed_dictionaries(
@@ -93,15 +92,17 @@ _access = st.fixed_dictionaries(
         "Platform": st.lists(WORDS, max_size=2),
     },
 )
-_plain_level = st.builds(lambda stated, access: {**stated, **access}, _stated, _access)
-_overlays = st.fixed_dictionaries({}, optional={"ForVO": st.dictionaries(st.sampled_from(VOS[:2]), _plain_level)})
-levels = st.builds(lambda level, overlays: {**level, **overlays}, _plain_level, _overlays)
-"""What one level of a tree states, with its overlays."""
+_level_without_overlays = st.builds(lambda stated, access: {**stated, **access}, _stated, _access)
+_overlays = st.fixed_dictionaries(
+    {}, optional={"ForVO": st.dictionaries(st.sampled_from(VOS[:2]), _level_without_overlays)}
+)
+levels = st.builds(lambda level, overlays: {**level, **overlays}, _level_without_overlays, _overlays)
+"""The parameters of one level of a tree, with overlays."""
 
 
 def _nested(key: str, inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     nodes = st.dictionaries(st.sampled_from(("a", "B")), inner, min_size=1)
-    return st.builds(lambda level, below: {**level, key: below}, levels, nodes)
+    return st.builds(lambda level, inner_levels: {**level, key: inner_levels}, levels, nodes)
 
 
 _sites = _nested("ces", _nested("queues", levels))
@@ -114,4 +115,4 @@ trees = st.fixed_dictionaries(
         "platforms": st.dictionaries(st.sampled_from(("el9", "arm")), st.lists(WORDS, max_size=2)),
     },
 )
-"""Plain data of trees without faults."""
+"""Data of valid trees."""

@@ -1,4 +1,4 @@
-"""A whole grid in virtual time: the real server's operations and real pilot machines, which speak in wire messages."""
+"""A whole grid in virtual time: real server operations and real pilot machines that exchange wire messages."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, Pilot, PolicyGrid
 from support.jobs import a_user
 from support.virtual_clock import VirtualClock
-from support.virtual_node import VirtualNode, moment_of
+from support.virtual_node import VirtualNode, node_time
 
-DUTIES_EVERY = timedelta(seconds=60)
-"""So often the server looks after leases and the jobs' policies where a story does not say otherwise."""
+MAINTENANCE_INTERVAL = timedelta(seconds=60)
+"""How often, by default, the server expires leases and evaluates the jobs' policies."""
 
 _LOADED: dict[tuple[str, Amounts], Loaded] = {}
 
-MOST_ROUNDS = 1000
-"""No moment is gone round so often."""
+MAX_STEPS_AT_ONE_TIME = 1000
+"""The largest number of steps without progress of the clock."""
 
 
 @dataclass
-class ServerAtHand:
-    """The server as one node's shell meets it: the real conversions and operations, without the network."""
+class InProcessServer:
+    """The server for one node's shell: the real conversions and operations, without the network."""
 
     grid: Grid
     pilot: Pilot
@@ -55,11 +55,11 @@ class ServerAtHand:
 
     @property
     def identity(self) -> Identity:
-        """Whose calls these are."""
+        """The identity of the calling pilot."""
         return self.pilot.identity
 
     def request_jobs(self, call: ins.RequestJobs) -> ev.JobsGranted:
-        """Answer a request for jobs as it stands now, without waiting."""
+        """Answer a request for jobs at once, without a long poll."""
         work = server_wire.work_request_from_wire(pilot_wire.request_to_wire(call))
         answer = self.pilot.request(work)
         return pilot_wire.granted_from_wire(call.request_id, server_wire.work_answer_to_wire(answer))
@@ -83,23 +83,23 @@ class VirtualGrid:
     """A server over `database` and nodes with pilots; time passes only in `pass_time` and `until`."""
 
     def __init__(
-        self, database: Database, clock: VirtualClock, *, duties_every: timedelta = DUTIES_EVERY, **options: Any
+        self, database: Database, clock: VirtualClock, *, duties_every: timedelta = MAINTENANCE_INTERVAL, **options: Any
     ) -> None:
         self.clock = clock
-        self._duties_every = duties_every
+        self._duties_interval = duties_every
         self.grid = PolicyGrid(database, clock, **options)
         self.nodes: list[VirtualNode] = []
-        self._news = False
+        self._has_news = False
         self._duties = clock() + duties_every
         for observers in (
             self.grid.state.waiting_listeners,
             self.grid.state.command_listeners,
             self.grid.state.access_listeners,
         ):
-            observers.append(self._hear)
+            observers.append(self._notify)
 
-    def _hear(self, *_: object) -> None:
-        self._news = True
+    def _notify(self, *_: object) -> None:
+        self._has_news = True
 
     # Nodes and jobs ---------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class VirtualGrid:
         queue: str = LONG,
         rules: PilotRules | None = None,
     ) -> VirtualNode:
-        """Start a pilot on a node of this size, under the policy of a file or the built-in one."""
+        """Start a pilot on a new node of this size, under the policy of a file or the built-in one."""
         size = Amounts(cpus, memory_mib, 100_000)
         loaded = _loaded(policy, size) if policy is not None else None
         layout = loaded.layout if loaded is not None else lay_out(Policy({}), size)
@@ -122,10 +122,10 @@ class VirtualGrid:
         rules = rules or PilotRules()
         ads = SlotAds(loaded.policy, facts) if loaded is not None else BuiltInAds(facts)
         booted = self.clock() - timedelta(days=1)
-        now = moment_of(self.clock, booted)
+        now = node_time(self.clock, booted)
         slots = NodeSlots(layout, ads, now)
         machine = PilotMachine(f"pilot-{name}", slots, rules, Lifetime(), now)
-        server = ServerAtHand(self.grid, self.grid.start_pilot(queue), LinkFacts(name, size))
+        server = InProcessServer(self.grid, self.grid.start_pilot(queue), LinkFacts(name, size))
         node = VirtualNode(name, self.clock, server, slots, machine, booted)
         self.nodes.append(node)
         node.start()
@@ -142,7 +142,7 @@ class VirtualGrid:
         policy: JobPolicy | None = None,
         **fields: Any,
     ) -> int:
-        """Submit a job that takes `run_s` of running, and return its id."""
+        """Submit a job that needs `run_s` of run time; returns its id."""
         if policy is not None:
             fields["policy"] = policy
         arguments = f"{run_s:g} {term_s:g}"
@@ -153,21 +153,19 @@ class VirtualGrid:
         return job_id
 
     def drain(self, node: VirtualNode, *, evict: bool = False) -> None:
-        """Let an operator drain a node's pilot."""
-        assert isinstance(node.server, ServerAtHand), "nodes that were started here talk to this server"
+        """Drain a node's pilot, as an operator."""
+        assert isinstance(node.server, InProcessServer), "this node has another server"
         self.grid.drain(node.server.pilot, evict=evict)
         self.settle()
 
     def job(self, job_id: int) -> JobRecord:
-        """Return a job as it is now."""
         return self.grid.job(job_id)
 
     def states(self, *job_ids: int) -> list[str]:
-        """Return the states of jobs."""
         return [self.job(job_id).state.value for job_id in job_ids]
 
     def place(self, job_id: int) -> str:
-        """Return where a job runs, such as "node1/slot3"; "" = it does not."""
+        """Return node and slot of a running job, such as "node1/slot3"; "" = it does not run."""
         places = [
             f"{node.name}/{slot}" for node in self.nodes for slot, each in node.running().items() if each == job_id
         ]
@@ -176,40 +174,40 @@ class VirtualGrid:
     # Time -------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let all that needs no time happen."""
-        while self._news:
-            self._news = False
+        """Deliver all notifications that need no time."""
+        while self._has_news:
+            self._has_news = False
             for node in self.nodes:
                 node.look()
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, with all that happens in it."""
+        """Let time pass, with all events on the way."""
         self._pass_until(self.clock() + timedelta(seconds=seconds), lambda: False)
 
     def until(self, happened: Callable[[], bool], within_s: float = 3600.0) -> float:
-        """Let time pass until something has happened, and return how many seconds; it must be `within_s`."""
+        """Let time pass until `happened` returns True, at most `within_s`; returns the seconds."""
         start = self.clock()
         self._pass_until(start + timedelta(seconds=within_s), happened)
-        assert happened(), f"it has not happened within {within_s:g} s"
+        assert happened(), f"timeout after {within_s:g} s"
         return (self.clock() - start).total_seconds()
 
     def finished(self, *job_ids: int) -> bool:
-        """Whether all these jobs are done."""
+        """Return whether all these jobs are DONE."""
         return all(job.state is JobState.DONE for job in self.grid.jobs(job_ids).values())
 
     def _pass_until(self, end: datetime, happened: Callable[[], bool]) -> None:
         self.settle()
-        rounds = Counter[datetime]()
+        steps = Counter[datetime]()
         while not happened():
             at = min(self._times())
-            rounds[at] += 1
-            assert rounds[at] < MOST_ROUNDS, f"at {at} something is due again and again, and time stands still"
+            steps[at] += 1
+            assert steps[at] < MAX_STEPS_AT_ONE_TIME, f"the clock makes no progress at {at}"
             if at > end:
                 self.clock.advance(end - self.clock())
                 return
             self.clock.advance(max(timedelta(0), at - self.clock()))
             if at >= self._duties:
-                self._do_duties()
+                self._run_maintenance()
             for node in self.nodes:
                 if (due := node.due()) is not None and due <= self.clock():
                     node.advance()
@@ -219,15 +217,15 @@ class VirtualGrid:
         yield self._duties
         yield from (due for node in self.nodes if (due := node.due()) is not None)
 
-    def _do_duties(self) -> None:
-        self._duties = self.clock() + self._duties_every
+    def _run_maintenance(self) -> None:
+        self._duties = self.clock() + self._duties_interval
         self.grid.pass_time(seconds=0)
         self.grid.look()
         self.grid.look_round()
 
 
 def _loaded(policy: Path, size: Amounts) -> Loaded:
-    """Return a policy for nodes of a size; a process of its own reads it, which takes a while, so texts only once."""
+    """Load a policy for nodes of a size, each text only once: a child process parses it, which takes time."""
     key = (policy.read_text(), size)
     if key not in _LOADED:
         _LOADED[key] = load_policy(policy, size)

@@ -1,4 +1,4 @@
-"""A node in virtual time: a real pilot machine whose payloads exist in name only, and whose server is at hand."""
+"""A node in virtual time: a real pilot machine with simulated payloads and a server in the same process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SIGTERM, SIGKILL = 15, 9
 
 
 class NodeServer(Protocol):
-    """The server, as a node's shell meets it."""
+    """The calls of a node's shell to the server."""
 
     def request_jobs(self, call: ins.RequestJobs) -> ev.JobsGranted:
-        """Answer a request for jobs as it stands now, without waiting."""
+        """Answer a request for jobs at once, without a long poll."""
 
     def beat(self, call: ins.SendHeartbeat) -> ev.HeartbeatAnswered:
         """Answer a heartbeat."""
@@ -36,24 +36,24 @@ class NodeServer(Protocol):
 
 @dataclass
 class Payload:
-    """A payload that takes `left_s` more of running, and ends `term_s` after it is asked to."""
+    """A payload that needs `left_s` more of run time, and ends `term_s` after SIGTERM."""
 
     job: GrantedJob
     prepared: ins.PrepareJob
     left_s: float
     term_s: float = 0.0
     since: datetime | None = None
-    """Since when it runs; None = it does not run, or not at present."""
+    """The time since which it runs; None = it has not started or is suspended."""
     ends: datetime | None = None
-    """When it ends itself after SIGTERM."""
+    """The time of its end after SIGTERM."""
 
     def due(self) -> datetime | None:
-        """Return when it ends if nothing happens."""
-        own = None if self.since is None else self.since + timedelta(seconds=self.left_s)
-        return min((each for each in (own, self.ends) if each is not None), default=None)
+        """Return the time of its end without further signals; None = never."""
+        natural_end = None if self.since is None else self.since + timedelta(seconds=self.left_s)
+        return min((each for each in (natural_end, self.ends) if each is not None), default=None)
 
     def hold(self, now: datetime) -> None:
-        """Stop running for a while."""
+        """Suspend the payload."""
         if self.since is not None:
             self.left_s -= (now - self.since).total_seconds()
             self.since = None
@@ -61,7 +61,7 @@ class Payload:
 
 @dataclass
 class WaitingCall:
-    """A request that waits for jobs until `end`; `first` = what its first look gave."""
+    """A long poll that ends at `end`; `first` = the answer to its reports."""
 
     call: ins.RequestJobs
     end: datetime
@@ -69,14 +69,14 @@ class WaitingCall:
 
 
 @dataclass
-class Weather:
-    """What a look at the node finds beside its own jobs."""
+class OwnerActivity:
+    """The load and idle time that the owner of a node causes."""
 
     owner_load: float = 0.0
     keyboard_idle_s: int | None = None
 
     def sample(self, boot_s: float, busy: Mapping[str, float]) -> NodeSample:
-        """Return a sample with jobs that keep so many cores busy."""
+        """Return a sample of the node; `busy` is the load of jobs by slot."""
         load = self.owner_load + sum(busy.values())
         idle = self.keyboard_idle_s
         return NodeSample(boot_s, load, dict(busy), keyboard_idle_s=idle, console_idle_s=idle)
@@ -84,7 +84,7 @@ class Weather:
 
 @dataclass
 class VirtualNode:
-    """One pilot with its node; `clock` is the grid's. The caller calls `start`, then `advance` when due."""
+    """A pilot with its node; `clock` is that of the grid. The caller calls `start`, then `advance` when due."""
 
     name: str
     clock: Callable[[], datetime]
@@ -92,7 +92,7 @@ class VirtualNode:
     node_slots: NodeSlots
     machine: PilotMachine
     booted: datetime
-    weather: Weather = field(default_factory=Weather)
+    weather: OwnerActivity = field(default_factory=OwnerActivity)
     payloads: dict[AttemptKey, Payload] = field(default_factory=dict)
     waiting: dict[str, WaitingCall] = field(default_factory=dict)
     events: deque[ev.Event] = field(default_factory=deque)
@@ -102,18 +102,17 @@ class VirtualNode:
 
     @property
     def now(self) -> Now:
-        """The present moment on the node's clocks."""
-        return moment_of(self.clock, self.booted)
+        """The current time of the node's clocks."""
+        return node_time(self.clock, self.booted)
 
     def start(self) -> None:
-        """Begin."""
         self._do_all(self.machine.begin(self.now))
         self._pump()
 
     # Time -------------------------------------------------------------------------------------------------------
 
     def due(self) -> datetime | None:
-        """Return when something happens here by itself; None = never."""
+        """Return the time of the next event of this node; None = never."""
         if self.ended is not None:
             return None
         alarm = self.machine.alarm_boot_s(self.now)
@@ -123,7 +122,7 @@ class VirtualNode:
         return min(times, default=None)
 
     def advance(self) -> None:
-        """Do what is due."""
+        """Handle all events that are due."""
         now = self.clock()
         for payload in tuple(self.payloads.values()):
             if (end := payload.due()) is not None and end <= now:
@@ -135,12 +134,12 @@ class VirtualNode:
             self.feed(ev.TimePassed())
 
     def look(self) -> None:
-        """Let the requests that wait be answered where there is something for them."""
+        """Answer the long polls that have an answer now."""
         for waiting in tuple(self.waiting.values()):
             self._look(waiting, last=False)
 
     def feed(self, event: ev.Event) -> None:
-        """Let the machine hear of an event, after those that it has not heard yet."""
+        """Queue an event for the machine, and handle all queued events."""
         self.events.append(event)
         self._pump()
 
@@ -167,7 +166,7 @@ class VirtualNode:
     def _do(self, instruction: ins.Instruction) -> None:
         match instruction:
             case ins.RequestJobs() | ins.RecallRequest() | ins.SendHeartbeat() | ins.ReadPools():
-                self._say(instruction)
+                self._call_server(instruction)
             case ins.ValidateNode():
                 self.feed(ev.NodeValidated())
             case ins.SampleNode():
@@ -181,7 +180,7 @@ class VirtualNode:
             case _:
                 self._work(instruction)
 
-    def _say(self, instruction: ins.ServerInstruction) -> None:
+    def _call_server(self, instruction: ins.ServerInstruction) -> None:
         match instruction:
             case ins.RequestJobs():
                 waiting = WaitingCall(instruction, self.clock() + timedelta(seconds=instruction.wait_s))
@@ -203,7 +202,7 @@ class VirtualNode:
             return
         answer = self.server.request_jobs(call)
         if waiting.first is None:
-            # What the call reports is told once; what became of it goes with the answer.
+            # Reports are handled once; their results go with the final answer.
             waiting.first, waiting.call = answer, replace(call, reports=())
         found = answer.jobs or answer.commands or answer.vacate or answer.ad_parts_wanted or answer.node_attributes
         if found or last:
@@ -242,13 +241,13 @@ class VirtualNode:
             case ins.ForgetAttempt(key):
                 self.payloads.pop(key, None)
             case _:
-                raise AssertionError(f"a node does not know how to {instruction}")
+                raise AssertionError(f"unknown instruction {instruction}")
 
     def _exit(self, payload: Payload, exit_code: int | None, signal: int | None) -> None:
         self.payloads.pop(payload.job.key, None)
         self.feed(ev.PayloadExited(payload.job.key, exit_code, signal))
 
-    # What it looks like -----------------------------------------------------------------------------------------
+    # State -----------------------------------------------------------------------------------------------------
 
     def _busy(self) -> dict[str, float]:
         running = [payload for payload in self.payloads.values() if payload.since is not None]
@@ -260,26 +259,26 @@ class VirtualNode:
         return {slot.name: slot for slot in self.node_slots.slots()}
 
     def shows(self, *names: str) -> list[str]:
-        """Return state and activity of these slots (none named = of all), such as "Claimed/Busy"."""
+        """Return state and activity of these slots, or of all, such as "Claimed/Busy"."""
         slots = self.slots()
         return [f"{slots[name].state}/{slots[name].activity}" for name in names or slots]
 
     def running(self) -> dict[str, int]:
-        """Return which job is in which slot."""
+        """Return the job in each occupied slot."""
         return {slot.name: slot.key.job_id for slot in self.slots().values() if slot.key is not None}
 
     def nice_of(self, job_id: int) -> int | None:
-        """Return the nice value that a job was last prepared with."""
+        """Return the nice value of a job's last preparation."""
         prepared = [each for each in self.history if isinstance(each, ins.PrepareJob) and each.job.key.job_id == job_id]
         return prepared[-1].nice
 
 
 def _not_before(boot_s: float) -> timedelta:
-    """Return a time on the boot clock to the microsecond, never rounded down: an alarm before its time is no alarm."""
+    """Return a time of the boot clock in microseconds, rounded up: before its time an alarm has no effect."""
     microseconds = round(boot_s * 1e6)
     return timedelta(microseconds=microseconds if microseconds / 1e6 >= boot_s else microseconds + 1)
 
 
-def moment_of(clock: Callable[[], datetime], booted: datetime) -> Now:
-    """Return the present moment of a machine that was booted then."""
+def node_time(clock: Callable[[], datetime], booted: datetime) -> Now:
+    """Return the current time of a node that was booted at `booted`."""
     return Now(clock(), (clock() - booted).total_seconds())

@@ -1,4 +1,4 @@
-"""Long polls: calls of pilots and users that wait at the same time, with and without a server."""
+"""Long polls of pilots and users: waiting calls in memory, and pending calls at a real server."""
 
 from __future__ import annotations
 
@@ -31,15 +31,19 @@ QUEUE = QueueId("S", "ce", "q")
 AT_ONCE_S = 0.0
 
 
+SOON_S = 30.0
+"""The timeout of long polls, which end before it by the event that they wait for."""
+
+
 def a_task_queue(id_: int = 1, cpus: int = 1) -> TaskQueue:
     needs = JobNeeds((), (), (), None, cpus, None, None, None)
     return TaskQueue(id_, Traits(Account("sky", "grp", "alice"), "", needs))
 
 
-class ByCores:
-    """Chances that hang on the cores alone; `asked` counts how often anybody was asked.
+class FakeMatchEstimator:
+    """Estimates by the number of cores alone; `calls` counts the estimates.
 
-    Task queues: of those `gone` no jobs are left; of those `unclear` it fails to tell.
+    The task queues `empty` have no jobs, and those in `failing` raise an error.
     """
 
     def __init__(self) -> None:
@@ -70,10 +74,10 @@ class ByCores:
 
 
 class Waiting:
-    """Calls that wait, each by its stamp."""
+    """Waiting calls in memory, each with the stamp of its pilot."""
 
     def __init__(self) -> None:
-        self.chances = ByCores()
+        self.chances = FakeMatchEstimator()
         self.polls = LongPolls(self.chances)
         self._stack = ExitStack()
 
@@ -95,12 +99,8 @@ async def woken(*waiters: WaitingCall) -> list[bool]:
     return [await waiter.wait(AT_ONCE_S) for waiter in waiters]
 
 
-SOON_S = 30.0
-"""Calls that wait are answered by the news that they wait for; no test lets this time pass."""
-
-
 class Polls:
-    """Waiting calls; what is left of them is cancelled at the end of the block."""
+    """Pending long polls; those that are left are cancelled at the end of the block."""
 
     def __init__(self, grid: WireGrid) -> None:
         self._grid = grid
@@ -118,19 +118,19 @@ class Polls:
             await channel.close()
 
     async def begin(self, pilot: WirePilot, **offer: Any) -> asyncio.Task[matcher_service_pb2.RequestJobsResponse]:
-        """Return a pilot's long poll that has looked for work once, found none, and waits.
+        """Return a pilot's long poll that has found no job and waits.
 
-        `offer` are other fields of the slot that it offers.
+        `offer` are other fields of its slot offer.
         """
         matcher: Any = matcher_service_pb2_grpc.MatcherServiceStub(self._channel(pilot.token))
         poll = self._start(matcher.RequestJobs(pilot.request(wait_s=SOON_S, **offer), timeout=SOON_S + 20))
         await asyncio.sleep(0)
-        # calls of one connection come to the server in their order, and its only writer takes them in that order
+        # the server handles the calls of one connection in order, since it has a single writer
         await matcher.ReportState(matcher_service_pb2.ReportStateRequest(request_id=request_id()))
         return poll
 
     async def begin_wait(self, token: str, *job_ids: int) -> asyncio.Task[job_service_pb2.WaitForJobsResponse]:
-        """Return a user's wait for jobs that is under way."""
+        """Return a user's pending wait for jobs."""
         jobs: Any = job_service_pb2_grpc.JobServiceStub(self._channel(token))
         request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=SOON_S)
         wait = self._start(jobs.WaitForJobs(request, timeout=SOON_S + 20))

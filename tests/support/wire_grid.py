@@ -1,4 +1,4 @@
-"""A small grid behind a running server, reached over the wire as users, pilots and operators reach it."""
+"""A small grid behind a running server, used over the wire by users, pilots and operators."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ TREE = """
 
 
 def a_job(**requirements: Any) -> JobDescription:
-    """Return a job that asks for these values, for nothing when none are given."""
+    """Return the description of a job with these requirements."""
     return JobDescription("/bin/true", requirements=requirements or None)
 
 
 class WirePilot:
-    """A pilot that speaks to the server and runs nothing."""
+    """A pilot that calls the server and runs no payloads."""
 
     def __init__(self, channel: grpc.Channel, stamp: str, token: str) -> None:
         self.stamp = stamp
@@ -47,27 +47,27 @@ class WirePilot:
         self.matcher = matcher_service_pb2_grpc.MatcherServiceStub(channel)
 
     def ask(self, *, wait_s: float = 0.0, cpus: int = 1, id_: str = "") -> matcher_service_pb2.RequestJobsResponse:
-        """Ask for jobs for one slot."""
+        """Request jobs for one slot."""
         request = self.request(wait_s=wait_s, cpus=cpus, id_=id_)
         return self.matcher.RequestJobs(request, timeout=wait_s + 20)
 
     def request(
         self, *, wait_s: float = 0.0, cpus: int = 1, id_: str = "", **offer: Any
     ) -> matcher_service_pb2.RequestJobsRequest:
-        """Return a request for jobs for one slot, with these other fields of its offer."""
+        """Return a request for jobs for one slot; `offer` are other fields of the slot."""
         free = values_pb2.Amounts(cpus=cpus, memory_mib=4000, disk_mib=10_000)
         slot = matcher_service_pb2.SlotOffer(name="slot1", free=free, **offer)
         return matcher_service_pb2.RequestJobsRequest(request_id=id_ or request_id(), slots=[slot], wait_s=wait_s)
 
     def report(self, job_id: int, attempt: int = 1, **facts: Any) -> matcher_service_pb2.ReportResult:
-        """Report on an attempt: that it runs, or with `outcome` how it ended."""
+        """Report on an attempt: that it runs, or its `outcome`."""
         state = jobs_pb2.JOB_STATE_DONE if "outcome" in facts else jobs_pb2.JOB_STATE_RUNNING
         report = jobs_pb2.JobReport(job_id=job_id, attempt=attempt, **({"state": state} | facts))
         request = matcher_service_pb2.ReportStateRequest(request_id=request_id(), reports=[report])
         return self.matcher.ReportState(request).results[0]
 
     def finish(self, job_id: int, attempt: int = 1, outputs: Mapping[str, bytes] | None = None) -> None:
-        """Report that an attempt ended well and left these files behind."""
+        """Report that an attempt has exited with 0 and left these files."""
         files = [
             jobs_pb2.OutputFile(
                 name=name, checksum=hashlib.sha256(content).hexdigest(), size=len(content), content=content
@@ -85,7 +85,7 @@ class WirePilot:
 
 
 class WireGrid:
-    """A server with a tree of two queues, and those who use it; each grid has a VO of its own."""
+    """A server with its users and pilots; each grid has a VO of its own."""
 
     def __init__(self, server: RunningServer) -> None:
         self.server = server
@@ -97,27 +97,27 @@ class WireGrid:
         self.jobs = self.user()
 
     def put_tree(self, text: str = TREE) -> int:
-        """Put a tree in force and return its version."""
+        """Make this tree the active one; returns its version."""
         request = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=text, format="json")
         return self.resources.PutTree(request).version
 
     def user(self, owner: str = "alice", **who: Any) -> job_service_pb2_grpc.JobServiceStub:
-        """Return the users' door, as a user sees it."""
+        """Return the job service for a user."""
         token = self.server.token(owner=owner, **({"vo": self.vo} | who))
         return job_service_pb2_grpc.JobServiceStub(self.channel(token))
 
     def channel(self, token: str) -> grpc.Channel:
-        """Return a channel that is closed with the grid."""
+        """Return a channel that `close` closes."""
         channel = self.server.channel(token)
         self._channels.append(channel)
         return channel
 
     def submit(self, *descriptions: JobDescription, id_: str = "") -> list[int]:
-        """Submit jobs as the usual user and return their ids."""
+        """Submit jobs as the default user; returns their ids."""
         return list(self.jobs.SubmitJobs(submission(descriptions, id_)).job_ids)
 
     def start_pilot(self, queue: QueueId = QUEUE, **options: Any) -> WirePilot:
-        """Register a pilot and let it report for the first time."""
+        """Register a pilot and send its first heartbeat."""
         request = pilot_service_pb2.RegisterPilotsRequest(
             request_id=request_id(), queue=queue_to_wire(queue), count=1, vos=[self.vo], **options
         )
