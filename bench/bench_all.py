@@ -1,7 +1,7 @@
-"""All benches, one after the other: their JSON lines as they come, then a table.
+"""Run all benches; prints their JSON lines, then a table.
 
-With --scale 0.01 they only show that they work. At full size the table goes into the documentation too. Exits 1 when a
-budget is not kept, at full size alone; 2 when a bench has failed.
+With --scale 0.01 they only show that they work. At full size the table is also written to the documentation. Exits 1
+if a budget is exceeded at full size, and 2 if a bench fails.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ OF_ALL_SIZES = (
     "latency",
 )
 OF_FULL_SIZE = ("growth_plot", "peers")
-"""One draws what only full size shows, one fetches programs from PyPI."""
+"""One draws a plot of full size, one downloads programs from PyPI."""
 
 FAILED = 2
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "speed-figures.md"
-"""Where the figures of a bench of full size go."""
+"""The page for the figures of full size."""
 
 
 def commands(scale: float) -> Iterator[list[str]]:
@@ -52,7 +52,7 @@ def commands(scale: float) -> Iterator[list[str]]:
 
 
 def run(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
-    """Run one bench and print its lines; returns them, and whether it came to its end."""
+    """Run one bench and print its lines; returns them, and whether it succeeded."""
     name, *options = arguments
     progress(" ".join(arguments))
     command = [sys.executable, str(Path(__file__).with_name(f"bench_{name}.py")), *options]
@@ -66,14 +66,14 @@ def run(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
 
 
 def main() -> int:
-    """Run all; returns the exit code."""
+    """Run all benches; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="the size as a part of the full one, such as 0.01")
     scale: float = parser.parse_args().scale
-    at_a_time = 1 if scale >= 1 else 2  # where no time counts, they may disturb one another
+    at_a_time = 1 if scale >= 1 else 2  # at a small scale, benches may disturb one another
     with ThreadPoolExecutor(at_a_time) as workers:
         outcomes = list(workers.map(run, commands(scale)))
-    lines = [line for of_one, _ in outcomes for line in of_one]
+    lines = [line for bench_lines, _ in outcomes for line in bench_lines]
     print(table(lines), end="")
     if not all(ended for _, ended in outcomes):
         return FAILED

@@ -1,7 +1,7 @@
-"""What idle pilots and leases cost: 20,000 pilots in long polls and 50,000 leases on one server.
+"""The cost of idle pilots and leases: 20,000 pilots in long polls and 50,000 leases on one server.
 
-Measured is how long a submitted job takes until one of the waiting pilots has it and has reported that it runs, and
-what memory the server has. Prints JSON lines; exits 1 when a budget is not kept.
+It measures the time from a submission until a waiting pilot has reported that the job runs, and the server's memory.
+Prints JSON lines; exits 1 if a budget is exceeded.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from harness.figures import Figure, at_most, progress, told
+from harness.figures import Figure, at_most, measured, progress
 from harness.grid import (
     REPORT_STATE,
     REQUEST_JOBS,
     SUBMIT,
     BenchGrid,
     an_offer,
-    asking,
     bearer,
     fresh,
+    job_requests,
     matches_in,
     results_in,
     start,
@@ -42,11 +42,11 @@ IDLE_PILOTS = 20_000
 LEASES = 50_000
 SLOTS = 50
 SHORT_JOB = JobDescription("/bin/true")
-"""It fits into the last minutes of the idle pilots, as none of the day does."""
+"""The only job that is short enough for the slots of the idle pilots."""
 
 STARTS = 200
 WARM_UP = 5
-"""So many starts do not count: the first waits until all the pilots' calls have been taken in."""
+"""Starts that are not counted: the first one waits until the server has received all calls of the pilots."""
 
 REFUSED_PAUSE_S = 0.01
 LOOK_S = 5.0
@@ -63,14 +63,14 @@ def figures(setting: Setting) -> Iterator[Figure]:
     ):
         grid.put_tree(day.tree())
         grid.submit_day(2 * setting.size(LEASES))
-        progress(f"{_leased(grid, setting.size(LEASES)):,} leases")
+        progress(f"{_match_leases(grid, setting.size(LEASES)):,} leases")
         idle = grid.pilots(setting.size(IDLE_PILOTS))
-        heard: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        with waiting_pilots(server.address, idle, heard.put):
+        granted: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        with waiting_pilots(server.address, idle, granted.put):
             for _ in range(WARM_UP):
-                _start_ms(grid, heard)
-            yield told("crowd: CPU share of idle pilots", 100 * _cpu_share(grid, setting.seconds(LOOK_S)), "%")
-            starts = sorted(_start_ms(grid, heard) for _ in range(setting.size(STARTS, 20)))
+                _start_ms(grid, granted)
+            yield measured("crowd: CPU share of idle pilots", 100 * _cpu_share(grid, setting.seconds(LOOK_S)), "%")
+            starts = sorted(_start_ms(grid, granted) for _ in range(setting.size(STARTS, 20)))
             p99_ms = round(starts[int(len(starts) * 0.99) - 1], 1)
             median_ms = statistics.median(starts)
             yield at_most("crowd: from submission to start", median_ms, "ms", START_BUDGET_MS, p99_ms=p99_ms)
@@ -79,35 +79,35 @@ def figures(setting: Setting) -> Iterator[Figure]:
 
 
 def _cpu_share(grid: BenchGrid, seconds: float) -> float:
-    """Return what part of a core the server uses while nothing but the pilots' waiting goes on."""
+    """Return the CPU share of the server while all pilots wait."""
     before_s = cpu_s(grid.server_pid)
     time.sleep(seconds)
     return (cpu_s(grid.server_pid) - before_s) / seconds
 
 
-def _leased(grid: BenchGrid, leases: int) -> int:
-    """Let pilots take jobs into all their slots; returns how many they have."""
+def _match_leases(grid: BenchGrid, leases: int) -> int:
+    """Match jobs to all slots of pilots; returns the number of leases."""
     calls = -(-leases // SLOTS)
-    run = grid.run(REQUEST_JOBS, asking(grid.pilots(max(calls, len(grid.day.sites))), calls, an_offer(SLOTS)), 8)
+    run = grid.run(REQUEST_JOBS, job_requests(grid.pilots(max(calls, len(grid.day.sites))), calls, an_offer(SLOTS)), 8)
     return sum(len(matches_in(answer)) for answer in run.answers)
 
 
-def _start_ms(grid: BenchGrid, heard: queue.SimpleQueue[Answer]) -> float:
-    """Submit a job; returns the time until its start has been reported, in ms."""
+def _start_ms(grid: BenchGrid, granted: queue.SimpleQueue[Answer]) -> float:
+    """Submit a job; returns the milliseconds until its start is reported."""
     user = bearer(grid.user_token("lbprods", SIMULATION))
     request = Request(submission([SHORT_JOB], SIMULATION).SerializeToString(), user)
     began_s = time.perf_counter()
-    _taken(grid, SUBMIT, request)
-    answer = heard.get(timeout=30)
+    _call(grid, SUBMIT, request)
+    answer = granted.get(timeout=30)
     (match,) = matches_in(answer)
-    report = _taken(grid, REPORT_STATE, Request(fresh(start([match])), answer.request.metadata))
+    report = _call(grid, REPORT_STATE, Request(fresh(start([match])), answer.request.metadata))
     took_ms = 1000 * (time.perf_counter() - began_s)
     assert all(result.accepted for result in results_in(report)), "the start was refused"
     return took_ms
 
 
-def _taken(grid: BenchGrid, path: str, request: Request) -> Answer:
-    """Return the answer to a call, made again for as long as the server has too many."""
+def _call(grid: BenchGrid, path: str, request: Request) -> Answer:
+    """Return the answer to a call, repeated while the server is overloaded."""
     while not (run := grid.run(path, [request], 1)).answers:
         time.sleep(REFUSED_PAUSE_S)
     return run.answers[0]

@@ -1,7 +1,7 @@
-"""How many /bin/true one pilot of two slots runs in a second, from their submission to the last recorded result.
+"""The rate of /bin/true on one pilot with two slots, from the submission to the last recorded result.
 
-Each has its own work directory, captured output, lease and result; server and pilot are started as people start them.
-Prints JSON lines; exits 1 when the budget is not kept.
+Each job has its own work folder, captured output, lease and result. Server and pilot are started by their commands.
+Prints JSON lines; exits 1 if the budget is missed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from harness.end_to_end import workshop
-from harness.figures import Figure, at_least, told
+from harness.end_to_end import pilot_stack
+from harness.figures import Figure, at_least, measured
 from harness.setting import Setting, bench, scratch
 
 JOBS = 5_000
@@ -26,15 +26,15 @@ BUDGET_PER_S = 600.0
 
 def figures(setting: Setting) -> Iterator[Figure]:
     """Run the jobs."""
-    yield told("end-to-end: processes alone", _spawns_per_s(setting.size(SPAWNS, 200)), "1/s")
+    yield measured("end-to-end: processes alone", _spawns_per_s(setting.size(SPAWNS, 200)), "1/s")
     jobs = setting.size(JOBS)
-    with scratch() as folder, workshop(folder) as work:
+    with scratch() as folder, pilot_stack(folder) as work:
         work.run(WARM_UP)
         yield at_least("end-to-end: /bin/true through two slots", jobs / work.run(jobs), "jobs/s", BUDGET_PER_S)
 
 
 def _spawns_per_s(count: int) -> float:
-    """Return how many processes this one starts and waits for in a second, one after the other."""
+    """Return the rate at which this process runs others, one after the other."""
     began_s = time.perf_counter()
     for _ in range(count):
         subprocess.run(["/bin/true"], check=True)

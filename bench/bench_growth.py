@@ -1,7 +1,7 @@
-"""What a queue of ten million jobs costs beside one of ten thousand: CPU time of a match, memory, time to start.
+"""The cost of a queue of ten million jobs and of ten thousand: CPU time of a match, memory, time to start.
 
-Two servers run side by side on the same core, on queues of the same shape, and are asked in turns. Prints JSON lines;
-exits 1 when a budget is not kept.
+Two servers with queues of the same shape run on the same core and get calls in turns. Prints JSON lines;
+exits 1 if a budget is exceeded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from harness.figures import Figure, at_most, told
+from harness.figures import Figure, at_most, measured
 from harness.grown_grids import GrownGrid, grown_grids
 from harness.load import median_cpu_us
 from harness.processes import resident_mb
@@ -23,7 +23,7 @@ TIMES = 1000
 ROUNDS = 8
 CALLS = 250
 SETTLING_S = 6.0
-"""A server that has just started on a long queue counts, once, what waits: so long the long queue is matched before."""
+"""The warm-up of the long queue: a server that has just started counts its waiting jobs once."""
 GROWTH_BUDGET, MEMORY_BUDGET_MB, MORE_MEMORY_BUDGET_MB, START_BUDGET_S = 1.2, 600.0, 200.0, 5.0
 
 
@@ -34,11 +34,11 @@ def figures(setting: Setting) -> Iterator[Figure]:
         for _ in range(1 + setting.size(ROUNDS, 2)):
             for grown in (short, long):
                 grown.match(setting.size(CALLS, 50))
-        measured = -setting.size(ROUNDS, 2)
-        short_us, long_us = (median_cpu_us(grown.runs[measured:]) for grown in (short, long))
+        last_rounds = -setting.size(ROUNDS, 2)
+        short_us, long_us = (median_cpu_us(grown.runs[last_rounds:]) for grown in (short, long))
         short_mb, long_mb = map(_resident_mb, (short, long))
-        yield told("growth: CPU of a match at 10,000 jobs", short_us, "µs")
-        yield told("growth: CPU of a match at 10 million jobs", long_us, "µs")
+        yield measured("growth: CPU of a match at 10,000 jobs", short_us, "µs")
+        yield measured("growth: CPU of a match at 10 million jobs", long_us, "µs")
         yield at_most("growth: CPU of a match, long queue to short", long_us / short_us, "ratio", GROWTH_BUDGET)
         yield at_most("growth: memory at 10 million jobs", long_mb, "MB", MEMORY_BUDGET_MB)
         yield at_most("growth: memory over that at 10,000", long_mb - short_mb, "MB", MORE_MEMORY_BUDGET_MB)

@@ -1,6 +1,6 @@
 """Rate and latency against the length of the queue, from 10,000 to ten million jobs, as figures and as a plot.
 
-Four servers run side by side on the same core and are asked in turns. Prints JSON lines and writes
+Four servers run on the same core and get calls in turns. Prints JSON lines and writes
 docs/reference/speed.svg at full size.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from harness.figures import Figure, told
-from harness.grid import REQUEST_JOBS, an_offer, asking
+from harness.figures import Figure, measured
+from harness.grid import REQUEST_JOBS, an_offer, job_requests
 from harness.grown_grids import SHORTEST, GrownGrid, grown_grids
 from harness.load import Run, median_rate, steady_load
 from harness.plot import Panel, drawing
@@ -38,8 +38,8 @@ def figures(setting: Setting) -> Iterator[Figure]:
         rates = dict(zip(lengths, (median_rate(grown.runs[1:]) for grown in grids), strict=True))
         slowest = dict(zip(lengths, (_steady(setting, grown).percentile_ms(99) for grown in grids), strict=True))
     for length in lengths:
-        yield told(f"growth: one job a call at {length:,.0f} jobs", rates[length], "jobs/s")
-        yield told(f"growth: 99 % of calls at {length:,.0f} jobs", slowest[length], "ms")
+        yield measured(f"growth: one job a call at {length:,.0f} jobs", rates[length], "jobs/s")
+        yield measured(f"growth: 99 % of calls at {length:,.0f} jobs", slowest[length], "ms")
     if setting.scale >= 1:
         rate = Panel("one job a call: jobs a second", LENGTH, rates)
         latency = Panel("1,000 calls a second: 99 % within (ms)", LENGTH, slowest)
@@ -47,7 +47,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
 
 
 def _steady(setting: Setting, grown: GrownGrid) -> Run:
-    requests = asking(grown.pilots, setting.size(STEADY_CALLS, 50), an_offer())
+    requests = job_requests(grown.pilots, setting.size(STEADY_CALLS, 50), an_offer())
     return steady_load(grown.grid.line.method(REQUEST_JOBS), requests, STEADY_PER_S)
 
 

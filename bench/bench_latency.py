@@ -1,4 +1,4 @@
-"""From `submit` returning to the job's process running, on an idle local slot, one job after the other."""
+"""The time from the return of `submit` to the start of the job's process, on an idle local slot."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Peers on the same work in the same run: procrastinate on the same PostgreSQL, Parsl's executor, HyperQueue.
+"""Comparison with peers in the same run: procrastinate on the same PostgreSQL, Parsl's executor, HyperQueue.
 
-(a) Jobs that do nothing are claimed and finished: by procrastinate's worker, by Parsl's two workers, by pilots that
-bring the report of one job with the request for the next. (b) /bin/true is run from end to end, with two slots
-everywhere. Nothing is bound to a core. Each with the settings that its own documentation advises; what is
-acknowledged is on disk at procrastinate and here, nothing at the others. Prints JSON lines; exits 1 when one is ahead.
+(a) No-op jobs are claimed and finished: by procrastinate's worker, by Parsl's two workers, and by pilots that report
+one job with the request for the next. (b) /bin/true runs from end to end, with two slots in each system. No process is
+bound to a core. Each peer has the settings that its documentation recommends. Acknowledged writes are on disk in
+procrastinate and Pilotage; the others store nothing. Prints JSON lines; exits 1 if a peer is faster.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from sqlalchemy import URL
 
-from harness.end_to_end import workshop
-from harness.figures import Figure, at_least, told
+from harness.end_to_end import pilot_stack
+from harness.figures import Figure, at_least, measured
 from harness.grid import REQUEST_JOBS, BenchGrid, LoadPilot, fresh, matches_in, next_offer
 from harness.lhcb import SIMULATION
-from harness.load import Answer, Request, Run, conversations
+from harness.load import Answer, Request, Run, run_conversations
 from harness.peer import Peer
 from harness.setting import Setting, bench, durable_postgresql, scratch, the_day
 from pilotage.job_description import JobDescription
@@ -35,36 +35,38 @@ NOOP_JOBS = 20_000
 TRUE_JOBS = 5_000
 WARM_UP = 50
 WORKERS = 30
-"""Pilots of ours that ask for one job after the other: as many as procrastinate takes jobs at a time."""
+"""Pilots that request one job after the other: as many as the concurrency of procrastinate."""
 
 
 def figures(setting: Setting) -> Iterator[Figure]:
-    """Let each do the work, the peers first."""
+    """Run the jobs in each system, the peers first."""
     yield from _claim_and_finish(setting.size(NOOP_JOBS, 500))
     yield from _end_to_end(setting.size(TRUE_JOBS, 100))
 
 
 def _claim_and_finish(jobs: int) -> Iterator[Figure]:
     parsl_per_s = jobs / PARSL.seconds("noop", jobs)
-    yield told("peers: no-op jobs, Parsl", parsl_per_s, "jobs/s", version=PARSL.version())
+    yield measured("peers: no-op jobs, Parsl", parsl_per_s, "jobs/s", version=PARSL.version())
     with durable_postgresql() as postgresql:
         procrastinate_per_s = jobs / PROCRASTINATE.seconds("noop", jobs, _conninfo(postgresql.new_database()))
-        yield told("peers: no-op jobs, procrastinate", procrastinate_per_s, "jobs/s", version=PROCRASTINATE.version())
+        yield measured(
+            "peers: no-op jobs, procrastinate", procrastinate_per_s, "jobs/s", version=PROCRASTINATE.version()
+        )
         for slots in (1, 50):
             database = postgresql.new_database().render_as_string()
             per_s = _ours_per_s(database, jobs, slots)
-            yield told(f"peers: no-op jobs, ours, {slots} a call", per_s, "jobs/s")
+            yield measured(f"peers: no-op jobs, ours, {slots} a call", per_s, "jobs/s")
             yield at_least(f"peers: ours to procrastinate, {slots} a call", per_s / procrastinate_per_s, "ratio", 1.0)
             yield at_least(f"peers: ours to Parsl, {slots} a call", per_s / parsl_per_s, "ratio", 1.0)
 
 
 def _conninfo(url: URL) -> str:
-    """Return where a database is in libpq's words."""
+    """Return the connection string of a database for libpq."""
     return f"host={url.query['host']} user={url.username} dbname={url.database}"
 
 
 def _ours_per_s(database: str, jobs: int, slots: int) -> float:
-    """Return how many jobs a second pilots claim and finish, so many in each call."""
+    """Return the jobs a second that pilots claim and finish, with `slots` in each call."""
     with (
         scratch() as folder,
         running_server(folder / "server", database=database, log_level="warning") as server,
@@ -79,14 +81,14 @@ def _ours_per_s(database: str, jobs: int, slots: int) -> float:
 
 
 def _work(grid: BenchGrid, pilots: list[LoadPilot], slots: int) -> Run:
-    """Let pilots take jobs and report them with their next request, until there are none."""
+    """Let pilots request jobs and report them with the next request, until no job waits."""
 
-    def go_on(answer: Answer) -> Request | None:
+    def next_request(answer: Answer) -> Request | None:
         matches = matches_in(answer)
         return Request(fresh(next_offer(slots, matches)), answer.request.metadata) if matches else None
 
     first = [Request(fresh(next_offer(slots, ())), pilot.metadata) for pilot in pilots]
-    return conversations(grid.line.method(REQUEST_JOBS), first, go_on)
+    return run_conversations(grid.line.method(REQUEST_JOBS), first, next_request)
 
 
 def _end_to_end(jobs: int) -> Iterator[Figure]:
@@ -96,12 +98,12 @@ def _end_to_end(jobs: int) -> Iterator[Figure]:
             "Parsl": jobs / PARSL.seconds("true", jobs),
             "HyperQueue": jobs / HYPERQUEUE.seconds("true", jobs),
         }
-    with scratch() as folder, workshop(folder) as work:
+    with scratch() as folder, pilot_stack(folder) as work:
         work.run(WARM_UP)
         ours_per_s = jobs / work.run(jobs)
-    yield told("peers: /bin/true, ours", ours_per_s, "jobs/s")
+    yield measured("peers: /bin/true, ours", ours_per_s, "jobs/s")
     for name, per_s in peers.items():
-        yield told(f"peers: /bin/true, {name}", per_s, "jobs/s")
+        yield measured(f"peers: /bin/true, {name}", per_s, "jobs/s")
         yield at_least(f"peers: ours to {name}, /bin/true", ours_per_s / per_s, "ratio", 1.0)
 
 

@@ -1,8 +1,8 @@
-"""What a slot's policy costs the server in a match, over task queues shaped as LHCb's were on one day.
+"""The cost of a slot's policy in a match, over task queues with the shape of LHCb's on one day.
 
-Measured is the CPU time of the whole request of a pilot with one slot, from its offer to the lease, without a policy
-and under Bologna's; the loads and idle times in the slot's ad are others in each request, as on a real node. Prints
-JSON lines; exits 1 when the budget is exceeded.
+It measures the CPU time of a request with one slot, from its offer to the lease, without a policy and under that of
+Bologna. Load and idle time in the slot's ad differ in each request, as on a real node. Prints JSON lines; exits 1 if
+the budget is exceeded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from harness.figures import Figure, at_most, told
+from harness.figures import Figure, at_most, measured
 from harness.lhcb import DaysTaskQueue
 from harness.nodes import BOLOGNA
 from harness.setting import Setting, bench, scratch, the_day
@@ -50,7 +50,7 @@ class Compared:
         self.task_queues = len(self._grid.state.waiting.waiting())
 
     def match_ms(self, *, with_policy: bool) -> float:
-        """Return the CPU time of a match, after which all is as it was before."""
+        """Return the CPU time of a match, in ms; the match is rolled back."""
         work = self._request(with_policy=with_policy)
         pilot = self._pilot
         start = time.process_time()
@@ -59,8 +59,8 @@ class Compared:
         assert len(answer.matches) == 1, answer
         return spent_s * 1000
 
-    def answer_async(self) -> None:
-        """Let a new pilot take a job, so that another owner's turn comes."""
+    def match_one(self) -> None:
+        """Match a job to a new pilot, so that the next match is for another owner."""
         self._pilot = self._grid.start_pilot(QUEUE)
         assert self._pilot.request(self._request(with_policy=True)).matches
 
@@ -76,20 +76,20 @@ class Compared:
 
 
 def figures(setting: Setting) -> Iterator[Figure]:
-    """Take turns between matches with and without the policy."""
+    """Measure matches with and without the policy in turns."""
     clock = VirtualClock()
     with scratch() as folder, closing(Database(f"sqlite:///{folder}/pilotage.db", clock)) as database:
         upgrade(database)
         compared = Compared(database, clock, the_day().task_queues(setting.size(JOBS)))
         times: dict[bool, list[float]] = {False: [], True: []}
-        for turn in range(setting.size(MATCHES, 10)):
-            compared.answer_async()
-            for with_policy in (turn % 2 == 0, turn % 2 == 1):  # who comes second may find something warm
+        for round_ in range(setting.size(MATCHES, 10)):
+            compared.match_one()
+            for with_policy in (round_ % 2 == 0, round_ % 2 == 1):  # the second one may profit from warm caches
                 times[with_policy].append(compared.match_ms(with_policy=with_policy))
-    plain, under_policy = statistics.median(times[False]), statistics.median(times[True])
-    yield told("match-without-policy", plain, "ms", task_queues=compared.task_queues)
-    yield told("match-under-bologna", under_policy, "ms", task_queues=compared.task_queues)
-    yield at_most("policies", under_policy / plain, "ratio", BUDGET, task_queues=compared.task_queues)
+    without_policy, under_policy = statistics.median(times[False]), statistics.median(times[True])
+    yield measured("match-without-policy", without_policy, "ms", task_queues=compared.task_queues)
+    yield measured("match-under-bologna", under_policy, "ms", task_queues=compared.task_queues)
+    yield at_most("policies", under_policy / without_policy, "ratio", BUDGET, task_queues=compared.task_queues)
 
 
 if __name__ == "__main__":

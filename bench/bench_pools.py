@@ -1,7 +1,7 @@
-"""How long it takes to resolve a real grid's tree and to map 1,000 submit pools onto its queues.
+"""The time to resolve a real grid's tree and to map 1,000 submit pools to its queues.
 
-Measured is all of it: reading the text, taking the tree, reading the requirements, their ids, and the mapping.
-Prints a JSON line; exits 1 when the budget is exceeded.
+It includes parsing the text, building the tree, reading the requirements, their ids, and the mapping. Prints a JSON
+line; exits 1 if the budget is exceeded.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ POOLS = 1000
 BUDGET_S = 1.0
 SEED = 7
 
-Asked = tuple[dict[str, Value], str]
+RequestedPool = tuple[dict[str, Value], str]
 
 
-def drawn_pools(text: str, count: int) -> list[Asked]:
-    """Return sections of 1 to 5 values that occur on one queue of the tree, each with a VO; distinct pools."""
+def drawn_pools(text: str, count: int) -> list[RequestedPool]:
+    """Return distinct pools: sections of 1 to 5 parameters of one queue, each with a VO."""
     tree, _ = tree_from_mapping(read_tree_text(text, "json"))
     offers = [queue.parameters() for queue in effective_queues(tree, None)]
     vos = sorted({str(vo) for offered in offers for vo in _elements(offered[VOS])})
     draw = random.Random(SEED)
-    pools: dict[str, Asked] = {}
+    pools: dict[str, RequestedPool] = {}
     while len(pools) < count:
         offered = draw.choice(offers)
         section = {name: offered[name] for name in draw.sample(sorted(offered), draw.randint(1, 5))}
@@ -47,7 +47,7 @@ def drawn_pools(text: str, count: int) -> list[Asked]:
         try:
             pools[pool_id(read_requirements(section, vo, tree.declarations))] = (section, vo)
         except InvalidRequirementsError:
-            continue  # "auto" is offered as a capacity, but nobody can ask for it
+            continue  # a queue may offer "auto" as a capacity, but a job cannot require it
     return list(pools.values())
 
 
@@ -56,13 +56,13 @@ def _elements(value: Value) -> tuple[object, ...]:
 
 
 def figures(setting: Setting) -> Iterator[Figure]:
-    """Draw the pools, and measure all that is done with them."""
+    """Draw the pools, then measure."""
     text = shared_data().joinpath("data/resources/tree.json").read_text()
-    asked = drawn_pools(text, setting.size(POOLS))
+    drawn = drawn_pools(text, setting.size(POOLS))
 
     start = time.perf_counter()
     tree, _ = tree_from_mapping(read_tree_text(text, "json"))
-    requirements = [read_requirements(section, vo, tree.declarations) for section, vo in asked]
+    requirements = [read_requirements(section, vo, tree.declarations) for section, vo in drawn]
     mapping = map_pools({pool_id(each): each for each in requirements}, tree)
     seconds = time.perf_counter() - start
 

@@ -1,9 +1,8 @@
 """Rates of one server on one core with a million waiting jobs: matches, submissions, completion reports.
 
-The queue is shaped as LHCb's was on one day, with fair share and a running limit in force, while 1,000 idle pilots
-wait in long polls. Everything that is acknowledged is on disk. Budgets are for a machine that answers 6,700 empty
-calls a second, measured first and between the rounds, and scale with what is measured. Prints JSON lines; exits 1
-when a budget is not kept.
+The queue has the shape of LHCb's on one day, with fair share and running limits, while 1,000 idle pilots wait in long
+polls. Acknowledged writes are on disk. Budgets are for a machine that answers 6,700 empty calls a second; this rate is
+measured first and between the rounds, and the budgets scale with it. Prints JSON lines; exits 1 if a budget is missed.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from harness.empty_call import REFERENCE_PER_S, EmptyServer, empty_server
-from harness.figures import Figure, at_least, at_most, progress, told
+from harness.figures import Figure, at_least, at_most, measured, progress
 from harness.grid import (
     REPORT_STATE,
     REQUEST_JOBS,
     SUBMIT,
     BenchGrid,
     an_offer,
-    asking,
     bearer,
     completion,
     fresh,
+    job_requests,
     matches_in,
     must_match,
     results_in,
@@ -64,11 +63,11 @@ PRODUCTION = JobDescription(
     platforms=("x86_64_v2-centos7", "x86_64_v3-centos7"),
     cpu_time=timedelta(days=3),
 )
-"""What is submitted while the server is measured."""
+"""The jobs that are submitted during the measurement."""
 
 
 class Rates:
-    """The benches of one server, in an order in which each leaves to the next what it needs."""
+    """The measurements of one server, in this order: each needs the state that the previous one leaves."""
 
     def __init__(self, grid: BenchGrid, empty: EmptyServer, setting: Setting) -> None:
         self._grid = grid
@@ -78,7 +77,7 @@ class Rates:
         self._reference_per_s = REFERENCE_PER_S
 
     def figures(self) -> Iterator[Figure]:
-        """Measure all."""
+        """Measure all rates."""
         idle = self._grid.pilots(self._setting.size(IDLE_PILOTS))
         with waiting_pilots(self._grid.server.address, idle):
             yield from self._one_job_a_call()
@@ -87,31 +86,31 @@ class Rates:
         yield from self._submissions()
 
     def _scaled(self, per_s: float) -> float:
-        """Return a budget that is a rate, as it is for this machine."""
+        """Return the budget of a rate for this machine."""
         return per_s * self._reference_per_s / REFERENCE_PER_S
 
     def _named(self, name: str) -> str:
         return f"rates-{self._setting.database}: {name}"
 
     def _one_job_a_call(self) -> Iterator[Figure]:
-        """Take turns between empty calls, matches, and matches under the policy; medians of the rounds are told."""
+        """Measure empty calls, matches, and matches under the policy in turns; yields medians of the rounds."""
         nodes = PolicyNodes(BOLOGNA, self._setting.size(NODES, 10))
         self._warm_up(nodes)
-        plain, under_policy = an_offer(), list(nodes.offers(5))
+        offer, policy_offers = an_offer(), list(nodes.offers(5))
         empty_runs: list[Run] = []
         runs: list[Run] = []
         policy_runs: list[Run] = []
         for _ in range(self._setting.size(ROUNDS, 2)):
             empty_runs.append(self._empty.run(self._setting.size(6_000, 600)))
-            runs.append(self._ask(Request(fresh(plain), pilot.metadata) for pilot in cycle(self._pilots)))
-            asked = zip(cycle(self._pilots), cycle(under_policy), strict=False)
-            policy_runs.append(self._ask(Request(fresh(body), pilot.metadata) for pilot, body in asked))
+            runs.append(self._ask(Request(fresh(offer), pilot.metadata) for pilot in cycle(self._pilots)))
+            pairs = zip(cycle(self._pilots), cycle(policy_offers), strict=False)
+            policy_runs.append(self._ask(Request(fresh(body), pilot.metadata) for pilot, body in pairs))
         for run in runs + policy_runs:
             must_match(run)
         empty_per_s, per_s, policy_per_s = map(median_rate, (empty_runs, runs, policy_runs))
         self._reference_per_s = empty_per_s
         empty_us, us, policy_us = map(median_cpu_us, (empty_runs, runs, policy_runs))
-        yield told("empty call", empty_per_s, "1/s", cpu_us=round(empty_us, 1))
+        yield measured("empty call", empty_per_s, "1/s", cpu_us=round(empty_us, 1))
         more = {"cpu_us": round(us, 1), "empty_cpu_us": round(empty_us, 1), "median_ms": round(runs[0].median_ms, 2)}
         budget = 0.4 * empty_per_s
         yield at_least(self._named("one job a call"), per_s, "jobs/s", budget, **more)
@@ -119,9 +118,9 @@ class Rates:
         yield at_least(self._named("one job a call, Bologna's policy"), policy_per_s, "jobs/s", budget * 2 / 3, **more)
 
     def _warm_up(self, nodes: PolicyNodes) -> None:
-        asked = zip(cycle(self._pilots), nodes.introductions(), strict=False)
-        self._grid.run(REQUEST_JOBS, [Request(fresh(body), pilot.metadata) for pilot, body in asked], OUTSTANDING)
-        self._grid.run(REQUEST_JOBS, asking(self._pilots, len(self._pilots), an_offer()), OUTSTANDING)
+        pairs = zip(cycle(self._pilots), nodes.introductions(), strict=False)
+        self._grid.run(REQUEST_JOBS, [Request(fresh(body), pilot.metadata) for pilot, body in pairs], OUTSTANDING)
+        self._grid.run(REQUEST_JOBS, job_requests(self._pilots, len(self._pilots), an_offer()), OUTSTANDING)
 
     def _ask(self, requests: Iterable[Request]) -> Run:
         return self._grid.run(REQUEST_JOBS, for_seconds(requests, self._setting.seconds(3)), OUTSTANDING)
@@ -130,7 +129,7 @@ class Rates:
         calls_per_s = self._scaled(STEADY_PER_S)
         calls = round(self._setting.seconds(10) * calls_per_s)
         empty = self._empty.steady(calls, calls_per_s)
-        requests = asking(self._pilots, calls, an_offer())
+        requests = job_requests(self._pilots, calls, an_offer())
         run = steady_load(self._grid.line.method(REQUEST_JOBS), requests, calls_per_s)
         more = {
             "calls_per_s": round(calls_per_s),
@@ -142,7 +141,7 @@ class Rates:
         yield at_most(self._named("99 % of calls at a steady 1,000/s"), run.percentile_ms(99), "ms", 5.0, **more)
 
     def _many_slots_and_reports(self) -> Iterator[Figure]:
-        calls = asking(self._pilots, self._setting.size(1_200, 24), an_offer(SLOTS))
+        calls = job_requests(self._pilots, self._setting.size(1_200, 24), an_offer(SLOTS))
         run = self._grid.run(REQUEST_JOBS, calls, OUTSTANDING)
         jobs = sum(len(matches_in(answer)) for answer in run.answers)
         more = {"cpu_us_a_job": round(1e6 * run.server_cpu_s / jobs, 1), "jobs": jobs}
@@ -183,7 +182,7 @@ class Rates:
 
 
 def figures(setting: Setting) -> Iterator[Figure]:
-    """Start all and measure all."""
+    """Start the servers and measure."""
     day = the_day()
     with (
         empty_server() as empty,

@@ -1,8 +1,7 @@
-"""How long a new tree of 5,000 queues takes against 10,000 submit pools, and what the matches of that time feel.
+"""The time for a new tree of 5,000 queues with 10,000 submit pools, and the latency of matches meanwhile.
 
-Pilots ask for jobs at a steady rate all the while. The rate, and the time for the tree, are for a machine that answers
-6,700 empty calls a second, measured first, and scale with what is measured. Prints JSON lines; exits 1 when a budget
-is not kept.
+Pilots request jobs at a steady rate. The rate, and the budget for the tree, are for a machine that answers 6,700 empty
+calls a second; this rate is measured first, and both scale with it. Prints JSON lines; exits 1 if a budget is exceeded.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from harness.empty_call import REFERENCE_PER_S, empty_server
-from harness.figures import Figure, at_most, told
-from harness.grid import REQUEST_JOBS, SUBMIT, BenchGrid, LoadPilot, an_offer, asking, bearer, submission
+from harness.figures import Figure, at_most, measured
+from harness.grid import REQUEST_JOBS, SUBMIT, BenchGrid, LoadPilot, an_offer, bearer, job_requests, submission
 from harness.lhcb import SIMULATION
 from harness.load import Metadata, Request, Run, steady_load
 from harness.setting import SHARING, Setting, bench, scratch, server_on_its_core, the_day
@@ -45,7 +44,7 @@ REFRESH_BUDGET_S, P99_BUDGET_MS = 2.0, 20.0
 
 
 def queues(ces: int) -> list[QueueId]:
-    """Return the queues of a tree with so many CEs a site."""
+    """Return the queues of a tree with `ces` CEs a site."""
     return [
         QueueId(f"SITE-{site}", f"ce{ce}", f"queue{queue}")
         for site in range(SITES)
@@ -55,7 +54,7 @@ def queues(ces: int) -> list[QueueId]:
 
 
 def tree(ces: int, version: int) -> str:
-    """Return a tree in which queues differ in tags and memory; from version to version all of them do."""
+    """Return a tree whose queues differ in tags and memory; another version changes all queues."""
     sites: dict[str, dict[str, dict[str, dict[str, dict[str, object]]]]] = {}
     for number, queue in enumerate(queues(ces)):
         ce = sites.setdefault(queue.site, {"ces": {}})["ces"].setdefault(queue.ce, {"queues": {}})
@@ -65,7 +64,7 @@ def tree(ces: int, version: int) -> str:
 
 
 def jobs(pools: int) -> list[JobDescription]:
-    """Return jobs of so many pools: each asks for one tag, and those with the same tag for other amounts of memory."""
+    """Return jobs of `pools` pools: each requires one tag, and those with the same tag differ in memory."""
     return [
         JobDescription(
             "/cvmfs/lhcb.cern.ch/run",
@@ -78,7 +77,7 @@ def jobs(pools: int) -> list[JobDescription]:
 
 
 def figures(setting: Setting) -> Iterator[Figure]:
-    """Put one tree after the other in force while pilots ask."""
+    """Activate one tree after the other while pilots request jobs."""
     ces, pools = setting.size(CES), setting.size(POOLS)
     with (
         empty_server() as empty,
@@ -90,13 +89,13 @@ def figures(setting: Setting) -> Iterator[Figure]:
         user = bearer(grid.user_token("lbprods", SIMULATION))
         grid.run(SUBMIT, _submissions(jobs(pools), user), 1)
         pilots = grid.pilots(setting.size(PILOTS), queues(ces)[:: max(1, len(queues(ces)) // setting.size(PILOTS))])
-        grid.run(REQUEST_JOBS, asking(pilots, 2 * len(pilots), an_offer()), OUTSTANDING)
+        grid.run(REQUEST_JOBS, job_requests(pilots, 2 * len(pilots), an_offer()), OUTSTANDING)
         part = empty.run(setting.size(EMPTY_CALLS, 600)).calls_per_s / REFERENCE_PER_S
         calls_per_s = part * CALLS_PER_S
         calls = round(setting.seconds(BEFORE_S) * calls_per_s)
         nothing = empty.steady(calls, calls_per_s)
-        before = steady_load(grid.line.method(REQUEST_JOBS), asking(pilots, calls, an_offer()), calls_per_s)
-        yield told("refresh: 99 % of calls before", before.percentile_ms(99), "ms", refused=before.refused)
+        before = steady_load(grid.line.method(REQUEST_JOBS), job_requests(pilots, calls, an_offer()), calls_per_s)
+        yield measured("refresh: 99 % of calls before", before.percentile_ms(99), "ms", refused=before.refused)
         trees = [tree(ces, version) for version in range(1, 1 + REFRESHES)]
         run, took_s = _match_through(grid, pilots, trees, calls_per_s)
         facts = {"queues": len(queues(ces)), "pools": pools}
@@ -109,7 +108,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
             "empty_p99_ms": round(nothing.percentile_ms(99), 2),
         }
         yield at_most("refresh: 99 % of calls meanwhile", p99_ms, "ms", P99_BUDGET_MS, **more)
-        yield told("refresh: the slowest call meanwhile", run.percentile_ms(100), "ms")
+        yield measured("refresh: the slowest call meanwhile", run.percentile_ms(100), "ms")
 
 
 def _submissions(kinds: list[JobDescription], user: Metadata) -> Iterator[Request]:
@@ -121,10 +120,10 @@ def _submissions(kinds: list[JobDescription], user: Metadata) -> Iterator[Reques
 def _match_through(
     grid: BenchGrid, pilots: list[LoadPilot], trees: list[str], calls_per_s: float
 ) -> tuple[Run, list[float]]:
-    """Let pilots ask while trees come; returns what came of that, and how long each tree took, in seconds."""
+    """Run pilots during the new trees; returns their run, and the seconds for each tree."""
     with ThreadPoolExecutor(1) as operator:
         refreshed = operator.submit(lambda: [_seconds_to_put(grid, text) for text in trees])
-        offers = chain.from_iterable(asking(pilots, len(pilots), an_offer()) for _ in repeat(None))
+        offers = chain.from_iterable(job_requests(pilots, len(pilots), an_offer()) for _ in repeat(None))
         meanwhile = takewhile(lambda _: not refreshed.done(), offers)
         run = steady_load(grid.line.method(REQUEST_JOBS), meanwhile, calls_per_s)
         return run, refreshed.result()

@@ -1,8 +1,8 @@
-"""How many jobs a second a job router takes from the queue, copies, and brings home again, with all that goes with it.
+"""The rate at which a job router takes jobs, submits routed jobs, and reports their ends.
 
-Server and router have a core each. The copies are done at once, so that all the motions are made and no grid is waited
-for. The queue holds 10,000 jobs that have asked to be routed, and then 100,000: the rate must be the same. Prints JSON
-lines; exits 1 when a budget is not kept.
+Server and router have a core each. Routed jobs complete at once, so that only the router and the server are measured.
+The queue holds 10,000 jobs with WantJobRouter, and then 100,000; the rate must be the same. Prints JSON lines; exits 1
+if a budget is missed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from support.server import RunningServer, request_id
 
 QUEUES = (10_000, 100_000)
 MEASURED = 6_000
-"""The rate is that of so many jobs, after the first tenth of them."""
+"""The number of measured jobs; the rate leaves out the first tenth of them."""
 
 BUDGET_PER_S = 300.0
 BUDGET_MB = 200.0
-AS_DEAR = 1.3
-"""What a job may cost with the long queue, by what it costs with the short one; a rate says less on a busy machine."""
+COST_RATIO_BUDGET = 1.3
+"""The largest ratio of CPU time a job, long queue to short; it depends less on other load than a rate."""
 
 PATIENCE_S = 1800.0
 OWNER = "cmsprod"
@@ -46,9 +46,9 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a router did with a queue: jobs a second, its largest memory, and when the first job had ended.
+    """Jobs a second of a router, its largest memory, and the time to the end of the first job.
 
-    `router_ms` and `server_ms` are processor time a job, once the feed has been read.
+    `router_ms` and `server_ms` are CPU time a job, after the feed has been read.
     """
 
     per_s: float
@@ -70,7 +70,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
         yield at_most(f"router: memory, {full:,} wait", flow.peak_mb, "MB", BUDGET_MB)
     short, long = flows
     dearer = (long.router_ms + long.server_ms) / max(1e-6, short.router_ms + short.server_ms)
-    yield at_most("router: cost of a job, 100,000 by 10,000 that wait", dearer, "ratio", AS_DEAR)
+    yield at_most("router: cost of a job, 100,000 by 10,000 that wait", dearer, "ratio", COST_RATIO_BUDGET)
 
 
 def _measured(setting: Setting, waiting: int, measured: int) -> Flow:
@@ -111,7 +111,7 @@ def _put_tree(server: RunningServer) -> None:
 
 
 def _submit(jobs: JobServiceStub, waiting: int) -> list[int]:
-    """Submit arrays of jobs that have asked to be routed; returns their ids."""
+    """Submit arrays of jobs with WantJobRouter; returns their ids."""
     job_ids: list[int] = []
     for number in range(ARRAYS):
         attributes = {"WantJobRouter": Value(flag=True), "Dataset": Value(text=f"Dataset{number}")}
@@ -129,7 +129,7 @@ def _submit(jobs: JobServiceStub, waiting: int) -> list[int]:
 
 @contextmanager
 def _a_router(server: RunningServer, folder: Path) -> Iterator[int]:
-    """Run the router on its core until the end of the block; gives its process id."""
+    """Run the router on its core until the end of the block; yields its process id."""
     table, token = folder / "table.ads", folder / "token"
     token.write_text(server.token(Role.AGENT, owner="agent:router"))
     table.write_text("\n".join(_route(number, name) for number, name in enumerate(noop_router.ROUTES)))
@@ -144,20 +144,20 @@ def _a_router(server: RunningServer, folder: Path) -> Iterator[int]:
 
 
 def _route(number: int, name: str) -> str:
-    """Return a route that takes what asked for it, but for one dataset, which is not at its site."""
+    """Return a route for all jobs except those of one dataset."""
     requirements = f'TARGET.WantJobRouter && TARGET.Dataset != "Dataset{number}"'
     return f'[ name = "{name}"; GridResource = "batch"; Requirements = {requirements}; set_remote_queue = "grid" ]'
 
 
 def _ends_s(jobs: JobServiceStub, job_ids: list[int]) -> Iterator[float]:
-    """Yield when jobs ended well, in seconds since 1970; those that have not are left out."""
+    """Yield the end times of DONE jobs, in seconds since 1970."""
     for start in range(0, len(job_ids), _AT_ONCE):
         answer = jobs.GetJobs(job_service_pb2.GetJobsRequest(job_ids=job_ids[start : start + _AT_ONCE]))
         yield from (job.ended.ToNanoseconds() / 1e9 for job in answer.jobs if job.state == jobs_pb2.JOB_STATE_DONE)
 
 
 def _peak_mb(pid: int) -> float:
-    """Return the largest memory that a process has had in RAM, in MB (10^6 bytes)."""
+    """Return the peak resident memory of a process, in MB (10^6 bytes)."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) * 1024 / 1e6
 

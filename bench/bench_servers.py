@@ -1,7 +1,6 @@
-"""What a match costs when one, two and four servers share a PostgreSQL database, and that no job is given twice.
+"""The cost of a match with one, two and four servers on a PostgreSQL database; no attempt may be given twice.
 
-All servers run on one core and are loaded in turns: one alone, two, four. Prints JSON lines; exits 1 when a budget is
-not kept.
+All servers run on one core and are loaded in turns: one, two, four. Prints JSON lines; exits 1 if a budget is exceeded.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from harness.figures import Figure, at_most, told
-from harness.grid import REQUEST_JOBS, BenchGrid, LoadPilot, an_offer, asking, matches_in
+from harness.figures import Figure, at_most, measured
+from harness.grid import REQUEST_JOBS, BenchGrid, LoadPilot, an_offer, job_requests, matches_in
 from harness.load import Run
 from harness.setting import SHARING, Setting, bench, database_url, scratch, server_on_its_core, the_day
 
 JOBS = 200_000
 PILOTS = 480
 OUTSTANDING = 64
-"""Calls under way at each server that is loaded."""
+"""Pending calls at each loaded server."""
 
 TOGETHER = (1, 2, 4)
 ROUNDS = 6
@@ -34,18 +33,18 @@ RATIO_BUDGET, CONFLICT_BUDGET = 1.3, 5.0
 
 
 class Servers:
-    """Servers of one database, with pilots that any of them may serve."""
+    """Servers on one database, with common pilots."""
 
     def __init__(self, grids: Sequence[BenchGrid], pilots: Sequence[LoadPilot]) -> None:
         self._grids = grids
         self._pilots = pilots
         self.times_given: Counter[tuple[int, int]] = Counter()
-        """How often each attempt was given to anyone; a job was given once for each of its attempts."""
+        """How often each attempt was given to a pilot."""
 
     def match(self, together: int, calls: int) -> float:
-        """Load so many of them at once, with so many calls each.
+        """Load `together` servers at once, with `calls` calls each.
 
-        Returns the CPU time of a match, that of all of them together, in microseconds.
+        Returns the CPU time of a match, summed over the servers, in microseconds.
         """
         with ThreadPoolExecutor(together) as callers:
             runs = list(callers.map(lambda number: self._load(number, together, calls), range(together)))
@@ -55,7 +54,7 @@ class Servers:
         return 1e6 * sum(run.server_cpu_s for run in runs) / len(matches)
 
     def conflicts(self) -> float:
-        """Stop all, and return in percent how many of their choices found no job any more."""
+        """Stop all servers; returns the percentage of reservations whose job another server had taken."""
         bound = missed = 0
         for grid in self._grids:
             grid.server.stop()
@@ -65,7 +64,7 @@ class Servers:
         return 100 * missed / (bound + missed)
 
     def _load(self, number: int, together: int, calls: int) -> Run:
-        requests = asking(self._pilots[number::together], calls, an_offer())
+        requests = job_requests(self._pilots[number::together], calls, an_offer())
         return self._grids[number].run(REQUEST_JOBS, requests, OUTSTANDING)
 
 
@@ -91,9 +90,9 @@ def figures(setting: Setting) -> Iterator[Figure]:
             for _ in range(1 + setting.size(ROUNDS, 2))
         ]
         one_us, two_us, four_us = (statistics.median(costs) for costs in zip(*rounds[1:], strict=True))
-        yield told("servers: CPU of a match, one server", one_us, "µs")
+        yield measured("servers: CPU of a match, one server", one_us, "µs")
         yield at_most("servers: CPU of a match, two servers to one", two_us / one_us, "ratio", RATIO_BUDGET)
-        yield told("servers: CPU of a match, four servers to one", four_us / one_us, "ratio")
+        yield measured("servers: CPU of a match, four servers to one", four_us / one_us, "ratio")
         twice = sum(times > 1 for times in servers.times_given.values())
         yield at_most(
             "servers: choices that another server was quicker with", servers.conflicts(), "%", CONFLICT_BUDGET

@@ -1,8 +1,7 @@
-"""What a node with a slot per core and one of all costs a pilot under the whole-machine policy, in CPU time.
+"""The CPU time of a pilot with a slot for each core and one for all, under the whole-machine policy.
 
-The poll is one in which every slot has a job and its expressions are looked at; the end of a job is both that its
-process is gone and that its output is safe, with all that the pilot does about it. Prints JSON lines; exits 1 when a
-budget is exceeded.
+In the poll every slot has a job and evaluates its expressions. The end of a job is the exit of its process and the
+storage of its output, with all instructions that follow. Prints JSON lines; exits 1 if a budget is exceeded.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ POLL_BUDGET_MS, END_BUDGET_MS = 10.0, 1.0
 
 
 class Node:
-    """A pilot's machine whose shell and server answer at once."""
+    """A pilot machine whose shell and server answer at once."""
 
     def __init__(self) -> None:
         self.after_s = 1000.0
@@ -60,19 +59,19 @@ class Node:
 
     @property
     def now(self) -> Now:
-        """The present moment."""
+        """The current time."""
         return Now(BEGIN + timedelta(seconds=self.after_s), self.after_s)
 
     def feed(self, event: ev.Event) -> float:
-        """Let the machine hear an event; returns what that took, in ms of CPU."""
+        """Feed an event to the machine; returns the CPU time in ms."""
         began = time.process_time()
-        said = (*self.machine.handle(event, self.now), *self.machine.advance(self.now))
+        instructions = (*self.machine.handle(event, self.now), *self.machine.advance(self.now))
         took_ms = (time.process_time() - began) * 1000
-        self._answer(said)
+        self._answer(instructions)
         return took_ms
 
     def fill(self) -> list[AttemptKey]:
-        """Give every slot a job, that of all cores its own; returns the attempts, by slot."""
+        """Start a job in every slot; returns the attempts in the order of the slots."""
         jobs = [self._job(number, slot.name, slot.amounts) for number, slot in enumerate(self.layout.slots, start=1)]
         self.feed(ev.JobsGranted(self._request.request_id, tuple(jobs), ()))
         for job in jobs:
@@ -86,8 +85,8 @@ class Node:
         description = JobDescription("/bin/true")
         return GrantedJob(AttemptKey(job_id, 1), slot, 1e6, description, amounts, owner="ann", job_ad=ad_text(ad))
 
-    def _answer(self, said: Iterable[Instruction]) -> None:
-        for instruction in said:
+    def _answer(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
             if isinstance(instruction, RequestJobs):
                 self._request = instruction
             if isinstance(instruction, SendHeartbeat):
@@ -97,7 +96,7 @@ class Node:
 
 
 def figures(setting: Setting) -> Iterator[Figure]:
-    """Let the slots be polled, then let their jobs end."""
+    """Poll the slots, then end their jobs."""
     node = Node()
     attempts = node.fill()
     polls: list[float] = []
@@ -106,7 +105,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
         node.feed(ev.NodeSampled(NodeSample(node.after_s, load=1.5)))
         polls.append(node.feed(ev.TimePassed()))
     busy = [slot for slot in node.slots.slots() if slot.key is not None]
-    assert len(busy) == SLOTS, "a job has left its slot while it was polled"
+    assert len(busy) == SLOTS, "a job has left its slot during the polls"
     ends: list[float] = []
     for key in attempts[:-1]:
         node.after_s += 1.0

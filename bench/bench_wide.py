@@ -1,7 +1,7 @@
-"""What many kinds of jobs cost: 20,000 task queues in 10,000 submit pools beside 500 task queues.
+"""The cost of many task queues: 20,000 in 10,000 submit pools compared with 500.
 
-Two servers run side by side on the same core with equally many jobs, and are asked in turns. Prints JSON lines; exits
-1 when a budget is not kept.
+Two servers with equally many jobs run on the same core and get calls in turns. Prints JSON lines; exits 1 if a budget
+is exceeded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from harness.figures import Figure, at_least, told
-from harness.grid import REQUEST_JOBS, SUBMIT, BenchGrid, LoadPilot, an_offer, asking, bearer, must_match, submission
+from harness.figures import Figure, at_least, measured
+from harness.grid import (
+    REQUEST_JOBS,
+    SUBMIT,
+    BenchGrid,
+    LoadPilot,
+    an_offer,
+    bearer,
+    job_requests,
+    must_match,
+    submission,
+)
 from harness.lhcb import SIMULATION
 from harness.load import Request, Run, median_cpu_us
 from harness.processes import resident_mb
@@ -54,8 +64,8 @@ def _tags_of(site: int) -> list[str]:
     return [f"tag{(7 * site + number) % TAGS}" for number in range(TAGS_OF_A_SITE)]
 
 
-def many_kinds(task_queues: int, jobs: int) -> list[JobDescription]:
-    """Return so many jobs, evenly over so many task queues, two of them in each pool."""
+def distinct_jobs(task_queues: int, jobs: int) -> list[JobDescription]:
+    """Return about `jobs` jobs, spread evenly over the task queues, two of which share a pool."""
     return [
         JobDescription(
             "/cvmfs/lhcb.cern.ch/run",
@@ -80,14 +90,14 @@ class Side:
         self._pilots: list[LoadPilot] = grid.pilots(PILOTS)
 
     def match(self, calls: int) -> None:
-        """Let pilots take a job each, and keep what it cost."""
-        run = self.grid.run(REQUEST_JOBS, asking(self._pilots, calls, an_offer()), OUTSTANDING)
+        """Match one job for each call, and record the run."""
+        run = self.grid.run(REQUEST_JOBS, job_requests(self._pilots, calls, an_offer()), OUTSTANDING)
         must_match(run)
         self.runs.append(run)
 
 
 def figures(setting: Setting) -> Iterator[Figure]:
-    """Start both and measure in turns."""
+    """Start both servers and measure in turns."""
     task_queues = setting.size(POOLS, 100) * len(CPU_TIMES)
     jobs = setting.size(JOBS, 4_000)
     with scratch() as folder, ExitStack() as stack:
@@ -96,7 +106,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
                 stack.enter_context(
                     closing(BenchGrid(stack.enter_context(server_on_its_core(folder / name, **SHARING)), the_day()))
                 ),
-                many_kinds(count, jobs),
+                distinct_jobs(count, jobs),
             )
             for name, count in (("few", setting.size(FEW_TASK_QUEUES, 100)), ("many", task_queues))
         )
@@ -104,9 +114,9 @@ def figures(setting: Setting) -> Iterator[Figure]:
             for side in (few, many):
                 side.match(setting.size(CALLS, 50))
         few_us, many_us = (median_cpu_us(side.runs[1:]) for side in (few, many))
-        yield told("wide: CPU of a match with 500 task queues", few_us, "µs")
-        yield told("wide: CPU of a match with 20,000", many_us, "µs", pools=task_queues // len(CPU_TIMES))
-        yield told("wide: memory with 20,000 task queues", resident_mb(many.grid.server_pid), "MB")
+        yield measured("wide: CPU of a match with 500 task queues", few_us, "µs")
+        yield measured("wide: CPU of a match with 20,000", many_us, "µs", pools=task_queues // len(CPU_TIMES))
+        yield measured("wide: memory with 20,000 task queues", resident_mb(many.grid.server_pid), "MB")
         yield at_least("wide: match rate with 20,000 task queues to 500", few_us / many_us, "ratio", LEAST_RATIO)
 
 

@@ -1,4 +1,4 @@
-"""A farm of 1,000 nodes with the jobs of real logs, in virtual time, with the drain controller and without.
+"""A farm of 1,000 nodes with the jobs of real logs in virtual time, with and without the drain controller.
 
 Prints JSON lines and writes docs/how-to/draining.svg at full size.
 """
@@ -15,7 +15,7 @@ import structlog
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from harness.figures import Figure, at_least, at_most, told
+from harness.figures import Figure, at_least, at_most, measured
 from harness.setting import Setting, bench, shared_data
 from harness.time_plot import TimePanel, time_drawing
 from pilotage_agents.drain_controller.controller import DrainController
@@ -38,7 +38,7 @@ PLOT = Path(__file__).parents[1] / "docs" / "how-to" / "draining.svg"
 
 
 def figures(setting: Setting) -> Iterator[Figure]:
-    """Let the farm work with the controller, and without."""
+    """Simulate the farm with the controller and without."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     load = MixedLoad(shared_data() / "data" / "traces", setting.size(FULL_SIZE, 20))
     cores = load.nodes * CORES
@@ -49,12 +49,12 @@ def figures(setting: Setting) -> Iterator[Figure]:
     asyncio.run(controlled(drained, controller, END_S))
     while left_alone.now_s < END_S:
         left_alone.pass_time(SAMPLED_EVERY_S)
-    yield told("drain: cores that multicore jobs should have", setpoint, "cores")
+    yield measured("drain: cores that multicore jobs should have", setpoint, "cores")
     yield at_least("drain: cores that they have in the end", _multicore(drained), "cores", 0.95 * setpoint)
     most = max(sample.multicore_jobs for sample in drained.samples) * WIDTH
     yield at_most("drain: most cores that they had", most, "cores", 1.02 * setpoint)
-    yield told("drain: cores that they have without drains", _multicore(left_alone), "cores")
-    yield told("drain: most cores that were free for it", _most_free(drained.samples, cores), "cores")
+    yield measured("drain: cores that they have without drains", _multicore(left_alone), "cores")
+    yield measured("drain: most cores that were free for it", _most_free(drained.samples, cores), "cores")
     if setting.scale >= 1:
         titles = {"with the drain controller": drained, "without": left_alone}
         PLOT.write_text(time_drawing([_panel(title, farm, cores, setpoint) for title, farm in titles.items()]))

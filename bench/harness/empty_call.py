@@ -1,6 +1,6 @@
-"""How many empty unary calls a threaded Python gRPC server answers in a second on this machine.
+"""The rate of empty unary calls that a threaded Python gRPC server answers on this machine.
 
-All budgets that are rates are stated for a machine where it is `REFERENCE_PER_S`, and scaled with it.
+All budgets of rates are for a machine with the rate `REFERENCE_PER_S`, and scale with the measured rate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.load import Line, Request, Run, closed_loop, steady_load
 from harness.processes import SERVER_CORE, cpu_s, on_core
 
 REFERENCE_PER_S = 6_700.0
-"""The rate on the machine that the budgets were set for."""
+"""The rate on the machine of the budgets."""
 
 OUTSTANDING = 64
 _METHOD = "/bench.Empty/Call"
@@ -25,27 +25,27 @@ _WARM_UP = 2_000
 
 
 class EmptyServer:
-    """The server in a process of its own."""
+    """The server process."""
 
     def __init__(self, process: subprocess.Popen[str], line: Line) -> None:
         self._process = process
         self._method = line.method(_METHOD)
 
     def run(self, calls: int) -> Run:
-        """Make so many calls."""
+        """Make calls in a closed loop."""
         before_s = cpu_s(self._process.pid)
         run = closed_loop(self._method, repeat(_REQUEST, calls), OUTSTANDING)
         run.server_cpu_s = cpu_s(self._process.pid) - before_s
         return run
 
     def steady(self, calls: int, calls_per_s: float) -> Run:
-        """Make so many calls at a steady rate: what the machine itself adds to latency is seen in them."""
+        """Make calls at a steady rate, which shows the latency of the machine itself."""
         return steady_load(self._method, repeat(_REQUEST, calls), calls_per_s)
 
 
 @contextmanager
 def empty_server() -> Iterator[EmptyServer]:
-    """Run the server on the servers' core; it is ended at the end of the block."""
+    """Run the server on the servers' core until the end of the block."""
     with on_core(SERVER_CORE):
         command = [sys.executable, str(Path(__file__).with_name("empty_server.py"))]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

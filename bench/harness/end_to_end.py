@@ -1,4 +1,4 @@
-"""A server and one pilot of two slots, as people start them, that run /bin/true over and over."""
+"""A server and one pilot with two slots, started by their commands, that run many /bin/true."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SLOTS = 2
 PATIENCE_S = 600.0
 
 
-class Workshop:
-    """What runs jobs from their submission to their recorded results."""
+class PilotStack:
+    """A running server and pilot that run jobs from submission to recorded result."""
 
     def __init__(self, grid: ProcessGrid) -> None:
         self._grid = grid
 
     def run(self, jobs: int) -> float:
-        """Let so many jobs run, each with its output captured; returns how long that took, in seconds."""
+        """Run `jobs` jobs, each with captured output; returns the seconds."""
         description = jobs_pb2.JobDescription(executable="/bin/true", stdout="out", count=jobs)
         request = job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=[description])
         with self._grid.server.channel(self._grid.server.token(), timeout_s=PATIENCE_S) as channel:
@@ -35,15 +35,15 @@ class Workshop:
             job_ids = stub.SubmitJobs(request).job_ids
             ended = stub.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=PATIENCE_S))
             took_s = time.perf_counter() - began_s
-        assert {job.state for job in ended.jobs} == {jobs_pb2.JOB_STATE_DONE}, "a job has not ended well"
+        assert {job.state for job in ended.jobs} == {jobs_pb2.JOB_STATE_DONE}, "a job has failed"
         return took_s
 
 
 @contextmanager
-def workshop(folder: Path) -> Iterator[Workshop]:
-    """Start the server and the pilot; both are ended at the end of the block."""
+def pilot_stack(folder: Path) -> Iterator[PilotStack]:
+    """Run the server and the pilot until the end of the block."""
     with a_process_grid(folder, heartbeat_s=30, log_level="warning") as grid, _a_pilot(grid, folder):
-        yield Workshop(grid)
+        yield PilotStack(grid)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Figures: what a bench states, each with its budget, as JSON lines and as a table."""
+"""The figures of a bench, each with its budget, as JSON lines and as a table."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pilotage_server.app import build_name
 
 KEYS = ("name", "figure", "unit", "budget", "ok")
-"""What every line has; some benches add more, and all which kind of build the server is."""
+"""The keys of every line; all lines also have the build of the server, and some have more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure; `budget` None = it is only told. `more` goes into its line."""
+    """One figure; `budget` None = it has no budget. `more` are further keys of its line."""
 
     name: str
     figure: float
@@ -26,12 +26,12 @@ class Figure:
 
     def line(self) -> str:
         """Return the figure as one JSON object."""
-        told = {"name": self.name, "figure": _rounded(self.figure), "unit": self.unit}
+        line = {"name": self.name, "figure": _rounded(self.figure), "unit": self.unit}
         budget = None if self.budget is None else _rounded(self.budget)
-        return json.dumps({**told, "budget": budget, "ok": self.ok, "server": build_name(), **self.more})
+        return json.dumps({**line, "budget": budget, "ok": self.ok, "server": build_name(), **self.more})
 
 
-def told(name: str, figure: float, unit: str, **more: object) -> Figure:
+def measured(name: str, figure: float, unit: str, **more: object) -> Figure:
     """Return a figure without a budget."""
     return Figure(name, figure, unit, more=more)
 
@@ -47,7 +47,7 @@ def at_most(name: str, figure: float, unit: str, budget: float, **more: object) 
 
 
 def state(figures: Iterable[Figure]) -> int:
-    """Print each figure as soon as it is there; returns the exit code: 1 when one is past its budget."""
+    """Print each figure as soon as it is measured; returns the exit code: 1 if one exceeds its budget."""
     all_ok = True
     for figure in figures:
         print(figure.line(), flush=True)
@@ -56,12 +56,12 @@ def state(figures: Iterable[Figure]) -> int:
 
 
 def progress(text: str) -> None:
-    """Tell people how far a long bench is; standard output is for figures alone."""
+    """Print the progress of a long bench to standard error; standard output has figures only."""
     print(f"# {text}", file=sys.stderr, flush=True)
 
 
 def table(lines: Iterable[Mapping[str, object]]) -> str:
-    """Return the figures of JSON lines as a table in Markdown, which people can read as it is."""
+    """Return the figures of JSON lines as an aligned Markdown table."""
     rows = [list(KEYS), *([_cell(line[key]) for key in KEYS] for line in lines)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(KEYS))]
     rows.insert(1, ["-" * width for width in widths])
@@ -78,7 +78,7 @@ def _cell(value: object) -> str:
 
 
 def _rounded(figure: float) -> float:
-    """Return a figure with four digits that count, whole from a thousand on."""
+    """Return a figure with four significant digits, and as an integer from 1000."""
     if abs(figure) >= 1000:
         return round(figure)
     return float(f"{figure:.4g}")

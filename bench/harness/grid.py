@@ -38,19 +38,19 @@ PATIENCE_S = 1800.0
 
 _ID_DIGITS = 32
 _ID_FIELD = bytes((1 << 3 | 2, _ID_DIGITS))
-"""How field 1, a text of so many bytes, begins on the wire; it is request_id in every request."""
+"""The first bytes of field 1, a string of this length, on the wire; it is `request_id` in every request."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPilot:
-    """A pilot that is only load: what its calls carry."""
+    """A simulated pilot, with the metadata of its calls."""
 
     stamp: str
     metadata: Metadata
 
 
 def fresh(body: bytes) -> bytes:
-    """Return a request that lacks only its id, with a new one."""
+    """Return a request body with a new id in front."""
     return _ID_FIELD + secrets.token_hex(_ID_DIGITS // 2).encode() + body
 
 
@@ -65,16 +65,16 @@ class BenchGrid:
         self._users: dict[tuple[str, str], grpc.Channel] = {}
 
     def put_tree(self, text: str) -> int:
-        """Put a tree in force; returns its version."""
+        """Make this tree the active one; returns its version."""
         request = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=text, format="json")
         return resource_service_pb2_grpc.ResourceServiceStub(self._operator).PutTree(request).version
 
     def submit_day(self, jobs: int) -> int:
-        """Submit the jobs of the day, about so many; returns how many."""
+        """Submit about `jobs` jobs of the day; returns how many."""
         return sum(self.submit([each.jobs], each.owner, each.group) for each in self.day.task_queues(jobs))
 
     def submit(self, jobs: Iterable[JobDescription], owner: str, group: str) -> int:
-        """Submit jobs in somebody's name; returns how many."""
+        """Submit jobs of an owner; returns how many."""
         return len(self._user(owner, group).SubmitJobs(submission(jobs, group)).job_ids)
 
     def _user(self, owner: str, group: str) -> job_service_pb2_grpc.JobServiceStub:
@@ -87,7 +87,7 @@ class BenchGrid:
         return self.server.token(owner=owner, vo=VO, groups=(group,))
 
     def pilots(self, count: int, queues: Sequence[QueueId] = ()) -> list[LoadPilot]:
-        """Register so many pilots, spread evenly over queues; over all of the day's when none are named."""
+        """Register pilots, spread evenly over these queues, by default over all of the day."""
         queues = queues or self.day.queues()
         share, rest = divmod(count, len(queues))
         stub = pilot_service_pb2_grpc.PilotServiceStub(self._operator)
@@ -100,10 +100,10 @@ class BenchGrid:
                 )
                 answer = stub.RegisterPilots(request)
                 found.append([LoadPilot(each.stamp, bearer(each.token)) for each in answer.pilots])
-        return [pilots[turn] for turn in range(share + 1) for pilots in found if turn < len(pilots)]
+        return [pilots[index] for index in range(share + 1) for pilots in found if index < len(pilots)]
 
     def run(self, path: str, requests: Iterable[Request], outstanding: int) -> Run:
-        """Make calls of a method in a closed loop, and tell what CPU time they took the server."""
+        """Make calls of a method in a closed loop; the result has the CPU time of the server."""
         before_s = cpu_s(self.server_pid)
         run = closed_loop(self.line.method(path), requests, outstanding)
         run.server_cpu_s = cpu_s(self.server_pid) - before_s
@@ -116,14 +116,14 @@ class BenchGrid:
         return self.server.process.pid
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self.line.close()
         for channel in (self._operator, *self._users.values()):
             channel.close()
 
 
 def bearer(token: str) -> Metadata:
-    """Return what a call in somebody's name carries."""
+    """Return the metadata of a call with this token."""
     return (("authorization", f"Bearer {token}"),)
 
 
@@ -134,24 +134,24 @@ def submission(jobs: Iterable[JobDescription], group: str) -> job_service_pb2.Su
 
 
 def a_slot(name: str = "slot1", time_left_s: float = 345_600.0) -> matcher_service_pb2.SlotOffer:
-    """Return a slot of one core, with four days left where nothing else is said."""
+    """Return the offer of a single-core slot, by default with four days left."""
     free = values_pb2.Amounts(cpus=1, memory_mib=4000, disk_mib=20_000)
     return matcher_service_pb2.SlotOffer(name=name, free=free, time_left_s=time_left_s, cpu_power=10.0)
 
 
 def an_offer(slots: int = 1, *, wait_s: float = 0.0, time_left_s: float = 345_600.0) -> bytes:
-    """Return a request for so many slots, without its id."""
+    """Return a request for `slots` slots, without its id."""
     offered = [a_slot(f"slot{number}", time_left_s) for number in range(1, slots + 1)]
     return matcher_service_pb2.RequestJobsRequest(slots=offered, wait_s=wait_s).SerializeToString()
 
 
-def asking(pilots: Sequence[LoadPilot], calls: int, body: bytes) -> Iterator[Request]:
-    """Yield so many calls of pilots that take turns."""
+def job_requests(pilots: Sequence[LoadPilot], calls: int, body: bytes) -> Iterator[Request]:
+    """Yield requests of the pilots in turn."""
     return (Request(fresh(body), pilot.metadata) for pilot in islice(cycle(pilots), calls))
 
 
 def submission_of_many(job: JobDescription, group: str, numbers: Iterable[int]) -> bytes:
-    """Return a request, without its id, that submits jobs which differ in name and arguments."""
+    """Return a request, without its id, that submits jobs with different names and arguments."""
     request = job_service_pb2.SubmitJobsRequest(group=group)
     described = description_to_wire(job)
     for number in numbers:
@@ -168,18 +168,18 @@ def matches_in(answer: Answer) -> Sequence[matcher_service_pb2.Match]:
 
 
 def must_match(run: Run) -> None:
-    """Check that each call, made for one slot, has brought one job."""
+    """Check that each call, made for one slot, was answered with one job."""
     for answer in run.answers:
-        assert len(matches_in(answer)) == 1, "a call has not brought its job"
+        assert len(matches_in(answer)) == 1, "a call has no match"
 
 
 def results_in(answer: Answer) -> Sequence[matcher_service_pb2.ReportResult]:
-    """Return what became of the reports that an answer is to."""
+    """Return the results of the reports in an answer."""
     return matcher_service_pb2.ReportStateResponse.FromString(answer.body).results
 
 
 def start(matches: Iterable[matcher_service_pb2.Match]) -> bytes:
-    """Return a heartbeat, without its id, that tells that jobs run."""
+    """Return a heartbeat, without its id, that reports that jobs run."""
     now = Timestamp()
     now.GetCurrentTime()
     reports = [
@@ -190,12 +190,12 @@ def start(matches: Iterable[matcher_service_pb2.Match]) -> bytes:
 
 
 def completion(matches: Iterable[matcher_service_pb2.Match]) -> bytes:
-    """Return a heartbeat, without its id, that tells that these jobs have ended well."""
+    """Return a heartbeat, without its id, that reports that these jobs have exited with 0."""
     return matcher_service_pb2.ReportStateRequest(reports=_reports_of_ends(matches)).SerializeToString()
 
 
 def next_offer(slots: int, ended: Iterable[matcher_service_pb2.Match]) -> bytes:
-    """Return a request for so many slots, without its id, that tells that these jobs have ended well."""
+    """Return a request for `slots` slots, without its id, that reports that these jobs have exited with 0."""
     reports = _reports_of_ends(ended)
     return an_offer(slots) + matcher_service_pb2.RequestJobsRequest(reports=reports).SerializeToString()
 

@@ -1,7 +1,6 @@
-"""A queue of any length from a short one, by copying its rows in the database while no server runs.
+"""Lengthens a queue by copying its rows in the database while no server runs.
 
-The copies have the shape of the original: each task queue grows alike. Whatever columns the tables have are copied
-as they are, ids apart.
+Each task queue grows by the same factor. All columns are copied unchanged, except ids.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ _SHIFTED: Mapping[str, Mapping[str, str]] = {
     "jobs": {"id": "jobs"},
     "job_events": {"id": "job_events", "job_id": "jobs"},
 }
-"""By table: which columns hold ids, and of which table."""
+"""By table: the columns with ids, and the table of these ids."""
 
 
 def grow(data: Path, times: int) -> None:
-    """Make the queue in a stopped server's folder so many times as long."""
+    """Make the queue in a stopped server's folder `times` as long."""
     if times == 1:
         return
     with closing(sqlite3.connect(data / "pilotage.db", isolation_level=None)) as database:
@@ -37,7 +36,7 @@ def _highest_id(database: sqlite3.Connection, table: str) -> int:
 
 
 def _copy_rows(database: sqlite3.Connection, table: str, highest: Mapping[str, int], times: int) -> None:
-    """Insert the copies, with the indexes taken off meanwhile: made at the end, each is one sort."""
+    """Insert the copies without indexes; each index is then created by one sort, which is faster."""
     indexes = database.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (table,)
     ).fetchall()
@@ -46,7 +45,7 @@ def _copy_rows(database: sqlite3.Connection, table: str, highest: Mapping[str, i
     shifted = _SHIFTED[table]
     columns = [f'"{row[1]}"' for row in database.execute(f"PRAGMA table_info({table})")]
     values = [
-        f"{column} + copy * {highest[shifted[plain]]}" if (plain := column.strip('"')) in shifted else column
+        f"{column} + copy * {highest[shifted[name_]]}" if (name_ := column.strip('"')) in shifted else column
         for column in columns
     ]
     database.execute(

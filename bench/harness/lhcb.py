@@ -1,7 +1,7 @@
-"""A queue shaped as LHCb's was on one day, of any length, and the sites that it was for.
+"""A queue of any length with the shape of LHCb's queue on one day, and its sites.
 
-The day is known as tables of counts: jobs of each task queue, and for each site and platform how many task queues
-name it. Sites that nearly all simulation named are given to it first; the rest is drawn, always the same.
+The data are tables of counts: the jobs of each task queue, and the number of task queues that name each site and
+platform. Simulation gets the sites that most task queues name; the rest is drawn with a fixed seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class DaysTaskQueue:
-    """A task queue of the day: whose jobs, and one description with their count."""
+    """A task queue of the day: owner and group, and a description of all its jobs."""
 
     owner: str
     group: str
@@ -41,11 +41,11 @@ class LhcbDay:
         self.sites = [row["site"] for row in self._table("site_distribution")]
 
     def queues(self) -> list[QueueId]:
-        """Return one queue a site, as `tree` has them."""
+        """Return the queues of `tree`, one for each site."""
         return [QueueId(site, "ce", "queue") for site in self.sites]
 
     def tree(self) -> str:
-        """Return the resource tree: each site with one queue that states its platform."""
+        """Return the resource tree: each site has one queue with its platform."""
         platforms = [row["platform"] for row in self._table("platform_distribution")]
         sites = {
             site: {"ces": {"ce": {"queues": {"queue": {"Platform": platforms[number % 24], "Memory": 4000}}}}}
@@ -54,7 +54,7 @@ class LhcbDay:
         return json.dumps({"sites": sites})
 
     def task_queues(self, jobs: int) -> Iterator[DaysTaskQueue]:
-        """Yield the task queues of the day with about so many jobs in all, at least one in each."""
+        """Yield the task queues of the day, with about `jobs` jobs in all and at least one in each."""
         total = int(self._table("scale_overview")[0]["active_tqs"])
         rows = list(islice(cycle(self._table("jobs_per_tq")), total))
         of_the_day = sum(int(row["n_jobs"]) for row in rows)
@@ -69,7 +69,7 @@ class LhcbDay:
                 arguments=f"--production {row['TQId']}",
                 sites=sites[number],
                 platforms=platforms[number],
-                banned_sites=(f"SITE-{number}",),  # sites that are in no tree keep equal task queues apart
+                banned_sites=(f"SITE-{number}",),  # unknown sites keep otherwise equal task queues apart
                 cpu_time=timedelta(seconds=int(row["CPUTime"])),
                 priority=round(float(row["Priority"])),
                 attributes={"Group": group},
@@ -78,14 +78,14 @@ class LhcbDay:
             yield DaysTaskQueue(owner_of[group], group, description)
 
     def _named(self, table: str, column: str, total: int, simulation: list[int]) -> list[tuple[str, ...]]:
-        """Return which of the things of a table each task queue names: as many name each as did on the day."""
+        """Return the sites or platforms that each task queue names, in the numbers of the day."""
         draw = random.Random(_SEED)
         others = [number for number in range(total) if number not in set(simulation)]
         named: list[list[str]] = [[] for _ in range(total)]
         drawn: dict[int, list[int]] = {}
         for row in self._table(table):
             wanted = int(row["n_tqs"])
-            if wanted not in drawn:  # things that equally many name, the same ones name
+            if wanted not in drawn:  # values with the same count get the same task queues
                 first = draw.sample(simulation, min(wanted, len(simulation)))
                 drawn[wanted] = first + draw.sample(others, wanted - len(first))
             for number in drawn[wanted]:

@@ -1,4 +1,4 @@
-"""The load: prepared requests sent as raw bytes by one thread, so that the server and not its caller is measured."""
+"""Load on a server: prepared requests are sent as raw bytes, so that the client costs little."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import grpc
 from pilotage.rpc.channel import SHARED_OPTIONS
 
 DEADLINE_S = 60.0
-"""A call that takes longer is a failure of the bench."""
+"""A call that takes longer fails the bench."""
 
 Metadata = tuple[tuple[str, str], ...]
 
 
 class Request(NamedTuple):
-    """A request as it goes over the wire, and what tells who makes it."""
+    """A serialised request with the metadata of its caller."""
 
     body: bytes
     metadata: Metadata = ()
 
 
 class Answer(NamedTuple):
-    """An answer as it came, to what, and after how long."""
+    """A serialised answer with its request and latency."""
 
     request: Request
     body: bytes
@@ -37,14 +37,14 @@ class Answer(NamedTuple):
 
 
 Follow = Callable[[Answer], Request | None]
-"""Says what is sent after an answer; None = nothing."""
+"""Returns the request that follows an answer; None = none."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What came of calls, in the order of the answers.
+    """The results of calls, in the order of the answers.
 
-    `refused` = so many were turned away as too many; `server_cpu_s` is the CPU time that all took the server.
+    `refused` counts the calls rejected by overload protection; `server_cpu_s` is the server's CPU time for all.
     """
 
     answers: list[Answer] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Run:
 
     @property
     def calls_per_s(self) -> float:
-        """How many calls were answered in a second."""
+        """The answered calls a second."""
         return len(self.answers) / self.seconds
 
     @property
@@ -68,7 +68,7 @@ class Run:
         return 1000 * statistics.median(answer.latency_s for answer in self.answers)
 
     def percentile_ms(self, percent: float) -> float:
-        """Return the latency that so many percent of the calls did not exceed, in ms."""
+        """Return this percentile of the latency in ms."""
         ordered = sorted(answer.latency_s for answer in self.answers)
         return 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
@@ -84,7 +84,7 @@ def median_cpu_us(runs: Iterable[Run]) -> float:
 
 
 class Line:
-    """A connection to one server; calls go over it without being understood."""
+    """A connection to one server for serialised calls."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address, [*SHARED_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
@@ -94,24 +94,24 @@ class Line:
         return self._channel.unary_unary(path)
 
     def close(self) -> None:
-        """End the connection and all calls that are under way."""
+        """Close the connection, which cancels pending calls."""
         self._channel.close()
 
 
 class _Calls:
-    """Calls under way, and what came of those that are over; answers come on gRPC's own thread."""
+    """Pending calls and the results of finished ones; answers arrive in a thread of gRPC."""
 
     def __init__(self, method: Any) -> None:
         self.run = Run()
         self._method = method
         self._began_s = time.perf_counter()
-        self._under_way = 0
+        self._pending = 0
         self._change = threading.Condition()
         self._failure: Exception | None = None
 
     def send(self, request: Request, due_s: float, follow: Follow) -> None:
         with self._change:
-            self._under_way += 1
+            self._pending += 1
         call = self._method.future(request.body, timeout=DEADLINE_S, metadata=request.metadata)
         call.add_done_callback(partial(self._over, request, due_s, follow))
 
@@ -129,22 +129,22 @@ class _Calls:
         if after is not None:
             self.send(after, now_s, follow)
         with self._change:
-            self._under_way -= 1
-            if not self._under_way:
+            self._pending -= 1
+            if not self._pending:
                 self._change.notify()
 
     def finished(self) -> Run:
-        """Return what came of all; raises grpc.RpcError when one has failed, but for those refused."""
+        """Wait for all calls; raises grpc.RpcError if one has failed other than by overload."""
         with self._change:
-            self._change.wait_for(lambda: not self._under_way)
+            self._change.wait_for(lambda: not self._pending)
         self.run.seconds = time.perf_counter() - self._began_s
         if self._failure is not None:
             raise self._failure
         return self.run
 
 
-def conversations(method: Any, first: Iterable[Request], follow: Follow) -> Run:
-    """Make calls side by side, each followed by the one that its answer gives rise to; None ends a conversation."""
+def run_conversations(method: Any, first: Iterable[Request], follow: Follow) -> Run:
+    """Make calls in parallel; `follow` returns the next call after each answer, until it returns None."""
     calls = _Calls(method)
     for request in first:
         calls.send(request, time.perf_counter(), follow)
@@ -152,7 +152,7 @@ def conversations(method: Any, first: Iterable[Request], follow: Follow) -> Run:
 
 
 def closed_loop(method: Any, requests: Iterable[Request], outstanding: int) -> Run:
-    """Make all calls with always so many under way: each answer is followed by the next request."""
+    """Make all calls with a constant number of pending ones: each answer is followed by the next request."""
     left = iter(requests)
     one_at_a_time = threading.Lock()
 
@@ -160,11 +160,11 @@ def closed_loop(method: Any, requests: Iterable[Request], outstanding: int) -> R
         with one_at_a_time:
             return next(left, None)
 
-    return conversations(method, list(islice(left, outstanding)), follow)
+    return run_conversations(method, list(islice(left, outstanding)), follow)
 
 
 def steady_load(method: Any, requests: Iterable[Request], calls_per_s: float) -> Run:
-    """Make all calls at a steady rate, whether answers come or not; latencies count from when each was due."""
+    """Make all calls at a steady rate, whether answers arrive or not; latencies count from the due times."""
     calls = _Calls(method)
     began_s = time.perf_counter()
     for number, request in zip(count(), requests, strict=False):
@@ -176,7 +176,7 @@ def steady_load(method: Any, requests: Iterable[Request], calls_per_s: float) ->
 
 
 def for_seconds(requests: Iterable[Request], seconds: float) -> Iterator[Request]:
-    """Yield requests until the time is over."""
+    """Yield requests for some seconds."""
     end_s = time.perf_counter() + seconds
     for request in requests:
         if time.perf_counter() >= end_s:

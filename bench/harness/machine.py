@@ -1,4 +1,4 @@
-"""The machine that a bench ran on, as its figures need it: processor, cores, memory, disk, releases."""
+"""The machine of a bench: processor, cores, memory, disk, releases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = b"x" * 4096
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """Yield what is known of the machine, each with its name."""
+    """Yield name and value of each property of the machine."""
     yield "processor", _processor()
     yield "cores", str(len(os.sched_getaffinity(0)))
     yield "memory", f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB"
@@ -33,7 +33,7 @@ def _processor() -> str:
 
 
 def _sync_s() -> float:
-    """Return how long it takes until a block is on the disk where the benches have their databases."""
+    """Return the median time to append and sync a block on the disk of the benches."""
     with tempfile.TemporaryFile() as file:
         times = [_one_sync_s(file.fileno()) for _ in range(_SYNCS)]
     return statistics.median(times)

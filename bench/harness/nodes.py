@@ -1,4 +1,4 @@
-"""Nodes under a policy, as real pilots describe their slots: requests made once, to be sent again and again."""
+"""Requests of nodes under a policy, as real pilots describe their slots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SLOT = "slot1"
 
 
 class PolicyNodes:
-    """So many nodes under the policy of a file; each has a name of its own."""
+    """Nodes with different names under the policy of a file."""
 
     def __init__(self, policy: Path, nodes: int) -> None:
         loaded = load_policy(policy, _SIZE)
@@ -26,14 +26,14 @@ class PolicyNodes:
         self._looks = count(1)
 
     def introductions(self) -> Iterator[bytes]:
-        """Yield each node's first request, without its id, with the parts of the slot's ad that the server lacks."""
+        """Yield each node's first request, without its id, with all parts of the slot's ad."""
         for node in self._nodes:
             keys = node.ads.offer(_SLOT, node.now).part_keys
             parts = [matcher_service_pb2.AdPart(key=key, text=node.ads.part(key) or "") for key in keys]
             yield self._offer(node, *parts)
 
     def offers(self, looks: int) -> Iterator[bytes]:
-        """Yield requests without ids, so many a node; loads and idle times are others in each, as on real nodes."""
+        """Yield `looks` requests a node, without ids; load and idle time differ in each, as on real nodes."""
         for _ in range(looks):
             for node in self._nodes:
                 yield self._offer(node)

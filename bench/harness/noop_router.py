@@ -1,6 +1,6 @@
-"""A job router as people run it, but for its targets: there a copy is done as soon as it is made.
+"""A job router whose target completes every routed job at once.
 
-Run as a program, with the server's address, the file of a token, a route table and a folder.
+Run as a program with the server's address, a token file, a route table and a folder.
 """
 
 from __future__ import annotations
@@ -37,83 +37,85 @@ from pilotage_agents.server_link import AgentServerLink
 
 INTERVAL = timedelta(seconds=0.2)
 ROUTES = tuple(f"Site{number}" for number in range(1, 13))
-"""A dozen sites, as the paper's production had them."""
+"""A dozen sites, as in the production of the CHEP 2009 paper."""
 
 
 def queue_of(route: str) -> QueueId:
-    """Return the queue of the tree that a route goes to."""
+    """Return the target queue of a route."""
     return QueueId(route, "ce", "grid")
 
 
-class AtOnce:
-    """A place where each copy has run already."""
+class CompletedTarget:
+    """A target where every routed job has completed."""
 
     def __init__(self) -> None:
         self._status = RoutedJobStatus(RoutedJobState.COMPLETED, exit_code=0, started=now(), ended=now())
 
     async def submit(self, copies: Sequence[RoutedJobRequest], files: InputFiles) -> tuple[Submission, ...]:
-        """Take copies."""
+        """Accept routed jobs."""
         del files
         return tuple(Submitted(copy.name) for copy in copies)
 
     async def find_again(self, names: Collection[str]) -> Mapping[str, str]:
-        """Find all."""
+        """Return all names as references."""
         return {name: name for name in names}
 
     async def poll(self, references: Collection[str]) -> Mapping[str, RoutedJobStatus]:
-        """Say that all are done."""
+        """Return the status COMPLETED for all."""
         return dict.fromkeys(references, self._status)
 
     async def collect(self, reference: str) -> tuple[CollectedFile, ...]:
-        """Return nothing: that is what copies have left."""
+        """Return no files."""
         del reference
         return ()
 
     async def cancel(self, references: Collection[str]) -> None:
-        """Return at once."""
+        """Do nothing."""
 
     async def forget(self, names: Collection[str]) -> None:
-        """Return at once."""
+        """Do nothing."""
 
     async def leftovers(self, known: Collection[str], before: datetime) -> Mapping[str, str]:
-        """Return nothing: nothing is kept here."""
+        """Return no leftovers."""
         del known, before
         return {}
 
 
-class OnePlace:
-    """The place that all targets lead to."""
+class SingleTargetOpener:
+    """Opens the same target for all routes."""
 
     def __init__(self) -> None:
-        self._place = AtOnce()
+        self._target = CompletedTarget()
 
-    async def open(self, target: Target) -> AtOnce:
-        """Return it."""
+    async def open(self, target: Target) -> CompletedTarget:
+        """Return the target."""
         del target
-        return self._place
+        return self._target
 
 
 def targets() -> Targets:
-    """Return where the routes go to."""
+    """Return the targets of the routes."""
     return Targets({target_key(route): QueueTarget(queue_of(route)) for route in ROUTES}, {})
 
 
 async def run(address: str, token: str, table: Path, folder: Path) -> None:
-    """Run the router until it is told to stop."""
+    """Run the router until SIGTERM."""
     async with open_async_channel(Endpoint((address,), token)) as channel:
-        turn = Leadership("job router of bench", "this one")
+        leadership = Leadership("job router of bench", "this one")
         kept = RouterFolder(folder, folder)
         kept.open()
-        places = TargetPool(OnePlace(), now, 60.0)
+        pool = TargetPool(SingleTargetOpener(), now, 60.0)
         hooks = RouteHooks(HookSettings({}, "", 1.0), folder / "hooks")
         shared = RouterContext(
-            "bench", TrackedJobs(), RouterServerLink(channel, turn), places, hooks, now, BackgroundTasks(1.0)
+            "bench", TrackedJobs(), RouterServerLink(channel, leadership), pool, hooks, now, BackgroundTasks(1.0)
         )
         source = RouteSource(TableSettings(table, (), None, targets), now)
-        patience = SearchTimeouts(timedelta(minutes=10), timedelta(minutes=1))
-        router = JobRouter(shared, source, kept, INTERVAL, patience)
+        timeouts = SearchTimeouts(timedelta(minutes=10), timedelta(minutes=1))
+        router = JobRouter(shared, source, kept, INTERVAL, timeouts)
         loop = AgentLoop(
-            LeaderAgent(router, Replica(turn, 30, "here"), AgentServerLink(channel, turn), boot_time_s, RealPause())
+            LeaderAgent(
+                router, Replica(leadership, 30, "here"), AgentServerLink(channel, leadership), boot_time_s, RealPause()
+            )
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, loop.stop)
         await loop.run()

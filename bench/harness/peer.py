@@ -1,4 +1,4 @@
-"""A peer: another project's program from PyPI, in an environment of its own, made when it is first asked for."""
+"""A peer: another project's program from PyPI in its own virtual environment, installed on first use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from harness.figures import progress
 
 _CHECKOUT = Path(__file__).parents[2]
 ENVIRONMENTS = _CHECKOUT / ".bench-peers"
-"""Where the environments are kept from one bench to the next."""
+"""The folder of the environments, kept between benches."""
 
 TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer by its name on PyPI, and what else its program needs from there."""
+    """A peer by its name on PyPI; `also` are further packages that its program needs."""
 
     name: str
     also: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Peer:
         return ENVIRONMENTS / self.name
 
     def seconds(self, work: str, jobs: int, *arguments: str) -> float:
-        """Let the peer do so many jobs of a kind, "noop" or "true"; returns how long it says that took."""
+        """Run `jobs` jobs of the kind "noop" or "true"; returns the seconds that the peer reports."""
         if not self._folder.exists():
             self._install()
         program = _CHECKOUT / "bench" / "peers" / f"{self.name}_peer.py"
@@ -44,7 +44,7 @@ class Peer:
         return float(done.stdout.splitlines()[-1])
 
     def version(self) -> str:
-        """Return the release that is installed."""
+        """Return the installed release."""
         show = "import sys, importlib.metadata as metadata; print(metadata.version(sys.argv[1]))"
         command = [str(self._folder / "bin" / "python"), "-c", show, self.name]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

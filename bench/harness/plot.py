@@ -1,4 +1,4 @@
-"""Plots as SVG, by hand: a few points over a logarithmic axis, readable on white and on black."""
+"""Plots of a few points over a logarithmic axis as SVG, readable on white and on black."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot: `points` by x, which is shown as powers of ten; y begins at 0."""
+    """One plot: `points` by x, on a logarithmic axis; y starts at 0."""
 
     title: str
     x_label: str
     points: Mapping[float, float]
 
     def svg(self, offset: float) -> str:
-        """Return the panel, so many pixels to the right."""
+        """Return the panel, shifted right by `offset` pixels."""
         top = _round_top(max(self.points.values()))
         marks = [top * step / _STEPS for step in range(_STEPS + 1)]
         places = [(self._x(x), self._y(y, top)) for x, y in sorted(self.points.items())]
@@ -58,7 +58,7 @@ def _round_top(highest: float) -> float:
 
 
 def _short(count: float) -> str:
-    """Return a count as people write it: 10 k, 1 M."""
+    """Return a count with a decimal prefix: 10 k, 1 M."""
     if count >= 1e6:
         return f"{count / 1e6:g} M"
     return f"{count / 1e3:g} k" if count >= 1e3 else f"{count:g}"

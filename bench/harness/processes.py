@@ -1,4 +1,4 @@
-"""Processes on cores of their own, and what they have used."""
+"""Binding of processes to cores, and their CPU time and memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 _CORES = sorted(os.sched_getaffinity(0))
 
 SERVER_CORE = _CORES[0]
-"""Where servers run."""
+"""The core of servers."""
 
 LOAD_CORE = _CORES[-1]
-"""Where the load comes from; on a machine with one core that is the servers' own."""
+"""The core of the load generator; on a machine with one core also that of the servers."""
 
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """Keep this thread, and the processes that it starts meanwhile, on one core."""
+    """Bind this thread, and the processes that it starts in the block, to one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

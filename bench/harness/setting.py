@@ -1,4 +1,4 @@
-"""In what setting a bench runs: its size, its folders, its database, its cores."""
+"""The setting of a bench: size, folders, database, cores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.server import RunningServer, running_server
 from support.shared_data import ENVIRONMENT, shared_data_dir
 
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "1GB", "max_wal_size": "8GB"}
-"""PostgreSQL's settings: what is acknowledged is on disk."""
+"""PostgreSQL's settings: acknowledged transactions are on disk."""
 
 DATABASES = ("sqlite", "postgresql")
 
@@ -30,27 +30,27 @@ SHARING: Mapping[str, Any] = {
         {"site": "LCG.CERN.cern", "attribute": "owner", "value": "lbprods", "at_most": 10**8},
     ],
 }
-"""Fair share, and running limits of which one is reached at once and one always counted."""
+"""Fair share, and two running limits: one is reached at once, one is only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all benches of whole servers are told; `scale` 1 = the size that the budgets are for."""
+    """The options of a bench; `scale` 1 is the size of the budgets."""
 
     scale: float
     database: str
 
     def size(self, full: int, least: int = 1) -> int:
-        """Return how many of something there are in a bench of this scale."""
+        """Return a number at full scale reduced to this scale."""
         return max(least, round(full * self.scale))
 
     def seconds(self, full: float) -> float:
-        """Return how long a part of a bench of this scale goes on."""
+        """Return a duration at full scale reduced to this scale."""
         return max(0.3, full * min(1.0, 10 * self.scale))
 
 
 def _read_setting(about: str | None) -> Setting:
-    """Return the setting that the command line names."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--scale", type=float, default=1.0, help="the size as a part of the full one, such as 0.01")
     parser.add_argument("--database", choices=DATABASES, default="sqlite", help="on which database")
@@ -59,12 +59,12 @@ def _read_setting(about: str | None) -> Setting:
 
 
 def bench(figures: Callable[[Setting], Iterable[Figure]], about: str | None) -> int:
-    """Measure in the setting of the command line and print each figure; returns the exit code."""
+    """Run a bench in the setting of the command line and print each figure; returns the exit code."""
     return state(figures(_read_setting(about)))
 
 
 def shared_data() -> Path:
-    """Return the folder of the real input; ends the process where there is none."""
+    """Return the folder of the real input; exits if there is none."""
     folder = shared_data_dir()
     if folder is None:
         bench_name = Path(sys.argv[0]).stem
@@ -79,7 +79,7 @@ def the_day() -> LhcbDay:
 
 @contextmanager
 def durable_postgresql() -> Iterator[PostgresqlServer]:
-    """Run a PostgreSQL that has on disk what it acknowledges; ends the process where there is none."""
+    """Run a PostgreSQL with durable commits; exits if it is not installed."""
     programs = installed_programs()
     if programs is None:
         sys.exit("there is no PostgreSQL here: install it, as a package or from source, with initdb on PATH")
@@ -89,7 +89,7 @@ def durable_postgresql() -> Iterator[PostgresqlServer]:
 
 @contextmanager
 def database_url(database: str) -> Iterator[str | None]:
-    """Give the URL of an empty database of this kind; None = SQLite in the server's own folder."""
+    """Yield the URL of an empty database of this kind; None = SQLite in the server's folder."""
     if database == "sqlite":
         yield None
         return
@@ -99,7 +99,7 @@ def database_url(database: str) -> Iterator[str | None]:
 
 @contextmanager
 def server_on_its_core(data: Path, url: str | None = None, **settings: Any) -> Iterator[RunningServer]:
-    """Run a server on the servers' core, and this thread on the other, until the end of the block."""
+    """Run a server on its core, and this thread on the load core, until the end of the block."""
     all_settings = {"log_level": "warning", **({} if url is None else {"database": url}), **settings}
     with (
         on_core(SERVER_CORE),
@@ -111,6 +111,6 @@ def server_on_its_core(data: Path, url: str | None = None, **settings: Any) -> I
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Give a folder that is gone at the end of the block."""
+    """Yield a folder that is removed at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="pilotage-bench-") as folder:
         yield Path(folder)

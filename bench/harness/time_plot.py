@@ -1,4 +1,4 @@
-"""Plots of several things over time as SVG, by hand, readable on white and on black."""
+"""Plots of several quantities over time as SVG, readable on white and on black."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _STYLE = (
 )
 
 Line = Sequence[tuple[float, float]]
-"""Points by their hours."""
+"""Points of (hours, value)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimePanel:
-    """One plot: lines by their names over hours; y goes from 0 to `top`, and `goal` is marked."""
+    """One plot: named lines over hours; y goes from 0 to `top`, with a line at `goal`."""
 
     title: str
     lines: Mapping[str, Line]
@@ -29,15 +29,15 @@ class TimePanel:
     goal: float
 
     def svg(self, offset: float) -> str:
-        """Return the panel, so many pixels to the right."""
+        """Return the panel, shifted right by `offset` pixels."""
         end_h = max(hours for line in self.lines.values() for hours, _ in line)
         inside = [f'<text class="title" x="{_LEFT}" y="18">{escape(self.title)}</text>', *self._axes(end_h)]
         inside.append(self._horizontal("goal", self.goal))
-        for place, (name, line) in enumerate(self.lines.items()):
+        for number, (name, line) in enumerate(self.lines.items()):
             points = " ".join(f"{_x(hours, end_h):.1f},{self._y(y):.1f}" for hours, y in line)
-            colour = _COLOURS[place]
+            colour = _COLOURS[number]
             inside.append(f'<polyline class="line" stroke="{colour}" points="{points}"/>')
-            inside.append(f'<text x="{_LEFT + 125 * place}" y="38" style="fill:{colour}">{escape(name)}</text>')
+            inside.append(f'<text x="{_LEFT + 125 * number}" y="38" style="fill:{colour}">{escape(name)}</text>')
         return f'<g transform="translate({offset},0)">{"".join(inside)}</g>'
 
     def _axes(self, end_h: float) -> list[str]:

@@ -1,7 +1,7 @@
-"""Idle pilots: each waits for a job in a long poll, and asks again when that is over.
+"""Idle pilots: each waits for a job in a long poll, and repeats it when it ends.
 
-The first polls of all are of different lengths, so that the later ones end one after the other, as they do where
-pilots have come over a day.
+The first long polls have different lengths, so that later ones end one after the other, as with pilots that have
+started over a day.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from harness.load import DEADLINE_S, Answer, Line, Request
 from pilotage_pilot.core.rules import PLAIN_WAIT_S
 
 LINES = 8
-"""So many connections carry the calls of all of them."""
+"""The number of connections for all pilots."""
 
-CALLS_PER_TURN, TURN_S = 20, 0.01
-"""So many of them ask in a turn of so many seconds: a crowd that comes at once would be turned away."""
+CALLS_PER_PAUSE, PAUSE_S = 20, 0.01
+"""The largest rate of new calls; overload protection would reject all pilots at once."""
 
 _SLOT_LEFT_S = 600.0
-"""The slots have ten minutes left, in which no job of the day fits."""
+"""The time left of the slots: no job of the day is so short."""
 
-Hear = Callable[[Answer], None]
+MatchListener = Callable[[Answer], None]
 
 
 class _WaitingPilots:
-    def __init__(self, address: str, pilots: Sequence[LoadPilot], hear: Hear) -> None:
+    def __init__(self, address: str, pilots: Sequence[LoadPilot], on_match: MatchListener) -> None:
         self._lines = [Line(address) for _ in range(LINES)]
         self._methods = [line.method(REQUEST_JOBS) for line in self._lines]
-        self._hear = hear
+        self._on_match = on_match
         self._next: SimpleQueue[LoadPilot | None] = SimpleQueue()
-        """Who asks next; None = nobody any more."""
+        """The pilots with the next calls; None = stop."""
         self._pilots = len(pilots)
-        self.all_have_asked = threading.Event()
+        self.all_wait = threading.Event()
         for pilot in pilots:
             self._next.put(pilot)
         self._caller = threading.Thread(target=self._call)
@@ -49,21 +49,21 @@ class _WaitingPilots:
     def _call(self) -> None:
         number = 0
         while (pilot := self._next.get()) is not None:
-            self._ask(pilot, number % LINES, PLAIN_WAIT_S * min(1.0, (number + 1) / self._pilots))
+            self._poll(pilot, number % LINES, PLAIN_WAIT_S * min(1.0, (number + 1) / self._pilots))
             number += 1
             if number == self._pilots:
-                self.all_have_asked.set()
-            if number % CALLS_PER_TURN == 0:
-                time.sleep(TURN_S)
+                self.all_wait.set()
+            if number % CALLS_PER_PAUSE == 0:
+                time.sleep(PAUSE_S)
 
-    def _ask(self, pilot: LoadPilot, line: int, wait_s: float) -> None:
+    def _poll(self, pilot: LoadPilot, line: int, wait_s: float) -> None:
         request = Request(fresh(an_offer(wait_s=wait_s, time_left_s=_SLOT_LEFT_S)), pilot.metadata)
         call = self._methods[line].future(request.body, timeout=PLAIN_WAIT_S + DEADLINE_S, metadata=request.metadata)
         call.add_done_callback(partial(self._answered, pilot, request))
 
     def _answered(self, pilot: LoadPilot, request: Request, call: Any) -> None:
         if call.code() is grpc.StatusCode.OK and matches_in(answer := Answer(request, call.result(), 0.0)):
-            self._hear(answer)  # it is busy now, and asks no more
+            self._on_match(answer)  # the pilot is busy and stops polling
         else:
             self._next.put(pilot)
 
@@ -75,10 +75,12 @@ class _WaitingPilots:
 
 
 @contextmanager
-def waiting_pilots(address: str, pilots: Sequence[LoadPilot], hear: Hear = lambda _: None) -> Iterator[None]:
-    """Let the pilots wait until the end of the block, which begins when all have asked; what brings a job is heard."""
-    waiting = _WaitingPilots(address, pilots, hear)
-    waiting.all_have_asked.wait(DEADLINE_S + len(pilots) * TURN_S / CALLS_PER_TURN)
+def waiting_pilots(
+    address: str, pilots: Sequence[LoadPilot], on_match: MatchListener = lambda _: None
+) -> Iterator[None]:
+    """Keep the pilots in long polls until the end of the block; `on_match` receives every answer with a job."""
+    waiting = _WaitingPilots(address, pilots, on_match)
+    waiting.all_wait.wait(DEADLINE_S + len(pilots) * PAUSE_S / CALLS_PER_PAUSE)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""HyperQueue from its wheel, with server and one worker of two cores: an array of /bin/true with captured output.
+"""HyperQueue with one worker of two cores: an array of /bin/true with captured output.
 
 Run by the Python of its own environment: hyperqueue_peer.py true JOBS. Prints the seconds from the submission to the
-start of the last task, told by the files that take its output: the library itself asks for the end once a second.
+start of the last task, read from its output files: the library polls for the end only once a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CORES = 2
 
 
 def measure(jobs: int, folder: Path) -> float:
-    """Return how long so many tasks take, in seconds."""
+    """Return the seconds for `jobs` tasks."""
     with LocalCluster(worker_config=WorkerConfig(cores=CORES)) as cluster:
         client = cluster.client()
         job = Job(folder)

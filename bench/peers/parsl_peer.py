@@ -1,7 +1,7 @@
-"""Parsl's high-throughput executor with two workers: apps that do nothing, or run /bin/true.
+"""Parsl's high-throughput executor with two workers: no-op apps, or apps that run /bin/true.
 
 Run by the Python of its own environment: parsl_peer.py WORK JOBS. Prints the seconds from the first submission to the
-last result; the workers have started before.
+last result; the workers are started before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parsl.providers import LocalProvider
 
 WORKERS = 2
 PREFETCH = 10
-"""Tasks that a manager takes ahead, as Parsl's guide advises for short ones."""
+"""Tasks that a manager prefetches, as Parsl's guide recommends for short tasks."""
 
 
 @parsl.python_app
@@ -36,7 +36,7 @@ def true() -> None:
 
 
 def config(folder: str) -> Config:
-    """Return a configuration for this machine alone, without what costs time and serves nothing here."""
+    """Return a configuration for this machine, without features that cost time."""
     executor = HighThroughputExecutor(
         max_workers_per_node=WORKERS,
         address="127.0.0.1",
@@ -48,7 +48,7 @@ def config(folder: str) -> Config:
 
 
 def measure(app: Callable[[], Future[None]], jobs: int) -> float:
-    """Return how long so many calls take, in seconds."""
+    """Return the seconds for `jobs` calls."""
     wait([app() for _ in range(20)])
     began_s = time.perf_counter()
     for call in [app() for _ in range(jobs)]:

@@ -1,4 +1,4 @@
-"""procrastinate on PostgreSQL: one worker process takes jobs that do nothing, or run /bin/true.
+"""procrastinate on PostgreSQL: one worker process with no-op jobs, or jobs that run /bin/true.
 
 Run by the Python of its own environment: procrastinate_peer.py WORK JOBS CONNINFO. Prints the seconds.
 """
@@ -12,7 +12,7 @@ import time
 import procrastinate
 
 CONCURRENCY = {"noop": 30, "true": 8}
-"""Jobs at a time; of several numbers tried these were the fastest."""
+"""Concurrent jobs: the fastest of several values."""
 
 BATCH = 500
 app = procrastinate.App(connector=procrastinate.PsycopgConnector())
@@ -31,7 +31,7 @@ async def true(number: int) -> None:
 
 
 async def measure(work: str, jobs: int, conninfo: str) -> float:
-    """Return how long the worker takes for so many jobs, in seconds; for /bin/true from the first submission on."""
+    """Return the seconds that the worker needs for `jobs` jobs; for /bin/true including the submission."""
     tasks = {"noop": noop, "true": true}
     connector = procrastinate.PsycopgConnector(conninfo=conninfo, min_size=4, max_size=40)
     with app.replace_connector(connector) as replaced:
