@@ -115,8 +115,8 @@ def _by_program(copy: RoutedJobRequest) -> RoutedJobStatus:
 class FakeCopyTarget:
     """Keeps routed jobs by reference ("ref:" and the name) and their output in `folder`.
 
-    - `begins` returns the first status of a routed job. By default /bin/true, /bin/false and /bin/echo complete at
-      once, and other programs run until they are cancelled.
+    - `initial_status` returns the first status of a routed job. By default /bin/true, /bin/false and /bin/echo
+      complete at once, and other programs run until they are cancelled.
     - `refuses`, if not empty, is the reason why every submission fails; `job_fault` the same, as a fault of the job.
     - While `is_reachable` is False every call fails. While `loses_answers` submissions succeed without an answer.
     - `made` counts the submissions of each name, `since` is the time of the last one. A search for a name in

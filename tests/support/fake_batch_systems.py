@@ -37,8 +37,8 @@ class FakeBatchSystem:
 
     - `refuses`, if not empty, is the reason why every submission fails.
     - While `is_reachable` is False every call fails. While `loses_answers` submissions succeed without an answer.
-    - While `fails_collect` or `fails_renew` only that call fails. The output of folders named in `stuck` cannot be
-      collected.
+    - While `fails_collect` or `fails_renew` only that call fails. The output of the folders named in
+      `uncollectable` cannot be collected.
     - `collected` records the names of the folders whose output was collected, `renewed` the renewed contents.
     """
 

@@ -287,7 +287,7 @@ class PolicyGrid(Grid):
         return moved
 
     def look_round(self, least: PolicyWatch = PolicyWatch.EACH_MINUTE, batch: int = 3) -> list[int]:
-        """Evaluate the policies of all jobs with at least this watch, in batches; return as `look` does."""
+        """Evaluate the policies of all jobs with at least this watch, in batches; return as `evaluate_changed` does."""
         place: WatchPosition | None = first_watched(least)
         moved: list[int] = []
         while place is not None:

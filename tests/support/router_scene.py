@@ -434,11 +434,11 @@ def written(folder: Path, name: str) -> str:
 
 @dataclass
 class StuckPlace(ScenePlace):
-    """A target whose methods `hangs` block, before their effect or, with `after`, after it.
+    """A target whose methods `hanging_methods` block, before their effect or, with `after`, after it.
 
     They continue once `may_continue` is set. Cycles do not wait for them: the wait of a cycle ends as soon as a method
     blocks. `hung_methods` records the blocked methods, `cancelled_methods` those that were cancelled, and
-    `asked` the calls. With `slow_s` the output of a routed job arrives in ten parts, each after this time.
+    `calls` the calls. With `slow_s` the output of a routed job arrives in ten parts, each after this time.
     """
 
     time: LoopTime = field(default_factory=LoopTime)
