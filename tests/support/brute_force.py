@@ -74,26 +74,26 @@ def read_rows(resolved: Path) -> list[Row]:
     return rows
 
 
-def eligible(wish: Wish, rows: Iterable[Row]) -> set[Place]:
+def eligible(job: Wish, rows: Iterable[Row]) -> set[Place]:
     """Return the queues that the job is eligible for."""
-    return {row.place for row in rows if not objections(wish, row)}
+    return {row.place for row in rows if not objections(job, row)}
 
 
-def objections(wish: Wish, row: Row) -> list[str]:
+def objections(job: Wish, row: Row) -> list[str]:
     """Return the parameters that exclude the job from a queue; empty = the job is eligible."""
     excluded: list[str] = []
     access = [text(vo) for vo in listed(row.offers.get("vos", []))]
-    if access and text(wish.vo) not in access:
+    if access and text(job.vo) not in access:
         excluded.append("VOs")
     if row.offers.get("enabled") is False:
         excluded.append("Enabled")
     requested_tags = {
-        text(tag) for name, required in wish.requirements.items() if name.lower() == "tags" for tag in listed(required)
+        text(tag) for name, required in job.requirements.items() if name.lower() == "tags" for tag in listed(required)
     }
     if not {text(tag) for tag in listed(row.offers.get("requiredtags", []))} <= requested_tags:
         excluded.append("RequiredTags")
-    excluded += [name for name, required in wish.requirements.items() if not satisfied(name.lower(), required, row)]
-    return excluded + keyword_mismatches(wish, row) + size_mismatches(wish, row)
+    excluded += [name for name, required in job.requirements.items() if not satisfied(name.lower(), required, row)]
+    return excluded + keyword_mismatches(job, row) + size_mismatches(job, row)
 
 
 def satisfied(name: str, required: Any, row: Row) -> bool:
@@ -114,29 +114,29 @@ def satisfied(name: str, required: Any, row: Row) -> bool:
     return any(amount(one, kind) >= least for one in offers)
 
 
-def keyword_mismatches(wish: Wish, row: Row) -> list[str]:
+def keyword_mismatches(job: Wish, row: Row) -> list[str]:
     """Return which of the keywords Site, BannedSite and Platform exclude a queue."""
     excluded: list[str] = []
-    sites = {text(site) for site in wish.sites}
+    sites = {text(site) for site in job.sites}
     if sites and "any" not in sites and text(row.site) not in sites:
         excluded.append("Site")
-    if text(row.site) in {text(site) for site in wish.banned_sites}:
+    if text(row.site) in {text(site) for site in job.banned_sites}:
         excluded.append("BannedSite")
-    platforms = {text(platform) for platform in wish.platforms}
+    platforms = {text(platform) for platform in job.platforms}
     offered = {text(platform) for platform in listed(row.offers.get("platform", []))}
     if platforms and "any" not in platforms and offered and not platforms & offered:
         excluded.append("Platform")
     return excluded
 
 
-def size_mismatches(wish: Wish, row: Row) -> list[str]:
+def size_mismatches(job: Wish, row: Row) -> list[str]:
     """Return which sizes exceed those of a queue; a parameter that is missing or no number restricts nothing."""
     required = {
-        "cputime": (wish.cpu_time_s, "time"),
-        "cpus": (wish.cpus, "count"),
-        "memory": (wish.memory_mib, "size"),
-        "disk": (wish.disk_mib, "size"),
-        "gpus": (wish.gpus, "count"),
+        "cputime": (job.cpu_time_s, "time"),
+        "cpus": (job.cpus, "count"),
+        "memory": (job.memory_mib, "size"),
+        "disk": (job.disk_mib, "size"),
+        "gpus": (job.gpus, "count"),
     }
     excluded: list[str] = []
     for name, (size, kind) in required.items():
