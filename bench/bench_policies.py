@@ -68,7 +68,7 @@ class Compared:
         if not with_policy:
             return WorkRequest((a_slot(),))
         look = next(self._looks)
-        self._node.look(load=0.1 + look % 19 / 100, keyboard_idle_s=86_400 + look)
+        self._node.sample(load=0.1 + look % 19 / 100, keyboard_idle_s=86_400 + look)
         ad = self._node.ads.offer("slot1", self._node.now)
         new_parts = ad.part_keys if look == 1 else ()
         parts = tuple(AdPart(key, self._node.ads.part(key) or "") for key in new_parts)

@@ -38,7 +38,7 @@ BUDGET_MB = 200.0
 COST_RATIO_BUDGET = 1.3
 """The largest ratio of CPU time a job, long queue to short; it depends less on other load than a rate."""
 
-PATIENCE_S = 1800.0
+WAIT_TIMEOUT_S = 1800.0
 OWNER = "cmsprod"
 ARRAYS = 10
 _AT_ONCE = 1000
@@ -78,7 +78,7 @@ def _measured(setting: Setting, waiting: int, measured: int) -> Flow:
         scratch() as folder,
         database_url(setting.database) as url,
         server_on_its_core(folder / "server", url) as server,
-        server.channel(server.token(owner=OWNER), timeout_s=PATIENCE_S) as channel,
+        server.channel(server.token(owner=OWNER), timeout_s=WAIT_TIMEOUT_S) as channel,
     ):
         _put_tree(server)
         jobs = JobServiceStub(channel)
@@ -99,7 +99,7 @@ def _measured(setting: Setting, waiting: int, measured: int) -> Flow:
 
 
 def _wait_for(jobs: JobServiceStub, job_id: int) -> None:
-    jobs.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=[job_id], timeout_s=PATIENCE_S))
+    jobs.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=[job_id], timeout_s=WAIT_TIMEOUT_S))
 
 
 def _put_tree(server: RunningServer) -> None:

@@ -28,7 +28,7 @@ from support.simulated_farm import (
     MixedLoad,
     Sample,
     SimulatedFarm,
-    controlled,
+    run_controller,
 )
 
 END_S = MULTICORE_FROM_S + 40 * 3600
@@ -46,7 +46,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
     jobs = list(load.jobs())
     drained, left_alone = (SimulatedFarm(load.nodes, CORES, jobs) for _ in range(2))
     controller = DrainController(DrainControllerSettings(setpoint=setpoint), drained, drained)
-    asyncio.run(controlled(drained, controller, END_S))
+    asyncio.run(run_controller(drained, controller, END_S))
     while left_alone.now_s < END_S:
         left_alone.pass_time(SAMPLED_EVERY_S)
     yield measured("drain: cores that multicore jobs should have", setpoint, "cores")

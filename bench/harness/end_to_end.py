@@ -16,7 +16,7 @@ from support.process_grid import ProcessGrid, a_process_grid
 from support.server import request_id
 
 SLOTS = 2
-PATIENCE_S = 600.0
+WAIT_TIMEOUT_S = 600.0
 
 
 class PilotStack:
@@ -29,11 +29,11 @@ class PilotStack:
         """Run `jobs` jobs, each with captured output; returns the seconds."""
         description = jobs_pb2.JobDescription(executable="/bin/true", stdout="out", count=jobs)
         request = job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=[description])
-        with self._grid.server.channel(self._grid.server.token(), timeout_s=PATIENCE_S) as channel:
+        with self._grid.server.channel(self._grid.server.token(), timeout_s=WAIT_TIMEOUT_S) as channel:
             stub = JobServiceStub(channel)
             began_s = time.perf_counter()
             job_ids = stub.SubmitJobs(request).job_ids
-            ended = stub.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=PATIENCE_S))
+            ended = stub.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=WAIT_TIMEOUT_S))
             took_s = time.perf_counter() - began_s
         assert {job.state for job in ended.jobs} == {jobs_pb2.JOB_STATE_DONE}, "a job has failed"
         return took_s

@@ -34,7 +34,7 @@ from support.server import RunningServer, request_id
 SUBMIT = "/pilotage.v1.JobService/SubmitJobs"
 REQUEST_JOBS = "/pilotage.v1.MatcherService/RequestJobs"
 REPORT_STATE = "/pilotage.v1.MatcherService/ReportState"
-PATIENCE_S = 1800.0
+WAIT_TIMEOUT_S = 1800.0
 
 _ID_DIGITS = 32
 _ID_FIELD = bytes((1 << 3 | 2, _ID_DIGITS))
@@ -61,7 +61,7 @@ class BenchGrid:
         self.server = server
         self.day = day
         self.line = Line(server.address)
-        self._operator = server.channel(server.token(Role.OPERATOR, owner="olga"), timeout_s=PATIENCE_S)
+        self._operator = server.channel(server.token(Role.OPERATOR, owner="olga"), timeout_s=WAIT_TIMEOUT_S)
         self._users: dict[tuple[str, str], grpc.Channel] = {}
 
     def put_tree(self, text: str) -> int:
@@ -79,7 +79,7 @@ class BenchGrid:
 
     def _user(self, owner: str, group: str) -> job_service_pb2_grpc.JobServiceStub:
         if (owner, group) not in self._users:
-            self._users[owner, group] = self.server.channel(self.user_token(owner, group), timeout_s=PATIENCE_S)
+            self._users[owner, group] = self.server.channel(self.user_token(owner, group), timeout_s=WAIT_TIMEOUT_S)
         return job_service_pb2_grpc.JobServiceStub(self._users[owner, group])
 
     def user_token(self, owner: str, group: str) -> str:

@@ -40,7 +40,7 @@ class PolicyNodes:
 
     def _offer(self, node: LiveSlots, *parts: matcher_service_pb2.AdPart) -> bytes:
         look = next(self._looks)
-        node.look(load=0.1 + look % 19 / 100, keyboard_idle_s=86_400 + look)
+        node.sample(load=0.1 + look % 19 / 100, keyboard_idle_s=86_400 + look)
         ad = node.ads.offer(_SLOT, node.now)
         slot = a_slot(_SLOT)
         slot.ad_parts.extend(ad.part_keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.commands import Command, environment_of, running_up
+from support.commands import Command, environment_of, up_command
 
 
 def test_submit_file_job_returns_new_and_changed_files(tmp_path: Path) -> None:
@@ -19,10 +19,10 @@ def test_submit_file_job_returns_new_and_changed_files(tmp_path: Path) -> None:
     (jobs / "stays.txt").write_text("same\n")
     lines = [f"executable = {program}", "transfer_input_files = grows.txt, stays.txt", "output = out", "error = err"]
     (jobs / "job.sub").write_text("\n".join([*lines, "queue"]))
-    with running_up(tmp_path / "data") as up:
+    with up_command(tmp_path / "data") as up:
         up.start()
         pilotage = Command(environment_of(tmp_path, PILOTAGE_DATA=str(up.data)))
-        (answer,) = pilotage.objects("submit", jobs / "job.sub")
+        (answer,) = pilotage.json_objects("submit", jobs / "job.sub")
         pilotage("wait", *answer["jobs"], "--timeout", 60)
         pilotage("output", *answer["jobs"], "--to", tmp_path / "back")
     output = {path.name: path.read_text() for path in (tmp_path / "back").iterdir()}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pilotage_client.connection import UP_FILE
-from support.commands import KEYS, Command, environment_of, running_up
+from support.commands import KEYS, Command, environment_of, up_command
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 
@@ -19,7 +19,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return the data folder of a running stack."""
-    with running_up(tmp_path_factory.mktemp("pinned") / "data") as up:
+    with up_command(tmp_path_factory.mktemp("pinned") / "data") as up:
         yield up.start().data
 
 
@@ -42,14 +42,14 @@ def submitted(pilotage: Command, folder: Path, script: str, *more: str) -> int:
     file = folder / "job.toml"
     lines = ['executable = "/bin/sh"', f"arguments = {json.dumps(['-c', script])}", "request_cpus = 1", *more]
     file.write_text("\n".join(lines))
-    (answer,) = pilotage.objects("submit", file)
+    (answer,) = pilotage.json_objects("submit", file)
     (job_id,) = answer["jobs"]
     assert isinstance(job_id, int)
     return job_id
 
 
-def only_match(objects: list[dict[str, Any]], **fields: object) -> dict[str, Any]:
-    (found,) = [entry for entry in objects if fields.items() <= entry.items()]
+def only_match(json_objects: list[dict[str, Any]], **fields: object) -> dict[str, Any]:
+    (found,) = [entry for entry in json_objects if fields.items() <= entry.items()]
     return found
 
 
@@ -57,17 +57,17 @@ def test_keys_of_job_commands(pilotage: Command, tmp_path: Path) -> None:
     job = submitted(pilotage, tmp_path, "echo hello; echo 2 > two", 'stdout = "out"', 'output_files = ["two"]')
 
     assert pilotage("wait", job, "--timeout", 60) == ""
-    (status,) = pilotage.objects("status", job)
+    (status,) = pilotage.json_objects("status", job)
     assert list(status) == KEYS["status"]
     assert (status["id"], status["state"], status["exit_code"], status["attempt"]) == (job, "DONE", 0, 1)
     assert all(TIME.fullmatch(status[key]) for key in ("submitted", "started", "ended"))
     assert all(status[key] for key in ("owner", "vo", "site", "ce", "queue", "node", "slot"))
     assert status["pool"] is None
-    assert pilotage.objects("wait", job) == [status]
+    assert pilotage.json_objects("wait", job) == [status]
 
     assert pilotage("output", job) == "hello\n"
     assert pilotage("output", job, "--file", "two") == "2\n"
-    files = pilotage.objects("output", job, "--list")
+    files = pilotage.json_objects("output", job, "--list")
     assert {tuple(file) for file in files} == {tuple(KEYS["output"])}
     assert only_match(files, name="out") == {"name": "out", "size": 6, "truncated": False}
     assert {file["name"] for file in files} >= {"out", "two"}
@@ -75,7 +75,7 @@ def test_keys_of_job_commands(pilotage: Command, tmp_path: Path) -> None:
     assert sorted(written) == sorted(str(tmp_path / "back" / file["name"]) for file in files)
     assert (tmp_path / "back" / "out").read_text() == "hello\n"
 
-    events = pilotage.objects("logs", job)
+    events = pilotage.json_objects("logs", job)
     assert {tuple(event) for event in events} == {tuple(KEYS["logs"])}
     assert (events[0]["from"], events[-1]["to"]) == ("RECEIVED", "DONE")
     assert "DONE" in pilotage("logs", job, "--follow").splitlines()[-1]
@@ -84,7 +84,7 @@ def test_keys_of_job_commands(pilotage: Command, tmp_path: Path) -> None:
 def test_submit_prints_ids_and_warnings(pilotage: Command, tmp_path: Path) -> None:
     (tmp_path / "one.jdl").write_text('Executable = "/bin/true"; Nonsense = 1;')
     (tmp_path / "three.toml").write_text('executable = "/bin/true"\ncount = 3')
-    (answer,) = pilotage.objects("submit", tmp_path / "one.jdl", tmp_path / "three.toml")
+    (answer,) = pilotage.json_objects("submit", tmp_path / "one.jdl", tmp_path / "three.toml")
     assert list(answer) == KEYS["submit"]
     assert len(answer["jobs"]) == 4
     (warning,) = answer["warnings"]
@@ -94,12 +94,12 @@ def test_submit_prints_ids_and_warnings(pilotage: Command, tmp_path: Path) -> No
 
 def test_why_explains_a_job_without_eligible_queue(pilotage: Command, tmp_path: Path) -> None:
     job = submitted(pilotage, tmp_path, "exit", "[requirements]", 'Memory = "900 TB"')
-    (why,) = pilotage.objects("why", job)
+    (why,) = pilotage.json_objects("why", job)
     assert list(why) == KEYS["why"]
     assert (why["state"], why["eligible"], why["requirements"]) == ("WAITING", [], {"Memory": "900 TB"})
     assert [list(entry) for entry in why["excluded"]] == [["parameter", "asked", "queues", "queues_alone", "example"]]
     assert TIME.fullmatch(why["pool_mapped"])
-    pool = only_match(pilotage.objects("pools"), id=why["pool"])
+    pool = only_match(pilotage.json_objects("pools"), id=why["pool"])
     assert list(pool) == KEYS["pools"]
     assert (pool["waiting"], pool["queues"]) == (1, [])
     assert re.fullmatch("[0-9a-f]{64}", pool["id"])
@@ -110,30 +110,30 @@ def test_why_explains_a_job_without_eligible_queue(pilotage: Command, tmp_path: 
 def test_keys_of_grid_commands(pilotage: Command, operator: Command, data: Path, tmp_path: Path) -> None:
     job = submitted(pilotage, tmp_path, "exit")
     pilotage("wait", job)
-    (queue,) = pilotage.objects("queues")
+    (queue,) = pilotage.json_objects("queues")
     assert list(queue) == KEYS["queues"]
-    (pilot,) = operator.objects("pilots")
+    (pilot,) = operator.json_objects("pilots")
     assert list(pilot) == KEYS["pilots"]
-    slots = operator.objects("slots")
+    slots = operator.json_objects("slots")
     assert {tuple(slot) for slot in slots} == {tuple(KEYS["slots"])}
     assert {slot["pilot"] for slot in slots} == {pilot["stamp"]}
-    (tree,) = operator.objects("tree", "show")
+    (tree,) = operator.json_objects("tree", "show")
     assert list(tree) == KEYS["tree show"]
     assert (tree["format"], tree["text"]) == ("toml", (data / "tree.toml").read_text())
     assert TIME.fullmatch(tree["created"])
-    (change,) = operator.objects("tree", "put", data / "tree.toml", "--validate-only")
+    (change,) = operator.json_objects("tree", "put", data / "tree.toml", "--validate-only")
     assert list(change) == KEYS["tree put"]
     place = "/".join(pilot[key] for key in ("site", "ce", "queue"))
-    (credential,) = operator.objects("pilot-token", place, "--to", tmp_path / "token")
+    (credential,) = operator.json_objects("pilot-token", place, "--to", tmp_path / "token")
     assert list(credential) == KEYS["pilot-token"]
-    (identity,) = pilotage.objects("whoami")
+    (identity,) = pilotage.json_objects("whoami")
     assert list(identity) == KEYS["whoami"]
 
 
 def test_keys_of_bans(operator: Command) -> None:
     operator("ban", "nowhere-else", "--reason", "flood", exits=2)
     operator("ban", "local", "--reason", "flood")
-    (ban,) = operator.objects("bans")
+    (ban,) = operator.json_objects("bans")
     assert list(ban) == KEYS["bans"]
     assert (ban["node"], ban["site"], ban["ce"], ban["reason"], ban["until"]) == ("local", "local", None, "flood", None)
     operator("unban", "local")
@@ -142,12 +142,12 @@ def test_keys_of_bans(operator: Command) -> None:
 
 def test_exit_code_1_is_a_failure_of_the_request(pilotage: Command, tmp_path: Path) -> None:
     job = submitted(pilotage, tmp_path, "exit 7")
-    (ended,) = pilotage.objects("wait", job, exits=1)
+    (ended,) = pilotage.json_objects("wait", job, exits=1)
     assert (ended["state"], ended["exit_code"]) == ("FAILED", 7)
     assert pilotage("hold", job, exits=1) == ""
     waiting = submitted(pilotage, tmp_path, "exit", 'sites = ["elsewhere"]')
     pilotage("wait", waiting, "--timeout", 0.1, exits=1)
-    (held,) = pilotage.objects("hold", waiting)
+    (held,) = pilotage.json_objects("hold", waiting)
     assert (list(held), held["state"], held["refusal"]) == (KEYS["hold"], "HELD", None)
     pilotage("output", waiting, exits=1)
     pilotage("remove", waiting)
@@ -182,5 +182,5 @@ def test_options_override_the_environment(pilotage: Command, data: Path, tmp_pat
     up_file = json.loads((data / UP_FILE).read_text())
     pilotage.environment |= {"PILOTAGE_SERVER": "127.0.0.1:1", "PILOTAGE_TOKEN": "nobody's"}
     options = ("--server", up_file["server"], "--token-file", up_file["operator_token_file"])
-    (identity,) = pilotage.objects("whoami", *options)
+    (identity,) = pilotage.json_objects("whoami", *options)
     assert "operator" in identity["roles"]

@@ -9,7 +9,7 @@ import pytest
 
 from pilotage_pilot.supervise.proc import living
 from support.live_slots import SHIPPED
-from support.policy_processes import PolicyPilot, PolicyProcesses, cpu_s_of, nice_of, policy_processes, stands_still
+from support.policy_processes import PolicyPilot, PolicyProcesses, cpu_s_of, is_stopped, nice_of, policy_processes
 
 SUSPEND_POLICY = """
 STARTD_ATTRS = $(STARTD_ATTRS) Hush
@@ -33,24 +33,28 @@ def grid(tmp_path: Path) -> Iterator[PolicyProcesses]:
 @pytest.mark.parametrize("cgroups", [False, True])
 def test_suspended_job_stops_all_processes_and_resumes(grid: PolicyProcesses, cgroups: bool) -> None:
     def stopped_processes() -> list[bool]:
-        return [stands_still(process) for process in pilot.tree_of(loud)]
+        return [is_stopped(process) for process in pilot.processes_of(loud)]
 
     loud = grid.submit(f"setsid sh -c '{SPINS}' & (sh -c '{SPINS}' &); {SPINS}; wait", attributes={"Loud": True})
     other = grid.submit(SPINS)
     with grid.pilot(grid.policy(SUSPEND_POLICY), cgroups=cgroups) as pilot:
         grid.until(
-            lambda: len(stopped_processes()) == 3 and cpu_s_of(pilot.tree_of(loud)) > 0.1 and bool(pilot.tree_of(other))
+            lambda: (
+                len(stopped_processes()) == 3
+                and cpu_s_of(pilot.processes_of(loud)) > 0.1
+                and bool(pilot.processes_of(other))
+            )
         )
         grid.as_operator("node", "set", "--node", "SITE/node1", "Hush=True")
-        grid.went_on(loud, "RUNNING", "SUSPENDED")
+        grid.wait_for_states(loud, "RUNNING", "SUSPENDED")
         grid.until(lambda: stopped_processes() == [True] * 3)
-        before, other_before = cpu_s_of(pilot.tree_of(loud)), cpu_s_of(pilot.tree_of(other))
-        grid.until(lambda: cpu_s_of(pilot.tree_of(other)) > other_before + 0.5)
-        assert cpu_s_of(pilot.tree_of(loud)) == before
+        before, other_before = cpu_s_of(pilot.processes_of(loud)), cpu_s_of(pilot.processes_of(other))
+        grid.until(lambda: cpu_s_of(pilot.processes_of(other)) > other_before + 0.5)
+        assert cpu_s_of(pilot.processes_of(loud)) == before
         grid.as_operator("node", "unset", "--node", "SITE/node1", "Hush")
-        grid.went_on(loud, "RUNNING", "SUSPENDED", "RUNNING")
-        grid.until(lambda: stopped_processes() == [False] * 3 and cpu_s_of(pilot.tree_of(loud)) > before)
-        pilot.put(loud, "go")
+        grid.wait_for_states(loud, "RUNNING", "SUSPENDED", "RUNNING")
+        grid.until(lambda: stopped_processes() == [False] * 3 and cpu_s_of(pilot.processes_of(loud)) > before)
+        pilot.put_file(loud, "go")
         job = grid.ended(loud)
     assert (job.state, job.exit_code, job.attempt) == ("DONE", 0, 1)
 
@@ -61,8 +65,8 @@ def test_bologna_jobs_have_their_nice_values(grid: PolicyProcesses) -> None:
     long = grid.submit_file(script, "--template", "bologna-long")
     with grid.pilot(SHIPPED / "bologna.conf") as pilot:
         own = nice_of(pilot.process.pid)
-        grid.until(lambda: [len(pilot.tree_of(job)) for job in (short, long)] == [3, 3])
-        nice_values = [{nice_of(process.pid) - own for process in pilot.tree_of(job)} for job in (short, long)]
+        grid.until(lambda: [len(pilot.processes_of(job)) for job in (short, long)] == [3, 3])
+        nice_values = [{nice_of(process.pid) - own for process in pilot.processes_of(job)} for job in (short, long)]
         assert nice_values == [{5}, {15}]
         slots = [grid.user.jobs([job])[0].slot for job in (short, long)]
     assert slots[0] in {"slot1", "slot2"}
@@ -76,8 +80,8 @@ def test_short_job_over_its_limit_is_killed_and_removed(grid: PolicyProcesses) -
     ignores_term = "trap '' TERM; setsid sleep 600 & (sleep 600 & sleep 600) & while :; do wait; done"
     job_id = grid.submit_file(ignores_term, "--template", template)
     with grid.pilot(policy) as pilot:
-        grid.until(lambda: len(pilot.tree_of(job_id)) == 4)
-        pids = [process.pid for process in pilot.tree_of(job_id)]
+        grid.until(lambda: len(pilot.processes_of(job_id)) == 4)
+        pids = [process.pid for process in pilot.processes_of(job_id)]
         job = grid.ended(job_id)
         assert list(living(pids)) == []
     assert (job.state, job.attempt) == ("REMOVED", 1)
@@ -95,15 +99,15 @@ def test_batch_job_preempts_another_job_which_is_requeued(grid: PolicyProcesses)
     program.write_text(f"{traps_term}\n")
     other = grid.submit(f"NAME=child setsid sh {program} & NAME=main; . {program}")
     with grid.pilot(policy) as pilot:
-        grid.until(lambda: pilot.has(other, "main") and pilot.has(other, "child"))
-        pids = [process.pid for process in pilot.tree_of(other)]
+        grid.until(lambda: pilot.has_file(other, "main") and pilot.has_file(other, "child"))
+        pids = [process.pid for process in pilot.processes_of(other)]
         batch = grid.submit_file("echo batch", "--template", "bologna-short")
         job = grid.ended(batch)
         assert (job.state, job.slot) == ("DONE", "slot1")
         assert (grid.folder / "main").exists()
         assert (grid.folder / "child").exists()
         assert list(living(pids)) == []
-        events = grid.went_on(other, "RUNNING", "WAITING", "RUNNING")
+        events = grid.wait_for_states(other, "RUNNING", "WAITING", "RUNNING")
     requeued = next(event for event in events if event.after == "WAITING" and event.attempt)
     assert "RANK" in requeued.reason, requeued
 
@@ -168,7 +172,7 @@ def test_only_a_valid_policy_is_reloaded(grid: PolicyProcesses) -> None:
         blue = grid.submit("echo blue", attributes={"Colour": "blue"})
         assert grid.ended(grid.submit("echo green", attributes={"Colour": "green"})).state == "DONE"
         grid.policy("START = TARGET.Colour =?= (\n")
-        pilot.hang_up()
+        pilot.reload_policy()
         grid.until(lambda: bool(grid.user.slots("PolicyFault =!= undefined")))
         assert grid.as_operator("slots", "--af", "PolicyFault") == f"{policy}, line 1: {fault}\n"
         (warning,) = pilot.lines("policy not read again")
@@ -177,7 +181,7 @@ def test_only_a_valid_policy_is_reloaded(grid: PolicyProcesses) -> None:
         assert grid.states(blue) == ["WAITING"]
         assert 'TARGET.Colour =?= "green" is false' in grid.pilotage("why", blue)
         grid.policy(COLOUR_POLICY.format("blue"))
-        pilot.hang_up()
+        pilot.reload_policy()
         assert grid.ended(blue).state == "DONE"
         grid.until(lambda: bool(grid.user.slots("Policy =!= undefined && PolicyFault =?= undefined")))
         green = grid.submit("echo green", attributes={"Colour": "green"})
@@ -192,7 +196,7 @@ EACH_SECOND = "POLLING_INTERVAL = 1"
 def start_two_single_core_jobs(grid: PolicyProcesses) -> list[int]:
     singles = [grid.submit(UNTIL_GO) for _ in range(2)]
     for job in singles:
-        grid.went_on(job, "RUNNING")
+        grid.wait_for_states(job, "RUNNING")
     return singles
 
 
@@ -205,7 +209,7 @@ def submit_whole_machine_job(grid: PolicyProcesses, script: str) -> int:
 def release(grid: PolicyProcesses, pilot: PolicyPilot, jobs: list[int]) -> int:
     """Let jobs end; return the feed position of the last end."""
     for job in jobs:
-        pilot.put(job, "go")
+        pilot.put_file(job, "go")
         assert grid.ended(job).state == "DONE"
     return max(grid.user.events(job)[-1].position for job in jobs)
 
@@ -214,10 +218,10 @@ def test_whole_machine_job_is_suspended_until_single_core_jobs_end(grid: PolicyP
     with grid.pilot(grid.shipped("whole-machine.conf", EACH_SECOND)) as pilot:
         singles = start_two_single_core_jobs(grid)
         whole = submit_whole_machine_job(grid, f"{UNTIL_GO}; echo through")
-        grid.went_on(whole, "RUNNING", "SUSPENDED")
-        grid.until(lambda: bool(tree := pilot.tree_of(whole)) and all(map(stands_still, tree)))
+        grid.wait_for_states(whole, "RUNNING", "SUSPENDED")
+        grid.until(lambda: bool(tree := pilot.processes_of(whole)) and all(map(is_stopped, tree)))
         last_end = release(grid, pilot, singles)
-        events = grid.went_on(whole, "RUNNING", "SUSPENDED", "RUNNING")
+        events = grid.wait_for_states(whole, "RUNNING", "SUSPENDED", "RUNNING")
         release(grid, pilot, [whole])
         (job,) = grid.user.jobs([whole])
     assert (job.slot, job.attempt, grid.output(whole)) == ("slot3", 1, "through\n")
@@ -234,8 +238,8 @@ def test_waiting_wrapper_prevents_suspension_of_started_jobs(
     with grid.pilot(grid.shipped("whole-machine.conf", EACH_SECOND, f"USER_JOB_WRAPPER = {wrapper}")) as pilot:
         singles = start_two_single_core_jobs(grid)
         whole = submit_whole_machine_job(grid, "touch begun; date +%s.%N")
-        grid.went_on(whole, "RUNNING", "SUSPENDED")
-        assert not pilot.has(whole, "begun")
+        grid.wait_for_states(whole, "RUNNING", "SUSPENDED")
+        assert not pilot.has_file(whole, "begun")
         release(grid, pilot, singles)
         assert grid.ended(whole).state == "DONE"
     began_s = float(grid.output(whole))
@@ -257,7 +261,7 @@ def test_slots_of_a_whole_machine_node_print_like_condor_status(grid: PolicyProc
             (["slot3@node1", "Owner", "Idle"], "4000", ["2", queue]),
         ]
         assert counts == "3 slots: 1 Owner, 2 Unclaimed"
-        owned = grid.pilotage.objects("slots", "--constraint", 'State == "Owner"')
+        owned = grid.pilotage.json_objects("slots", "--constraint", 'State == "Owner"')
         assert [(slot["name"], slot["state"], slot["job"]) for slot in owned] == [("slot3", "Owner", None)]
         attributes = ("--af", "Name", "CAN_RUN_WHOLE_MACHINE", "Cpus * 2", "slot3_State", "NoSuch")
         singles = grid.pilotage("slots", "--constraint", "CAN_RUN_WHOLE_MACHINE == False", *attributes)

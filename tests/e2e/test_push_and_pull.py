@@ -26,7 +26,7 @@ from support.slurm import PARTITION, SlurmCluster, running_slurm
 PULLED, HERE, PUSHED = "PULLED", "HERE", "PUSHED"
 JOBS = 20
 MAX_COPIES = 4
-PATIENCE_S = 120.0
+WAIT_TIMEOUT_S = 120.0
 _SIZES = {"CPUs": 1, "Memory": 500, "MaxWallTime": 3600, "MaxTotalJobs": 3}
 TREE = {
     "sites": {
@@ -64,12 +64,12 @@ class Grid:
     def kill(self, agent: str) -> None:
         """Kill an agent without a clean shutdown."""
         self.agents[agent].send_signal(signal.SIGKILL)
-        self.agents[agent].wait(PATIENCE_S)
+        self.agents[agent].wait(WAIT_TIMEOUT_S)
 
     def end(self, agent: str) -> int:
         """Terminate an agent and return its exit code."""
         self.agents[agent].terminate()
-        return self.agents[agent].wait(PATIENCE_S)
+        return self.agents[agent].wait(WAIT_TIMEOUT_S)
 
     def submit(self, count: int) -> list[int]:
         """Submit jobs that record their process id and run until the gate opens."""
@@ -91,7 +91,7 @@ class Grid:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds; fail with the logs of the agents if it does not."""
-        deadline_s = boot_time_s() + PATIENCE_S
+        deadline_s = boot_time_s() + WAIT_TIMEOUT_S
         agent = self.agents["site-director"]
         while not condition():
             with suppress(subprocess.TimeoutExpired):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.commands import environment_of, running_up
+from support.commands import environment_of, up_command
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
 
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
 def test_examples_of_the_page_run(tmp_path: Path) -> None:
     example = tmp_path / "example.py"
     example.write_text("\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)))
-    with running_up(tmp_path / "data") as up:
+    with up_command(tmp_path / "data") as up:
         up.start()
         environment = environment_of(tmp_path, PILOTAGE_DATA=str(up.data))
         command = [sys.executable, str(example)]

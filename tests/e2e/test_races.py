@@ -87,20 +87,20 @@ async def test_race_copy_wins_and_the_straggler_is_stopped(pilotage: Command, tm
         f"executable = answer.sh\narguments = {tmp_path}\noutput = out\n"
         "+MayBeRepeated = true\n+Urgent = true\nrequest_cpus = 1\nqueue\n"
     )
-    (submitted,) = pilotage.objects("submit", tmp_path / "answer.submit")
+    (submitted,) = pilotage.json_objects("submit", tmp_path / "answer.submit")
     (job_id,) = submitted["jobs"]
-    (job,) = pilotage.objects("wait", job_id, "--timeout", 60)
+    (job,) = pilotage.json_objects("wait", job_id, "--timeout", 60)
     assert (job["state"], job["exit_code"], job["attempt"]) == ("DONE", 0, 2)
     assert pilotage("output", job_id, "--file", "out") == "the answer is 42\n"
-    (race,) = pilotage.objects("races", job_id)
+    (race,) = pilotage.json_objects("races", job_id)
     assert list(race) == list(KEYS["races"])
     (copy,) = race["copies"]
     assert (race["winner"], copy["state"], copy["site"]) == (copy["id"], "DONE", job["site"])
     assert race["lost_core_s"] > 0
-    (cost,) = pilotage.objects("races", "--costs")
+    (cost,) = pilotage.json_objects("races", "--costs")
     assert list(cost) == list(KEYS["races --costs"])
     assert (cost["races"], cost["won_by_copies"]) == (1, 1)
-    assert [status["id"] for status in pilotage.objects("status")] == [job_id], "the copy is hidden from the owner"
+    assert [status["id"] for status in pilotage.json_objects("status")] == [job_id], "the copy is hidden from the owner"
     pid = int((tmp_path / "straggles" / "pid").read_text())
     await until(lambda: not Path(f"/proc/{pid}").exists())
     assert "the job itself" in pilotage("races")

@@ -14,25 +14,25 @@ from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_client.readers.files import resolve_local_files
 from pilotage_server.core.identity import Role
-from support.brute_force import Place, Row, eligible, objections, read_rows
-from support.real_jobs import RealJob, manned_queues, real_jobs
+from support.brute_force import Place, Row, eligible, mismatches, read_rows
+from support.real_jobs import RealJob, queues_with_pilots, real_jobs
 from support.server import RunningServer
 
 QUEUES, SITES, JOBS = 22, 8, 200
-PATIENCE_S = 120.0
+WAIT_TIMEOUT_S = 120.0
 
 
 def test_real_jobs_run_only_on_queues_of_the_oracle(server: RunningServer, shared_data: Path, tmp_path: Path) -> None:
     resources = shared_data / "data" / "resources"
     rows = read_rows(resources / "resolved.jsonl")
-    served = manned_queues(rows, QUEUES, SITES)
+    served = queues_with_pilots(rows, QUEUES, SITES)
     jobs = real_jobs(shared_data, rows, served, tmp_path)
     assert len(jobs) >= JOBS
     with _client(server, Role.OPERATOR) as operator:
         operator.put_tree((resources / "tree.json").read_text(), "json")
         with _pilots(server, operator, served, tmp_path):
             submitted = _submit(server, jobs, tmp_path)
-            eligible_queues = {job_id: eligible(job.wish, rows) for job_id, job in submitted.items()}
+            eligible_queues = {job_id: eligible(job.oracle_job, rows) for job_id, job in submitted.items()}
             served_queues = {row.place for row in served}
             runnable = [job_id for job_id, queues in eligible_queues.items() if queues & served_queues]
             _wait_for_all(operator, runnable)
@@ -101,7 +101,7 @@ def _pilot(server: RunningServer, operator: Client, row: Row, folder: Path) -> I
 
 def _wait_for_all(operator: Client, runnable: Sequence[int]) -> None:
     for _ in range(4):
-        if all(job.is_final for job in operator.wait(runnable, PATIENCE_S / 4)):
+        if all(job.is_final for job in operator.wait(runnable, WAIT_TIMEOUT_S / 4)):
             return
     unfinished = [job for job in operator.jobs(runnable) if not job.is_final]
     answer = operator.explain(unfinished[0].id)
@@ -127,8 +127,8 @@ def _check_explanations(
     for job_id in unmatched:
         answer = operator.explain(job_id)
         assert not answer.eligible_queues
-        wish = submitted[job_id].wish
-        objections_per_queue = [queues for queues in (objections(wish, row) for row in rows) if "VOs" not in queues]
+        wish = submitted[job_id].oracle_job
+        objections_per_queue = [queues for queues in (mismatches(wish, row) for row in rows) if "VOs" not in queues]
         assert answer.queues_of_vo == len(objections_per_queue)
         for exclusion in answer.exclusions:
             excluded = [

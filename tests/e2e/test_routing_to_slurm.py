@@ -20,7 +20,7 @@ from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.places.job_folders import RoutedJobFolders
 from pilotage_agents.router.places.queue import BatchQueueTarget
-from support.copy_targets import HeldFiles, a_copy, end_of, status_when, submitted, texts_of
+from support.routed_job_targets import InMemoryFiles, a_copy, end_of, submitted, texts_of, wait_for_status
 from support.slurm import PARTITION, SlurmCluster
 
 NAME = "pilotage-7-3"
@@ -33,7 +33,7 @@ class SlurmTarget:
     cluster: SlurmCluster
     folder: Path
     target: BatchQueueTarget
-    files: HeldFiles
+    files: InMemoryFiles
     references: list[str]
 
     async def submit(self, *command: str, **fields: Any) -> str:
@@ -53,7 +53,7 @@ async def slurm_target(tmp_path: Path, slurm: SlurmCluster) -> AsyncIterator[Slu
     system = SlurmBatchSystem("slurm", settings, LocalHost())
     queue = QueueId("SITE", "slurm1", PARTITION)
     target = BatchQueueTarget(queue, system, RoutedJobFolders(tmp_path, OutputLimits(1 << 20)), "here")
-    submitter = SlurmTarget(slurm, tmp_path, target, HeldFiles(), [])
+    submitter = SlurmTarget(slurm, tmp_path, target, InMemoryFiles(), [])
     yield submitter
     await submitter.target.cancel(submitter.references)
 
@@ -74,7 +74,7 @@ async def test_routed_job_gets_its_cores_and_returns_output(slurm_target: SlurmT
 async def test_routed_job_on_a_lost_node_is_gone(slurm_target: SlurmTarget) -> None:
     script = slurm_target.files.add("run.sh", "echo $$ > pid\nexec sleep 1000", executable=True)
     reference = await slurm_target.submit("run.sh", input_files=(script,))
-    await status_when(slurm_target.target, reference, (RoutedJobState.RUNNING,))
+    await wait_for_status(slurm_target.target, reference, (RoutedJobState.RUNNING,))
     pid = slurm_target.folder / f"{NAME}0-here" / "work" / "pid"
     slurm_target.cluster.until(lambda: pid.exists() and pid.read_text().endswith("\n"))
     (node,) = [job["node"] for job in slurm_target.cluster.jobs() if job["id"] == slurm_target.slurm_id(reference)]
@@ -91,7 +91,7 @@ async def test_routed_job_on_a_lost_node_is_gone(slurm_target: SlurmTarget) -> N
 
 async def test_cancelled_routed_job_is_gone(slurm_target: SlurmTarget) -> None:
     reference = await slurm_target.submit("/bin/sleep", "1000")
-    await status_when(slurm_target.target, reference, (RoutedJobState.RUNNING,))
+    await wait_for_status(slurm_target.target, reference, (RoutedJobState.RUNNING,))
     slurm_target.cluster.run("scancel", slurm_target.slurm_id(reference))
     status = await end_of(slurm_target.target, reference)
     assert status.state is RoutedJobState.GONE
@@ -106,7 +106,7 @@ async def test_job_that_signals_its_process_group_has_completed(slurm_target: Sl
 
 async def test_routed_jobs_are_unknown_while_the_controller_is_down(slurm_target: SlurmTarget) -> None:
     reference = await slurm_target.submit("/bin/sleep", "1000")
-    await status_when(slurm_target.target, reference, (RoutedJobState.RUNNING,))
+    await wait_for_status(slurm_target.target, reference, (RoutedJobState.RUNNING,))
     slurm_target.cluster.stop_controller()
     try:
         status = (await slurm_target.target.poll([reference]))[reference]
@@ -115,4 +115,4 @@ async def test_routed_jobs_are_unknown_while_the_controller_is_down(slurm_target
         slurm_target.cluster.start_controller()
     assert status.state is RoutedJobState.UNKNOWN
     assert found == {NAME + "0": reference}, "its reference is stored in its folder"
-    await status_when(slurm_target.target, reference, (RoutedJobState.RUNNING,))
+    await wait_for_status(slurm_target.target, reference, (RoutedJobState.RUNNING,))

@@ -15,7 +15,7 @@ from pilotage_server.core.jobs.states import FINAL, LEASED, JobState
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.tables import metadata
 from support.postgresql import PostgresqlServer
-from support.server import HastyPilot, Progress, ServerFleet, server_fleet
+from support.server import PollingPilot, Progress, ServerFleet, server_fleet
 from support.wire_grid import WireGrid, submission
 
 EVENTS = metadata.tables["job_events"]
@@ -83,7 +83,7 @@ def run_all(fleet: ServerFleet, kills: int) -> Progress:
             grid.user(owner).SubmitJobs(submission([JobDescription("/bin/true", count=count)]))
         credentials = [grid.start_pilot().token for _ in range(PILOTS)]
         channels = [stack.enter_context(fleet.channel(token)) for token in credentials]
-        pilots = [HastyPilot(channel, SLOTS, progress, number) for number, channel in enumerate(channels)]
+        pilots = [PollingPilot(channel, SLOTS, progress, number) for number, channel in enumerate(channels)]
         for pilot in pilots:
             pilot.start()
         try:

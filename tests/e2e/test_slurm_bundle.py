@@ -57,11 +57,11 @@ def logs_are_complete(in_folders: Iterable[Path], on_nodes: Iterable[Path]) -> b
 
 def test_pilots_run_from_the_bundle_on_bare_nodes(site: Site, scratch: Path) -> None:
     ids = site.submit(2)
-    site.all_run(ids)
+    site.wait_until_running(ids)
     unpacked = list(scratch.glob("pilotage-pilot-*/bin/python"))
     assert len(unpacked) == 1
     site.open_gate()
-    site.all_done(ids)
+    site.wait_until_done(ids)
     site.until(lambda: len(site.ended_pilots()) == site.submissions() == 2)
     assert set(site.ended_pilots()) == {"it had no job for 1 s"}
     site.until(

@@ -23,9 +23,9 @@ def site(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Site]:
 
 def test_jobs_run_in_pilots_which_end_when_idle(site: Site) -> None:
     ids = site.submit(3)
-    site.all_run(ids)
+    site.wait_until_running(ids)
     site.open_gate()
-    site.all_done(ids)
+    site.wait_until_done(ids)
     site.until(lambda: len(site.ended_pilots()) == site.submissions() == 3)
     assert set(site.ended_pilots()) == {"it had no job for 1 s"}
     assert {(job.site, job.ce, job.queue) for job in site.jobs(ids)} == {("HERE", "slurm1", PARTITION)}
@@ -33,47 +33,47 @@ def test_jobs_run_in_pilots_which_end_when_idle(site: Site) -> None:
 
 def test_job_on_a_lost_node_runs_again_elsewhere(site: Site) -> None:
     ids = site.submit(1)
-    site.all_run(ids)
-    node = site.node_at_work()
+    site.wait_until_running(ids)
+    node = site.busy_node()
     site.slurm.lose_node(node)
     (payload,) = site.lines("started0")
     os.kill(int(payload), signal.SIGKILL)
-    site.all_run(ids, attempt=2)
+    site.wait_until_running(ids, attempt=2)
     site.open_gate()
-    site.all_done(ids)
+    site.wait_until_done(ids)
     assert len(site.lines("ended0")) == 1
     assert any(reason.startswith("NODE_FAIL") for reason in site.ended_pilots())
     assert site.submissions() == 2
-    site.comes_back(node)
+    site.restart_node(node)
 
 
 def test_job_on_a_node_unreachable_for_slurm_runs_once_at_a_time(site: Site) -> None:
     ids = site.submit(1)
-    site.all_run(ids)
-    node = site.node_at_work()
+    site.wait_until_running(ids)
+    node = site.busy_node()
     site.slurm.kill_node(node)
     site.until(lambda: any(reason.startswith("NODE_FAIL") for reason in site.ended_pilots()))
     site.until(lambda: site.jobs(ids)[0].state == "RUNNING" and sum(map(is_running, site.lines("started0"))) == 1)
     site.open_gate()
-    site.all_done(ids)
+    site.wait_until_done(ids)
     assert len(site.lines("ended0")) == 1
     # Only one if the pilot has re-adopted the job before the pause after the loss ended.
     assert site.submissions() in (1, 2)
-    site.comes_back(node)
+    site.restart_node(node)
 
 
 def test_controller_outage_ends_and_duplicates_no_pilot(site: Site) -> None:
     running = site.submit(1)
-    site.all_run(running)
+    site.wait_until_running(running)
     site.slurm.stop_controller()
     waiting = site.submit(1)
-    site.until(lambda: len(site.heard("batch system gives no answer")) >= 2)
-    site.until(lambda: len(site.heard("pilots could not be sent")) >= 1)
+    site.until(lambda: len(site.log_lines("batch system gives no answer")) >= 2)
+    site.until(lambda: len(site.log_lines("pilots could not be sent")) >= 1)
     assert site.ended_pilots() == []
     site.slurm.start_controller()
-    site.all_run(running + waiting)
+    site.wait_until_running(running + waiting)
     site.open_gate()
-    site.all_done(running + waiting)
+    site.wait_until_done(running + waiting)
     assert [job.attempt for job in site.jobs(running + waiting)] == [1, 1]
     assert site.submissions() == 2
 
@@ -86,18 +86,18 @@ def test_pilots_wait_while_nodes_are_drained(site: Site) -> None:
     assert site.ended_pilots() == []
     site.slurm.run("scontrol", "update", f"NodeName={nodes}", "State=RESUME")
     site.open_gate()
-    site.all_done(ids)
+    site.wait_until_done(ids)
     assert site.submissions() == 2
-    assert not site.heard("batch system gives no answer")
+    assert not site.log_lines("batch system gives no answer")
 
 
 def test_jobs_of_cancelled_pilots_run_in_new_pilots(site: Site) -> None:
     ids = site.submit(2)
-    site.all_run(ids)
+    site.wait_until_running(ids)
     site.slurm.run("scancel", *[job["id"] for job in site.slurm.jobs() if job["state"] == "RUNNING"])
-    site.all_run(ids, attempt=2)
+    site.wait_until_running(ids, attempt=2)
     site.open_gate()
-    site.all_done(ids)
+    site.wait_until_done(ids)
     assert [len(site.lines(f"ended{n}")) for n in range(2)] == [1, 1]
     assert site.submissions() == 4
 
@@ -116,11 +116,11 @@ def ssh_site(slurm: SlurmCluster, sshd: SshServer, tmp_path: Path, remote_folder
 
 def test_pilot_files_and_output_are_transferred_over_ssh(ssh_site: Site, remote_folder: Path) -> None:
     ids = ssh_site.submit(2)
-    ssh_site.all_run(ids)
+    ssh_site.wait_until_running(ids)
     uploaded = list(remote_folder.glob("glideins/*"))
     assert sorted(folder.name for folder in uploaded) == sorted(pilot.stamp for pilot in ssh_site.pilots())
     ssh_site.open_gate()
-    ssh_site.all_done(ids)
+    ssh_site.wait_until_done(ids)
     ssh_site.until(lambda: len(ssh_site.ended_pilots()) == ssh_site.submissions() == 2)
     assert set(ssh_site.ended_pilots()) == {"it had no job for 1 s"}
     ssh_site.until(lambda: not list(remote_folder.glob("glideins/*")))
@@ -130,18 +130,20 @@ def test_pilot_files_and_output_are_transferred_over_ssh(ssh_site: Site, remote_
 
 def test_ssh_outage_ends_and_duplicates_no_pilot(ssh_site: Site, sshd: SshServer) -> None:
     running = ssh_site.submit(1)
-    ssh_site.all_run(running)
+    ssh_site.wait_until_running(running)
     sshd.stop()
     try:
         waiting = ssh_site.submit(1)
-        ssh_site.until(lambda: len(ssh_site.heard("batch system gives no answer")) >= 2)
-        ssh_site.until(lambda: len(ssh_site.heard("pilots could not be sent")) >= 1)
-        assert any("Connection refused" in line["reason"] for line in ssh_site.heard("batch system gives no answer"))
+        ssh_site.until(lambda: len(ssh_site.log_lines("batch system gives no answer")) >= 2)
+        ssh_site.until(lambda: len(ssh_site.log_lines("pilots could not be sent")) >= 1)
+        assert any(
+            "Connection refused" in line["reason"] for line in ssh_site.log_lines("batch system gives no answer")
+        )
         assert ssh_site.slurm.jobs()[-1]["state"] == "RUNNING"
     finally:
         sshd.start()
-    ssh_site.all_run(running + waiting)
+    ssh_site.wait_until_running(running + waiting)
     ssh_site.open_gate()
-    ssh_site.all_done(running + waiting)
+    ssh_site.wait_until_done(running + waiting)
     assert [job.attempt for job in ssh_site.jobs(running + waiting)] == [1, 1]
     assert ssh_site.submissions() == 2

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from support.long_polls import PendingPolls
 from support.server import RunningServer
-from support.waiting_calls import Polls
 from support.wire_grid import WireGrid
 
 
@@ -21,7 +21,7 @@ def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
 
 
 @pytest.fixture
-async def polls(grid: WireGrid) -> AsyncIterator[Polls]:
+async def polls(grid: WireGrid) -> AsyncIterator[PendingPolls]:
     """Return a maker of calls that wait in the grid's server."""
-    async with Polls(grid) as polls:
+    async with PendingPolls(grid) as polls:
         yield polls

@@ -9,7 +9,7 @@ import pytest
 
 from pilotage_server.core.rules import Rules
 from pilotage_server.storage.database.engine import Database
-from support.leadership import DatabaseTurns
+from support.leadership import DatabaseLeadership
 from support.site_policies import SitePolicies
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
@@ -33,10 +33,10 @@ def policies(shared_data: Path, tmp_path: Path) -> SitePolicies:
 def long_lease_grid(sqlite_database: Database, clock: VirtualClock) -> VirtualGrid:
     """Return a grid whose pilots report seldom, for scenarios that last days."""
     rules = Rules(lease=timedelta(hours=4), heartbeat=timedelta(minutes=30), pilot_silence=timedelta(hours=8))
-    return VirtualGrid(sqlite_database, clock, duties_every=timedelta(minutes=10), rules=rules)
+    return VirtualGrid(sqlite_database, clock, maintenance_interval=timedelta(minutes=10), rules=rules)
 
 
 @pytest.fixture
-def leadership(sqlite_database: Database) -> DatabaseTurns:
+def leadership(sqlite_database: Database) -> DatabaseLeadership:
     """Return the server's side of the leader election of agents."""
-    return DatabaseTurns(sqlite_database)
+    return DatabaseLeadership(sqlite_database)

@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Wish:
+class OracleJob:
     """The requirements of a job; empty or None = no requirement."""
 
     vo: str
@@ -74,12 +74,12 @@ def read_rows(resolved: Path) -> list[Row]:
     return rows
 
 
-def eligible(job: Wish, rows: Iterable[Row]) -> set[Place]:
+def eligible(job: OracleJob, rows: Iterable[Row]) -> set[Place]:
     """Return the queues that the job is eligible for."""
-    return {row.place for row in rows if not objections(job, row)}
+    return {row.place for row in rows if not mismatches(job, row)}
 
 
-def objections(job: Wish, row: Row) -> list[str]:
+def mismatches(job: OracleJob, row: Row) -> list[str]:
     """Return the parameters that exclude the job from a queue; empty = the job is eligible."""
     excluded: list[str] = []
     access = [text(vo) for vo in listed(row.offers.get("vos", []))]
@@ -114,7 +114,7 @@ def satisfied(name: str, required: Any, row: Row) -> bool:
     return any(amount(one, kind) >= least for one in offers)
 
 
-def keyword_mismatches(job: Wish, row: Row) -> list[str]:
+def keyword_mismatches(job: OracleJob, row: Row) -> list[str]:
     """Return which of the keywords Site, BannedSite and Platform exclude a queue."""
     excluded: list[str] = []
     sites = {text(site) for site in job.sites}
@@ -129,7 +129,7 @@ def keyword_mismatches(job: Wish, row: Row) -> list[str]:
     return excluded
 
 
-def size_mismatches(job: Wish, row: Row) -> list[str]:
+def size_mismatches(job: OracleJob, row: Row) -> list[str]:
     """Return which sizes exceed those of a queue; a parameter that is missing or no number restricts nothing."""
     required = {
         "cputime": (job.cpu_time_s, "time"),

@@ -24,7 +24,7 @@ from pilotage_client.connection import ServerOptions
 
 PROGRAMS = Path(sys.executable).parent
 QUEUE = '{"sites": {"S": {"ces": {"C": {"queues": {"Q": {"Memory": 4000, "Tags": ["a", "b"], "OS": "el9"}}}}}}}'
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 
 _CLAIMS = {"site": "S", "ce": "C", "queue": "Q", "stamp": "stamp1"}
 _TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps(_CLAIMS).encode()).decode().rstrip('=')}.x"
@@ -47,14 +47,14 @@ class Command:
         assert done.returncode == exits, done.stdout + done.stderr
         return done.stdout
 
-    def objects(self, *arguments: object, exits: int = 0) -> list[dict[str, Any]]:
+    def json_objects(self, *arguments: object, exits: int = 0) -> list[dict[str, Any]]:
         """Run the command with `--json` and return the JSON objects that it prints, one a line."""
         return [json.loads(line) for line in self(*arguments, "--json", exits=exits).splitlines()]
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         command = ["pilotage", *map(str, arguments)]
         return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command, env=self.environment, capture_output=True, text=True, timeout=WAIT_TIMEOUT_S, check=False
         )
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
@@ -68,7 +68,9 @@ class Command:
 def pilotage(*arguments: str | Path, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
     """Run the command in a child process."""
     command = [str(Path(sys.executable).with_name("pilotage")), *map(str, arguments)]
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+    return subprocess.run(
+        command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=WAIT_TIMEOUT_S, check=False
+    )
 
 
 def run(*arguments: str | Path) -> Result:
@@ -79,7 +81,7 @@ def run(*arguments: str | Path) -> Result:
     return result
 
 
-def objects(printed: str) -> list[dict[str, Any]]:
+def json_objects(printed: str) -> list[dict[str, Any]]:
     """Return the JSON objects of an output, one a line."""
     return [json.loads(line) for line in printed.splitlines()]
 
@@ -106,7 +108,9 @@ def run_pilot(folder: Path, *missing: str, **settings: object) -> tuple[int, lis
     start = f"{hidden}; from pilotage_pilot.main import main; main()"
     command = [sys.executable, "-c", start, "run", "--config", str(config)]
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    pilot = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=False)
+    pilot = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=WAIT_TIMEOUT_S, check=False
+    )
     return pilot.returncode, pilot.stderr.splitlines(), [path.name for path in scratch.iterdir()]
 
 
@@ -133,13 +137,13 @@ class UpCommand:
     def run(self) -> tuple[int, str]:
         """Run the command to its end; returns exit code and output."""
         self._process = self._started()
-        return self._process.wait(PATIENCE_S), self.printed
+        return self._process.wait(WAIT_TIMEOUT_S), self.printed
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Send the command a signal, as Ctrl-C does; returns its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
-        return self._process.wait(PATIENCE_S)
+        return self._process.wait(WAIT_TIMEOUT_S)
 
     def end(self) -> None:
         """Stop the command if it runs."""
@@ -149,7 +153,7 @@ class UpCommand:
     def until(self, happened: Callable[[], bool]) -> None:
         """Wait until `happened` returns True; fails with output and logs after a timeout."""
         assert self._process is not None
-        give_up_s = boot_time_s() + PATIENCE_S
+        give_up_s = boot_time_s() + WAIT_TIMEOUT_S
         while not happened():
             try:
                 self._process.wait(0.02)
@@ -187,7 +191,7 @@ class UpCommand:
 
 
 @contextmanager
-def running_up(data: Path, *options: str) -> Iterator[UpCommand]:
+def up_command(data: Path, *options: str) -> Iterator[UpCommand]:
     """Yield a command that is not started yet; it is stopped at the end of the block."""
     up = UpCommand(data, *(options or ("--port", "0")))
     try:

@@ -37,12 +37,12 @@ _LOCK_WAITS = text(
 )
 
 
-def somebody_waits(transaction: Transaction) -> bool:
+def has_lock_waiter(transaction: Transaction) -> bool:
     """Return whether a transaction waits for a lock of another one; PostgreSQL only."""
     return bool(transaction.session.execute(_LOCK_WAITS).scalar_one())
 
 
-def while_first_is_locked(
+def run_against_row_locks(
     database: Database, lock: str, keys: Sequence[object], act: Callable[[Transaction], Result]
 ) -> Result:
     """Run `act` while another transaction holds a lock on the first of these rows, and return its result.
@@ -61,7 +61,7 @@ def while_first_is_locked(
     locking = database.submit_write(lock_all)
     assert is_locked.wait(timeout=30)
     acting = database.submit_write(act)
-    while not database.read(somebody_waits):
+    while not database.read(has_lock_waiter):
         assert not acting.done()
     go_on.set()
     locking.result(timeout=30)

@@ -15,14 +15,14 @@ from pilotage.resources.inheritance import EffectiveQueue
 from pilotage.resources.requirements import JobNeeds, job_needs, read_requirements
 from pilotage.resources.tree import QueueId
 from pilotage.resources.tree_reader import tree_from_mapping
-from support.trees import THE_QUEUE, a_tree_of_one_queue, effective_queue
+from support.trees import THE_QUEUE, effective_queue, one_queue_tree
 
 Outcome = Mapping[str, Any]
 Case = Mapping[str, Any]
 ANY_PLACE = "Elsewhere"
 
 
-class Standing(StrEnum):
+class FactStatus(StrEnum):
     """Whether a fact about DIRAC holds in Pilotage."""
 
     HOLDS = "holds"
@@ -35,27 +35,27 @@ class Standing(StrEnum):
 class Verdict:
     """The status of a fact, the reason (for OTHERWISE the section of the design), and the result that differs."""
 
-    standing: Standing
+    fact_status: FactStatus
     why: str = ""
-    instead: Outcome | None = None
+    own_result: Outcome | None = None
 
 
-HOLDS = Verdict(Standing.HOLDS)
+HOLDS = Verdict(FactStatus.HOLDS)
 
 
-def otherwise(section: str, **instead: object) -> Verdict:
+def otherwise(section: str, **own_result: object) -> Verdict:
     """Return the verdict on a fact that the design decides otherwise."""
-    return Verdict(Standing.OTHERWISE, section, instead)
+    return Verdict(FactStatus.OTHERWISE, section, own_result)
 
 
 def elsewhere(where: str, *names: str) -> dict[str, Verdict]:
     """Return the verdicts on facts about another part of the system."""
-    return dict.fromkeys(names, Verdict(Standing.ELSEWHERE, where))
+    return dict.fromkeys(names, Verdict(FactStatus.ELSEWHERE, where))
 
 
 def not_ours(why: str, *names: str) -> dict[str, Verdict]:
     """Return the verdicts on facts without a counterpart."""
-    return dict.fromkeys(names, Verdict(Standing.NOT_OURS, why))
+    return dict.fromkeys(names, Verdict(FactStatus.NOT_OURS, why))
 
 
 def numbered(prefix: str, *numbers: int) -> list[str]:
@@ -66,7 +66,7 @@ def numbered(prefix: str, *numbers: int) -> list[str]:
 _ONE_SITE = "§5: every queue lies in one site of the tree, there is none of which the site is unknown or ANY"
 _NO_SEGMENTS = "§4: CPUTime is never rounded so that a fitting slot is refused"
 
-JUDGEMENTS: dict[str, Verdict] = {
+VERDICTS: dict[str, Verdict] = {
     "site-absent-on-resource-matches-all": otherwise(_ONE_SITE, matched=True, jobs=["j_both", "j_cern_a", "j_cern_b"]),
     "site-cern-matches-jobs-listing-it": HOLDS,
     "identical-requirements-share-one-queue": HOLDS,
@@ -252,7 +252,7 @@ def platforms_run(case: Case) -> Outcome:
 
 def runs(table: Mapping[str, list[str]], platform: str, required: str) -> bool:
     """Return whether a queue of `platform` runs jobs that require `required`."""
-    tree = a_tree_of_one_queue({"Platform": platform}, platforms=table)
+    tree = one_queue_tree({"Platform": platform}, platforms=table)
     return job_fit(JobNeeds(platforms=(required.lower(),)), effective_queue(tree, THE_QUEUE, None)) == Eligible()
 
 
@@ -265,7 +265,7 @@ def tags_of_resource(case: Case) -> Outcome:
 def access(case: Case) -> Outcome:
     """Return whether a queue below these access lists admits the VO."""
     levels = {level: {"VOs": stated["VO"]} for level, stated in case["resource"].items()}
-    tree = a_tree_of_one_queue(levels["queue"], ce=levels["ce"], site=levels["site"])
+    tree = one_queue_tree(levels["queue"], ce=levels["ce"], site=levels["site"])
     queue = effective_queue(tree, THE_QUEUE, case["jobs"][0]["vo"])
     return {"eligible": eligibility(None, queue) == Eligible()}
 
@@ -279,7 +279,7 @@ def matched_by_prototype(case: Case) -> Outcome:
     if "gpu" in stated:
         section["GPUs"] = stated["gpu"]["min"]
     offered = {"MaxWallTime": resource.get("wall-time", 0), "GPUs": resource.get("gpu", 0)}
-    queue = effective_queue(a_tree_of_one_queue(offered), THE_QUEUE, "cms")
+    queue = effective_queue(one_queue_tree(offered), THE_QUEUE, "cms")
     needs = JobNeeds(sites=tuple(elements(stated.get("site"))))
     verdicts = (eligibility(read_requirements(section, "cms"), queue), job_fit(needs, queue))
     return {"matched": all(verdict == Eligible() for verdict in verdicts)}

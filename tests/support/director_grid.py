@@ -44,7 +44,7 @@ class FakeDirectorLink:
     tree_version: int = 1
     pools: tuple[str, ...] = ("pool",)
     is_reachable: bool = True
-    is_in_turn: bool = True
+    is_leader: bool = True
     banned: set[QueueId] = field(default_factory=set)
     throttled: dict[QueueId, str] = field(default_factory=dict)
     held: set[QueueId] = field(default_factory=set)
@@ -82,7 +82,7 @@ class FakeDirectorLink:
         self, queue: QueueId, count: int, vos: Sequence[str], lifetime_s: float
     ) -> tuple[RegisteredPilot, ...]:
         self._called("register_pilots")
-        if not self.is_in_turn:
+        if not self.is_leader:
             raise LeadershipLostError("site director")
         if not self._has_queue(queue):
             raise NotFoundError("queue", str(queue))

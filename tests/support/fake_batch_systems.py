@@ -47,9 +47,9 @@ class FakeBatchSystem:
     refuses: str = ""
     is_reachable: bool = True
     loses_answers: bool = False
-    keeps_output: bool = False
-    keeps_tokens: bool = False
-    stuck: set[str] = field(default_factory=set)
+    fails_collect: bool = False
+    fails_renew: bool = False
+    uncollectable: set[str] = field(default_factory=set)
     collected: list[str] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
 
@@ -78,12 +78,12 @@ class FakeBatchSystem:
                 self.end(glidein_id, 0, "cancelled")
 
     async def renew(self, folders: Sequence[Path], name: str) -> None:
-        if self.keeps_tokens or not self.is_reachable:
+        if self.fails_renew or not self.is_reachable:
             raise WorldError("the batch system does not answer", transient=True)
         self.renewed += [(folder / name).read_text() for folder in folders]
 
     async def collect(self, folders: Sequence[Path]) -> None:
-        if self.keeps_output or not self.is_reachable or any(folder.name in self.stuck for folder in folders):
+        if self.fails_collect or not self.is_reachable or any(folder.name in self.uncollectable for folder in folders):
             raise WorldError("the batch system does not answer", transient=True)
         self.collected += [folder.name for folder in folders]
         for request in self.requests.values():
@@ -137,9 +137,9 @@ class FakeSchedd:
         self._check_reachable()
         for cluster, ad in list(self.in_queue.items()):
             if meets(ad, constraint):
-                self.leaves(cluster, JobStatus=REMOVED, RemoveReason=f"{reason} (by user grid)")
+                self.move_to_history(cluster, JobStatus=REMOVED, RemoveReason=f"{reason} (by user grid)")
 
-    def leaves(self, cluster: int, **attributes: Any) -> None:
+    def move_to_history(self, cluster: int, **attributes: Any) -> None:
         """Move a job from the queue to the history and set these attributes."""
         self.in_history.append({**self.in_queue.pop(cluster), **attributes})
 
@@ -155,7 +155,7 @@ class FakeSchedd:
         arguments = description["arguments"].strip('"').split()
         for program, code in _EXIT_CODES_OF_JOBS.items():
             if program in arguments:
-                self.leaves(cluster, JobStatus=COMPLETED, ExitBySignal=False, ExitCode=code)
+                self.move_to_history(cluster, JobStatus=COMPLETED, ExitBySignal=False, ExitCode=code)
         if "'cat'" in arguments:
             folder = Path(description["initialdir"])
             (folder / LOG_NAME).write_text((folder / arguments[-1].strip("'")).read_text())

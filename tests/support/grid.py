@@ -104,7 +104,7 @@ class Pilot:
         assert self.identity.pilot is not None
         return self.identity.pilot.stamp
 
-    def ask(self, *slots: SlotOffer, reports: Iterable[JobReport] = ()) -> WorkAnswer:
+    def request_jobs(self, *slots: SlotOffer, reports: Iterable[JobReport] = ()) -> WorkAnswer:
         """Request jobs, by default for one single-core slot."""
         answer = self.request(WorkRequest(slots or (a_slot(),), tuple(reports)))
         self.held += [AttemptKey(match.job_id, match.attempt) for match in answer.matches]
@@ -122,12 +122,12 @@ class Pilot:
 
     def take(self, *slots: SlotOffer) -> Match:
         """Request jobs and return the only match."""
-        (match,) = self.ask(*slots).matches
+        (match,) = self.request_jobs(*slots).matches
         return match
 
     def claim(self, *slots: SlotOffer) -> list[int]:
         """Request jobs and return the ids of the matched ones."""
-        return [match.job_id for match in self.ask(*slots).matches]
+        return [match.job_id for match in self.request_jobs(*slots).matches]
 
     def beat(self, *reports: JobReport, **fields: Any) -> HeartbeatAnswer:
         """Send a heartbeat with all held leases, and drop the lost ones."""
@@ -279,14 +279,14 @@ def a_busy_slot(name: str = "slot1", cpus: int = 1) -> ReportedSlot:
 class PolicyGrid(Grid):
     """A grid in which a test starts the periodic evaluation of policies."""
 
-    def look(self) -> list[int]:
+    def evaluate_changed(self) -> list[int]:
         """Evaluate the policies of changed jobs and apply the result; return the ids of the jobs with a transition."""
         moved: list[int] = []
         while (seen := self.read(lambda transaction, state: scan_changed(transaction, state, 100))).jobs:
             moved += self.act(seen.due)
         return moved
 
-    def look_round(self, least: PolicyWatch = PolicyWatch.EACH_MINUTE, batch: int = 3) -> list[int]:
+    def evaluate_watched(self, least: PolicyWatch = PolicyWatch.EACH_MINUTE, batch: int = 3) -> list[int]:
         """Evaluate the policies of all jobs with at least this watch, in batches; return as `evaluate_changed` does."""
         place: WatchPosition | None = first_watched(least)
         moved: list[int] = []
@@ -334,7 +334,7 @@ def a_pilot(grid: Grid, node: str = "n1") -> Pilot:
     return pilot
 
 
-def throttled(grid: Grid, place: Location = NODE) -> Throttle:
+def open_breaker(grid: Grid, place: Location = NODE) -> Throttle:
     """Open the circuit breaker of a location, as a server does for a black hole."""
 
     def store(transaction: Transaction) -> Throttle:
@@ -346,17 +346,17 @@ def throttled(grid: Grid, place: Location = NODE) -> Throttle:
     return grid.database.write(store)
 
 
-def known(grid: Grid) -> list[Throttle]:
+def open_breakers(grid: Grid) -> list[Throttle]:
     """Return all circuit breakers that are not closed."""
     return list(grid.read(lambda transaction, _: list_health(transaction)))
 
 
-def running(grid: Grid, wanted: RunningFilter = JOBS_AT_CERN) -> list[RunningAttempts]:
+def evidence_of_running(grid: Grid, wanted: RunningFilter = JOBS_AT_CERN) -> list[RunningAttempts]:
     """Return the running attempts as evidence about their locations."""
     return grid.read(lambda transaction, _: load_running(transaction.session, FAST, transaction.now, wanted))
 
 
-def look(grid: Grid, watch: HealthWatch) -> list[ThrottleChange]:
+def review_health(grid: Grid, watch: HealthWatch) -> list[ThrottleChange]:
     """Let a server review the evidence and keep its position, without storing the changes."""
     found = grid.read(watch.review)
     watch.commit(found)

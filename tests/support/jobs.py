@@ -81,7 +81,7 @@ def a_job(**fields: Any) -> JobRecord:
     return JobRecord(**(defaults | fields))
 
 
-def stepped(job: JobRecord, cause: JobCause, *, reason: str, now: datetime, **decided: Any) -> JobRecord:
+def after_transition(job: JobRecord, cause: JobCause, *, reason: str, now: datetime, **decided: Any) -> JobRecord:
     """Return the record after a transition; raises IllegalTransitionError if its state has no such transition."""
     return job.changed(transition_changes(job, cause, reason, now, decided))
 

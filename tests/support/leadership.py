@@ -15,17 +15,17 @@ from pilotage_server.operations.leadership import release_leadership, take_leade
 from pilotage_server.storage.database.engine import Database
 from support.virtual_clock import VirtualClock
 
-LONG = "turn_s = 30"
+LONG_LEADERSHIP = "turn_s = 30"
 """A line of a configuration: leadership outlasts any stall of the test machine."""
 
 TURN_S = 30.0
 
 
-def followed_soon(config: Path) -> Path:
+def with_short_leadership(config: Path) -> Path:
     """Shorten the leadership in a configuration, so that another replica follows a killed one within seconds."""
     text = config.read_text()
-    assert LONG in text
-    config.write_text(text.replace(LONG, "turn_s = 5"))
+    assert LONG_LEADERSHIP in text
+    config.write_text(text.replace(LONG_LEADERSHIP, "turn_s = 5"))
     return config
 
 
@@ -36,7 +36,7 @@ def _set_event() -> asyncio.Event:
 
 
 @dataclass
-class DatabaseTurns:
+class DatabaseLeadership:
     """The server's part of the election, without the wire.
 
     `request_sent` is set by a request for leadership. It is executed once `may_arrive` is set, whether or not the
@@ -45,21 +45,21 @@ class DatabaseTurns:
 
     database: Database
     is_reachable: bool = True
-    while_answered: Callable[[], object] = lambda: None
-    arrives: asyncio.Event = field(default_factory=_set_event)
-    is_sent: asyncio.Event = field(default_factory=asyncio.Event)
+    before_answer: Callable[[], object] = lambda: None
+    may_arrive: asyncio.Event = field(default_factory=_set_event)
+    request_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def take_leadership(self, turn: Leadership, for_s: float, host: str) -> LeadershipAnswer:
-        self.is_sent.set()
+        self.request_sent.set()
         return await asyncio.shield(self._take(turn, for_s, host))
 
     async def _take(self, turn: Leadership, for_s: float, host: str) -> LeadershipAnswer:
-        await self.arrives.wait()
+        await self.may_arrive.wait()
         self._check_reachable()
         answer = self.database.write(
             lambda transaction: take_leadership(transaction, turn, timedelta(seconds=for_s), host)
         )
-        self.while_answered()
+        self.before_answer()
         return answer
 
     async def release_leadership(self, turn: Leadership) -> None:
@@ -71,7 +71,7 @@ class DatabaseTurns:
             raise ServerUnreachableError("the server does not answer")
 
 
-class Beats:
+class ManualPause:
     """A pause that lasts until the test ends it."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Beats:
         self._end.set()
         await self._began.wait()
 
-    def last_beat(self) -> None:
+    def end_pause(self) -> None:
         """End the current pause; no other follows."""
         self._end.set()
 
@@ -107,23 +107,23 @@ async def _do_nothing() -> None:
 
 
 @dataclass
-class Worker:
+class RecordingAgent:
     """An agent that records its steps; its cycle awaits `work` and its stop awaits `end`."""
 
     interval: timedelta = timedelta(days=1)
     work: Callable[[], Awaitable[None]] = _do_nothing
     end: Callable[[], Awaitable[None]] = _do_nothing
-    deeds: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
     name: str = "worker"
 
     async def run_once(self) -> timedelta:
-        self.deeds.append("began")
+        self.steps.append("began")
         try:
             await self.work()
         except asyncio.CancelledError:
-            self.deeds.append("cut off")
+            self.steps.append("cut off")
             raise
-        self.deeds.append("ended")
+        self.steps.append("ended")
         return self.interval
 
     async def dry_run(self) -> tuple[str, ...]:
@@ -131,30 +131,34 @@ class Worker:
 
     async def stop(self) -> None:
         await self.end()
-        self.deeds.append("stopped")
+        self.steps.append("stopped")
 
 
 @dataclass
-class OutlastingWorker(Worker):
+class BackgroundAgent(RecordingAgent):
     """An agent with background tasks between its cycles; `ended` is set when it loses leadership."""
 
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def leadership_gained(self) -> None:
-        self.deeds.append("turn taken")
+        self.steps.append("turn taken")
 
     def leadership_lost(self) -> None:
-        self.deeds.append("turn lost")
+        self.steps.append("turn lost")
         self.ended.set()
 
     async def run_to_completion(self) -> None:
         await self.run_once()
-        self.deeds.append("waited for the rest")
+        self.steps.append("waited for the rest")
 
 
 def a_copy(
-    holder: str, worker: Worker, turns: DatabaseTurns, clock: VirtualClock, beats: Beats | None = None
+    holder: str,
+    worker: RecordingAgent,
+    turns: DatabaseLeadership,
+    clock: VirtualClock,
+    beats: ManualPause | None = None,
 ) -> LeaderAgent:
     """Return a replica of the agent."""
     replica = Replica(Leadership("worker", holder), TURN_S, f"host of {holder}")
-    return LeaderAgent(worker, replica, turns, lambda: clock().timestamp(), beats or Beats())
+    return LeaderAgent(worker, replica, turns, lambda: clock().timestamp(), beats or ManualPause())

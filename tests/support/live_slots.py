@@ -75,7 +75,7 @@ class PolicyBench:
         return self.values(slot, job, **changes)[name].value
 
 
-def either(*names: tuple[str, str]) -> list[object]:
+def policy_params(*names: tuple[str, str]) -> list[object]:
     """Return the parameters of a fixture for policies, each given as (author, file)."""
     return [pytest.param(name, id=f"{author}: {name}") for author, name in names]
 
@@ -108,7 +108,7 @@ class LiveSlots:
             self.ads.add(SlotFacts.of(slot))
             self.machines[slot.name] = SlotMachine(self.now)
             self.ads.show(slot.name, self.machines[slot.name])
-        self.look()
+        self.sample()
         self.poll()
 
     @classmethod
@@ -117,7 +117,7 @@ class LiveSlots:
         found = load_policy(path, size)
         return cls(found.policy, found.layout, size)
 
-    def tell(self, slot: int, event: SlotEvent) -> tuple[SlotEffect, ...]:
+    def feed(self, slot: int, event: SlotEvent) -> tuple[SlotEffect, ...]:
         """Feed an event to a slot; returns its effects."""
         name = f"slot{slot}"
         effects = self.machines[name].handle(event, self.ads.evaluator(name, self.now), self.now)
@@ -128,33 +128,33 @@ class LiveSlots:
         """Claim a slot for a job and start the job, unless the slot refuses it."""
         name = f"slot{slot}"
         self.ads.job_entered(name, ad, "7.0", self.now)
-        effects = self.tell(slot, ClaimGranted(holder, self.ads.rank(name, ad, self.now)))
+        effects = self.feed(slot, ClaimGranted(holder, self.ads.rank(name, ad, self.now)))
         if any(isinstance(effect, RefuseClaim) for effect in effects):
             self.ads.job_left(name)
             return effects
-        return effects + self.tell(slot, JobStarted())
+        return effects + self.feed(slot, JobStarted())
 
     def end(self, slot: int) -> tuple[SlotEffect, ...]:
         """End the job of a slot."""
         self.ads.job_left(f"slot{slot}")
-        return self.tell(slot, JobEnded())
+        return self.feed(slot, JobEnded())
 
-    def look(self, *, load: float = 0.0, keyboard_idle_s: int = 86_400, **condor_loads: float) -> None:
+    def sample(self, *, load: float = 0.0, keyboard_idle_s: int = 86_400, **condor_loads: float) -> None:
         """Sample the node; `condor_loads` are the loads of jobs by slot."""
         self.ads.sample(NodeSample(self.now.boot_s, load, condor_loads, keyboard_idle_s, keyboard_idle_s))
 
     def poll(self, after_s: float = 0.0) -> dict[int, tuple[SlotEffect, ...]]:
         """Poll all slots in their order after some seconds; returns the effects by slot."""
         self.now = Now(self.now.utc + timedelta(seconds=after_s), self.now.boot_s + after_s)
-        found = {slot.key.slot_id: self.tell(slot.key.slot_id, Polled()) for slot in self.layout.slots}
+        found = {slot.key.slot_id: self.feed(slot.key.slot_id, Polled()) for slot in self.layout.slots}
         return {slot: effects for slot, effects in found.items() if effects}
 
-    def doing(self, slot: int) -> str:
+    def state_and_activity(self, slot: int) -> str:
         """Return state and activity of a slot, such as "Claimed/Busy"."""
         machine = self.machines[f"slot{slot}"]
         return f"{machine.state}/{machine.activity}"
 
-    def plain(self, slot: int) -> dict[str, AdValue]:
+    def ad_values(self, slot: int) -> dict[str, AdValue]:
         """Return all values of a slot's ad."""
         return self.ads.plain(f"slot{slot}", self.now)
 
@@ -168,7 +168,7 @@ def a_node(**texts: str) -> LiveSlots:
     return LiveSlots(policy_of(**texts))
 
 
-def seen(node: LiveSlots, slot: int, expression: str) -> object:
+def value_at_server(node: LiveSlots, slot: int, expression: str) -> object:
     """Return the value of an expression in the ad that the server reads from an offer."""
     offer = node.ads.offer(f"slot{slot}", node.now)
     ad = Ad({})

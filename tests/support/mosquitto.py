@@ -28,7 +28,7 @@ from support.pilot_bench import PilotBench
 from support.processes import free_port
 
 HOUR_S = 3600.0
-SELDOM = PilotRules(idle_ask_s=HOUR_S)
+RARE_REQUESTS = PilotRules(idle_ask_s=HOUR_S)
 _TIMEOUT_S = 30
 
 
@@ -100,7 +100,7 @@ def mosquitto() -> Iterator[MosquittoServer]:
 
 
 @dataclass
-class Ear:
+class RecordingSubscriber:
     """Records the messages and connection changes of a link."""
 
     messages: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
@@ -119,23 +119,25 @@ class Ear:
 
 
 @asynccontextmanager
-async def linked(
+async def broker_link(
     broker: MosquittoServer, name: str, *topics: str, will: Message | None = None
-) -> AsyncIterator[tuple[BrokerLink, Ear]]:
+) -> AsyncIterator[tuple[BrokerLink, RecordingSubscriber]]:
     """Run a link to the broker until the end of the block."""
-    ear = Ear()
-    link = BrokerLink(parse_broker(broker.url), name, ear.messages.put_nowait, ear.states.put_nowait, will)
+    subscriber = RecordingSubscriber()
+    link = BrokerLink(
+        parse_broker(broker.url), name, subscriber.messages.put_nowait, subscriber.states.put_nowait, will
+    )
     link.subscribe(topics)
     task = asyncio.create_task(link.run())
     try:
-        await ear.connected()
-        yield link, ear
+        await subscriber.connected()
+        yield link, subscriber
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-def a_listener(rules: PilotRules = SELDOM, jitter: float = 1.0) -> PilotBench:
+def a_connected_pilot(rules: PilotRules = RARE_REQUESTS, jitter: float = 1.0) -> PilotBench:
     """Return a pilot that is connected to a broker from the start and has not requested jobs yet."""
     bench = PilotBench(cpus=2, rules=rules, opened=False)
     bench.feed(BrokerChanged(connected=True, jitter=jitter))
@@ -143,15 +145,15 @@ def a_listener(rules: PilotRules = SELDOM, jitter: float = 1.0) -> PilotBench:
     return bench
 
 
-def ask_in_vain(bench: PilotBench) -> None:
+def answer_without_jobs(bench: PilotBench) -> None:
     """Answer the pending request without jobs, and let time pass until the next one may be sent."""
     bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
     bench.pass_time(1)
 
 
-def a_resting_pilot(rules: PilotRules = SELDOM) -> PilotBench:
+def an_idle_pilot(rules: PilotRules = RARE_REQUESTS) -> PilotBench:
     """Return a connected pilot whose first request brought no job."""
-    bench = a_listener(rules)
-    ask_in_vain(bench)
+    bench = a_connected_pilot(rules)
+    answer_without_jobs(bench)
     assert bench.take(RequestJobs) == []
     return bench

@@ -118,24 +118,24 @@ class PilotBench:
         ends_after_s: float | None = None,
         *,
         opened: bool = True,
-        hears: bool = True,
+        answers_heartbeats: bool = True,
         slots: Callable[[Amounts, Now], NodeSlots] = built_in_slots,
         sample: NodeSample | None = None,
     ) -> None:
         self.boot_s = BOOT_S
-        self.hears = hears
+        self.answers_heartbeats = answers_heartbeats
         """Whether every heartbeat is answered at once, with all leases renewed."""
         share = Amounts(cpus, memory_mib, 10_000, gpus)
         ends = None if ends_after_s is None else BOOT_S + ends_after_s
         self.sample = sample or NodeSample(BOOT_S)
         """The result of every sample of the node."""
         self.machine = PilotMachine("pilot", slots(share, self.now), rules or PilotRules(), Lifetime(ends), self.now)
-        self.said: list[Instruction] = []
+        self.instructions: list[Instruction] = []
         self.unread = list(self.machine.begin(self.now))
-        self.said += self.unread
-        self._answer_samples(self.said)
-        if hears:
-            self.answer_beat()
+        self.instructions += self.unread
+        self._answer_samples(self.instructions)
+        if answers_heartbeats:
+            self.answer_heartbeat()
         if opened:
             self.open()
 
@@ -157,12 +157,12 @@ class PilotBench:
         self.machine.validate()
         instructions = (*direct, *self.machine.advance(self.now))
         self.machine.validate()
-        self.said += instructions
+        self.instructions += instructions
         self.unread += instructions
         instructions += self._answer_samples(instructions)
         beats = [each for each in instructions if isinstance(each, SendHeartbeat)]
-        if self.hears and beats:
-            return instructions + self.answer_beat()
+        if self.answers_heartbeats and beats:
+            return instructions + self.answer_heartbeat()
         return instructions
 
     def _answer_samples(self, instructions: Iterable[Instruction]) -> tuple[Instruction, ...]:
@@ -198,7 +198,7 @@ class PilotBench:
     def slot(self, name: str) -> Slot:
         return next(slot for slot in self.machine.payloads.slots.slots() if slot.name == name)
 
-    def doing(self, *names: str) -> list[str]:
+    def state_and_activity(self, *names: str) -> list[str]:
         """Return state and activity of these slots, or of all, such as "Claimed/Busy"."""
         slots = self.machine.payloads.slots.slots()
         return [f"{slot.state}/{slot.activity}" for slot in slots if not names or slot.name in names]
@@ -208,7 +208,7 @@ class PilotBench:
         call = self.one(RequestJobs)
         return self.feed(ev.JobsGranted(call.request_id, jobs, accepted(call.reports)))
 
-    def answer_taken_back(self) -> None:
+    def answer_recalled(self) -> None:
         """Answer recalled requests without jobs, until none is recalled."""
         while recalled := self.take(RecallRequest):
             for recall in recalled:
@@ -224,9 +224,9 @@ class PilotBench:
     def exit(self, job: GrantedJob, exit_code: int = 0) -> tuple[Instruction, ...]:
         return self.feed(ev.PayloadExited(job.key, exit_code, None))
 
-    def answer_beat(self, **answer: Any) -> tuple[Instruction, ...]:
+    def answer_heartbeat(self, **answer: Any) -> tuple[Instruction, ...]:
         """Answer the last heartbeat, with all its leases renewed unless `answer` overrides that."""
-        beat = [each for each in self.said if isinstance(each, SendHeartbeat)][-1]
+        beat = [each for each in self.instructions if isinstance(each, SendHeartbeat)][-1]
         self.take(SendHeartbeat)
         renewed = tuple(RenewedLease(*key, timedelta(seconds=1200.0)) for key in beat.leases)
         fields: dict[str, Any] = {"renewed": renewed, "results": accepted(beat.reports), "next_s": 30.0} | answer
@@ -234,7 +234,7 @@ class PilotBench:
 
     def reports(self) -> list[Report]:
         """Return all reports so far, oldest first."""
-        calls = [call for call in self.said if isinstance(call, RequestJobs | SendHeartbeat)]
+        calls = [call for call in self.instructions if isinstance(call, RequestJobs | SendHeartbeat)]
         return [report for call in calls for report in call.reports]
 
     def outcome(self, job: GrantedJob) -> Outcome | None:
@@ -247,7 +247,7 @@ def accepted(reports: Iterable[Report]) -> tuple[ReportResult, ...]:
     return tuple(ReportResult(*report.key) for report in reports)
 
 
-class ObedientShell:
+class ModelShell:
     """A model of shell and server: payloads on the node, granted jobs, and calls that are not answered yet."""
 
     def serve(self, bench: PilotBench) -> None:
@@ -270,7 +270,7 @@ class ObedientShell:
 
     def _do(self) -> None:
         """Execute the new instructions."""
-        new, self._executed = self.bench.said[self._executed :], len(self.bench.said)
+        new, self._executed = self.bench.instructions[self._executed :], len(self.bench.instructions)
         for instruction in new:
             assert not self.ended, f"{instruction} after the pilot has ended"
             self._do_one(instruction)
@@ -341,9 +341,9 @@ class ObedientShell:
         self._feed(ev.HeartbeatAnswered(request_id, renewed, losses, next_s=8, **answer))
 
     def _prepared(self, key: AttemptKey) -> None:
-        before = len(self.bench.said)
+        before = len(self.bench.instructions)
         self._feed(ev.JobPrepared(key))
-        if ins.StartPayload(key) in self.bench.said[before:]:
+        if ins.StartPayload(key) in self.bench.instructions[before:]:
             self.preparing.discard(key)
             self.running.add(key)
             self._feed(ev.PayloadStarted(key))

@@ -31,7 +31,7 @@ from support.server import RunningServer, running_server
 QUEUE = QueueId("SITE", "ce01", "long")
 DOMAIN = "bo.infn.it"
 TREE = {"sites": {"SITE": {"ces": {"ce01": {"queues": {"long": {"CPUs": 8, "Memory": 8000}}}}}}}
-PATIENCE_S = 40.0
+WAIT_TIMEOUT_S = 40.0
 _POLL_S = 0.02
 
 
@@ -104,7 +104,7 @@ class PolicyProcesses:
         """Submit a job that runs a shell script with the command line and its options; returns the id."""
         file = self.folder / "job.toml"
         file.write_text(f'executable = "/bin/sh"\narguments = {json.dumps(["-c", script])}\n')
-        (answer,) = self.pilotage.objects("submit", *options, file)
+        (answer,) = self.pilotage.json_objects("submit", *options, file)
         return int(answer["jobs"][0])
 
     def output(self, job_id: int) -> str:
@@ -114,11 +114,11 @@ class PolicyProcesses:
 
     def ended(self, job_id: int) -> JobStatus:
         """Wait until a job has ended; returns its status."""
-        (job,) = self.user.wait([job_id], PATIENCE_S)
+        (job,) = self.user.wait([job_id], WAIT_TIMEOUT_S)
         assert job.is_final, self._story(job_id)
         return job
 
-    def went_on(self, job_id: int, *states: str) -> list[JobEvent]:
+    def wait_for_states(self, job_id: int, *states: str) -> list[JobEvent]:
         """Wait until a job has passed these states in this order, among others; returns its events."""
         self.until(lambda: _in_order(states, self.states(job_id)), lambda: self._story(job_id))
         return self.user.events(job_id)
@@ -131,7 +131,7 @@ class PolicyProcesses:
         """Wait until `happened` returns True; fails with story and logs after a timeout or when the server ends."""
         process = self.server.process
         assert process is not None
-        give_up_s = boot_time_s() + PATIENCE_S
+        give_up_s = boot_time_s() + WAIT_TIMEOUT_S
         while not happened():
             if boot_time_s() > give_up_s or _ends(process, _POLL_S):
                 logs = "\n".join(pilot.log() for pilot in self._pilots)
@@ -175,20 +175,20 @@ class PolicyPilot:
         read = (json.loads(line) for line in self.log().splitlines() if line.endswith("}"))
         return [line for line in read if line["event"].startswith(event)]
 
-    def hang_up(self) -> None:
+    def reload_policy(self) -> None:
         """Make the pilot reload its policy."""
         self.process.send_signal(signal.SIGHUP)
 
     def stop(self) -> int:
         """Terminate the pilot; returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(WAIT_TIMEOUT_S)
 
     def end(self) -> None:
         """Kill the pilot and its payloads."""
         self.process.kill()
         self.process.wait()
-        give_up_s = boot_time_s() + PATIENCE_S
+        give_up_s = boot_time_s() + WAIT_TIMEOUT_S
         while left := list(living(self._of_scratch())):
             assert boot_time_s() < give_up_s, f"processes {left} of a killed pilot are still running"
             send(left, signal.SIGKILL)
@@ -199,15 +199,15 @@ class PolicyPilot:
         variables = {pid: (variables_of(pid) or b"") + b"\0" for pid in all_processes()}
         return [pid for pid, text in variables.items() if all(mark in text for mark in wanted)]
 
-    def has(self, job_id: int, file: str) -> bool:
+    def has_file(self, job_id: int, file: str) -> bool:
         """Return whether the work folder of a job's first attempt has this file."""
         return any(self.scratch.glob(f"*/jobs/{job_id}.1/work/{file}"))
 
-    def put(self, job_id: int, file: str) -> None:
+    def put_file(self, job_id: int, file: str) -> None:
         """Create a file in the work folder of a job's first attempt."""
         (next(self.scratch.glob(f"*/jobs/{job_id}.1/work")) / file).touch()
 
-    def tree_of(self, job_id: int) -> list[Process]:
+    def processes_of(self, job_id: int) -> list[Process]:
         """Return the living processes of a job's first attempt, detached ones too."""
         marked = living(self._of_scratch(f"{MARKER}=", f"/{job_id}.1\0"))
         return [process for pid in marked if (process := read_process(pid)) is not None]
@@ -234,7 +234,7 @@ def cpu_s_of(tree: Sequence[Process]) -> float:
     return sum(process.cpu_s for process in tree)
 
 
-def stands_still(process: Process) -> bool:
+def is_stopped(process: Process) -> bool:
     """Return whether a process is stopped or in a frozen control group."""
     return process.state == "T" or _is_frozen(process.pid)
 

@@ -137,7 +137,7 @@ class PoolBench:
             lambda transaction: load_mappings(transaction, load_active_tree(transaction)).queues(pool_id)
         )
 
-    def agree(self) -> None:
+    def check_consistency(self) -> None:
         """Check that memory and database agree on tree, mappings, waiting jobs and bans."""
         fresh = self.database.read(lambda transaction: load_state(transaction, Rules()))
         assert self.state.tree.version == fresh.tree.version
@@ -149,7 +149,7 @@ class PoolBench:
         assert all(wait.head in {None, expected.head} for wait, expected in zip(in_memory, stored, strict=True))
         assert self.state.bans == fresh.bans
 
-    def catch_up(self) -> None:
+    def sync(self) -> None:
         """Apply the changes of other servers."""
         self.read(sync_resources)
 
@@ -202,7 +202,7 @@ class Bans:
 
 
 @dataclass
-class LastActs:
+class LateBans:
     """A deferred write that bans sites after the `EarlierBans`."""
 
     rank: ClassVar[int] = 2
@@ -222,14 +222,14 @@ class LastActs:
 
 
 @dataclass
-class FirstActs(LastActs):
+class EarlyBans(LateBans):
     """A deferred write that bans sites before the `LateBans`."""
 
     rank: ClassVar[int] = 1
 
 
 @contextmanager
-def held(database: Database) -> Iterator[None]:
+def blocked_writers(database: Database) -> Iterator[None]:
     """Block all writers, so that the writes submitted in the block become one group commit at its end."""
     release = threading.Event()
     started = [threading.Event() for _ in range(database.writers)]

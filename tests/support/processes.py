@@ -13,7 +13,7 @@ from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.model import GrantedJob
 from pilotage_pilot.supervise.proc import all_processes, carries, read_process
 from support.pilot_bench import a_job
-from support.pilot_edges import SITE
+from support.pilot_ports import SITE
 
 _FIRST, _LAST = 10_000, 32_000
 """Below the default range of ephemeral ports: no client takes the port of a server that is down."""
@@ -67,11 +67,11 @@ def _is_free(port: int) -> bool:
     return True
 
 
-class DiedError(BaseException):
+class SimulatedCrash(BaseException):
     """The simulated process has crashed."""
 
 
-class Death:
+class CrashPoint:
     """Counts calls and crashes at one of them: before its execution, or after it if `is_done`."""
 
     def __init__(self, at_call: int, *, is_done: bool) -> None:
@@ -83,20 +83,20 @@ class Death:
         """Make a call, or crash."""
         self.calls += 1
         if self.calls > self._at_call:
-            raise DiedError
+            raise SimulatedCrash
         if self.calls < self._at_call:
             return await call()
         if self._is_done:
             await call()
-        raise DiedError
+        raise SimulatedCrash
 
 
-class Mortal:
+class CrashingProxy:
     """Forwards method calls to another object until the crash point."""
 
-    def __init__(self, object_: Any, death: Death) -> None:
+    def __init__(self, object_: Any, crash_point: CrashPoint) -> None:
         self._object = object_
-        self._death = death
+        self._death = crash_point
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(self._object, name)
@@ -107,23 +107,23 @@ class Mortal:
         return call
 
 
-class MortalPlaces:
+class CrashingTargets:
     """Opens targets whose calls are forwarded until the crash point."""
 
-    def __init__(self, places: Any, death: Death) -> None:
+    def __init__(self, places: Any, crash_point: CrashPoint) -> None:
         self._places = places
-        self._death = death
+        self._death = crash_point
 
-    async def open(self, target: Any) -> Mortal:
-        return Mortal(await self._places.open(target), self._death)
+    async def open(self, target: Any) -> CrashingProxy:
+        return CrashingProxy(await self._places.open(target), self._death)
 
 
-def shell(script: str, job_id: int = 1, **more: Any) -> GrantedJob:
+def shell_job(script: str, job_id: int = 1, **more: Any) -> GrantedJob:
     quoted = "'" + script.replace("'", "'\"'\"'") + "'"
     return a_job(job_id, **{"executable": "/bin/sh", "arguments": f"-c {quoted}", **more})
 
 
-def of_payload(key: AttemptKey) -> set[int]:
+def payload_processes(key: AttemptKey) -> set[int]:
     """Return the living processes with the marker of an attempt."""
     return {
         process.pid
@@ -132,11 +132,11 @@ def of_payload(key: AttemptKey) -> set[int]:
     }
 
 
-def states_of(key: AttemptKey) -> set[str]:
+def process_states(key: AttemptKey) -> set[str]:
     """Return the states of an attempt's processes, as letters of proc(5)."""
-    found = (read_process(pid) for pid in of_payload(key))
+    found = (read_process(pid) for pid in payload_processes(key))
     return {process.state for process in found if process is not None}
 
 
-def wrote(path: Path) -> Callable[[], bool]:
+def line_written(path: Path) -> Callable[[], bool]:
     return lambda: path.exists() and path.read_text().endswith("\n")

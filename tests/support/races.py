@@ -25,7 +25,7 @@ SITES = (A, B, C)
 REPEATABLE: Mapping[str, Value] = MappingProxyType({"MayBeRepeated": True})
 
 
-class Runner:
+class PilotedJob:
     """A running job with its own pilot."""
 
     def __init__(self, grid: Grid, queue: str, cpus: int = 1) -> None:
@@ -38,11 +38,11 @@ class Runner:
     def job(self) -> JobRecord:
         return self.grid.job(self.match.job_id)
 
-    def ends(self, exit_code: int = 0, **fields: Any) -> ReportResult:
+    def finish(self, exit_code: int = 0, **fields: Any) -> ReportResult:
         """Report that the payload has exited."""
         return self.pilot.report(self.match, Outcome.EXITED, exit_code=exit_code, **fields)
 
-    def is_told_to_stop(self) -> bool:
+    def has_lost_lease(self) -> bool:
         """Return whether the answer to the next heartbeat lists the job's lease as lost."""
         return any(lost.job_id == self.match.job_id for lost in self.pilot.beat().lost)
 
@@ -57,10 +57,10 @@ def start_copy(grid: Grid, job_id: int, reason: str = "it lags behind") -> Start
     return made
 
 
-def start_race(grid: Grid, **fields: Any) -> tuple[Runner, int]:
+def start_race(grid: Grid, **fields: Any) -> tuple[PilotedJob, int]:
     """Run a repeatable job on A; returns it and the id of its waiting race copy."""
     grid.submit(attributes=REPEATABLE, **fields)
-    original = Runner(grid, A, fields.get("request_cpus", 1))
+    original = PilotedJob(grid, A, fields.get("request_cpus", 1))
     return original, start_copy(grid, original.match.job_id).copy_id
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from pilotage.job_description import InputFile, JobDescription, Scalar, Value
 from pilotage_client.readers import read_jobs
 from pilotage_client.readers.draft import ReadError
-from support.brute_force import Row, Wish
+from support.brute_force import OracleJob, Row
 
 DRAWN = ("Memory", "CPUs", "OS", "Tags", "MaxWallTime", "Country", "CEType", "Facility", "Profile")
 STAND_IN = "#!/bin/sh\necho ran: $0 with $# arguments\n"
@@ -32,10 +32,10 @@ class RealJob:
     description: JobDescription
 
     @property
-    def wish(self) -> Wish:
+    def oracle_job(self) -> OracleJob:
         """The requirements of the job for the brute-force oracle."""
         description = self.description
-        return Wish(
+        return OracleJob(
             vo=self.vo,
             requirements=dict(description.requirements or {}),
             sites=description.sites,
@@ -107,7 +107,7 @@ def _runnable(description: JobDescription, section: dict[str, Value], stand_ins:
     )
 
 
-def manned_queues(rows: Sequence[Row], count: int, sites: int) -> list[Row]:
+def queues_with_pilots(rows: Sequence[Row], count: int, sites: int) -> list[Row]:
     """Return `count` enabled queues with a list of VOs, spread over the tree and at least `sites` sites."""
     suitable = [row for row in rows if row.offers.get("enabled") is not False and row.offers.get("vos")]
     by_site: dict[str, list[Row]] = {}

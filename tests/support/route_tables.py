@@ -13,11 +13,11 @@ from pilotage_agents.router.core.table import RouteTable
 from pilotage_agents.router.table_file import read_route_file
 from support.shared_data import shared_data_dir
 
-Reading = Callable[..., RouteTable]
+TableReader = Callable[..., RouteTable]
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Reading:
+def read(tmp_path: Path) -> TableReader:
     """Return a function that reads a text as a route file."""
 
     def read_text(text: str, constraint: str = "") -> RouteTable:
@@ -28,7 +28,7 @@ def read(tmp_path: Path) -> Reading:
     return read_text
 
 
-def refusal(read: Reading, text: str) -> list[str]:
+def refusal(read: TableReader, text: str) -> list[str]:
     """Return the violations of a malformed text, each with its position in the file."""
     with pytest.raises(InvalidInputError) as error:
         read(text)

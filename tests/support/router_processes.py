@@ -33,14 +33,14 @@ from pilotage_agents.router.ports import Routed, RoutedJobRequest, RouterLink
 from pilotage_agents.router.server_link import RouterServerLink
 from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import Role
-from support.copy_targets import HeldFiles, a_copy
-from support.leadership import LONG
+from support.leadership import LONG_LEADERSHIP
 from support.process_grid import ProcessGrid, RealJobs
 from support.processes import until as async_until
+from support.routed_job_targets import InMemoryFiles, a_copy
 from support.router_scene import FakeRouterLink
 from support.server import RunningServer, request_id, running_server
 
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 QUEUE = QueueId("Lyon", "ce1", "long")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NAME = "pilotage-7-3"
@@ -55,7 +55,7 @@ TABLE = """
 CONFIG = f"""
 server = "{{server}}"
 token_file = "agent.token"
-{LONG}
+{LONG_LEADERSHIP}
 [job_router]
 folder = "router"
 table = "routes.ads"
@@ -86,7 +86,7 @@ class User:
 
     def done(self, job_ids: list[int]) -> list[jobs_pb2.Job]:
         """Wait until all jobs have ended; returns them."""
-        answer = self._jobs("WaitForJobs", job_ids=job_ids, timeout_s=PATIENCE_S)
+        answer = self._jobs("WaitForJobs", job_ids=job_ids, timeout_s=WAIT_TIMEOUT_S)
         assert answer.all_final, answer.jobs
         return list(answer.jobs)
 
@@ -110,7 +110,7 @@ class User:
         return found
 
     def _jobs(self, method: str, **fields: Any) -> Any:
-        with self._server.channel(self._server.token(), timeout_s=PATIENCE_S + 5) as channel:
+        with self._server.channel(self._server.token(), timeout_s=WAIT_TIMEOUT_S + 5) as channel:
             return getattr(JobServiceStub(channel), method)(getattr(job_service_pb2, f"{method}Request")(**fields))
 
 
@@ -122,7 +122,7 @@ def put_tree(server: RunningServer, text: str) -> None:
 
 
 @contextmanager
-def a_router(config: Path) -> Iterator[subprocess.Popen[bytes]]:
+def router_process(config: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run the job router until the end of the block."""
     program = Path(sys.executable).with_name("pilotage-agents")
     with config.with_suffix(".log").open("ab") as log:
@@ -141,7 +141,7 @@ def copies(server: RunningServer) -> list[route_service_pb2.JobCopy]:
         return list(RouteServiceStub(channel).ListCopies(request).copies)
 
 
-def on_a_host(config: Path, host: str) -> Path:
+def config_of_host(config: Path, host: str) -> Path:
     """Return the configuration of another host, with its own folder and a shared folder of routed jobs."""
     path = config.with_name(f"{host}.toml")
     path.write_text(config.read_text().replace('folder = "router"', f'folder = "{host}"\ncopies_folder = "shared"'))
@@ -158,11 +158,11 @@ def log_of(config: Path) -> str:
 
 def until(happened: Callable[[], bool]) -> None:
     """Wait until `happened` returns True."""
-    asyncio.run(async_until(happened, timeout_s=PATIENCE_S))
+    asyncio.run(async_until(happened, timeout_s=WAIT_TIMEOUT_S))
 
 
 @dataclass
-class Scene:
+class LinkUnderTest:
     """A router link and functions that act on the jobs of its server."""
 
     link: RouterLink
@@ -218,11 +218,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.process), "fake"])
-async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[LinkUnderTest]:
     """Return a link to a real server, then one to a server in memory."""
     if request.param == "fake":
         fake = FakeRouterLink()
-        yield Scene(
+        yield LinkUnderTest(
             fake,
             fake.submit,
             lambda change, job_id: getattr(fake, change)(job_id),
@@ -237,18 +237,18 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
         leadership = Leadership(f"job router {request_id()}", "this one")
         assert (await AgentServerLink(channel).take_leadership(leadership, 60, "here")).granted
         link = RouterServerLink(channel, leadership, most_events=3)
-        yield Scene(link, jobs.submit, jobs.change, jobs.state, jobs.output, jobs.ad)
+        yield LinkUnderTest(link, jobs.submit, jobs.change, jobs.state, jobs.output, jobs.ad)
 
 
 @dataclass
-class Remote:
+class RemoteTarget:
     """Another server, without pilots, as a target; `origin` differs from test to test."""
 
     grid: ProcessGrid
     line: RemoteServer
     folder: Path
     origin: str
-    files: HeldFiles
+    files: InMemoryFiles
 
     @property
     def target(self) -> RemoteServerTarget:
@@ -293,9 +293,9 @@ def _id(reference: str) -> int:
 
 
 @asynccontextmanager
-async def a_remote(grid: ProcessGrid, folder: Path) -> AsyncIterator[Remote]:
+async def a_remote_target(grid: ProcessGrid, folder: Path) -> AsyncIterator[RemoteTarget]:
     """Yield the server of a grid as a target; the router submits as the user "router"."""
     (folder / "token").write_text(grid.server.token(owner="router") + "\n")
     line = RemoteServer([grid.server.address], None)
-    yield Remote(grid, line, folder / "copies", uuid4().hex[:8], HeldFiles())
+    yield RemoteTarget(grid, line, folder / "copies", uuid4().hex[:8], InMemoryFiles())
     await line.close()

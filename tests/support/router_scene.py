@@ -47,14 +47,14 @@ from pilotage_agents.router.router import JobRouter
 from pilotage_agents.router.table_file import RouteSource, TableSettings
 from pilotage_agents.router.targets import TargetPool
 from pilotage_agents.router.tasks import BackgroundTasks, report_progress
-from support.copy_targets import FakeCopyTarget
+from support.routed_job_targets import FakeTarget
 from support.virtual_clock import LoopTime, VirtualClock
 
 KEYWORD = "STAGING"
 
 
 CYCLE_S = 10
-ROUND_WAITS_S = 60.0
+CYCLE_WAIT_S = 60.0
 """Long enough for hooks, which are real processes, to end within the cycle."""
 TARGET_TIMEOUT_S = 600.0
 SEARCH_TIMEOUTS = SearchTimeouts(timedelta(seconds=600), timedelta(seconds=60))
@@ -83,7 +83,7 @@ class FakeJob:
     unwanted: str = ""
     outcomes: list[RoutedJobOutcome] = field(default_factory=list)
     output: dict[str, bytes] = field(default_factory=dict)
-    said: list[Mapping[str, Value]] = field(default_factory=list)
+    hook_attributes: list[Mapping[str, Value]] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
 
     @property
@@ -95,7 +95,7 @@ class FakeJob:
     @property
     def shown(self) -> Mapping[str, AdValue]:
         """The ad as users see it."""
-        return {**(self.said[-1] if self.said else {}), **self.routable.ad}
+        return {**(self.hook_attributes[-1] if self.hook_attributes else {}), **self.routable.ad}
 
     @property
     def known(self) -> ListedRoutedJob:
@@ -124,16 +124,16 @@ class FakeRouterLink:
     jobs: dict[int, FakeJob] = field(default_factory=dict)
     events: list[JobMoved] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
-    told: list[PublishedRoutes] = field(default_factory=list)
+    published: list[PublishedRoutes] = field(default_factory=list)
     refuses: dict[str, str] = field(default_factory=dict)
-    never_gives: Collection[int] = ()
-    cannot_read: Collection[int] = ()
-    finds: Callable[[RoutedJobReport], str] = lambda _: ""
+    unroutable_jobs: Collection[int] = ()
+    malformed_jobs: Collection[int] = ()
+    find_fault: Callable[[RoutedJobReport], str] = lambda _: ""
     is_reachable: bool = True
-    is_in_turn: bool = True
+    is_leader: bool = True
     looked_at: int = 0
     read: int = 0
-    takes_files: asyncio.Event = field(default_factory=_set_event)
+    uploads_allowed: asyncio.Event = field(default_factory=_set_event)
     _answers: dict[str, object] = field(default_factory=dict)
     _ids: count[int] = field(default_factory=lambda: count(1))
 
@@ -185,7 +185,7 @@ class FakeRouterLink:
     async def upload(self, files: Sequence[CollectedFile]) -> None:
         if files:
             self._called("bring")
-        await self.takes_files.wait()
+        await self.uploads_allowed.wait()
 
     async def routed_jobs(self) -> tuple[ListedRoutedJob, ...]:
         self._called("copies")
@@ -193,7 +193,7 @@ class FakeRouterLink:
 
     async def publish_routes(self, table: PublishedRoutes) -> None:
         self._called("tell_routes", in_turn=True)
-        self.told.append(table)
+        self.published.append(table)
 
     async def fetch(self, job_id: int, file: InputFile, to: Path) -> None:
         del job_id, file, to
@@ -203,7 +203,7 @@ class FakeRouterLink:
         self.calls.append(name)
         if not self.is_reachable:
             raise ServerUnreachableError("the server does not answer")
-        if in_turn and not self.is_in_turn:
+        if in_turn and not self.is_leader:
             raise LeadershipLostError("job router")
 
     def _once(self, request: str, operation: object) -> object:
@@ -217,12 +217,12 @@ class FakeRouterLink:
             return NotRouted(copy.job_id, "it does not wait")
         if job.holder:
             return NotRouted(copy.job_id, "an earlier attempt is not over")
-        if copy.job_id in self.never_gives:
+        if copy.job_id in self.unroutable_jobs:
             return NotRouted(copy.job_id, "its VO may not use the queue")
         if copy.route in self.refuses:
             return NotRouted(copy.job_id, self.refuses[copy.route])
         job.attempt += 1
-        job.holder, job.copy, job.reference, job.unwanted, job.said = job.attempt, copy, "", "", []
+        job.holder, job.copy, job.reference, job.unwanted, job.hook_attributes = job.attempt, copy, "", "", []
         self._moved(job, "MATCHED", "routed")
         return Routed(copy.job_id, job.attempt)
 
@@ -230,11 +230,11 @@ class FakeRouterLink:
         refused, malformed = {}, {}
         for report in reports:
             job = self.jobs[report.job_id]
-            if (fault := text_fault(report.node)) or report.job_id in self.cannot_read:
+            if (fault := text_fault(report.node)) or report.job_id in self.malformed_jobs:
                 malformed[report.job_id, report.attempt] = f"node: {fault or 'cannot be read'}"
             elif fault := attributes_fault(report.attributes):
                 malformed[report.job_id, report.attempt] = f"attributes: {fault}"
-            elif fault := self.finds(report):
+            elif fault := self.find_fault(report):
                 malformed[report.job_id, report.attempt] = fault
             elif job.holder != report.attempt:
                 if report.state:
@@ -248,7 +248,7 @@ class FakeRouterLink:
     def _apply_report(self, job: FakeJob, report: RoutedJobReport) -> None:
         job.reference, job.node = report.reference or job.reference, report.node or job.node
         if report.attributes:
-            job.said.append(report.attributes)
+            job.hook_attributes.append(report.attributes)
         if report.held and not job.unwanted:
             self._taken_away(job.job_id, "HELD", report.held)
         if report.outcome is not None:
@@ -300,7 +300,7 @@ def target_of(route: str) -> QueueTarget:
 
 
 @dataclass
-class ScenePlace(FakeCopyTarget):
+class ManualTarget(FakeTarget):
     """A target where routed jobs stay idle until the test moves them."""
 
     def states(self) -> dict[RoutedJobState, int]:
@@ -326,7 +326,7 @@ class ScenePlace(FakeCopyTarget):
         (found,) = [copy for copy in self.copies.values() if copy.job_id == job_id]
         return found
 
-    def tell(self, job_id: int, state: RoutedJobState, **fields: Any) -> None:
+    def set_state(self, job_id: int, state: RoutedJobState, **fields: Any) -> None:
         """Set the state of the routed job of a job."""
         self.set_status(f"ref:{self.of_job(job_id).name}", RoutedJobStatus(state, **fields))
 
@@ -335,40 +335,40 @@ class ManualTargets:
     """Targets by name, created when they are first opened; `closed` maps others to the reason why they cannot be."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
-        self.places: dict[str, ScenePlace] = {}
+        self.targets: dict[str, ManualTarget] = {}
         self.closed: dict[str, str] = {}
         self._folder = folder
         self._clock = clock
 
-    async def open(self, target: Target) -> ScenePlace:
+    async def open(self, target: Target) -> ManualTarget:
         if (why := self.closed.get(str(target))) is not None:
             raise InvalidInputError(Violation(str(target), why))
         return self.at(str(target))
 
-    def at(self, target: str) -> ScenePlace:
+    def at(self, target: str) -> ManualTarget:
         """Return a target by name."""
-        if target not in self.places:
-            self.places[target] = ScenePlace(
+        if target not in self.targets:
+            self.targets[target] = ManualTarget(
                 self._folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), clock=self._clock
             )
-        return self.places[target]
+        return self.targets[target]
 
 
 class RouterScene:
     """The server, targets, table and clock of a router; `start` creates a router, as a start of the agent does."""
 
     def __init__(
-        self, folder: Path, *routes: str, hooks: HookSettings = NO_HOOKS, round_waits_s: float = ROUND_WAITS_S
+        self, folder: Path, *routes: str, hooks: HookSettings = NO_HOOKS, cycle_wait_s: float = CYCLE_WAIT_S
     ) -> None:
         self.clock = VirtualClock()
         self.link = FakeRouterLink()
         self.hooks = hooks
-        self.round_waits_s = round_waits_s
+        self.cycle_wait_s = cycle_wait_s
         self.table = folder / "table.ads"
         self._left = folder / "left"
         self._left.mkdir()
         self._folder = folder
-        self.places = ManualTargets(self._left, self.clock)
+        self.targets = ManualTargets(self._left, self.clock)
         self.put_table(*(routes or (a_route(),)))
         self.router = self.start()
 
@@ -384,8 +384,8 @@ class RouterScene:
         """Return a new router, which loads its state from its folder and the server."""
         kept = self.folder(folder)
         hooks = RouteHooks(self.hooks, kept.shared / "hooks")
-        targets = TargetPool(places or self.places, self.clock, timeout_s=TARGET_TIMEOUT_S)
-        tasks = BackgroundTasks(self.round_waits_s)
+        targets = TargetPool(places or self.targets, self.clock, timeout_s=TARGET_TIMEOUT_S)
+        tasks = BackgroundTasks(self.cycle_wait_s)
         shared = RouterContext("jobrouter", TrackedJobs(), link or self.link, targets, hooks, self.clock, tasks)
         source = RouteSource(TableSettings(self.table, (), None, _targets), self.clock)
         self.router = JobRouter(shared, source, kept, timedelta(seconds=CYCLE_S), SEARCH_TIMEOUTS)
@@ -397,20 +397,20 @@ class RouterScene:
         kept.open()
         return kept
 
-    async def rounds(self, count: int = 1, *, every_s: float = CYCLE_S) -> None:
+    async def run_cycles(self, count: int = 1, *, every_s: float = CYCLE_S) -> None:
         """Run cycles until none is due at once, then let time pass; all that `count` times."""
         for _ in range(count):
             while await self.router.run_once() == timedelta(0):
                 pass
             self.clock.advance(seconds=every_s)
 
-    def place(self, route: str = "A") -> ScenePlace:
+    def target(self, route: str = "A") -> ManualTarget:
         """Return the target of a route."""
-        return self.places.at(str(target_of(route)))
+        return self.targets.at(str(target_of(route)))
 
     def spread(self) -> Mapping[str, int]:
         """Return the number of routed jobs of each route's target."""
-        return {route: len(self.place(route).copies) for route in ROUTES if self.place(route).copies}
+        return {route: len(self.target(route).copies) for route in ROUTES if self.target(route).copies}
 
 
 def _targets() -> Targets:
@@ -426,14 +426,14 @@ def hooked_scene(folder: Path, default: str = KEYWORD, timeout_s: float = 10.0, 
     return RouterScene(folder, a_route(set_Color='"blue"', FailureRateThreshold=0.0001), hooks=settings)
 
 
-def written(folder: Path, name: str) -> str:
+def hook_output(folder: Path, name: str) -> str:
     """Return a file that a hook has written to its folder; "" = there is none."""
     path = folder / "here" / name
     return path.read_text() if path.exists() else ""
 
 
 @dataclass
-class StuckPlace(ScenePlace):
+class HangingTarget(ManualTarget):
     """A target whose methods `hanging_methods` block, before their effect or, with `after`, after it.
 
     They continue once `may_continue` is set. Cycles do not wait for them: the wait of a cycle ends as soon as a method
@@ -442,14 +442,14 @@ class StuckPlace(ScenePlace):
     """
 
     time: LoopTime = field(default_factory=LoopTime)
-    hangs: Collection[str] = ()
+    hanging_methods: Collection[str] = ()
     after: bool = False
     slow_s: float = 0.0
     only: str = ""
-    asked: list[str] = field(default_factory=list)
-    hung: list[str] = field(default_factory=list)
-    cut_off: list[str] = field(default_factory=list)
-    let_go: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: list[str] = field(default_factory=list)
+    hung_methods: list[str] = field(default_factory=list)
+    cancelled_methods: list[str] = field(default_factory=list)
+    may_continue: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def submit(self, copies: Sequence[RoutedJobRequest], files: InputFiles) -> tuple[RoutedJobAnswer, ...]:
         await self._may_hang("submit", is_done=False)
@@ -458,17 +458,17 @@ class StuckPlace(ScenePlace):
         return answers
 
     async def find_again(self, names: Collection[str]) -> Mapping[str, FindAnswer]:
-        self.asked += [f"find_again {name}" for name in names]
+        self.calls += [f"find_again {name}" for name in names]
         await self._may_hang("find_again", is_done=False)
         return await super().find_again(names)
 
     async def poll(self, references: Collection[str]) -> Mapping[str, RoutedJobStatus]:
-        self.asked += [f"poll {reference}" for reference in references]
+        self.calls += [f"poll {reference}" for reference in references]
         await self._may_hang("poll", is_done=False)
         return await super().poll(references)
 
     async def collect(self, reference: str) -> tuple[CollectedFile, ...]:
-        self.asked.append(f"collect {reference}")
+        self.calls.append(f"collect {reference}")
         if self.only in ("", reference):
             await self._may_hang("collect", is_done=False)
         for _ in range(10 if self.slow_s else 0):
@@ -487,20 +487,24 @@ class StuckPlace(ScenePlace):
         await super().forget(references)
 
     async def _may_hang(self, method: str, *, is_done: bool) -> None:
-        if method not in self.hangs or is_done is not self.after or self.let_go.is_set():
+        if method not in self.hanging_methods or is_done is not self.after or self.may_continue.is_set():
             return
-        self.hung.append(method)
-        self.time.advance(ROUND_WAITS_S)
+        self.hung_methods.append(method)
+        self.time.advance(CYCLE_WAIT_S)
         try:
-            await self.let_go.wait()
+            await self.may_continue.wait()
         except asyncio.CancelledError:
-            self.cut_off.append(method)
+            self.cancelled_methods.append(method)
             raise
 
 
-def a_stuck_place(scene: RouterScene, route: str, *hangs: str, after: bool = False, slow_s: float = 0.0) -> StuckPlace:
+def a_hanging_target(
+    scene: RouterScene, route: str, *hangs: str, after: bool = False, slow_s: float = 0.0
+) -> HangingTarget:
     """Replace the target of a route by one that hangs; returns it."""
-    folder = scene.place(route).folder
-    place = StuckPlace(folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), hangs=hangs, after=after, slow_s=slow_s)
-    scene.places.places[str(target_of(route))] = place
+    folder = scene.target(route).folder
+    place = HangingTarget(
+        folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), hanging_methods=hangs, after=after, slow_s=slow_s
+    )
+    scene.targets.targets[str(target_of(route))] = place
     return place

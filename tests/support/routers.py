@@ -119,7 +119,7 @@ class Router:
         assert answer.attempt == 0 or not answer.refusal
         return answer.refusal
 
-    def tell(self, *reports: RouterReport) -> ReportAnswer:
+    def send_reports(self, *reports: RouterReport) -> ReportAnswer:
         """Report on routed jobs."""
         results = self.grid.write(
             lambda transaction, state: report_copies(transaction, state, AN_AGENT, self.turn, reports)
@@ -130,7 +130,7 @@ class Router:
 
     def report(self, job_id: int, outcome: Outcome | None = None, *, node: str = "", **fields: Any) -> ReportAnswer:
         """Report on one routed job."""
-        return self.tell(self.a_report(job_id, outcome, node=node, **fields))
+        return self.send_reports(self.a_report(job_id, outcome, node=node, **fields))
 
     def a_report(
         self, job_id: int, outcome: Outcome | None = None, *, node: str = "", reference: str = "", **fields: Any
@@ -141,15 +141,17 @@ class Router:
 
     def start(self, *job_ids: int, **fields: Any) -> ReportAnswer:
         """Report that routed jobs run."""
-        return self.tell(*(self.a_report(job_id, state=JobState.RUNNING, **fields) for job_id in job_ids))
+        return self.send_reports(*(self.a_report(job_id, state=JobState.RUNNING, **fields) for job_id in job_ids))
 
     def finish(self, *job_ids: int, exit_code: int = 0, **fields: Any) -> ReportAnswer:
         """Report that the payloads of routed jobs have exited."""
-        return self.tell(*(self.a_report(job_id, Outcome.EXITED, exit_code=exit_code, **fields) for job_id in job_ids))
+        return self.send_reports(
+            *(self.a_report(job_id, Outcome.EXITED, exit_code=exit_code, **fields) for job_id in job_ids)
+        )
 
     def unwanted(self) -> list[tuple[int, int]]:
         """Return job and attempt of the unwanted routed jobs."""
-        return [(each.job_id, each.attempt) for each in self.tell().unwanted]
+        return [(each.job_id, each.attempt) for each in self.send_reports().unwanted]
 
     def copies(self) -> list[OpenRoutedJob]:
         """Return the open routed jobs of the router."""
@@ -192,7 +194,7 @@ class WireRouter:
         ]
         return self.routes.RouteJobs(RouteJobsRequest(request_id=id_ or request_id(), turn=self.turn, copies=copies))
 
-    def tell(self, *copies: CopyReport) -> ReportCopiesResponse:
+    def send_reports(self, *copies: CopyReport) -> ReportCopiesResponse:
         """Report on routed jobs."""
         return self.routes.ReportCopies(ReportCopiesRequest(request_id=request_id(), turn=self.turn, copies=copies))
 

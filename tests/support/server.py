@@ -30,7 +30,7 @@ from pilotage_server.rpc.framework.tokens import TokenIssuer, load_or_make_key
 from support.processes import free_address
 
 START_TIMEOUT_S = 60.0
-PATIENCE_S = 120.0
+WAIT_TIMEOUT_S = 120.0
 """How long a pilot repeats a call, and how long the next part of the jobs may take."""
 
 VO = "sky"
@@ -240,13 +240,13 @@ class Progress:
         """Wait until this part of the jobs is finished."""
         with self._changed:
             reached = self._changed.wait_for(
-                lambda: self._finished >= part * self._jobs or bool(self.failures), PATIENCE_S
+                lambda: self._finished >= part * self._jobs or bool(self.failures), WAIT_TIMEOUT_S
             )
         assert reached, f"only {self._finished} of {self._jobs} jobs were finished in time"
         assert not self.failures, self.failures
 
 
-class HastyPilot(threading.Thread):
+class PollingPilot(threading.Thread):
     """A pilot in a thread whose jobs end at random; it reports their ends with its next request."""
 
     def __init__(self, channel: grpc.Channel, slots: int, progress: Progress, seed: int) -> None:
@@ -282,7 +282,7 @@ class HastyPilot(threading.Thread):
 
     def _repeat_until_answered(self, call: Callable[[], Answer]) -> Answer:
         """Repeat a call, with the same request id, until a server has answered it."""
-        give_up = clock.boot_time_s() + PATIENCE_S
+        give_up = clock.boot_time_s() + WAIT_TIMEOUT_S
         while True:
             try:
                 return call()

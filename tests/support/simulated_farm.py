@@ -163,7 +163,7 @@ class SimulatedFarm:
         )
 
 
-async def controlled(farm: SimulatedFarm, controller: DrainController, until_s: float) -> None:
+async def run_controller(farm: SimulatedFarm, controller: DrainController, until_s: float) -> None:
     """Run the cycles of a controller until this time of the farm."""
     while farm.now_s < until_s:
         length = await controller.run_once()
@@ -208,7 +208,7 @@ class GridDrainLink:
         grid.grid.write(
             lambda transaction, _: take_leadership(transaction, self._leadership, timedelta(days=1), "here")
         )
-        self.told: list[tuple[str, bool]] = []
+        self.changes: list[tuple[str, bool]] = []
 
     async def queues(self) -> tuple[TreeQueue, ...]:
         return tuple(TreeQueue(queue, True, {}) for queue in self._grid.grid.state.tree.queues)
@@ -238,9 +238,9 @@ class GridDrainLink:
             )
         )
         self._grid.settle()
-        self.told += [(node.node, value) for node in nodes]
+        self.changes += [(node.node, value) for node in nodes]
 
-    def give_back_turn(self) -> None:
+    def release_leadership(self) -> None:
         """Release the agent's leadership."""
         self._grid.grid.write(lambda transaction, _: release_leadership(transaction, self._leadership))
 

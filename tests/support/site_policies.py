@@ -146,19 +146,19 @@ _REMEMBER_JOB_ATTRIBUTE = "STARTD_JOB_ATTRS = BolognaBatchJob"
 """Without it a slot ad lacks the attribute of the running job (DESIGN §13)."""
 
 
-def set_weather(node: VirtualNode, load: float, keyboard_idle_s: int) -> None:
+def set_owner_activity(node: VirtualNode, load: float, keyboard_idle_s: int) -> None:
     """Set the load and the keyboard idle time that the owner of a node causes."""
-    node.weather.owner_load = load
-    node.weather.keyboard_idle_s = keyboard_idle_s
+    node.owner_activity.owner_load = load
+    node.owner_activity.keyboard_idle_s = keyboard_idle_s
 
 
-def busy(grid: VirtualGrid, node: VirtualNode) -> None:
+def owner_returns(grid: VirtualGrid, node: VirtualNode) -> None:
     """Let the owner work on a node, and wait until the server knows."""
-    set_weather(node, 3.0, 1)
+    set_owner_activity(node, 3.0, 1)
     grid.pass_time(REQUEST_INTERVAL_S)
 
 
-def quiet(grid: VirtualGrid, node: VirtualNode) -> None:
+def owner_leaves(grid: VirtualGrid, node: VirtualNode) -> None:
     """Let the owner be away from a node for hours, and wait until the server knows."""
-    set_weather(node, 0.0, 3 * HOUR_S)
+    set_owner_activity(node, 0.0, 3 * HOUR_S)
     grid.pass_time(REQUEST_INTERVAL_S)

@@ -45,16 +45,16 @@ def at(boot_s: float) -> Now:
     return Now(START + timedelta(seconds=boot_s - BOOT_S), boot_s)
 
 
-class Answers:
+class FakePolicyEvaluator:
     """A policy evaluator with fixed values by name; a value may also be a function without arguments."""
 
     def __init__(self, *, polls: bool = True, job: Mapping[str, float] | None = None, **values: Any) -> None:
         self.polls = polls
         self.job = dict(job or {})
-        self.said: dict[str, Any] = {**DEFAULTS, **values}
+        self.values: dict[str, Any] = {**DEFAULTS, **values}
 
     def _of(self, name: str) -> Any:
-        value = self.said.get(name)
+        value = self.values.get(name)
         return value() if callable(value) else value
 
     def truth(self, name: str) -> bool | None:
@@ -80,9 +80,9 @@ class SlotBench:
         self, *, dynamic: bool = False, polls: bool = True, job: Mapping[str, float] | None = None, **answers: Any
     ) -> None:
         self.boot_s = BOOT_S
-        self.judge = Answers(polls=polls, job=job, **answers)
+        self.evaluator = FakePolicyEvaluator(polls=polls, job=job, **answers)
         self.machine = SlotMachine(self.now, dynamic=dynamic)
-        self.said: list[ev.SlotEffect] = []
+        self.effects: list[ev.SlotEffect] = []
         if not dynamic:
             self.feed(ev.Polled())
 
@@ -91,17 +91,17 @@ class SlotBench:
         return at(self.boot_s)
 
     @property
-    def shows(self) -> tuple[SlotState, Activity]:
+    def state_and_activity(self) -> tuple[SlotState, Activity]:
         return self.machine.state, self.machine.activity
 
     def feed(self, event: ev.SlotEvent) -> tuple[ev.SlotEffect, ...]:
-        effects = self.machine.handle(event, self.judge, self.now)
+        effects = self.machine.handle(event, self.evaluator, self.now)
         self.machine.validate()
-        self.said += effects
+        self.effects += effects
         return effects
 
     def answer(self, **values: Any) -> None:
-        self.judge.said |= values
+        self.evaluator.values |= values
 
     def poll(self, **values: Any) -> tuple[ev.SlotEffect, ...]:
         """Poll the slot now, with these values of its policy."""
@@ -110,13 +110,13 @@ class SlotBench:
 
     def pass_time(self, seconds: float) -> list[ev.SlotEffect]:
         """Let time pass, with a poll at every alarm of the slot; returns the effects."""
-        end, before = self.boot_s + seconds, len(self.said)
-        while (alarm := self.machine.alarm_boot_s(self.judge)) <= end:
+        end, before = self.boot_s + seconds, len(self.effects)
+        while (alarm := self.machine.alarm_boot_s(self.evaluator)) <= end:
             assert alarm > self.boot_s or self.boot_s == BOOT_S, "an alarm in the past"
             self.boot_s = max(self.boot_s, alarm)
             self.feed(ev.Polled())
         self.boot_s = end
-        return self.said[before:]
+        return self.effects[before:]
 
     def claim(self, holder: Account = ANN, rank: float = 0.0) -> tuple[ev.SlotEffect, ...]:
         return self.feed(ev.ClaimGranted(holder, rank))
@@ -143,13 +143,13 @@ def kinds(effects: tuple[ev.SlotEffect, ...] | list[ev.SlotEffect]) -> list[type
     return [type(effect) for effect in effects]
 
 
-class ObedientNode:
+class ModelSlotNode:
     """A model of the job in one slot, which checks every effect of the slot machine."""
 
-    def serve(self, judge: Answers) -> None:
+    def serve(self, judge: FakePolicyEvaluator) -> None:
         """Start with this policy and without a slot."""
         self.boot_s = BOOT_S
-        self.judge = judge
+        self.evaluator = judge
 
     def _serve_slot(self, *, dynamic: bool) -> None:
         self.dynamic = dynamic
@@ -157,13 +157,13 @@ class ObedientNode:
         self._forget_job()
 
     def _forget_job(self) -> None:
-        self.has_job = self.started = self.stands = self.asked = self.killed = False
+        self.has_job = self.started = self.is_suspended = self.stop_requested = self.killed = False
         self.by_command = False
         self.ran_s = 0.0
 
     def _feed(self, event: ev.SlotEvent) -> tuple[ev.SlotEffect, ...]:
         before = self.slot.state
-        effects = self.slot.handle(event, self.judge, at(self.boot_s))
+        effects = self.slot.handle(event, self.evaluator, at(self.boot_s))
         self.slot.validate()
         for effect in effects:
             self._do(effect, event)
@@ -171,7 +171,7 @@ class ObedientNode:
         assert not signalled or len(effects) == 1, f"{effects} contradict one another"
         drained = before is SlotState.DRAINED and self.slot.state is not SlotState.DRAINED
         assert not drained, f"{event} undid a drain"
-        alarm = self.slot.alarm_boot_s(self.judge)
+        alarm = self.slot.alarm_boot_s(self.evaluator)
         assert alarm > self.boot_s, f"after {event} at {self.boot_s} the slot wants to be polled at {alarm}"
         return effects
 
@@ -180,22 +180,22 @@ class ObedientNode:
             case ev.SuspendJob():
                 assert self.started, "the slot suspends a job that does not run"
                 self._check_runs_unasked()
-                self.stands = True
+                self.is_suspended = True
             case ev.ContinueJob():
-                assert self.stands, "the slot continues a job that is not suspended"
+                assert self.is_suspended, "the slot continues a job that is not suspended"
                 wanted = isinstance(event, ev.ContinueOrdered) or not self.by_command
                 assert wanted or self.slot.activity is Activity.RETIRING, (
                     "the slot continues a job that was suspended by command"
                 )
-                self.stands = self.by_command = False
+                self.is_suspended = self.by_command = False
             case ev.StopJob(grace_s):
-                self._check_runs_unasked(suspended=self.stands)
+                self._check_runs_unasked(suspended=self.is_suspended)
                 assert grace_s > 0
-                self.asked, self.stop_end_s = True, self.boot_s + grace_s
+                self.stop_requested, self.stop_end_s = True, self.boot_s + grace_s
             case ev.KillJob():
                 assert self.has_job, "nothing to kill"
                 assert not self.killed, "a job is killed twice"
-                self.asked = self.killed = True
+                self.stop_requested = self.killed = True
             case ev.RefuseClaim():
                 assert isinstance(event, ev.ClaimGranted)
             case ev.EndClaim():
@@ -206,8 +206,8 @@ class ObedientNode:
 
     def _check_runs_unasked(self, *, suspended: bool = False) -> None:
         assert self.has_job, "nothing to suspend or stop"
-        assert self.stands == suspended, "a job is suspended twice"
-        assert not self.asked, "the job has already been told to stop"
+        assert self.is_suspended == suspended, "a job is suspended twice"
+        assert not self.stop_requested, "the job has already been told to stop"
 
     def _wait(self, seconds: float) -> None:
         self.boot_s += seconds
@@ -217,7 +217,7 @@ class ObedientNode:
     def _is_refused(self, event: ev.SlotEvent) -> None:
         before = self._seen()
         with pytest.raises(IllegalSlotEventError):
-            self.slot.handle(event, self.judge, at(self.boot_s))
+            self.slot.handle(event, self.evaluator, at(self.boot_s))
         assert before == self._seen()
 
     def _seen(self) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ TREE = {
         }
     }
 }
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -64,13 +64,13 @@ class Site:
     def jobs(self, ids: list[int]) -> list[JobStatus]:
         return self.user.jobs(ids)
 
-    def all_run(self, ids: list[int], *, attempt: int = 1) -> None:
+    def wait_until_running(self, ids: list[int], *, attempt: int = 1) -> None:
         """Wait until all jobs run in this attempt or a later one."""
         self.until(lambda: all(job.state == "RUNNING" and job.attempt >= attempt for job in self.jobs(ids)))
 
-    def all_done(self, ids: list[int]) -> None:
+    def wait_until_done(self, ids: list[int]) -> None:
         """Wait until all jobs have ended; each must be DONE with exit code 0."""
-        assert [(job.state, job.exit_code) for job in self.user.wait(ids, PATIENCE_S)] == [("DONE", 0)] * len(ids)
+        assert [(job.state, job.exit_code) for job in self.user.wait(ids, WAIT_TIMEOUT_S)] == [("DONE", 0)] * len(ids)
 
     def pilots(self) -> list[pilot_service_pb2.Pilot]:
         return self.operator.pilots(ended=True)
@@ -83,17 +83,17 @@ class Site:
         """Return the number of glideins that this site has submitted."""
         return self.slurm.submissions() - self.submitted_before
 
-    def node_at_work(self) -> str:
+    def busy_node(self) -> str:
         """Return the node of the only running glidein."""
         (node,) = [job["node"] for job in self.slurm.jobs() if job["state"] == "RUNNING"]
         return node
 
-    def comes_back(self, node: str) -> None:
+    def restart_node(self, node: str) -> None:
         """Start a lost node and wait until it accepts jobs."""
         self.slurm.start_node(node)
         self.until(lambda: node in self.slurm.nodes("idle", "alloc", "mix"))
 
-    def heard(self, event: str) -> list[dict[str, Any]]:
+    def log_lines(self, event: str) -> list[dict[str, Any]]:
         """Return the director's log lines of an event."""
         text = (self.folder / "director.log").read_text()
         lines = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
@@ -159,4 +159,4 @@ def running_site(slurm: SlurmCluster, folder: Path, more: str = "") -> Iterator[
         stack.callback(director.kill)
         yield Site(folder, server, user, operator, slurm, before)
         director.terminate()
-        assert director.wait(PATIENCE_S) == 0
+        assert director.wait(WAIT_TIMEOUT_S) == 0

@@ -24,7 +24,7 @@ def a_tree(**top_level: object) -> ResourceTree:
     return tree_from_mapping({"sites": {}, **top_level})[0]
 
 
-def a_tree_of_one_queue(
+def one_queue_tree(
     queue: Section = NOTHING, *, ce: Section = NOTHING, site: Section = NOTHING, **top_level: object
 ) -> ResourceTree:
     """Return a tree with `THE_QUEUE` only; each level has these parameters."""
@@ -41,10 +41,10 @@ def effective_queue(tree: ResourceTree, queue: QueueId, vo: str | None) -> Effec
 
 def a_queue(vo: str | None = "cms", **parameters: object) -> EffectiveQueue:
     """Return `THE_QUEUE` with these parameters and its effective values for `vo`."""
-    return effective_queue(a_tree_of_one_queue(parameters), THE_QUEUE, vo)
+    return effective_queue(one_queue_tree(parameters), THE_QUEUE, vo)
 
 
-def asking(vo: str = "cms", **section: object) -> Requirements:
+def requirements_of(vo: str = "cms", **section: object) -> Requirements:
     """Return the requirements of a section, read with the built-in declarations."""
     return read_requirements(section, vo)
 

@@ -83,14 +83,19 @@ class VirtualGrid:
     """A server over `database` and nodes with pilots; time passes only in `pass_time` and `until`."""
 
     def __init__(
-        self, database: Database, clock: VirtualClock, *, duties_every: timedelta = MAINTENANCE_INTERVAL, **options: Any
+        self,
+        database: Database,
+        clock: VirtualClock,
+        *,
+        maintenance_interval: timedelta = MAINTENANCE_INTERVAL,
+        **options: Any,
     ) -> None:
         self.clock = clock
-        self._duties_interval = duties_every
+        self._duties_interval = maintenance_interval
         self.grid = PolicyGrid(database, clock, **options)
         self.nodes: list[VirtualNode] = []
         self._has_news = False
-        self._duties = clock() + duties_every
+        self._duties = clock() + maintenance_interval
         for observers in (
             self.grid.state.waiting_listeners,
             self.grid.state.command_listeners,
@@ -220,8 +225,8 @@ class VirtualGrid:
     def _run_maintenance(self) -> None:
         self._duties = self.clock() + self._duties_interval
         self.grid.pass_time(seconds=0)
-        self.grid.look()
-        self.grid.look_round()
+        self.grid.evaluate_changed()
+        self.grid.evaluate_watched()
 
 
 def _loaded(policy: Path, size: Amounts) -> Loaded:

@@ -92,7 +92,7 @@ class VirtualNode:
     node_slots: NodeSlots
     machine: PilotMachine
     booted: datetime
-    weather: OwnerActivity = field(default_factory=OwnerActivity)
+    owner_activity: OwnerActivity = field(default_factory=OwnerActivity)
     payloads: dict[AttemptKey, Payload] = field(default_factory=dict)
     waiting: dict[str, WaitingCall] = field(default_factory=dict)
     events: deque[ev.Event] = field(default_factory=deque)
@@ -170,7 +170,7 @@ class VirtualNode:
             case ins.ValidateNode():
                 self.feed(ev.NodeValidated())
             case ins.SampleNode():
-                self.feed(ev.NodeSampled(self.weather.sample(self.now.boot_s, self._busy())))
+                self.feed(ev.NodeSampled(self.owner_activity.sample(self.now.boot_s, self._busy())))
             case ins.ReportRefusedAttributes():
                 pass
             case ins.EndPilot():
@@ -258,7 +258,7 @@ class VirtualNode:
         """Return the slots by name."""
         return {slot.name: slot for slot in self.node_slots.slots()}
 
-    def shows(self, *names: str) -> list[str]:
+    def state_and_activity(self, *names: str) -> list[str]:
         """Return state and activity of these slots, or of all, such as "Claimed/Busy"."""
         slots = self.slots()
         return [f"{slots[name].state}/{slots[name].activity}" for name in names or slots]

@@ -46,7 +46,9 @@ class WirePilot:
         self.token = token
         self.matcher = matcher_service_pb2_grpc.MatcherServiceStub(channel)
 
-    def ask(self, *, wait_s: float = 0.0, cpus: int = 1, id_: str = "") -> matcher_service_pb2.RequestJobsResponse:
+    def request_jobs(
+        self, *, wait_s: float = 0.0, cpus: int = 1, id_: str = ""
+    ) -> matcher_service_pb2.RequestJobsResponse:
         """Request jobs for one slot."""
         request = self.request(wait_s=wait_s, cpus=cpus, id_=id_)
         return self.matcher.RequestJobs(request, timeout=wait_s + 20)

@@ -29,7 +29,7 @@ from pilotage_server.operations.matching.work import Match
 from pilotage_server.operations.startup.loading import rekey_for_limits
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
-from support.database import quick_sqlite, while_first_is_locked
+from support.database import quick_sqlite, run_against_row_locks
 from support.grid import LONG, Grid, Pilot, a_slot
 from support.jobs import a_user
 from support.virtual_clock import VirtualClock
@@ -46,7 +46,7 @@ def test_running_limit_is_exact(database: Database, clock: VirtualClock) -> None
     ids = grid.submit(count=5, attributes={"jobtype": "MC"})
     (other,) = grid.submit(attributes={"JobType": "user"})
     pilot = grid.start_pilot()
-    taken = pilot.ask(*(a_slot(f"s{n}") for n in range(4))).matches
+    taken = pilot.request_jobs(*(a_slot(f"s{n}") for n in range(4))).matches
     assert sorted(match.job_id for match in taken) == sorted([*ids[:2], other])
     assert grid.start_pilot("CERN/ce02/q").claim() == []
     assert grid.start_pilot("FNAL/ce/q").claim() == [ids[2]]
@@ -116,7 +116,7 @@ def test_job_finished_in_a_request_frees_its_limit_for_that_request(database: Da
     pilot = grid.start_pilot()
     match = pilot.take()
     done = JobReport(match.job_id, match.attempt, outcome=Outcome.EXITED, exit_code=0)
-    assert [match.job_id for match in pilot.ask(reports=[done]).matches] == [second]
+    assert [match.job_id for match in pilot.request_jobs(reports=[done]).matches] == [second]
     assert grid.job(first).state is JobState.DONE
     assert counts(grid) == [1]
 
@@ -141,7 +141,7 @@ def test_server_start_corrects_wrong_counts(database: Database, clock: VirtualCl
     before = Grid(database, clock)
     before.submit(count=3)
     pilot = before.start_pilot()
-    matches = pilot.ask(a_slot("a"), a_slot("b")).matches
+    matches = pilot.request_jobs(a_slot("a"), a_slot("b")).matches
     limits = tuple(RunningLimit("cern", None, None, "owner", name, at_most=3) for name in ("ALICE", "bob"))
     after = Grid(database, clock, rules=Rules(running_limits=limits))
     assert counts(after) == [0, 0]
@@ -158,7 +158,7 @@ def test_refresh_notifies_of_room_made_by_another_server(database: Database, clo
     server.submit(count=5)
     other = server.restarted()
     pilot = other.start_pilot()
-    matches = pilot.ask(a_slot("a"), a_slot("b")).matches
+    matches = pilot.request_jobs(a_slot("a"), a_slot("b")).matches
     server.read(refresh_counts)
     notified: list[tuple[str, int]] = []
     server.state.waiting_listeners.append(lambda task_queue, count: notified.append((task_queue.account.owner, count)))
@@ -217,7 +217,7 @@ def test_counts_of_limits_are_locked_in_order_of_keys(
             limits_at_present(transaction, grid.state, [queue], 5)
 
     lock = "SELECT key FROM running_counts WHERE key = :key FOR UPDATE NOWAIT"
-    while_first_is_locked(postgresql_database, lock, sorted(map(limit_key, limits)), act)
+    run_against_row_locks(postgresql_database, lock, sorted(map(limit_key, limits)), act)
     assert counts(grid) == [1 + with_new_match] * len(values)
 
 
@@ -248,7 +248,7 @@ class LimitHistory:
                 user = a_user(("alice", "bob")[which % 2])
                 self.jobs += self.grid.submit(user, count=1 + which % 3, attributes=kinds[which % len(kinds)])
             case "request":
-                answer = pilot.ask(*(a_slot(f"s{n}") for n in range(1 + which % 3)))
+                answer = pilot.request_jobs(*(a_slot(f"s{n}") for n in range(1 + which % 3)))
                 self.matches += [(pilot, match) for match in answer.matches]
             case "sweep":
                 self.clock.advance(minutes=25)

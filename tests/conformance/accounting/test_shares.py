@@ -47,7 +47,7 @@ def shares(grid: Grid, identity: Identity | None = None, vo: str = "") -> Shares
 
 def owners(grid: Grid, slots: int) -> list[str]:
     """Offer free slots of a new pilot and return the owners of the matches, in order."""
-    answer = grid.start_pilot().ask(*(a_slot(f"s{number}") for number in range(slots)))
+    answer = grid.start_pilot().request_jobs(*(a_slot(f"s{number}") for number in range(slots)))
     return [match.owner for match in answer.matches]
 
 
@@ -98,7 +98,7 @@ def test_strict_quota_leaves_slots_empty_and_explains_it(database: Database, clo
     set_quotas(grid, {BIG: Quota(2, QuotaUnit.CORES)})
     jobs = submit(grid, ANN, 4)
     pilot = grid.start_pilot()
-    first, _ = pilot.ask(*(a_slot(f"s{number}") for number in range(4))).matches
+    first, _ = pilot.request_jobs(*(a_slot(f"s{number}") for number in range(4))).matches
     pilot.show(an_idle_slot())
     (outlook,) = grid.why(jobs[3]).eligible_queues
     assert outlook.obstacle == "its group has a quota of 2 cores and uses them"
@@ -122,9 +122,9 @@ def test_freed_quota_notifies_how_many_jobs_may_run(database: Database, clock: V
     set_quotas(grid, {BIG: Quota(3, QuotaUnit.CORES)})
     submit(grid, ANN, 6)
     pilot = grid.start_pilot()
-    early = pilot.ask(a_slot("s1"), a_slot("s2")).matches
+    early = pilot.request_jobs(a_slot("s1"), a_slot("s2")).matches
     clock.advance(seconds=1)
-    runs = (*early, *pilot.ask(a_slot("s3")).matches)
+    runs = (*early, *pilot.request_jobs(a_slot("s3")).matches)
     notified: list[int] = []
     grid.state.waiting_listeners.append(lambda _, count: notified.append(count))
     done = [JobReport(run.job_id, run.attempt, outcome=Outcome.EXITED, exit_code=0) for run in runs]
@@ -161,14 +161,14 @@ def test_pool_size_counts_each_slot_once(database: Database, clock: VirtualClock
     part, whole = "[ CAN_RUN_WHOLE_MACHINE = false ]", "[ CAN_RUN_WHOLE_MACHINE = true ]"
     singles = [replace(an_idle_slot(f"slot{number}"), ad=part) for number in range(1, 9)]
     pilot = grid.start_pilot()
-    pilot.ask()
+    pilot.request_jobs()
     pilot.show(*singles, replace(an_idle_slot("slot9", 8), ad=whole))
     set_quotas(grid, {BIG: Quota(0.25, QuotaUnit.PART)})
     assert grid.state.shares.settings.entitled_cores(BIG) == 2
     (big,) = [group for group in shares(grid).groups if group.group == BIG]
     assert (shares(grid).pool_size, big.entitled_cores) == (8, 2)
     other = grid.start_pilot()
-    other.ask()
+    other.request_jobs()
     other.show(*singles)
     grid.read(refresh_pool_size)
     assert grid.state.shares.settings.entitled_cores(BIG) == 4
@@ -216,9 +216,9 @@ def test_shares_show_use_entitlement_and_waiting_jobs(database: Database, clock:
 def test_restart_counts_runs_of_different_starts(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=Rules(lease=timedelta(days=1)))
     submit(grid, ANN, 4)
-    grid.start_pilot().ask(*(a_slot(f"s{number}") for number in range(3)))
+    grid.start_pilot().request_jobs(*(a_slot(f"s{number}") for number in range(3)))
     grid.pass_time(hours=1)
-    grid.start_pilot().ask(a_slot("s1"))
+    grid.start_pilot().request_jobs(a_slot("s1"))
     grid.pass_time(hours=1)
 
     used, after = (server.state.shares.use(ANN, clock()) for server in (grid, grid.restarted()))

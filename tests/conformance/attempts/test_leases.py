@@ -75,7 +75,7 @@ def test_end_of_glidein_ends_its_leases_at_once(grid: Grid) -> None:
     grid.glidein_ended(pilot)
     job = grid.job(job_id)
     assert (job.state, job.spent_attempts) == (JobState.WAITING, 1)
-    assert isinstance(pilot.ask().commands[-1], DrainPilot)
+    assert isinstance(pilot.request_jobs().commands[-1], DrainPilot)
 
 
 def test_ending_pilot_requeues_jobs_without_spending_attempts(grid: Grid) -> None:

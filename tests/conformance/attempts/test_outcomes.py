@@ -106,13 +106,13 @@ def test_kill_is_ordered_until_pilot_confirms_it(grid: Grid, change: JobChange) 
     grid.state.command_listeners.append(called_pilots.append)
     grid.change(change, job_id)
     assert called_pilots == [pilot.stamp]
-    (kill,) = pilot.ask().commands
+    (kill,) = pilot.request_jobs().commands
     assert isinstance(kill, Kill)
     assert (kill.job_id, kill.attempt) == (job_id, 1)
     state = grid.job(job_id).state
     assert pilot.report(match, Outcome.KILLED).accepted
     assert pilot.report(match, Outcome.KILLED).accepted
-    assert pilot.ask().commands == ()
+    assert pilot.request_jobs().commands == ()
     assert grid.job(job_id).state is state
 
 

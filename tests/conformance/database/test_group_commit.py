@@ -16,12 +16,23 @@ from pilotage.errors import NotFoundError, PilotageError
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
-from support.pool_bench import BANS, WAIT_S, Bans, FirstActs, LastActs, ban, ban_by_statement, banned, held, outcomes
+from support.pool_bench import (
+    BANS,
+    WAIT_S,
+    Bans,
+    EarlyBans,
+    LateBans,
+    ban,
+    ban_by_statement,
+    banned,
+    blocked_writers,
+    outcomes,
+)
 
 
 def test_waiting_items_of_a_batch_share_one_transaction(database: Database) -> None:
     batch = Bans()
-    with held(database):
+    with blocked_writers(database):
         futures = [database.submit_batch(batch, site) for site in "ABC"]
     assert outcomes(futures) == ["A", "B", "C"]
     assert batch.calls == [["A", "B", "C"]]
@@ -31,7 +42,7 @@ def test_waiting_items_of_a_batch_share_one_transaction(database: Database) -> N
 def test_transaction_takes_at_most_the_batch_limit(database: Database) -> None:
     batch = Bans()
     batch.most = 2
-    with held(database):
+    with blocked_writers(database):
         futures = [database.submit_batch(batch, site) for site in "ABCDE"]
     assert outcomes(futures) == ["A", "B", "C", "D", "E"]
     assert sorted(batch.calls) == [["A", "B"], ["C", "D"], ["E"]]
@@ -39,7 +50,7 @@ def test_transaction_takes_at_most_the_batch_limit(database: Database) -> None:
 
 def test_item_with_error_result_fails_alone(database: Database) -> None:
     batch = Bans()
-    with held(database):
+    with blocked_writers(database):
         futures = [database.submit_batch(batch, site) for site in ("A", "unknown", "B")]
     assert outcomes(futures) == ["A", "NotFoundError", "B"]
     assert len(batch.calls) == 1
@@ -47,14 +58,14 @@ def test_item_with_error_result_fails_alone(database: Database) -> None:
 
 def test_deferred_writes_of_savepoints_run_once_in_rank_order(database: Database) -> None:
     def operation(transaction: Transaction) -> list[list[str]]:
-        transaction.deferred(LastActs, LastActs).sites.append("A")
+        transaction.deferred(LateBans, LateBans).sites.append("A")
         for site, fails in (("B", True), ("C", False)):
             with suppress(NotFoundError), transaction.savepoint() as savepoint:
-                savepoint.deferred(LastActs, LastActs).sites.append(site)
-                savepoint.deferred(FirstActs, FirstActs).sites.append(site.lower())
+                savepoint.deferred(LateBans, LateBans).sites.append(site)
+                savepoint.deferred(EarlyBans, EarlyBans).sites.append(site.lower())
                 if fails:
                     raise NotFoundError("site", site)
-        return [write.sites for write in transaction.all_deferred(LastActs)]
+        return [write.sites for write in transaction.all_deferred(LateBans)]
 
     assert database.write(operation) == [["A", "C"]]
     assert database.read(banned) == ["c", "A", "C"]
@@ -62,34 +73,34 @@ def test_deferred_writes_of_savepoints_run_once_in_rank_order(database: Database
 
 def test_savepoint_sees_deferred_writes_of_its_transaction(database: Database) -> None:
     def operation(transaction: Transaction) -> list[str]:
-        transaction.deferred(LastActs, LastActs).sites.append("A")
+        transaction.deferred(LateBans, LateBans).sites.append("A")
         with transaction.savepoint() as savepoint:
-            savepoint.deferred(LastActs, LastActs).sites.append("B")
-            return [site for write in savepoint.all_deferred(LastActs) for site in write.sites]
+            savepoint.deferred(LateBans, LateBans).sites.append("B")
+            return [site for write in savepoint.all_deferred(LateBans) for site in write.sites]
 
     assert database.write(operation) == ["B", "A"]
 
 
 def test_result_is_set_after_its_commit_is_visible(database: Database) -> None:
     visible: list[int] = []
-    all_done = threading.Event()
+    wait_until_done = threading.Event()
 
     def count_visible(_: Future[str]) -> None:
         visible.append(len(database.read(banned)))
         if len(visible) == 2:
-            all_done.set()
+            wait_until_done.set()
 
     batch = Bans()
-    with held(database):
+    with blocked_writers(database):
         for site in "AB":
             database.submit_batch(batch, site).add_done_callback(count_visible)
-    assert all_done.wait(WAIT_S)
+    assert wait_until_done.wait(WAIT_S)
     assert visible == [2, 2]
 
 
 def test_cancelled_item_has_no_effect(database: Database) -> None:
     batch = Bans()
-    with held(database):
+    with blocked_writers(database):
         cancelled, kept = (database.submit_batch(batch, site) for site in "AB")
         assert cancelled.cancel()
     assert outcomes([kept]) == ["B"]
@@ -102,7 +113,7 @@ def test_closing_database_finishes_waiting_items_and_refuses_others(database_url
     batch = Bans()
     with closing(Database(database_url)) as database:
         metadata.create_all(database.engine)
-        with held(database):
+        with blocked_writers(database):
             futures = [database.submit_batch(batch, site) for site in "ABC"]
             closer = threading.Thread(target=database.close)
             closer.start()
@@ -137,7 +148,7 @@ def test_failed_group_is_undone_and_items_run_again_singly(
     database: Database,
 ) -> None:
     batch = Bans()
-    with held(database):
+    with blocked_writers(database):
         futures = [database.submit_batch(batch, site) for site in ("A", "broken", "B")]
     assert outcomes(futures) == ["A", "LookupError", "B"]
     assert batch.calls[0] == ["A", "broken", "B"]
@@ -152,7 +163,7 @@ def test_failed_group_is_undone_and_items_run_again_singly(
 )
 def test_database_error_fails_only_its_item(database: Database, site: str, error: str) -> None:
     batch = Bans()
-    with held(database):
+    with blocked_writers(database):
         futures = [database.submit_batch(batch, item) for item in ("A", site, "B")]
     assert outcomes(futures) == ["A", error, "B"]
     assert database.read(banned) == ["A", "B"]
@@ -162,14 +173,14 @@ def test_failed_operation_runs_rollback_hooks_and_no_commit_hooks(database: Data
     called: list[str] = []
 
     def operation(transaction: Transaction, site: str) -> str:
-        transaction.deferred(LastActs, LastActs).sites.append(site)
+        transaction.deferred(LateBans, LateBans).sites.append(site)
         transaction.after_commit(lambda: called.append(f"{site} kept"))
         transaction.on_rollback(lambda: called.append(f"{site} undone"))
         if site == "B":
             raise NotFoundError("site", site)
         return site
 
-    with held(database):
+    with blocked_writers(database):
         futures = [database.submit_write(lambda transaction, site=site: operation(transaction, site)) for site in "ABC"]  # type: ignore[misc]
     assert outcomes(futures) == ["A", "NotFoundError", "C"]
     assert sorted(database.read(banned)) == ["A", "C"]
@@ -185,7 +196,7 @@ def test_failed_operation_leaves_no_orm_or_statement_writes(
             write(transaction, "X")
         raise NotFoundError("site", "X")
 
-    with held(database):
+    with blocked_writers(database):
         futures = [
             database.submit_write(work) for work in (lambda transaction: ban_by_statement(transaction, "A"), fail)
         ]
@@ -199,7 +210,7 @@ def test_unexpected_error_fails_only_its_operation(database: Database) -> None:
         ban(transaction, "X")
         raise LookupError("in the middle")
 
-    with held(database):
+    with blocked_writers(database):
         futures = [database.submit_write(work) for work in (lambda transaction: ban(transaction, "A"), broken)]
         futures.append(database.submit_batch(Bans(), "B"))
     assert outcomes(futures) == ["A", "LookupError", "B"]
@@ -229,7 +240,7 @@ def test_rollback_hooks_run_in_reverse_order(database: Database) -> None:
     def operation(transaction: Transaction) -> None:
         for number in range(3):
             transaction.on_rollback(lambda number=number: undone.append(number))  # type: ignore[misc]
-        transaction.deferred(LastActs, LastActs).sites.append("broken")
+        transaction.deferred(LateBans, LateBans).sites.append("broken")
 
     with pytest.raises(LookupError):
         database.write(operation)
@@ -240,13 +251,13 @@ class FailingCommitBans(Bans):
     """A batch whose transactions cannot be committed."""
 
     def run(self, transaction: Transaction, items: Sequence[str]) -> list[str | PilotageError]:
-        transaction.deferred(LastActs, LastActs).sites.append("unreachable")
+        transaction.deferred(LateBans, LateBans).sites.append("unreachable")
         return super().run(transaction, items)
 
 
 def test_unavailable_database_fails_all_items_after_one_retry(database: Database) -> None:
     batch = FailingCommitBans()
-    with held(database):
+    with blocked_writers(database):
         futures = [database.submit_batch(batch, site) for site in "ABC"]
     assert outcomes(futures) == ["WorldError"] * 3
     assert batch.calls == [["A", "B", "C"], ["A"]]

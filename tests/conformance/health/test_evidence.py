@@ -16,9 +16,9 @@ from pilotage_server.storage.attempts import has_failures, load_ended, mark_tria
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import feed_bounds
-from support.grid import FAST, Grid, a_pilot, grid, look, running
-from support.races import SITES, B, Runner, start_race
-from support.statements import statements
+from support.grid import FAST, Grid, a_pilot, evidence_of_running, grid, review_health
+from support.races import SITES, B, PilotedJob, start_race
+from support.sql_statements import statements
 from support.virtual_clock import VirtualClock
 
 __all__ = ["grid"]
@@ -67,7 +67,7 @@ def test_plugged_payload_counts_as_one_failure(grid: Grid, clock: VirtualClock) 
     assert (job.state, job.reason) == (JobState.RUNNING, "exit code 1 after 3 s: its slot is kept for a while")
     assert ended(grid) == [("n1", True, 1)]
     clock.advance(minutes=5)
-    assert running(grid) == []
+    assert evidence_of_running(grid) == []
     pilot.report(match, Outcome.EXITED, **failed)
     job = grid.job(match.job_id)
     assert (job.state, job.reason, job.wall_clock) == (JobState.FAILED, "exit code 1", timedelta(seconds=3))
@@ -77,10 +77,10 @@ def test_plugged_payload_counts_as_one_failure(grid: Grid, clock: VirtualClock) 
 def test_failed_race_copy_counts_once(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, *SITES)
     original, _ = start_race(grid)
-    copy = Runner(grid, B)
-    original.ends(exit_code=3, wall_s=2)
+    copy = PilotedJob(grid, B)
+    original.finish(exit_code=3, wall_s=2)
     assert ended(grid) == [("", True, 1)]
-    copy.ends(exit_code=4, wall_s=100)
+    copy.finish(exit_code=4, wall_s=100)
     assert original.job.state is JobState.FAILED
     assert ended(grid) == [("", False, 1), ("", True, 1)]
 
@@ -113,10 +113,10 @@ def test_job_counts_as_lasting_after_minimum_time(grid: Grid, clock: VirtualCloc
     pilot = a_pilot(grid)
     pilot.start(pilot.take())
     clock.advance(seconds=59)
-    (young,) = running(grid)
+    (young,) = evidence_of_running(grid)
     assert (young.key.node, young.longest, young.lasted) == ("n1", timedelta(seconds=59), None)
     clock.advance(seconds=1)
-    (old,) = running(grid)
+    (old,) = evidence_of_running(grid)
     assert old.lasted == AttemptGroup(old.key, False, 1, clock() - FAST, FAST)
 
 
@@ -126,23 +126,25 @@ def test_running_attempts_are_filtered_but_probes_always_count(grid: Grid, clock
     pilot.start(match)
     clock.advance(minutes=1)
     no_match = RunningFilter(sites=frozenset({"LYON"}), owners=frozenset({"nobody"}))
-    assert running(grid, no_match) == []
+    assert evidence_of_running(grid, no_match) == []
     owner = grid.job(match.job_id).owner
-    assert [group.key.account.owner for group in running(grid, RunningFilter(owners=frozenset({owner})))] == [owner]
+    assert [
+        group.key.account.owner for group in evidence_of_running(grid, RunningFilter(owners=frozenset({owner})))
+    ] == [owner]
     grid.database.write(lambda transaction: mark_trials(transaction.session, [(match.job_id, match.attempt)]))
-    (trial,) = running(grid, no_match)
+    (trial,) = evidence_of_running(grid, no_match)
     assert trial.lasted is not None
     assert trial.lasted.trial
 
 
 def test_running_attempts_are_read_only_after_enough_failures(grid: Grid) -> None:
     pilot, watch = a_pilot(grid), HealthWatch()
-    look(grid, watch)
+    review_health(grid, watch)
     read_running: list[bool] = []
     for _ in range(6):
         pilot.report(pilot.take(), Outcome.EXITED, exit_code=1, wall_s=1)
         with statements(grid.database) as executed:
-            look(grid, watch)
+            review_health(grid, watch)
         read_running.append(any("AS running" in statement for statement in executed))
     assert read_running == [False] * 5 + [True]
 
@@ -151,9 +153,9 @@ def test_slow_node_clock_does_not_age_jobs(grid: Grid, clock: VirtualClock) -> N
     pilot = a_pilot(grid)
     match = pilot.take()
     pilot.report(match, state=JobState.RUNNING, started=clock() - timedelta(minutes=4))
-    assert running(grid) == []
+    assert evidence_of_running(grid) == []
     clock.advance(minutes=2)
-    (group,) = running(grid)
+    (group,) = evidence_of_running(grid)
     assert group.longest == timedelta(minutes=2)
 
 
@@ -161,7 +163,7 @@ def test_running_group_has_oldest_and_number_of_lasting_attempts(grid: Grid, clo
     for pilot in (a_pilot(grid), a_pilot(grid), a_pilot(grid)):
         pilot.start(pilot.take())
         clock.advance(seconds=40)
-    (group,) = running(grid)
+    (group,) = evidence_of_running(grid)
     assert group.longest == timedelta(minutes=2)
     assert group.lasted is not None
     assert (group.lasted.number, group.lasted.matched) == (2, clock() - timedelta(seconds=80))

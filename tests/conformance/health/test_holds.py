@@ -14,7 +14,7 @@ from pilotage_server.core.rules import Rules
 from pilotage_server.operations.health import HealthWatch, hold_place, open_place, store_changes
 from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.storage.database.engine import Database
-from support.grid import LONG, NODE, QUEUE, Grid, a_pilot, grid, known, look, throttled
+from support.grid import LONG, NODE, QUEUE, Grid, a_pilot, grid, open_breaker, open_breakers, review_health
 from support.virtual_clock import VirtualClock
 
 __all__ = ["grid"]
@@ -31,11 +31,11 @@ def test_held_location_stays_closed_until_opened(grid: Grid, clock: VirtualClock
     grid.write(lambda transaction, state: hold_place(transaction, state, held))
     clock.advance(days=30)
     assert not a_pilot(grid).claim()
-    (shown,) = known(grid)
+    (shown,) = open_breakers(grid)
     assert (shown.location, shown.state.value, shown.by, shown.reason) == (QUEUE, "held", "olga", "broken cooling")
     grid.write(lambda transaction, state: open_place(transaction, state, QUEUE, "otto"))
     assert len(a_pilot(grid).claim()) == 1
-    assert [(throttle.state.value, throttle.by) for throttle in known(grid)] == [("opened", "otto")]
+    assert [(throttle.state.value, throttle.by) for throttle in open_breakers(grid)] == [("opened", "otto")]
 
 
 def test_location_is_probed_with_single_jobs_after_hold(grid: Grid, clock: VirtualClock) -> None:
@@ -52,19 +52,19 @@ def test_opened_location_is_not_throttled_for_an_interval(database: Database, cl
     grid = Grid(database, clock, LONG, "CERN/ce01/other")
     grid.submit(count=50)
     watch, fine, hole = HealthWatch(), a_pilot(grid, "fine"), a_pilot(grid)
-    look(grid, watch)
+    review_health(grid, watch)
     fine.report(fine.take(), Outcome.EXITED, exit_code=0, wall_s=9)
     for _ in range(6):
         hole.report(hole.take(), Outcome.EXITED, exit_code=1, wall_s=1)
-    assert [change.new and change.new.location for change in look(grid, watch)] == [NODE]
-    throttled(grid)
+    assert [change.new and change.new.location for change in review_health(grid, watch)] == [NODE]
+    open_breaker(grid)
     grid.write(lambda transaction, state: open_place(transaction, state, NODE, "olga"))
-    assert look(grid, watch) == []
+    assert review_health(grid, watch) == []
     clock.advance(minutes=10)
-    (removal,) = look(grid, watch)
+    (removal,) = review_health(grid, watch)
     assert removal.new is None
     assert grid.write(lambda transaction, state: store_changes(transaction, state, [removal])) == [removal]
-    assert known(grid) == []
+    assert open_breakers(grid) == []
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_unreported_node_is_held_with_warning(grid: Grid) -> None:
 def test_ce_name_is_refused_as_node(grid: Grid) -> None:
     with pytest.raises(InvalidInputError, match="CERN/ce01 is a CE and no node; name one of its queues"):
         grid.write(lambda transaction, state: hold_place(transaction, state, hold_of_node("CERN", "CE01")))
-    assert known(grid) == []
+    assert open_breakers(grid) == []
 
 
 def test_hold_with_end_in_the_past_is_refused(grid: Grid, clock: VirtualClock) -> None:
@@ -119,7 +119,7 @@ def test_opening_open_location_is_an_error(grid: Grid) -> None:
 
 def test_demand_shows_held_queue_until_hold_ends(grid: Grid, clock: VirtualClock) -> None:
     queue = next(iter(grid.state.tree.queues))
-    throttled(grid, QUEUE)
+    open_breaker(grid, QUEUE)
     site = HoldOrder(Location(LocationLevel.SITE, "CERN"), "power cut", "olga", clock() + timedelta(hours=1))
     grid.write(lambda transaction, state: hold_place(transaction, state, site))
     (supply,) = grid.read(lambda transaction, state: get_demand(transaction, state, [queue])).supplies
@@ -136,9 +136,9 @@ def test_location_opens_after_hold_when_watch_is_off(database: Database, clock: 
     for_an_hour = HoldOrder(NODE, "new disk", "olga", clock() + timedelta(hours=1))
     held = grid.write(lambda transaction, state: hold_place(transaction, state, for_an_hour))
     clock.advance(minutes=59)
-    assert look(grid, watch) == []
+    assert review_health(grid, watch) == []
     clock.advance(minutes=1)
-    (change,) = look(grid, watch)
+    (change,) = review_health(grid, watch)
     assert change.old == held.throttle
     grid.write(lambda transaction, state: store_changes(transaction, state, [change]))
     pilots = a_pilot(grid), a_pilot(grid)

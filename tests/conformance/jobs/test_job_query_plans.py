@@ -19,7 +19,7 @@ from pilotage_server.storage.jobs import JobQuery, find_jobs
 from pilotage_server.storage.leases import extend_all, lock_expired, running_by_pool
 from pilotage_server.storage.pools import load_job_groups, pools_with_live_jobs
 from pilotage_server.storage.retention import delete_ended_jobs, first_watched, next_watched
-from support.statements import plan_of
+from support.sql_statements import plan_of
 
 EACH_MINUTE = first_watched(PolicyWatch.EACH_MINUTE)
 

@@ -47,17 +47,17 @@ def test_operator_policies_apply_to_every_job(database: Database, clock: Virtual
     job = grid.job(hers)
     assert (job.hold_code, job.reason, grid.job(his).state) == (26, "alice must call us", JobState.WAITING)
     grid.pass_time(days=1, seconds=1)
-    assert grid.look_round() == [hers]
+    assert grid.evaluate_watched() == [hers]
     assert grid.job(hers).reason.startswith("system_periodic_remove became true: JobStatus == 5")
 
 
 def test_operator_policies_apply_to_existing_jobs(database: Database, clock: VirtualClock) -> None:
     (job_id,) = PolicyGrid(database, clock).submit()
     grid = with_rules(database, clock, PolicyRules(JobPolicy(periodic_remove="JobStatus == 1")))
-    assert grid.look_round(PolicyWatch.ON_CHANGE) == []
+    assert grid.evaluate_watched(PolicyWatch.ON_CHANGE) == []
     assert grid.write(watch_all) == 1
     assert grid.write(watch_all) == 0
-    assert grid.look_round(PolicyWatch.ON_CHANGE) == [job_id]
+    assert grid.evaluate_watched(PolicyWatch.ON_CHANGE) == [job_id]
 
 
 def test_number_of_releases_is_limited_for_users(database: Database, clock: VirtualClock) -> None:
@@ -82,7 +82,7 @@ def test_release_limit_does_not_stop_removal_by_policy(database: Database, clock
     (job_id,) = grid.submit(policy=policy)
     states = []
     for _ in range(4):
-        grid.look()
+        grid.evaluate_changed()
         states.append(grid.job(job_id).state)
         grid.pass_time(seconds=60)
     assert states == [JobState.HELD, JobState.WAITING, JobState.HELD, JobState.REMOVED]
@@ -117,7 +117,7 @@ def test_only_time_dependent_policies_are_evaluated_each_minute(grid: PolicyGrid
 def test_scan_evaluates_every_job_once(grid: PolicyGrid) -> None:
     ids = grid.submit(count=10, policy=JobPolicy(periodic_remove="time() > QDate && ProcId % 2 == 0"))
     grid.pass_time(seconds=1)
-    assert grid.look_round(batch=3) == ids[::2]
+    assert grid.evaluate_watched(batch=3) == ids[::2]
 
 
 def test_edited_job_follows_its_new_policy(grid: PolicyGrid) -> None:
@@ -125,7 +125,7 @@ def test_edited_job_follows_its_new_policy(grid: PolicyGrid) -> None:
     description = JobDescription("/bin/true", policy=JobPolicy(periodic_remove="JobStatus == 1"))
     grid.write(lambda transaction, state: edit_job(transaction, state, ALICE, job_id, description))
     assert grid.job(job_id).watch is PolicyWatch.ON_CHANGE
-    assert grid.look() == [job_id]
+    assert grid.evaluate_changed() == [job_id]
 
 
 def test_finished_job_follows_no_policy(grid: PolicyGrid) -> None:
@@ -133,8 +133,8 @@ def test_finished_job_follows_no_policy(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit(policy=policy)
     pilot = grid.start_pilot()
     pilot.finish(grid.run_for(pilot, 10))
-    assert grid.look() == []
-    assert grid.look_round(PolicyWatch.ON_CHANGE) == []
+    assert grid.evaluate_changed() == []
+    assert grid.evaluate_watched(PolicyWatch.ON_CHANGE) == []
     assert grid.job(job_id).state is JobState.DONE
 
 

@@ -34,7 +34,7 @@ from pilotage_server.operations.startup.sync import sync_events
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.task_queues import load_task_queues
-from support.database import somebody_waits, while_first_is_locked
+from support.database import has_lock_waiter, run_against_row_locks
 from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
 from support.jobs import an_operator
 from support.virtual_clock import VirtualClock
@@ -140,7 +140,7 @@ def test_release_beside_an_edit_uses_the_new_description(postgresql_database: Da
     releasing = database.submit_write(
         lambda transaction: change_jobs(transaction, grid.state, an_operator(), [job_id], JobChange.RELEASE, "")
     )
-    while not database.read(somebody_waits):
+    while not database.read(has_lock_waiter):
         assert not releasing.done()
     go_on.set()
     editing.result(timeout=30)
@@ -187,7 +187,7 @@ def test_rows_of_several_jobs_are_locked_in_order_of_ids(
         act(transaction, pilot)
 
     lock = "SELECT id FROM jobs WHERE id = :key FOR UPDATE NOWAIT"
-    while_first_is_locked(database, lock, [first, second], act_in_order_of_rows)
+    run_against_row_locks(database, lock, [first, second], act_in_order_of_rows)
 
 
 def test_pilots_of_different_reports_are_locked_in_one_order(
@@ -202,7 +202,7 @@ def test_pilots_of_different_reports_are_locked_in_one_order(
         (pilot.identity, [JobReport(match.job_id, 1, outcome=Outcome.EXITED, exit_code=code)])
         for pilot, match, code in zip(pilots, matches, (1, 0), strict=True)
     ]
-    results = while_first_is_locked(
+    results = run_against_row_locks(
         database,
         "SELECT stamp FROM pilots WHERE stamp = :key FOR UPDATE NOWAIT",
         [pilot.stamp for pilot in pilots],
@@ -223,7 +223,7 @@ def test_request_served_by_two_servers_gets_one_answer(postgresql_database: Data
     def serve_both(transaction: Transaction) -> list[WorkDone | PilotageError]:
         done = one.run(transaction, [call])
         repeated.append(database.submit_batch(other, call))
-        while not database.read(somebody_waits):
+        while not database.read(has_lock_waiter):
             assert not repeated[0].done()
         return done
 

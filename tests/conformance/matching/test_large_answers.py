@@ -46,7 +46,7 @@ def test_large_jobs_are_split_over_answers_in_order(grid: Grid, rank: str | None
 def test_job_without_room_in_answer_is_unchanged(grid: Grid) -> None:
     ids = grid.submit(count=10, environment=QUARTER_OF_ANSWER)
     before = grid.job(ids[4])
-    grid.start_pilot().ask(*slots(10))
+    grid.start_pilot().request_jobs(*slots(10))
     assert grid.job(ids[4]) == before
     assert grid.read(lambda transaction, _: load_history(transaction.session, ids[4])) == ()
     assert grid.restarted().start_pilot().claim(*slots(4)) == ids[4:8]
@@ -90,7 +90,7 @@ def test_failed_transaction_of_cut_answer_leaves_jobs_waiting(grid: Grid) -> Non
 
 def test_answer_with_large_job_ads_stays_below_message_limit(grid: Grid) -> None:
     grid.submit(count=70, arguments="'" + '""' * 100_000 + "𝄞" * 100_000 + "'")
-    answer = grid.start_pilot().ask(*slots(70, job_ad_wanted=True))
+    answer = grid.start_pilot().request_jobs(*slots(70, job_ad_wanted=True))
     assert 1 < len(answer.matches) < 70
     assert all(match.job_ad for match in answer.matches)
     assert len(MatchWriter().encode(answer, timedelta(0))) < MAX_MESSAGE_BYTES // 2

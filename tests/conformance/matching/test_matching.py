@@ -28,7 +28,7 @@ from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import events_of, feed_bounds
 from support.grid import LONG, Grid, Pilot, a_slot, a_tree, request_jobs
-from support.jobs import a_user, stepped
+from support.jobs import a_user, after_transition
 from support.virtual_clock import VirtualClock
 
 
@@ -63,11 +63,11 @@ def test_match_changes_only_what_its_transition_sets(grid: Grid) -> None:
     assert before.started is not None
     place = {name: getattr(after, name) for name in ("lease_until", "queue", "node", "slot")}
     decided = {"attempt": 2, "pilot_stamp": second.stamp, **place}
-    assert after == stepped(before, JobCause.MATCHED, reason="", now=grid.clock(), **decided)
+    assert after == after_transition(before, JobCause.MATCHED, reason="", now=grid.clock(), **decided)
 
 
 def test_answer_is_empty_without_jobs(grid: Grid) -> None:
-    assert grid.start_pilot().ask().matches == ()
+    assert grid.start_pilot().request_jobs().matches == ()
 
 
 def test_array_is_matched_in_order(grid: Grid) -> None:
@@ -79,7 +79,7 @@ def test_array_is_matched_in_order(grid: Grid) -> None:
 
 def test_one_call_fills_static_and_partitionable_slots(grid: Grid) -> None:
     ids = grid.submit(count=6, request_cpus=2)
-    answer = grid.start_pilot().ask(
+    answer = grid.start_pilot().request_jobs(
         a_slot("static", cpus=4), a_slot("big", cpus=5, partitionable=True), a_slot("small", cpus=1)
     )
     assert [(match.slot, match.terms.amounts.cpus) for match in answer.matches] == [
@@ -101,7 +101,7 @@ def test_jobs_released_together_cause_one_notification(grid: Grid) -> None:
 
 def test_unknown_pilot_is_drained(grid: Grid) -> None:
     grid.submit()
-    answer = grid.pilot_of(PilotCredential("stranger", QueueId.parse(LONG))).ask()
+    answer = grid.pilot_of(PilotCredential("stranger", QueueId.parse(LONG))).request_jobs()
     assert answer.matches == ()
     assert isinstance(answer.commands[0], DrainPilot)
 
@@ -110,7 +110,7 @@ def test_pilot_of_removed_queue_is_drained(grid: Grid) -> None:
     grid.submit()
     pilot = grid.start_pilot()
     grid.put(a_tree("CERN/ce01/short"))
-    answer = pilot.ask()
+    answer = pilot.request_jobs()
     assert (answer.matches, isinstance(answer.commands[0], DrainPilot)) == ((), True)
 
 
@@ -173,7 +173,7 @@ def test_slot_gets_no_job_of_declined_task_queue(grid: Grid) -> None:
 def test_owners_share_slots_in_any_submission_order(grid: Grid) -> None:
     grid.submit(a_user("alice"), count=10)
     grid.submit(a_user("bob"), count=10)
-    matches = grid.start_pilot().ask(*(a_slot(f"s{n}") for n in range(6))).matches
+    matches = grid.start_pilot().request_jobs(*(a_slot(f"s{n}") for n in range(6))).matches
     assert sorted(match.owner for match in matches) == ["alice"] * 3 + ["bob"] * 3
 
 
@@ -210,7 +210,7 @@ def test_answer_shows_whether_the_pilots_pools_changed(grid: Grid) -> None:
     grid.put(a_tree(LONG, Memory=8000))
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(requirements={"Memory": 4000})
-    assert not pilot.ask().pools_changed
+    assert not pilot.request_jobs().pools_changed
     pool_id, other_id = grid.job(job_id).pool_id, "0" * 64
     assert not _request_with_pools(grid, pilot, (pool_id,)).pools_changed
     assert _request_with_pools(grid, pilot, (other_id,)).pools_changed
@@ -258,7 +258,7 @@ def test_matcher_and_general_matcher_have_equal_effect(database: Database, clock
     first, others = ids[::slots], [job_id for place, job_id in enumerate(ids) if place % slots]
     grid.change(JobChange.HOLD, *others)
     early = grid.start_pilot()
-    for granted in early.ask(a_slot("a"), a_slot("b")).matches:
+    for granted in early.request_jobs(a_slot("a"), a_slot("b")).matches:
         early.report(granted, Outcome.EVICTED)
     grid.change(JobChange.RELEASE, *others)
     by_matcher, by_general_matcher = grid.start_pilot(), grid.start_pilot()

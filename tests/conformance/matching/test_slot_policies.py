@@ -26,7 +26,7 @@ from pilotage_server.storage.attempts import load_attempts
 from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
 from support.jobs import a_user
-from support.match_board import a_slot_with
+from support.match_bench import a_slot_with
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database
@@ -86,7 +86,7 @@ def test_missing_ad_parts_are_requested_and_stored(grid: Grid) -> None:
     pilot = grid.start_pilot()
     part = ad_part("[Start = TARGET.RequestCpus == 1]")
     with_part, without_part = a_slot("with part", ad_parts=(part.key,)), a_slot("without part")
-    answer = pilot.ask(with_part, without_part)
+    answer = pilot.request_jobs(with_part, without_part)
     assert answer.ad_parts_wanted == (part.key,)
     assert [match.slot for match in answer.matches] == ["without part"]
     answer = pilot.request(WorkRequest((with_part,), ad_parts=(part,)))
@@ -111,7 +111,7 @@ def test_slot_gets_job_ad_on_request(grid: Grid) -> None:
     (job_id,) = grid.submit(attributes={"Batch": True}, request_cpus=1)
     grid.submit()
     pilot = grid.start_pilot()
-    first, second = pilot.ask(a_slot("a", job_ad_wanted=True), a_slot("b")).matches
+    first, second = pilot.request_jobs(a_slot("a", job_ad_wanted=True), a_slot("b")).matches
     ad = Ad.read(first.job_ad)
     assert [ad.value(name) for name in ("Batch", "Owner", "RequestCpus", "JobUniverse")] == [True, "alice", 1, 5]
     assert (first.job_id, second.job_ad) == (job_id, "")
@@ -119,7 +119,7 @@ def test_slot_gets_job_ad_on_request(grid: Grid) -> None:
 
 def test_slot_with_random_policy_gets_no_job(grid: Grid) -> None:
     grid.submit()
-    answer = grid.start_pilot().ask(a_slot_with("random", Start="random() < 2"), a_slot("other"))
+    answer = grid.start_pilot().request_jobs(a_slot_with("random", Start="random() < 2"), a_slot("other"))
     assert [match.slot for match in answer.matches] == ["other"]
     assert "random()" in answer.faults["random"]
 
@@ -142,15 +142,15 @@ def test_waiting_job_of_higher_rank_vacates_one_slot(grid: Grid) -> None:
     pilot = grid.start_pilot()
     running = [pilot.take(a_slot_with(name)) for name in ("a", "b")]
     slots = [occupied_slot(match, Rank=BATCH) for match in running]
-    assert pilot.ask(*slots).vacates == ()
+    assert pilot.request_jobs(*slots).vacates == ()
     (batch,) = grid.submit(attributes={"Batch": True})
-    (vacate,) = pilot.ask(*slots).vacates
+    (vacate,) = pilot.request_jobs(*slots).vacates
     assert (vacate.slot, vacate.by_rank) == ("a", True)
-    assert grid.start_pilot().ask(occupied_slot(running[1], Rank=BATCH)).vacates == ()
+    assert grid.start_pilot().request_jobs(occupied_slot(running[1], Rank=BATCH)).vacates == ()
     ordered_slots = [occupied_slot(running[0], ordered=True, Rank=BATCH), slots[1]]
-    assert [order.slot for order in pilot.ask(*ordered_slots).vacates] == ["a"]
+    assert [order.slot for order in pilot.request_jobs(*ordered_slots).vacates] == ["a"]
     assert pilot.claim(a_slot_with("a", Rank=BATCH), slots[1]) == [batch]
-    assert pilot.ask(*ordered_slots).vacates == ()
+    assert pilot.request_jobs(*ordered_slots).vacates == ()
 
 
 def test_occupied_slot_counts_only_for_its_own_pilot(grid: Grid) -> None:
@@ -158,8 +158,8 @@ def test_occupied_slot_counts_only_for_its_own_pilot(grid: Grid) -> None:
     match = grid.start_pilot().take()
     grid.submit(attributes={"Batch": True})
     stranger = grid.start_pilot()
-    assert stranger.ask(occupied_slot(match, Rank=BATCH)).vacates == ()
-    assert stranger.ask(occupied_slot(match._replace(attempt=9), Rank=BATCH)).vacates == ()
+    assert stranger.request_jobs(occupied_slot(match, Rank=BATCH)).vacates == ()
+    assert stranger.request_jobs(occupied_slot(match._replace(attempt=9), Rank=BATCH)).vacates == ()
 
 
 def test_preemption_by_priority_needs_slot_and_server_policy(database: Database, clock: VirtualClock) -> None:
@@ -171,18 +171,18 @@ def test_preemption_by_priority_needs_slot_and_server_policy(database: Database,
     grid.pass_time(minutes=15)
     occupied = occupied_slot(match, PreemptionRequirements=better)
     grid.submit(a_user("alice"))
-    assert pilot.ask(occupied).vacates == ()
+    assert pilot.request_jobs(occupied).vacates == ()
     grid.submit(a_user("bob"), attributes={"Quick": True})
-    assert pilot.ask(occupied).vacates == ()
+    assert pilot.request_jobs(occupied).vacates == ()
     grid.submit(a_user("alice"), attributes={"Quick": True})
-    (vacate,) = pilot.ask(occupied).vacates
+    (vacate,) = pilot.request_jobs(occupied).vacates
     assert not vacate.by_rank
 
 
 def test_policies_decide_which_waiting_request_a_job_wakes(grid: Grid) -> None:
     pilot = grid.start_pilot()
     slots = [a_slot_with("free", Start=BATCH), a_slot_with("busy", Rank=BATCH)._replace(occupied=OccupiedSlot(1, 1))]
-    pilot.ask(*slots)
+    pilot.request_jobs(*slots)
     task_queues: list[TaskQueue] = []
     grid.state.waiting_listeners.append(lambda queue, _: task_queues.append(queue))
     grid.submit()
@@ -228,7 +228,7 @@ def test_new_reference_of_policy_is_added_once(grid: Grid) -> None:
     slot = a_slot_with(Start="TARGET.Seldom =!= True")
     assert _first_answer(grid, pilot, slot).unreferred == {"seldom"}
     grid.submit()
-    assert pilot.ask(slot).matches
+    assert pilot.request_jobs(slot).matches
     assert _first_answer(grid, pilot, slot).unreferred == frozenset()
 
 
@@ -239,7 +239,7 @@ def _first_answer(grid: Grid, pilot: Pilot, slot: SlotOffer) -> WorkAnswer:
 def test_slot_with_too_many_references_gets_no_job(grid: Grid) -> None:
     (job_id,) = grid.submit()
     many_references = " || ".join(f"TARGET.A{number}" for number in range(MOST_JOB_NAMES + 1))
-    answer = grid.start_pilot().ask(a_slot_with("a", Start=f"({many_references}) =!= True"), a_slot("b"))
+    answer = grid.start_pilot().request_jobs(a_slot_with("a", Start=f"({many_references}) =!= True"), a_slot("b"))
     assert answer.faults == {"a": f"refers to {MOST_JOB_NAMES + 1} job attributes, and may refer to {MOST_JOB_NAMES}"}
     assert [match.job_id for match in answer.matches] == [job_id]
     assert grid.state.significant_attributes == frozenset()
@@ -249,7 +249,7 @@ def test_slot_over_limit_of_significant_attributes_gets_no_job(grid: Grid) -> No
     grid.state.significant_attributes = frozenset(f"a{number}" for number in range(MOST_REFERENCES))
     grid.submit()
     slots = a_slot_with("a", Start="TARGET.Another =!= True"), a_slot_with("b", Start="TARGET.A0 =!= True")
-    answer = grid.start_pilot().ask(*slots)
+    answer = grid.start_pilot().request_jobs(*slots)
     assert [match.slot for match in answer.matches] == ["b"]
     assert "which leaves no room for another" in answer.faults["a"]
     assert len(grid.state.significant_attributes) == MOST_REFERENCES
@@ -288,7 +288,7 @@ def various_slots() -> list[SlotOffer]:
 def test_upper_bound_of_slot_class_covers_each_slot(grid: Grid) -> None:
     estimator, credential = ServerMatchEstimator(grid.state, grid.clock), credential_of(grid)
     queues, slots = task_queues_of_various_jobs(grid), various_slots()
-    grid.start_pilot().ask(*slots)  # the server stores their ads
+    grid.start_pilot().request_jobs(*slots)  # the server stores their ads
     slot_classes: dict[Hashable, list[SlotOffer]] = defaultdict(list)
     for slot in slots:
         slot_classes[estimator.slot_class(credential, [slot])].append(slot)

@@ -17,7 +17,7 @@ from pilotage_pilot.node.node import Checks, LocalNode, node_faults
 from pilotage_pilot.node.resources import PilotNode, Probe, ProbeContext, Stated
 from pilotage_pilot.supervise.base import PayloadTime
 from pilotage_pilot.supervise.spawn import without_secrets
-from support.pilot_edges import FakeNode
+from support.pilot_ports import FakeNode
 from support.processes import is_running, until
 from support.virtual_clock import LoopTime
 

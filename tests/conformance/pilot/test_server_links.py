@@ -30,7 +30,7 @@ from pilotage_pilot.link.base import NodeDescription, PilotServerLink
 from pilotage_pilot.link.server_link import GrpcLink
 from pilotage_server.core.identity import Role
 from support.pilot_bench import a_job
-from support.pilot_edges import EPOCH, FakeClocks, FakeLink
+from support.pilot_ports import EPOCH, FakeClocks, FakeServerLink
 from support.server import RunningServer, request_id, running_server
 
 QUEUE = QueueId("SITE", "ce01", "long")
@@ -72,7 +72,7 @@ def submit(server: RunningServer) -> None:
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.process), "fake"])
 async def ends(request: pytest.FixtureRequest) -> AsyncIterator[LinkEnds]:
     if request.param == "fake":
-        fake = FakeLink()
+        fake = FakeServerLink()
         yield LinkEnds(fake, lambda: fake.put(a_job(1)))
         return
     server: RunningServer = request.getfixturevalue("served")

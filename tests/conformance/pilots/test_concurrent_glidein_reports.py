@@ -20,7 +20,7 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.pilots import load_pilots
-from support.database import somebody_waits
+from support.database import has_lock_waiter
 from support.grid import LONG, Grid, Pilot
 from support.jobs import an_operator
 from support.routers import Router, a_copy
@@ -63,7 +63,7 @@ def run_overlapping(
     first_future = database.submit_write(run_first)
     assert is_first_done.wait(timeout=30)
     second_future = database.submit_write(lambda transaction: second(transaction, grid.state))
-    while not database.read(somebody_waits):
+    while not database.read(has_lock_waiter):
         assert not second_future.done()
     go_on.set()
     first_future.result(timeout=30)

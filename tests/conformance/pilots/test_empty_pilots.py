@@ -14,7 +14,7 @@ from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.pilots import load_empty_pilots, load_proven
 from support.grid import LONG, Grid, Pilot, a_tree, an_idle_slot
-from support.statements import plan_of, statements
+from support.sql_statements import plan_of, statements
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

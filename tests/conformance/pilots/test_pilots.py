@@ -29,7 +29,7 @@ def test_draining_pilot_gets_no_job_and_finishes_its_own(grid: Grid) -> None:
     pilot = grid.start_pilot()
     match = pilot.take()
     grid.drain(pilot)
-    answer = pilot.ask()
+    answer = pilot.request_jobs()
     assert (answer.matches, answer.commands) == ((), (DrainPilot("maintenance", evict=False),))
     assert pilot.finish(match).accepted
     assert grid.job(first).state is JobState.DONE

@@ -9,7 +9,7 @@ from pilotage_server.operations.startup.sync import sync_events, sync_resources
 from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, Pilot, a_tree
 from support.pool_bench import PoolBench, three_queues
-from support.statements import statements
+from support.sql_statements import statements
 from support.virtual_clock import VirtualClock
 
 
@@ -45,7 +45,7 @@ def test_sync_removes_jobs_removed_by_another_server(servers: tuple[PoolBench, P
     other.remove(one.job(first.id))
     one.read(sync_events)
     assert one.state.waiting.count(first.task_queue_id) == 2
-    one.agree()
+    one.check_consistency()
 
 
 def test_sync_notifies_waiting_requests(servers: tuple[PoolBench, PoolBench]) -> None:
@@ -81,7 +81,7 @@ def test_started_server_syncs_from_its_start_position(servers: tuple[PoolBench, 
 def test_sync_without_events_reads_neither_jobs_nor_pools(servers: tuple[PoolBench, PoolBench]) -> None:
     one, other = servers
     one.submit(Memory=1000)
-    other.catch_up()
+    other.sync()
     other.read(sync_events)
     with statements(other.database) as executed:
         other.read(sync_events)
@@ -98,7 +98,7 @@ def test_server_with_old_tree_keeps_pilot_of_new_queue(database: Database, clock
     newer.put(a_tree(LONG, NEW))
     pilot = Pilot(late, newer.start_pilot(NEW).identity)
 
-    assert pilot.ask().commands == ()
+    assert pilot.request_jobs().commands == ()
     assert pilot.beat().commands == ()
 
 

@@ -23,7 +23,7 @@ from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
 from support.jobs import a_description, a_user, end, lease_to
-from support.statements import statements
+from support.sql_statements import statements
 
 Result = TypeVar("Result")
 

@@ -16,7 +16,7 @@ from pilotage_server.operations.jobs.queries import get_events
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
 from support.jobs import an_operator
-from support.races import SITES, B, C, Runner, race_of, start_copy, start_race
+from support.races import SITES, B, C, PilotedJob, race_of, start_copy, start_race
 from support.virtual_clock import VirtualClock
 
 REPETITIONS = 8
@@ -38,12 +38,12 @@ def events_of(grid: Grid, job_id: int) -> tuple[FeedEvent, ...]:
     return grid.read(lambda transaction, _: get_events(transaction, an_operator(), job_id))
 
 
-def three_racers(grid: Grid) -> list[Runner]:
+def three_racers(grid: Grid) -> list[PilotedJob]:
     """Start a race of three jobs, each of which reports to its own server."""
     original, _ = start_race(grid)
-    racers = [original, Runner(grid, B)]
+    racers = [original, PilotedJob(grid, B)]
     start_copy(grid, original.job.id)
-    racers.append(Runner(grid, C))
+    racers.append(PilotedJob(grid, C))
     for racer in racers:
         racer.pilot.grid = grid.restarted()
     return racers
@@ -54,7 +54,7 @@ def test_one_of_simultaneous_ends_wins(database: Database, clock: VirtualClock, 
     grid = Grid(database, clock, *SITES)
     for _ in range(REPETITIONS):
         racers = three_racers(grid)
-        run_concurrently([partial(racer.ends, code) for racer, code in zip(racers, codes, strict=True)])
+        run_concurrently([partial(racer.finish, code) for racer, code in zip(racers, codes, strict=True)])
         job = racers[0].job
         assert job.state is (JobState.FAILED if all(codes) else JobState.DONE)
         events = events_of(grid, job.id)
@@ -69,7 +69,7 @@ def test_removal_during_end_of_copy_gives_one_final_state(database: Database, cl
     grid = Grid(database, clock, *SITES)
     for _ in range(REPETITIONS):
         original, copy, other = three_racers(grid)
-        run_concurrently([copy.ends, partial(grid.change, JobChange.REMOVE, original.job.id), other.ends])
+        run_concurrently([copy.finish, partial(grid.change, JobChange.REMOVE, original.job.id), other.finish])
         assert original.job.state in {JobState.DONE, JobState.REMOVED}
         assert all(racer.job.state in FINAL for racer in (copy, other))
         assert race_of(grid, original.job.id).race.ended is not None
@@ -79,7 +79,7 @@ def test_copy_created_during_end_does_not_outlive_race(database: Database, clock
     grid = Grid(database, clock, *SITES)
     for _ in range(REPETITIONS):
         original, copy, other = three_racers(grid)
-        run_concurrently([original.ends, partial(start_copy, grid.restarted(), original.match.job_id)])
+        run_concurrently([original.finish, partial(start_copy, grid.restarted(), original.match.job_id)])
         assert original.job.state is JobState.DONE
         copies = race_of(grid, original.job.id).copies
         assert all(copy.state in FINAL for copy in copies)

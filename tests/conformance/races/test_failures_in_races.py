@@ -12,7 +12,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.attempts.heartbeats import ReceivedHeartbeat, report_states
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
-from support.races import REPEATABLE, SITES, A, B, Runner, race_of, start_copy, start_race
+from support.races import REPEATABLE, SITES, A, B, PilotedJob, race_of, start_copy, start_race
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database
@@ -25,29 +25,29 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 
 def test_failed_copy_ends_only_itself(grid: Grid) -> None:
     original, copy_id = start_race(grid)
-    Runner(grid, B).ends(exit_code=1)
+    PilotedJob(grid, B).finish(exit_code=1)
     assert grid.job(copy_id).state is JobState.FAILED
     assert (original.job.state, original.job.race) == (JobState.RUNNING, 0)
     assert race_of(grid, original.job.id).race.outcome == "all copies failed"
-    assert original.ends().accepted
+    assert original.finish().accepted
     assert original.job.state is JobState.DONE
 
 
 def test_failed_original_is_done_when_a_copy_wins(grid: Grid) -> None:
     original, _ = start_race(grid)
-    copy = Runner(grid, B)
-    assert original.ends(exit_code=3).accepted
+    copy = PilotedJob(grid, B)
+    assert original.finish(exit_code=3).accepted
     assert (original.job.state, original.job.ended, original.job.reason) == (JobState.RACING, None, "exit code 3")
-    copy.ends()
+    copy.finish()
     assert (original.job.state, original.job.exit_code) == (JobState.DONE, 0)
 
 
 def test_failed_original_keeps_its_failure_when_no_copy_wins(grid: Grid) -> None:
     original, _ = start_race(grid)
-    copy = Runner(grid, B)
-    original.ends(exit_code=3)
+    copy = PilotedJob(grid, B)
+    original.finish(exit_code=3)
     grid.pass_time(minutes=1)
-    copy.ends(exit_code=4)
+    copy.finish(exit_code=4)
     job = original.job
     assert (job.state, job.reason, job.exit_code) == (JobState.FAILED, "exit code 3", 3)
     assert job.ended is not None
@@ -56,7 +56,7 @@ def test_failed_original_keeps_its_failure_when_no_copy_wins(grid: Grid) -> None
 
 def test_original_and_copy_fail_in_one_call(grid: Grid) -> None:
     original, _ = start_race(grid)
-    copy = Runner(grid, B)
+    copy = PilotedJob(grid, B)
     beats = [
         (
             runner.pilot.identity,
@@ -70,13 +70,13 @@ def test_original_and_copy_fail_in_one_call(grid: Grid) -> None:
 
 def test_original_with_exhausted_attempts_waits_for_copies(grid: Grid) -> None:
     original, _ = start_race(grid)
-    copy = Runner(grid, B)
+    copy = PilotedJob(grid, B)
     for number in range(3):
-        last = original if number == 0 else Runner(grid, A)
+        last = original if number == 0 else PilotedJob(grid, A)
         last.pilot.report(last.match, Outcome.START_FAILED, reason="no disk")
     job = original.job
     assert (job.state, "3 attempts were lost" in job.reason) == (JobState.RACING, True)
-    copy.ends()
+    copy.finish()
     assert original.job.state is JobState.DONE
 
 
@@ -85,7 +85,7 @@ def test_original_fails_when_no_copy_runs(grid: Grid, held: bool) -> None:
     original, copy_id = start_race(grid)
     if held:
         grid.change(JobChange.HOLD, copy_id)
-    original.ends(exit_code=3)
+    original.finish(exit_code=3)
     job, copy = original.job, grid.job(copy_id)
     assert (job.state, job.reason, job.exit_code, job.race) == (JobState.FAILED, "exit code 3", 3, 0)
     why = f"it lost the race for job {job.id}: that has failed, and no copy runs"
@@ -96,9 +96,9 @@ def test_original_fails_when_no_copy_runs(grid: Grid, held: bool) -> None:
 @pytest.mark.parametrize("change", [JobChange.HOLD, JobChange.REMOVE])
 def test_original_fails_when_last_running_copy_is_stopped(grid: Grid, change: JobChange) -> None:
     original, copy_id = start_race(grid)
-    Runner(grid, B)
+    PilotedJob(grid, B)
     waiting = start_copy(grid, original.job.id).copy_id
-    original.ends(exit_code=3)
+    original.finish(exit_code=3)
     assert original.job.state is JobState.RACING
     grid.change(change, copy_id)
     assert (original.job.state, original.job.reason) == (JobState.FAILED, "exit code 3")
@@ -107,8 +107,8 @@ def test_original_fails_when_last_running_copy_is_stopped(grid: Grid, change: Jo
 
 def test_original_fails_when_last_running_copy_is_evicted(grid: Grid) -> None:
     original, copy_id = start_race(grid)
-    copy = Runner(grid, B)
-    original.ends(exit_code=3)
+    copy = PilotedJob(grid, B)
+    original.finish(exit_code=3)
     copy.pilot.report(copy.match, Outcome.EVICTED)
     assert (original.job.state, grid.job(copy_id).state) == (JobState.FAILED, JobState.REMOVED)
 
@@ -117,16 +117,16 @@ def test_held_copy_does_not_affect_running_original(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     grid.change(JobChange.HOLD, copy_id)
     assert (original.job.state, grid.job(copy_id).state) == (JobState.RUNNING, JobState.HELD)
-    original.ends()
+    original.finish()
     assert (original.job.state, grid.job(copy_id).state) == (JobState.DONE, JobState.REMOVED)
 
 
 def test_copy_removed_at_creation_does_not_delay_failure(grid: Grid) -> None:
     late = int(grid.clock().timestamp()) + 60
     grid.submit(attributes=REPEATABLE, policy=JobPolicy(periodic_remove=f"QDate > {late}"))
-    original = Runner(grid, A)
+    original = PilotedJob(grid, A)
     grid.pass_time(minutes=2)
     copy_id = start_copy(grid, original.job.id).copy_id
     assert (grid.job(copy_id).state, original.job.state) == (JobState.REMOVED, JobState.RUNNING)
-    original.ends(exit_code=3)
+    original.finish(exit_code=3)
     assert original.job.state is JobState.FAILED

@@ -12,7 +12,7 @@ from pilotage_server.operations.jobs.retention import remove_finished
 from pilotage_server.operations.routing.route_jobs import load_routable_jobs
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
-from support.races import REPEATABLE, SITES, A, B, C, Runner, race_of, start_copy, start_race
+from support.races import REPEATABLE, SITES, A, B, C, PilotedJob, race_of, start_copy, start_race
 from support.routers import Router, a_copy, open_jobs, router
 from support.virtual_clock import VirtualClock
 
@@ -32,7 +32,7 @@ def routed_job_beaten_by_copy(grid: Grid, router: Router) -> int:
     router.take(job_id, target="elsewhere.example.org")
     router.start(job_id)
     start_copy(grid, job_id)
-    Runner(grid, B).ends()
+    PilotedJob(grid, B).finish()
     return job_id
 
 
@@ -79,7 +79,7 @@ def test_routed_copy_can_win(grid: Grid, router: Router) -> None:
     router.finish(copy_id)
     assert (original.job.state, str(original.job.queue)) == (JobState.DONE, B)
     assert race_of(grid, original.job.id).race.winner == copy_id
-    assert original.is_told_to_stop()
+    assert original.has_lost_lease()
 
 
 def test_copy_is_not_routed_to_site_of_original(grid: Grid, router: Router) -> None:
@@ -90,7 +90,7 @@ def test_copy_is_not_routed_to_site_of_original(grid: Grid, router: Router) -> N
 
 def test_routable_copy_has_wanted_and_banned_sites(grid: Grid) -> None:
     (job_id,) = grid.submit(attributes=REPEATABLE, sites=("A", "B"))
-    Runner(grid, A)
+    PilotedJob(grid, A)
     copy_id = start_copy(grid, job_id).copy_id
     (routable,) = grid.read(lambda transaction, state: list(load_routable_jobs(transaction, state, [copy_id])))
     assert (routable.description.sites, routable.description.banned_sites) == (("A", "B"), ("A",))
@@ -100,7 +100,7 @@ def test_job_with_sites_of_tree_is_not_routed_to_server(grid: Grid, router: Rout
     (job_id,) = grid.submit(attributes=REPEATABLE, sites=("a", "B"))
     server = "elsewhere.example.org"
     assert router.refusal(a_copy(job_id, server)) == "the job wants sites that are here"
-    Runner(grid, A)
+    PilotedJob(grid, A)
     copy_id = start_copy(grid, job_id).copy_id
     assert router.refusal(a_copy(copy_id, server)) == "the job wants sites that are here"
     assert router.take(copy_id, target=B) == [copy_id]

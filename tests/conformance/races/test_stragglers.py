@@ -21,8 +21,8 @@ from pilotage_server.operations.resources.bans import BanOrder, ban
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, a_slot, an_idle_slot
 from support.jobs import a_description, a_user, an_operator
-from support.races import REPEATABLE, SITES, A, B, C, Runner, start_copy
-from support.statements import statements
+from support.races import REPEATABLE, SITES, A, B, C, PilotedJob, start_copy
+from support.sql_statements import statements
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database
@@ -43,7 +43,7 @@ def run_all_but(grid: Grid, left: int, total: int, seconds: float = 100) -> list
     """Submit a set of which all jobs except `left` succeed after `seconds`, and return the running ones."""
     ids = grid.submit(count=total, attributes=REPEATABLE)
     pilot = grid.start_pilot(A)
-    matches = pilot.ask(*(a_slot(f"s{number}") for number in range(total))).matches
+    matches = pilot.request_jobs(*(a_slot(f"s{number}") for number in range(total))).matches
     for match in matches:
         pilot.start(match)
     grid.pass_time(seconds=seconds)
@@ -85,13 +85,13 @@ def test_used_and_banned_sites_are_left_out(grid: Grid) -> None:
     start_copy(grid, running)
     ((waiting,),) = (report.stragglers for report in set_reports(grid))
     assert (waiting.copies_made, waiting.copy_waits) == (1, True)
-    copy = Runner(grid, B)
+    copy = PilotedJob(grid, B)
     ((started,),) = (report.stragglers for report in set_reports(grid))
     assert (started.copy_waits, started.sites) == (False, (OtherSite("C", 0),))
     grid.write(lambda transaction, state: ban(transaction, state, an_operator(), BanOrder(TreeNode("C"), "broken")))
     ((without_site,),) = (report.stragglers for report in set_reports(grid))
     assert without_site.sites == ()
-    copy.ends(exit_code=1)
+    copy.finish(exit_code=1)
     ((failed,),) = (report.stragglers for report in set_reports(grid))
     assert failed.copies_made == 1, "the failed copy counts"
 
@@ -110,12 +110,12 @@ def test_reads_slots_only_when_needed(grid: Grid) -> None:
 
 def test_held_and_racing_jobs_do_not_delay_tail(grid: Grid) -> None:
     ids = grid.submit(count=6, attributes=REPEATABLE)
-    runners = [Runner(grid, A) for _ in ids]
+    runners = [PilotedJob(grid, A) for _ in ids]
     for runner in runners[3:]:
-        runner.ends()
+        runner.finish()
     start_copy(grid, ids[0])
-    Runner(grid, B)
-    runners[0].ends(exit_code=1)
+    PilotedJob(grid, B)
+    runners[0].finish(exit_code=1)
     grid.change(JobChange.HOLD, ids[1])
     assert [grid.job(id_).state for id_ in ids[:2]] == [JobState.RACING, JobState.HELD]
     (report,) = set_reports(grid)
@@ -130,9 +130,9 @@ def test_does_not_report_set_of_mostly_running_jobs(grid: Grid) -> None:
 def test_reports_running_urgent_jobs_and_no_other_single_jobs(grid: Grid) -> None:
     grid.submit(attributes=URGENT)
     assert set_reports(grid) == ()
-    Runner(grid, A)
+    PilotedJob(grid, A)
     grid.submit(attributes=REPEATABLE)
-    Runner(grid, A)
+    PilotedJob(grid, A)
     (report,) = set_reports(grid)
     assert (report.of.urgent, len(report.stragglers), report.figures.sampled) == (True, 1, 0)
 
@@ -141,7 +141,7 @@ def test_jobs_that_may_not_be_repeated_are_in_no_set(grid: Grid) -> None:
     grid.submit(count=4, attributes={"Urgent": True})
     grid.submit(count=4, attributes={"MayBeRepeated": False})
     for _ in range(8):
-        Runner(grid, A)
+        PilotedJob(grid, A)
     assert set_reports(grid) == ()
 
 
@@ -155,9 +155,9 @@ def test_submission_makes_one_set_and_one_of_urgent_jobs(grid: Grid) -> None:
     ids = grid.write(
         lambda transaction, state: submit_jobs(transaction, state, a_user(), single_groups(descriptions))
     ).job_ids
-    runners = {runner.job.id: runner for runner in (Runner(grid, A) for _ in ids)}
+    runners = {runner.job.id: runner for runner in (PilotedJob(grid, A) for _ in ids)}
     for job_id in ids[:3]:
-        runners[job_id].ends()
+        runners[job_id].finish()
     assert [(report.of.id, report.of.jobs, report.of.urgent) for report in set_reports(grid)] == [
         (ids[0], 3, False),
         (ids[4], 1, True),
@@ -180,9 +180,9 @@ def test_interleaved_sets_are_reported_separately(grid: Grid) -> None:
         a_description(attributes=URGENT if number % 2 else REPEATABLE, arguments=str(number)) for number in range(8)
     ]
     ids = grid.write(lambda transaction, state: submit_jobs(transaction, state, a_user(), single_groups(mixed))).job_ids
-    runners = {runner.job.id: runner for runner in (Runner(grid, A) for _ in ids)}
+    runners = {runner.job.id: runner for runner in (PilotedJob(grid, A) for _ in ids)}
     for job_id in (*ids[2::2], *ids[3::2]):
-        runners[job_id].ends()
+        runners[job_id].finish()
     ordinary, urgent = set_reports(grid)
     assert (ordinary.of.urgent, ordinary.figures.sampled, ordinary.figures.done) == (False, 4, 3)
     assert [straggler.job.id for report in (ordinary, urgent) for straggler in report.stragglers] == list(ids[:2])
@@ -193,8 +193,8 @@ def test_number_of_statements_is_independent_of_sets(grid: Grid) -> None:
     for total in (1, 20):
         for _ in range(total):
             grid.submit(count=2, attributes=REPEATABLE)
-            runners = Runner(grid, A), Runner(grid, A)
-            runners[0].ends()
+            runners = PilotedJob(grid, A), PilotedJob(grid, A)
+            runners[0].finish()
         with statements(grid.database) as executed:
             assert len(set_reports(grid)) >= total
         counts.append(len(executed))
@@ -214,11 +214,11 @@ def test_race_loads_have_copies_and_recent_cost_of_owner(grid: Grid) -> None:
     assert grid.read(lambda transaction, _: race_loads(transaction)) == ()
     (running,) = run_all_but(grid, 1, total=4)
     start_copy(grid, running)
-    copy = Runner(grid, C)
+    copy = PilotedJob(grid, C)
     grid.pass_time(minutes=2)
     (load,) = grid.read(lambda transaction, _: race_loads(transaction))
     assert (load.account.owner, load.copies, load.lost_core_s) == ("alice", 1, 120)
-    copy.ends(exit_code=1)
+    copy.finish(exit_code=1)
     (load,) = grid.read(lambda transaction, _: race_loads(transaction))
     assert (load.copies, load.lost_core_s) == (0, 120)
     grid.pass_time(days=2)
@@ -228,7 +228,7 @@ def test_race_loads_have_copies_and_recent_cost_of_owner(grid: Grid) -> None:
 def test_large_urgent_set_is_reported_in_parts_with_first_jobs(grid: Grid) -> None:
     ids = grid.submit(attributes=URGENT, count=MAX_TAIL_JOBS * 4 + 10)
     for runner in (grid.start_pilot(A) for _ in range(3)):
-        for match in runner.ask(*(a_slot(f"s{number}") for number in range(MAX_TAIL_JOBS))).matches:
+        for match in runner.request_jobs(*(a_slot(f"s{number}") for number in range(MAX_TAIL_JOBS))).matches:
             runner.start(match)
     running = ids[: 3 * MAX_TAIL_JOBS]
     listed: list[list[int]] = []
@@ -246,7 +246,7 @@ def test_large_urgent_set_is_reported_in_parts_with_first_jobs(grid: Grid) -> No
 def test_many_sets_are_reported_in_pages(grid: Grid) -> None:
     ids = [grid.submit(attributes=URGENT, count=count) for count in (2, 1, 3, 1, 1)]
     for _ in range(8):
-        Runner(grid, A)
+        PilotedJob(grid, A)
     grid.change(JobChange.REMOVE, *ids[1])
 
     def page(after: int) -> Stragglers:

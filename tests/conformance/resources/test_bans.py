@@ -46,7 +46,7 @@ def test_ban_records_operator_and_time_and_reaches_matcher(bench: PoolBench, clo
     assert record.ban == Ban("CERN", "ce01", None, "disk full", clock() + timedelta(hours=2))
     assert bench.database.read(list_bans) == (record,)
     assert [active_bans(bench.state.bans, queue, clock()) != () for queue in (BIG, SMALL, FAR)] == [True, True, False]
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_ban_expires(bench: PoolBench, clock: VirtualClock) -> None:
@@ -61,7 +61,7 @@ def test_new_ban_replaces_older_ban_of_node(bench: PoolBench) -> None:
     ban_node(bench, SITE, "for good")
     ban_node(bench, TreeNode("CERN", "ce01", "big"), "another node")
     assert [ban.reason for ban in active(bench)] == ["for good", "another node"]
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_unban_ends_ban_and_wakes_waiting_requests(bench: PoolBench) -> None:
@@ -72,7 +72,7 @@ def test_unban_ends_ban_and_wakes_waiting_requests(bench: PoolBench) -> None:
     assert bench.write(lambda transaction, state: unban(transaction, state, SITE)) == (record,)
     assert [str(ban) for ban in active(bench)] == ["CERN/ce01/big"]
     assert woken == ["now"]
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_unban_without_ban_is_an_error(bench: PoolBench) -> None:
@@ -124,5 +124,5 @@ def test_queue_cannot_be_banned_without_its_ce(bench: PoolBench) -> None:
 def test_bans_reach_other_servers(bench: PoolBench) -> None:
     other = PoolBench(bench.database)
     ban_node(bench, SITE)
-    other.catch_up()
+    other.sync()
     assert other.state.bans == bench.state.bans != ()

@@ -28,7 +28,7 @@ from pilotage_server.storage.database.tables import LIVE_JOB, metadata
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.templates import load_description
-from support.database import somebody_waits
+from support.database import has_lock_waiter
 from support.jobs import lease_to
 from support.pool_bench import BIG, FAR, PoolBench, a_user, three_queues
 
@@ -83,7 +83,7 @@ def clean_idle_pools(transaction: Transaction, state: ServerState) -> tuple[str,
 
 def wait_until_blocked(bench: PoolBench, future: Future[Any]) -> None:
     """Wait until the transaction of `future` waits for another one; SQLite has only one at a time."""
-    while bench.database.engine.dialect.name == "postgresql" and not bench.database.read(somebody_waits):
+    while bench.database.engine.dialect.name == "postgresql" and not bench.database.read(has_lock_waiter):
         assert not future.done()
 
 
@@ -101,7 +101,7 @@ def assert_consistent(bench: PoolBench) -> None:
     task_queues = metadata.tables["task_queues"]
     orphans = select(JOBS.c.id).where(text(f"jobs.{LIVE_JOB}"), JOBS.c.task_queue_id.not_in(select(task_queues.c.id)))
     assert bench.database.read(lambda transaction: transaction.session.execute(orphans).all()) == []
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_cleanup_keeps_pool_of_uncommitted_job(bench: PoolBench) -> None:

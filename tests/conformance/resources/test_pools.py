@@ -10,8 +10,8 @@ from pilotage_server.core.resources.pools import PoolIdClashError
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.tables import metadata
 from support.pool_bench import BIG, FAR, SMALL, PoolBench, a_user, three_queues
-from support.statements import statements
-from support.trees import asking
+from support.sql_statements import statements
+from support.trees import requirements_of
 from support.virtual_clock import VirtualClock
 
 POOLS = metadata.tables["pools"]
@@ -26,12 +26,12 @@ def bench(database: Database) -> PoolBench:
 
 def test_first_job_creates_pool_with_its_mapping(bench: PoolBench, clock: VirtualClock) -> None:
     job = bench.submit(Memory=3000)
-    assert job.pool_id == pool_id(asking(Memory=3000))
+    assert job.pool_id == pool_id(requirements_of(Memory=3000))
     assert bench.stored_queues(job.pool_id) == {BIG, FAR} == bench.state.mappings.queues(job.pool_id)
     pool = bench.stored()[job.pool_id]
     assert (pool.vo, pool.section, pool.mapped, pool.tree_version) == ("cms", {"Memory": 3000}, clock(), 1)
-    assert pool.canonical == asking(Memory=3000).canonical_form()
-    bench.agree()
+    assert pool.canonical == requirements_of(Memory=3000).canonical_form()
+    bench.check_consistency()
 
 
 def test_equal_requirements_share_a_pool_in_any_spelling(bench: PoolBench) -> None:
@@ -70,7 +70,7 @@ def test_refresh_selects_mappings_by_age(bench: PoolBench, clock: VirtualClock) 
     assert pools[old.pool_id].mapped == clock()
     assert pools[young.pool_id].mapped != clock()
     assert bench.refresh(minutes=15) == ()
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_refresh_restores_missing_mapping(bench: PoolBench) -> None:
@@ -108,7 +108,7 @@ def test_idle_pool_is_removed_after_grace_period(bench: PoolBench, clock: Virtua
     assert bench.clean(hours=1) == (job.pool_id,)
     assert bench.stored() == {}
     assert bench.state.mappings.pools(BIG) == frozenset()
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_idle_pool_is_removed_at_once_without_grace_period(bench: PoolBench) -> None:
@@ -137,7 +137,7 @@ def test_next_job_recreates_removed_pool(bench: PoolBench, clock: VirtualClock) 
     assert second.pool_id == first.pool_id
     assert second.task_queue_id != first.task_queue_id
     assert bench.state.mappings.queues(second.pool_id) == {BIG, FAR}
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_pools_reach_other_servers(database: Database) -> None:
@@ -171,13 +171,13 @@ def test_sync_after_new_tree_updates_all_other_pools(database: Database) -> None
     server, other = PoolBench(database), PoolBench(database)
     server.put(three_queues())
     early, gone = server.submit(Memory=3000), server.submit(Memory=1000)
-    other.catch_up()
+    other.sync()
     server.put(three_queues(big=3500))
     server.remove(gone)
     server.clean(hours=0)
 
     late = other.submit(Memory=3600)
-    other.catch_up()
+    other.sync()
 
     assert other.state.mappings.queues(early.pool_id) == {BIG, FAR}
     assert other.state.mappings.queues(late.pool_id) == {FAR}
@@ -189,15 +189,15 @@ def test_sync_applies_new_tree_and_removed_pools(database: Database) -> None:
     server, other = PoolBench(database), PoolBench(database)
     server.put(three_queues())
     kept, gone = server.submit(Memory=1000), server.submit(Memory=3000)
-    other.catch_up()
+    other.sync()
     assert other.state.mappings.queues(gone.pool_id) == {BIG, FAR}
     server.remove(gone)
     server.clean(hours=0)
     server.put(three_queues(big=500))
     woken: list[str] = []
     other.state.access_listeners.append(lambda: woken.append("now"))
-    other.catch_up()
-    other.catch_up()
+    other.sync()
+    other.sync()
     assert other.state.tree.version == 2
     assert {mapping.pool_id: mapping.queues for mapping in other.state.mappings.all()} == {kept.pool_id: {SMALL, FAR}}
     assert woken == ["now"]

@@ -78,7 +78,7 @@ def test_new_tree_maps_all_pools(bench: PoolBench, clock: VirtualClock) -> None:
     assert {pool.tree_version for pool in bench.stored().values()} == {2}
     assert {pool.mapped for pool in bench.stored().values()} == {clock()}
     assert bench.state.mappings.queues(small.pool_id) == {BIG, SMALL, FAR}
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_new_tree_wakes_waiting_requests(bench: PoolBench) -> None:
@@ -132,7 +132,7 @@ def test_redeclared_parameter_rekeys_pools_that_use_it(bench: PoolBench) -> None
     assert bench.stored_queues(moved.pool_id) == {SMALL}
     assert effect.changes == (PoolChange(job.pool_id, gained=frozenset(), lost={BIG, FAR}),)
     assert bench.state.waiting.count(moved.task_queue_id) == 1
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_redeclaration_splits_pool_of_different_spellings(bench: PoolBench) -> None:
@@ -142,7 +142,7 @@ def test_redeclaration_splits_pool_of_different_spellings(bench: PoolBench) -> N
     assert bench.job(number.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
     assert bench.job(text.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": "2000 MB"})
     assert bench.state.waiting.count(bench.job(number.id).task_queue_id) == 2
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_redeclaration_merges_pools_of_equal_meaning(bench: PoolBench) -> None:
@@ -153,7 +153,7 @@ def test_redeclaration_merges_pools_of_equal_meaning(bench: PoolBench) -> None:
     pools = {bench.job(number.id).pool_id, bench.job(text.id).pool_id}
     assert pools == {declared_as(ParameterType.CAPACITY, {"Memory": 2000}, "MiB")} == bench.stored().keys()
     assert effect.pools_rekeyed == 2
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_jobs_with_invalidated_requirements_are_held_with_reason(bench: PoolBench) -> None:
@@ -168,7 +168,7 @@ def test_jobs_with_invalidated_requirements_are_held_with_reason(bench: PoolBenc
     assert effect.jobs_stuck == 2
     assert bench.job(number.id).state is JobState.HELD
     assert bench.stored_queues(held.pool_id) == frozenset()
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_explanation_names_invalidated_requirement(bench: PoolBench) -> None:
@@ -191,7 +191,7 @@ def test_release_succeeds_once_requirements_are_valid_again(bench: PoolBench) ->
     released = bench.job(job.id)
     assert (released.state, released.pool_id) == (JobState.WAITING, job.pool_id)
     assert bench.stored_queues(job.pool_id) == {BIG, SMALL, FAR}
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_pool_keeps_its_id_for_unchanged_requirements(bench: PoolBench) -> None:
@@ -203,7 +203,7 @@ def test_pool_keeps_its_id_for_unchanged_requirements(bench: PoolBench) -> None:
     assert bench.stored()[number.pool_id].section == {"Scratch": 20}
     assert bench.stored_queues(number.pool_id) == {BIG, SMALL, FAR}
     assert bench.job(text.id).state is JobState.HELD
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_leased_job_keeps_lease_and_gets_new_pool(bench: PoolBench, clock: VirtualClock) -> None:
@@ -241,7 +241,7 @@ def test_new_job_joins_rekeyed_jobs(bench: PoolBench) -> None:
     bench.put(three_queues(parameters=memory_is("value")))
     new = bench.submit(Memory=2000)
     assert (new.pool_id, new.task_queue_id) == (bench.job(old.id).pool_id, bench.job(old.id).task_queue_id)
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_pool_created_after_trial_is_mapped_by_new_tree(bench: PoolBench) -> None:
@@ -253,7 +253,7 @@ def test_pool_created_after_trial_is_mapped_by_new_tree(bench: PoolBench) -> Non
     bench.clean(hours=0)
     bench.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
     assert bench.state.mappings.queues(created.pool_id) == {BIG, FAR} == bench.stored_queues(created.pool_id)
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_outdated_plan_is_made_again(bench: PoolBench) -> None:
@@ -264,7 +264,7 @@ def test_outdated_plan_is_made_again(bench: PoolBench) -> None:
     effect = bench.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
     assert effect.version == 3
     assert effect.changes == (PoolChange(job.pool_id, gained={BIG}, lost=frozenset()),)
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_jobs_submitted_after_trial_are_rekeyed(bench: PoolBench) -> None:
@@ -274,7 +274,7 @@ def test_jobs_submitted_after_trial_are_rekeyed(bench: PoolBench) -> None:
     late = bench.submit(Memory=2000)
     bench.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
     assert bench.job(late.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_first_affected_job_after_trial_is_rekeyed(bench: PoolBench) -> None:
@@ -285,7 +285,7 @@ def test_first_affected_job_after_trial_is_rekeyed(bench: PoolBench) -> None:
     effect = bench.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
     assert bench.job(late.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
     assert effect.pools_rekeyed == 1
-    bench.agree()
+    bench.check_consistency()
 
 
 def test_refresh_planned_before_new_tree_changes_nothing(bench: PoolBench) -> None:
@@ -294,4 +294,4 @@ def test_refresh_planned_before_new_tree_changes_nothing(bench: PoolBench) -> No
     bench.put(three_queues(big=3000))
     assert bench.write(lambda transaction, state: refresh_pools(transaction, state, planned)) == ()
     assert bench.state.mappings.queues(job.pool_id) == frozenset()
-    bench.agree()
+    bench.check_consistency()

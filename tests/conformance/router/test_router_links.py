@@ -26,13 +26,13 @@ from pilotage_agents.router.server_link import RouterServerLink
 from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import Role
 from support.process_grid import RealJobs
-from support.router_processes import NOON, QUEUE, Scene, ended, new_routed_job, scene, server
+from support.router_processes import NOON, QUEUE, LinkUnderTest, ended, new_routed_job, scene, server
 from support.server import RunningServer, request_id
 
 __all__ = ["scene", "server"]
 
 
-async def test_feed_lists_waiting_jobs_and_continues_at_position(scene: Scene) -> None:
+async def test_feed_lists_waiting_jobs_and_continues_at_position(scene: LinkUnderTest) -> None:
     first = scene.submit(5)
     assert (await scene.waiting())[-5:] == first
     page = await scene.link.next_events(0)
@@ -43,7 +43,7 @@ async def test_feed_lists_waiting_jobs_and_continues_at_position(scene: Scene) -
     assert first[0] not in await scene.waiting()
 
 
-async def test_loads_jobs_with_ads_and_descriptions(scene: Scene) -> None:
+async def test_loads_jobs_with_ads_and_descriptions(scene: LinkUnderTest) -> None:
     (job,) = scene.submit(WantJobRouter=True, executable="/bin/echo")
     (loaded,) = await scene.link.load_jobs([job, 10**9])
     assert (loaded.job_id, loaded.is_waiting, loaded.ad["WantJobRouter"]) == (job, True, True)
@@ -51,7 +51,7 @@ async def test_loads_jobs_with_ads_and_descriptions(scene: Scene) -> None:
     assert (loaded.owner, loaded.vo) in (("alice", "sky"), ("ann", "sky"))
 
 
-async def test_router_claims_a_job_once(scene: Scene) -> None:
+async def test_router_claims_a_job_once(scene: LinkUnderTest) -> None:
     (job,) = scene.submit()
     request = request_id()
     assert await scene.link.route(request, [new_routed_job(job)]) == (Routed(job, 1),)
@@ -65,7 +65,7 @@ async def test_router_claims_a_job_once(scene: Scene) -> None:
     assert not (await scene.link.load_jobs([job]))[0].is_waiting
 
 
-async def test_refuses_unknown_and_held_jobs_of_a_call_only(scene: Scene) -> None:
+async def test_refuses_unknown_and_held_jobs_of_a_call_only(scene: LinkUnderTest) -> None:
     first, second = scene.submit(2)
     scene.change("hold", first)
     answers = await scene.link.route(
@@ -75,13 +75,13 @@ async def test_refuses_unknown_and_held_jobs_of_a_call_only(scene: Scene) -> Non
     assert all(answer.reason for answer in answers if isinstance(answer, NotRouted))
 
 
-async def test_routed_job_of_remote_server_needs_no_queue(scene: Scene) -> None:
+async def test_routed_job_of_remote_server_needs_no_queue(scene: LinkUnderTest) -> None:
     (job,) = scene.submit()
     (answer,) = await scene.link.route(request_id(), [new_routed_job(job, queue=None)])
     assert answer == Routed(job, 1)
 
 
-async def test_reports_of_routed_job_are_stored(scene: Scene) -> None:
+async def test_reports_of_routed_job_are_stored(scene: LinkUnderTest) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     assert await scene.report(RoutedJobReport(job, 1, reference="slurm.17")) == {}
@@ -108,7 +108,7 @@ async def test_reports_of_routed_job_are_stored(scene: Scene) -> None:
 )
 @pytest.mark.parametrize("is_running", [True, False], ids=["while running", "before a report of its start"])
 async def test_end_of_routed_job_determines_state_of_job(
-    scene: Scene, report: RoutedJobReport, state: str, is_running: bool
+    scene: LinkUnderTest, report: RoutedJobReport, state: str, is_running: bool
 ) -> None:
     (job,) = scene.submit()
     await scene.route(job)
@@ -122,7 +122,7 @@ async def test_end_of_routed_job_determines_state_of_job(
         assert await scene.route(job) == [2]
 
 
-async def test_routed_job_of_held_job_is_unwanted_until_its_end(scene: Scene) -> None:
+async def test_routed_job_of_held_job_is_unwanted_until_its_end(scene: LinkUnderTest) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     assert (await scene.link.report(request_id(), ())).unwanted == ()
@@ -138,7 +138,7 @@ async def test_routed_job_of_held_job_is_unwanted_until_its_end(scene: Scene) ->
 
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["while running", "before a report of its start"])
-async def test_hold_at_target_holds_job_until_routed_job_ends(scene: Scene, is_running: bool) -> None:
+async def test_hold_at_target_holds_job_until_routed_job_ends(scene: LinkUnderTest, is_running: bool) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     if is_running:
@@ -155,7 +155,7 @@ async def test_hold_at_target_holds_job_until_routed_job_ends(scene: Scene, is_r
     assert await scene.route(job) == [2]
 
 
-async def test_report_with_hold_and_end_holds_the_job(scene: Scene) -> None:
+async def test_report_with_hold_and_end_holds_the_job(scene: LinkUnderTest) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     assert await scene.report(replace(ended(job, "KILLED"), held="the proxy has expired")) == {}
@@ -164,7 +164,7 @@ async def test_report_with_hold_and_end_holds_the_job(scene: Scene) -> None:
 
 
 async def test_refuses_only_reports_of_foreign_attempts(
-    scene: Scene,
+    scene: LinkUnderTest,
 ) -> None:
     first, second = scene.submit(2)
     await scene.route(first)
@@ -174,7 +174,7 @@ async def test_refuses_only_reports_of_foreign_attempts(
     assert (await scene.link.routed_jobs())[0].reference == "y"
 
 
-async def test_malformed_report_does_not_affect_other_reports(scene: Scene) -> None:
+async def test_malformed_report_does_not_affect_other_reports(scene: LinkUnderTest) -> None:
     first, second = scene.submit(2)
     await scene.route(first, second)
     reports = (RoutedJobReport(first, 1, node="n\0", state="RUNNING"), RoutedJobReport(second, 1, state="RUNNING"))
@@ -185,7 +185,7 @@ async def test_malformed_report_does_not_affect_other_reports(scene: Scene) -> N
     assert [copy.job_id for copy in await scene.link.routed_jobs()] == [first, second]
 
 
-async def test_hook_attributes_do_not_override_job_attributes(scene: Scene) -> None:
+async def test_hook_attributes_do_not_override_job_attributes(scene: LinkUnderTest) -> None:
     (job,) = scene.submit(Color="red")
     await scene.route(job)
     attributes: dict[str, Value] = {
@@ -203,7 +203,7 @@ async def test_hook_attributes_do_not_override_job_attributes(scene: Scene) -> N
     assert "Progress" not in (await scene.link.load_jobs([job]))[0].ad, "routes do not see hook attributes"
 
 
-async def test_hook_attributes_are_replaced_and_end_with_attempt(scene: Scene) -> None:
+async def test_hook_attributes_are_replaced_and_end_with_attempt(scene: LinkUnderTest) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     await scene.report(RoutedJobReport(job, 1, attributes={"Progress": 70, "Stage": "in"}))
@@ -219,7 +219,7 @@ async def test_hook_attributes_are_replaced_and_end_with_attempt(scene: Scene) -
 @pytest.mark.parametrize(
     "attributes", [{f"A{number}": 1 for number in range(65)}, {"Text": "x" * 20_000}, {"no name": 1}, {"a": 1, "A": 2}]
 )
-async def test_report_with_invalid_attributes_is_malformed(scene: Scene, attributes: dict[str, Value]) -> None:
+async def test_report_with_invalid_attributes_is_malformed(scene: LinkUnderTest, attributes: dict[str, Value]) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     answer = await scene.link.report(request_id(), [RoutedJobReport(job, 1, state="RUNNING", attributes=attributes)])
@@ -228,7 +228,7 @@ async def test_report_with_invalid_attributes_is_malformed(scene: Scene, attribu
 
 
 @pytest.mark.parametrize("are_uploaded", [True, False], ids=["uploaded before", "with the report"])
-async def test_uploads_small_and_large_output_files(scene: Scene, tmp_path: Path, are_uploaded: bool) -> None:
+async def test_uploads_small_and_large_output_files(scene: LinkUnderTest, tmp_path: Path, are_uploaded: bool) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     small, large = b"hello\n", b"0123456789abcdef" * 10_000
@@ -244,7 +244,7 @@ async def test_uploads_small_and_large_output_files(scene: Scene, tmp_path: Path
     assert scene.output(job) == {"stdout": small, "results/data": large, "empty": b""}
 
 
-async def test_unreadable_output_file_requeues_only_its_job(scene: Scene, tmp_path: Path) -> None:
+async def test_unreadable_output_file_requeues_only_its_job(scene: LinkUnderTest, tmp_path: Path) -> None:
     incomplete, complete = scene.submit(2)
     await scene.route(incomplete, complete)
     (tmp_path / "stdout").write_text("hello\n")

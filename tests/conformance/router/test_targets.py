@@ -24,8 +24,8 @@ from pilotage_agents.router.places.queue import BatchQueueTarget
 from pilotage_agents.router.places.remote_server import RemoteServer
 from pilotage_agents.router.places.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.router.ports import RefusedByJob, RoutedJobTarget
-from support.copy_targets import FakeCopyTarget, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.process_grid import ProcessGrid, a_process_grid
+from support.routed_job_targets import FakeTarget, InMemoryFiles, a_copy, end_of, submitted, texts_of, wait_for_status
 from support.slurm import PARTITION, SlurmCluster
 
 SLEEP = ("/bin/sleep", "1000")
@@ -40,7 +40,7 @@ class TargetUnderTest:
     target: RoutedJobTarget
     restarted: Callable[[], RoutedJobTarget]
     name: str = "pilotage-7"
-    files: HeldFiles = field(default_factory=HeldFiles)
+    files: InMemoryFiles = field(default_factory=InMemoryFiles)
     references: list[str] = field(default_factory=list)
 
     async def submit(self, *commands: tuple[str, ...]) -> list[str]:
@@ -92,7 +92,7 @@ async def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
     async with AsyncExitStack() as stack:
         match request.param:
             case "fake":
-                fake = FakeCopyTarget(tmp_path)
+                fake = FakeTarget(tmp_path)
                 found = TargetUnderTest(fake, lambda: fake)
             case "server":
                 found = await stack.enter_async_context(over_server(tmp_path, request.getfixturevalue("grid")))
@@ -121,8 +121,8 @@ async def test_output_can_be_read_repeatedly(under_test: TargetUnderTest) -> Non
 
 async def test_cancel_ends_only_the_given_job(under_test: TargetUnderTest) -> None:
     first, second = await under_test.submit(SLEEP, SLEEP)
-    await status_when(under_test.target, first, (RoutedJobState.RUNNING,))
-    await status_when(under_test.target, second, (RoutedJobState.RUNNING,))
+    await wait_for_status(under_test.target, first, (RoutedJobState.RUNNING,))
+    await wait_for_status(under_test.target, second, (RoutedJobState.RUNNING,))
     await under_test.target.cancel([first])
     await end_of(under_test.target, first)
     assert (await under_test.target.poll([second]))[second].state is RoutedJobState.RUNNING
@@ -132,7 +132,7 @@ async def test_restarted_router_finds_its_jobs(under_test: TargetUnderTest) -> N
     running, ended = await under_test.submit(SLEEP, ("/bin/echo", "hello"))
     await end_of(under_test.target, ended)
     restarted = under_test.restarted()
-    await status_when(restarted, running, (RoutedJobState.RUNNING,))
+    await wait_for_status(restarted, running, (RoutedJobState.RUNNING,))
     assert (await end_of(restarted, ended)).exit_code == 0
     assert (await texts_of(restarted, ended))["stdout"] == "hello\n"
     await restarted.cancel([running])

@@ -14,7 +14,7 @@ from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, a_tree
 from support.jobs import an_operator
 from support.routers import SHORT, Router, a_copy, router
-from support.statements import statements
+from support.sql_statements import statements
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -74,16 +74,16 @@ def test_giving_up_during_report_gives_each_attempt_one_end(grid: Grid, router: 
     report = router.a_report(done, Outcome.EXITED, exit_code=0)
     router.stop()
     with pytest.raises(LeadershipLostError):
-        router.tell(report)
+        router.send_reports(report)
     assert open_jobs(router.give_up().copies) == [done, lost]
     router.begin()
     assert router.route(a_copy(lost))[0].attempt == 2
-    router.tell(report)
+    router.send_reports(report)
     assert router.copies()[0].copy.key == (lost, 1), "the end of the first attempt is not reported yet"
     assert [grid.job(job_id).state for job_id in (done, lost)] == [JobState.WAITING, JobState.MATCHED]
 
 
-def a_router(grid: Grid, name: str = "router of sky") -> Router:
+def router_process(grid: Grid, name: str = "router of sky") -> Router:
     """Return a router that is the leader for an hour and has published a route."""
     router = Router(grid, name)
     grid.database.write(lambda transaction: take_leadership(transaction, router.turn, timedelta(hours=1), "here"))
@@ -106,17 +106,17 @@ def router_names(grid: Grid) -> list[str]:
 
 @pytest.mark.any_database
 def test_removes_router_after_retention(grid: Grid) -> None:
-    a_router(grid)
+    router_process(grid)
     assert clean(grid) == 0
     pass_retention(grid)
-    a_router(grid, "another")
+    router_process(grid, "another")
     assert (clean(grid), clean(grid)) == (1, 0)
     assert router_names(grid) == ["another"]
 
 
 @pytest.mark.any_database
 def test_keeps_router_that_renews_its_leadership(grid: Grid) -> None:
-    router = a_router(grid)
+    router = router_process(grid)
     pass_retention(grid)
     router.begin()
     assert clean(grid) == 0
@@ -125,7 +125,7 @@ def test_keeps_router_that_renews_its_leadership(grid: Grid) -> None:
 
 @pytest.mark.any_database
 def test_keeps_router_until_its_routed_jobs_end(grid: Grid) -> None:
-    router = a_router(grid)
+    router = router_process(grid)
     held, taken = grid.submit(count=2)
     router.begin().take(held, taken)
     grid.change(JobChange.REMOVE, taken)

@@ -37,7 +37,7 @@ def test_hook_attributes_fill_only_unset_names(grid: Grid, router: Router) -> No
     before = ad_of(grid, job_id)
     owned = ("vo", "JobStatus", "requestmemory", "MemoryUsage", "Requirements", "PeriodicRemove", "HoldReason", "MY")
     attributes: dict[str, Value] = {"color": "blue", **dict.fromkeys((*owned, "RouteName", "RoutedToJobId"), "x")}
-    router.tell(RouterReport(job_id, 1, attributes=attributes | {"Progress": 70}))
+    router.send_reports(RouterReport(job_id, 1, attributes=attributes | {"Progress": 70}))
     assert ad_of(grid, job_id) == {**before, "Progress": 70}
 
 
@@ -47,8 +47,8 @@ def test_hook_attributes_do_not_affect_policies_and_matches(grid: PolicyGrid, ro
     pilot = grid.start_pilot()
     router.take(job_id)
     router.start(job_id)
-    router.tell(RouterReport(job_id, 1, attributes={"Progress": 70}))
-    assert grid.look() == []
+    router.send_reports(RouterReport(job_id, 1, attributes={"Progress": 70}))
+    assert grid.evaluate_changed() == []
     (routable,) = grid.read(lambda transaction, state: load_routable_jobs(transaction, state, [job_id]))
     assert "Progress" not in Ad(routable.ad).plain()
     router.report(job_id, Outcome.EVICTED)
@@ -59,10 +59,10 @@ def test_new_hook_attributes_replace_earlier_ones(grid: Grid, router: Router) ->
     first, second = grid.submit(count=2)
     router.take(first, second)
     for _ in range(2):
-        router.tell(
+        router.send_reports(
             *(RouterReport(job_id, 1, attributes={"Stage": job_id, "Löwe": "🦁"}) for job_id in (first, second))
         )
-    router.tell(
+    router.send_reports(
         RouterReport(first, 1, attributes={"Progress": (1, 2.5, "x", True)}), RouterReport(second, 1, "slurm 17")
     )
     assert "Stage" not in ad_of(grid, first)
@@ -74,7 +74,7 @@ def test_hook_attributes_are_shown_until_next_attempt(grid: Grid, router: Router
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     router.take(job_id)
-    router.tell(RouterReport(job_id, 1, attributes={"Progress": 70}))
+    router.send_reports(RouterReport(job_id, 1, attributes={"Progress": 70}))
     router.report(job_id, Outcome.EVICTED, reason="vanished")
     assert (grid.job(job_id).state, ad_of(grid, job_id)["Progress"]) == (JobState.WAITING, 70)
     grid.change(JobChange.HOLD, job_id)
@@ -88,7 +88,7 @@ def test_ended_job_shows_hook_attributes_of_its_end(grid: Grid, router: Router) 
     (job_id,) = grid.submit()
     router.take(job_id)
     end = router.a_report(job_id, Outcome.EXITED, exit_code=0)
-    router.tell(RouterReport(job_id, 1, report=end.report, attributes={"Progress": 100}))
+    router.send_reports(RouterReport(job_id, 1, report=end.report, attributes={"Progress": 100}))
     assert (grid.job(job_id).state, ad_of(grid, job_id)["Progress"]) == (JobState.DONE, 100)
 
 
@@ -96,5 +96,7 @@ def test_router_cannot_set_attributes_of_foreign_routed_job(grid: Grid, router: 
     (job_id,) = grid.submit()
     router.take(job_id)
     other = Router(grid, name="another").begin()
-    other.tell(RouterReport(job_id, 1, attributes={"Progress": 70}), RouterReport(4711, 1, attributes={"Progress": 70}))
+    other.send_reports(
+        RouterReport(job_id, 1, attributes={"Progress": 70}), RouterReport(4711, 1, attributes={"Progress": 70})
+    )
     assert "Progress" not in ad_of(grid, job_id)

@@ -80,9 +80,9 @@ def test_unwanted_routed_job_sends_no_pilot_command(grid: Grid, router: Router) 
 def test_periodic_remove_applies_to_routed_job(grid: PolicyGrid, router: Router) -> None:
     (job_id,) = grid.submit(policy=JobPolicy(periodic_remove='RouteName == "north" && JobStatus == 2'))
     router.take(job_id)
-    assert grid.look() == []
+    assert grid.evaluate_changed() == []
     router.start(job_id)
-    assert grid.look() == [job_id]
+    assert grid.evaluate_changed() == [job_id]
     assert router.unwanted() == [(job_id, 1)]
 
 

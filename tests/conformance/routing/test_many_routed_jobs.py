@@ -60,7 +60,7 @@ def test_long_reason_is_truncated(grid: Grid, router: Router) -> None:
             transaction, state, an_operator(), [job_id], JobChange.HOLD, "why " * 400
         )
     )
-    (unwanted,) = router.tell().unwanted
+    (unwanted,) = router.send_reports().unwanted
     (listed,) = router.copies()
     assert len(unwanted.reason) == MAX_REASON_LENGTH
     assert unwanted.reason == listed.unwanted

@@ -97,12 +97,12 @@ def test_lost_or_declined_routed_job_requeues_without_spent_attempt(
 def test_hold_at_target_holds_the_job(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
-    (unwanted,) = router.tell(RouterReport(job_id, 1, held="too much memory")).unwanted
+    (unwanted,) = router.send_reports(RouterReport(job_id, 1, held="too much memory")).unwanted
     assert (unwanted.job_id, unwanted.attempt) == (job_id, 1)
     job = grid.job(job_id)
     assert (job.state, job.reason, job.hold_code) == (JobState.HELD, "too much memory", HoldCode.STARTD_HELD_JOB)
     assert job.is_fenced
-    router.tell(RouterReport(job_id, 1, held="reported again"))
+    router.send_reports(RouterReport(job_id, 1, held="reported again"))
     router.report(job_id, Outcome.KILLED)
     assert grid.job(job_id).reason == "too much memory"
     assert router.copies() == []
@@ -114,7 +114,7 @@ def test_hold_report_ignores_removed_and_foreign_jobs(grid: Grid, router: Router
     other = Router(grid, "another router").begin()
     other.take(foreign)
     grid.change(JobChange.REMOVE, removed)
-    router.tell(*(RouterReport(job_id, 1, held="too much memory") for job_id in (own, removed, foreign)))
+    router.send_reports(*(RouterReport(job_id, 1, held="too much memory") for job_id in (own, removed, foreign)))
     states = [grid.job(job_id).state for job_id in (own, removed, foreign)]
     assert states == [JobState.HELD, JobState.REMOVED, JobState.MATCHED]
 

@@ -39,7 +39,7 @@ from pilotage_agents.drain_controller.planning import NodeName
 from pilotage_agents.main import run
 from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import Role
-from support.leadership import LONG, followed_soon
+from support.leadership import LONG_LEADERSHIP, with_short_leadership
 from support.server import RunningServer, request_id
 from support.wire_grid import WireGrid
 
@@ -110,7 +110,7 @@ def config(server: RunningServer, tmp_path: Path) -> Path:
     path.write_text(f"""
 server = "{server.address}"
 token_file = "agent.token"
-{LONG}
+{LONG_LEADERSHIP}
 [site_director]
 folder = "director"
 pilot_command = ["sh", "-c", "exec sleep 1000"]
@@ -232,7 +232,7 @@ def logged_event(process: subprocess.Popen[str], event: str) -> dict[str, object
 
 
 def test_second_replica_takes_over_when_the_leader_is_killed(config: Path, operator: Operator) -> None:
-    followed_soon(config)
+    with_short_leadership(config)
     with pool_cleanup_process(config) as first:
         logged_event(first, "turn taken")
         with pool_cleanup_process(config) as second:

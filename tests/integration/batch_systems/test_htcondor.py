@@ -66,7 +66,7 @@ async def test_held_glidein_waits_and_fails_when_it_is_removed(tmp_path: Path) -
     await a_system(schedd).submit_many([a_request(tmp_path)])
     schedd.in_queue[1] |= {"JobStatus": 5, "HoldReason": "no such file"}
     assert (await status_of(a_system(schedd), "1.0.ab12")).state is GlideinState.WAITING
-    schedd.leaves(1, JobStatus=3, RemoveReason="The job attribute PeriodicRemove expression evaluated to TRUE")
+    schedd.move_to_history(1, JobStatus=3, RemoveReason="The job attribute PeriodicRemove expression evaluated to TRUE")
     ended = await status_of(a_system(schedd), "1.0.ab12")
     assert ended == GlideinStatus(GlideinState.ENDED, "held and removed: no such file", has_failed=True)
 
@@ -74,7 +74,7 @@ async def test_held_glidein_waits_and_fails_when_it_is_removed(tmp_path: Path) -
 async def test_glidein_without_history_has_ended(tmp_path: Path) -> None:
     schedd = FakeSchedd(history_is_off=True)
     await a_system(schedd).submit_many([a_request(tmp_path)])
-    schedd.leaves(1, JobStatus=4, ExitCode=0)
+    schedd.move_to_history(1, JobStatus=4, ExitCode=0)
     ended = await status_of(a_system(schedd), "1.0.ab12")
     assert (ended.state, ended.exit_code, ended.has_failed) == (GlideinState.ENDED, None, False)
 

@@ -38,20 +38,20 @@ async def test_black_hole_is_throttled_until_an_operator_opens_it(server: Runnin
 
     def hole_is_found() -> bool:
         """End a job well on the good node and badly on the other; return whether the server has throttled it."""
-        for match in good_node.ask().matches:
+        for match in good_node.request_jobs().matches:
             good_node.report(match.job_id, outcome=jobs_pb2.OUTCOME_EXITED, exit_code=0)
-        for match in black_hole.ask().matches:
+        for match in black_hole.request_jobs().matches:
             black_hole.report(match.job_id, outcome=jobs_pb2.OUTCOME_EXITED, exit_code=1)
-        throttles[:] = pilotage.objects("health", "list")
+        throttles[:] = pilotage.json_objects("health", "list")
         return bool(throttles)
 
     await until(hole_is_found)
     (throttle,) = throttles
     assert list(throttle) == list(KEYS["health list"])
     assert (throttle["place"], throttle["state"], throttle["node"]) == ("SITE/hole", "throttled", "hole")
-    assert not black_hole.ask().matches
+    assert not black_hole.request_jobs().matches
     assert pilotage("health", "open", "SITE/hole") == "SITE/hole is open\n"
-    assert len(black_hole.ask().matches) == 1
+    assert len(black_hole.request_jobs().matches) == 1
     grid.close()
 
 
@@ -72,10 +72,10 @@ def test_queue_can_be_held_for_a_time(server: RunningServer, pilotage: Command) 
     assert pilotage("health", "hold", "site/ce1/long", "--reason", "new kernel", "--for", "1 h").startswith(
         "SITE/ce1/long is held until "
     )
-    assert not pilot.ask().matches
+    assert not pilot.request_jobs().matches
     assert "new kernel" in pilotage("health", "list")
     pilotage("health", "open", "SITE/ce1/long")
-    assert len(pilot.ask().matches) == 1
+    assert len(pilot.request_jobs().matches) == 1
     grid.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.commands import objects, pilotage, run, tree
+from support.commands import json_objects, pilotage, run, tree
 
 __all__ = ["tree"]
 
@@ -23,7 +23,7 @@ KEYS = [
 def test_convert_prints_one_json_object_per_line(shared_data: Path) -> None:
     done = pilotage("convert", shared_data / "data/jdl/DIRAC__Test_ParametricJob.py_L49.jdl", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    jobs = objects(done.stdout)
+    jobs = json_objects(done.stdout)
     assert [list(job) for job in jobs] == [KEYS] * 3
     assert [job["arguments"] for job in jobs] == ["1 a", "3 b", "7 c"]
     assert [job["attributes"]["JobName"] for job in jobs] == ["Test_0", "Test_1", "Test_2"]
@@ -44,7 +44,7 @@ def test_convert_reads_every_real_file_or_names_the_line(folder: str, files: int
         result = run("convert", file, "--json")
         count += 1
         if result.exit_code == 0:
-            jobs = objects(result.stdout)
+            jobs = json_objects(result.stdout)
             assert jobs
             assert all(list(job) == KEYS and job["executable"] for job in jobs), file
         else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.commands import QUEUE, objects, pilotage, run, tree
+from support.commands import QUEUE, json_objects, pilotage, run, tree
 
 __all__ = ["tree"]
 
@@ -24,7 +24,7 @@ def test_resolve_equals_the_oracle(shared_data: Path) -> None:
 
 def test_resolve_shows_values_for_a_vo_with_their_level(tree: Path) -> None:
     tree.write_text(QUEUE.replace('"OS"', '"ForVO": {"cms": {"Memory": 8000}}, "OS"'))
-    assert objects(run("tree", "resolve", tree, "--vo", "CMS", "--json").stdout)[0]["params"]["Memory"] == 8000
+    assert json_objects(run("tree", "resolve", tree, "--vo", "CMS", "--json").stdout)[0]["params"]["Memory"] == 8000
     assert run("tree", "resolve", tree, "--vo", "CMS").stdout.splitlines() == [
         "S/C/Q",
         "  Memory = 8000  (queue for VO cms)",
@@ -106,12 +106,12 @@ def test_eligible_queues_match_the_resolved_oracle(
     requirements: list[str], fits: Callable[[Offer], bool], shared_data: Path
 ) -> None:
     folder = shared_data / "data/resources"
-    lines = objects((folder / "resolved.jsonl").read_text())
+    lines = json_objects((folder / "resolved.jsonl").read_text())
     options = [part for requirement in requirements for part in ("--require", requirement)]
     for vo in ("cms", "OSGVO", "nobody"):
         result = run("tree", "eligible", folder / "tree.json", "--vo", vo, *options, "--json")
         assert result.exit_code == 0
-        (found,) = objects(result.stdout)
+        (found,) = json_objects(result.stdout)
         as_sets = {site: {ce: set(queues) for ce, queues in ces.items()} for site, ces in found.items()}
         assert as_sets == expected_queues(lines, vo.lower(), fits)
 

@@ -36,12 +36,12 @@ def test_faults_of_an_uploaded_tree_name_the_file(pilotage: Command, tmp_path: P
 
 
 def test_tree_show_prints_the_active_tree(pilotage: Command, tmp_path: Path) -> None:
-    assert pilotage.objects("tree", "show") == [
+    assert pilotage.json_objects("tree", "show") == [
         {"version": 0, "format": None, "created": None, "created_by": None, "text": ""}
     ]
     (tmp_path / "tree.json").write_text(TREE)
     pilotage("tree", "put", tmp_path / "tree.json")
-    (shown,) = pilotage.objects("tree", "show")
+    (shown,) = pilotage.json_objects("tree", "show")
     assert (shown["version"], shown["format"], shown["text"]) == (1, "json", TREE)
     assert "olga" in shown["created_by"]
     assert pilotage("tree", "show") == TREE
@@ -66,7 +66,7 @@ def test_command_printed_by_pilot_token_starts_a_pilot(
             (job_id,) = client.submit([JobDescription("/bin/true")]).job_ids
             (job,) = client.wait([job_id], 60)
             assert (job.state, job.site, job.ce, job.queue) == ("DONE", "S", "C", "Q")
-            assert [info["stamp"] for info in pilotage.objects("pilots")] == [stamp]
+            assert [info["stamp"] for info in pilotage.json_objects("pilots")] == [stamp]
             pilotage("drain", stamp)
             pilot.communicate(timeout=60)
         finally:
@@ -77,7 +77,7 @@ def test_command_printed_by_pilot_token_starts_a_pilot(
 def test_pilot_token_json_has_the_command_as_a_list(pilotage: Command, server: RunningServer, tmp_path: Path) -> None:
     (tmp_path / "tree.json").write_text(TREE)
     pilotage("tree", "put", tmp_path / "tree.json")
-    (printed,) = pilotage.objects("pilot-token", "S/C/Q", "--to", tmp_path / "token")
+    (printed,) = pilotage.json_objects("pilot-token", "S/C/Q", "--to", tmp_path / "token")
     assert printed["token_file"] == str(tmp_path / "token")
     assert printed["command"][-4:] == ["--server", server.address, "--token-file", str(tmp_path / "token")]
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600

@@ -30,7 +30,7 @@ class EndedJobs:
         job_ids = self.grid.submit(description)
         pilot = self.grid.start_pilot()
         for _ in job_ids:
-            (job,) = pilot.ask().matches
+            (job,) = pilot.request_jobs().matches
             outputs = [output_file(name, content, name in truncated) for name, content in files.items()]
             fields = {"outcome": jobs_pb2.OUTCOME_EXITED, "exit_code": 0, "output_files": outputs}
             assert pilot.report(job.job_id, job.attempt, **fields).accepted
@@ -64,7 +64,7 @@ def test_truncated_output_is_reported_by_every_command(ended_jobs: EndedJobs, tm
         assert ended_jobs.pilotage.run(*command).stderr == f"pilotage: stdout {note}"
     assert ended_jobs.pilotage.run("status", job).stderr == f"pilotage: stdout of job {job} {note}"
     assert "yes" in ended_jobs.pilotage("output", job, "--list").splitlines()[2]
-    files = ended_jobs.pilotage.objects("output", job)
+    files = ended_jobs.pilotage.json_objects("output", job)
     assert files == [
         {"name": "stderr", "size": 0, "truncated": False},
         {"name": "stdout", "size": 5, "truncated": True},

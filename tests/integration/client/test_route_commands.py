@@ -55,7 +55,7 @@ def test_routes_list_shows_counts_states_and_constraints(grid: WireGrid, router:
         f"{ROUTER}: every job must satisfy IsGood",
         f"{ROUTER}: route west is not used: no target",
     ]
-    north, south, closed, west = show.objects("routes", "list")
+    north, south, closed, west = show.json_objects("routes", "list")
     assert {tuple(route) for route in (north, south, closed, west)} == {tuple(KEYS["routes list"])}
     assert (north["requirements"], north["constraint"], north["max_idle_jobs"]) == ("WantRoute", "IsGood", None)
     assert [(route["throttled"], route["closed"]) for route in (north, south, closed)] == [
@@ -77,7 +77,7 @@ def test_routes_explain_lists_the_obstacles_of_a_job(grid: WireGrid, router: Wir
         "    takes the job",
     ]
     assert f"Routes that take it: open of 3 routes (`pilotage routes explain {job_id}`" in user("why", job_id)
-    (answer,) = user.objects("routes", "explain", job_id)
+    (answer,) = user.json_objects("routes", "explain", job_id)
     assert list(answer) == list(KEYS["routes explain"])
     assert [route["obstacles"] for route in answer["routes"]][1:] == [[{"kind": "throttled", "why": "19 failed"}], []]
     other = pilotage(grid, tmp_path, owner="bob")
@@ -89,7 +89,7 @@ def test_commands_show_where_a_routed_job_runs(grid: WireGrid, router: WireRoute
     router.put(NORTH)
     router.route(job_id)
     running = jobs_pb2.JobReport(job_id=job_id, attempt=1, state=jobs_pb2.JOB_STATE_RUNNING)
-    router.tell(CopyReport(job_id=job_id, attempt=1, reference="slurm 17", node="n42", report=running))
+    router.send_reports(CopyReport(job_id=job_id, attempt=1, reference="slurm 17", node="n42", report=running))
     user = pilotage(grid, tmp_path)
     why = user("why", job_id)
     assert f"Job {job_id} is RUNNING. It runs as a copy by route north to {QUEUE} on n42, attempt 1" in why
@@ -97,9 +97,9 @@ def test_commands_show_where_a_routed_job_runs(grid: WireGrid, router: WireRoute
     assert ", slurm 17 there" in why
     assert f"route north to queue {QUEUE}" in user("logs", job_id)
     assert user("routes", "explain", job_id).startswith(f"No route takes job {job_id} now: it is RUNNING\n")
-    (status,) = user.objects("status", job_id)
+    (status,) = user.json_objects("status", job_id)
     assert (status["site"], status["queue"], status["node"], status["slot"]) == ("SITE", "long", "n42", "north")
-    (answer,) = user.objects("routes", "explain", job_id)
+    (answer,) = user.json_objects("routes", "explain", job_id)
     assert list(answer["copy"]) == list(KEYS["routes give-up"])
     assert answer["copy"]["reference"] == "slurm 17"
 
@@ -113,13 +113,13 @@ def test_attributes_of_hooks_are_in_the_job_ad(grid: WireGrid, router: WireRoute
         "VO": Value(text="x"),
         "Note": Value(text='"'),
     }
-    router.tell(CopyReport(job_id=job_id, attempt=1, reference="slurm 17", attributes=attributes))
+    router.send_reports(CopyReport(job_id=job_id, attempt=1, reference="slurm 17", attributes=attributes))
     user = pilotage(grid, tmp_path)
     lines = user("ad", job_id).splitlines()
     assert {"Progress = 70", 'Color = "red"', 'RoutedToJobId = "slurm 17"', f'VO = "{grid.vo}"'} <= set(lines)
     assert [line for line in lines if line.startswith("Note")] == ['Note = "\\""']
     assert not [line for line in lines if line.startswith("COLOR")]
-    (ad,) = user.objects("ad", job_id)
+    (ad,) = user.json_objects("ad", job_id)
     assert (ad["Progress"], ad["Color"], ad["RouteName"]) == (70, "red", "north")
 
 

@@ -89,7 +89,7 @@ def test_factors_and_quotas_are_set_shown_and_unset(pilotage: Command) -> None:
     account = f"{VO}/group_SKY/ann_mcore"
     assert pilotage("shares", "set-factor", account, 1) == f"the priority factor of {account} is 1\n"
     assert pilotage("shares", "set-quota", f"{VO}/group_SKY", "25%") == f"the quota of {VO}/group_SKY is 25 %\n"
-    (shares,) = pilotage.objects("shares")
+    (shares,) = pilotage.json_objects("shares")
     (group,), (account_shown,) = shares["groups"], shares["accounts"]
     assert (group["quota"], group["quota_is_set"], group["entitled_part"]) == ("25 %", True, 1.0)
     assert (account_shown["owner"], account_shown["priority_factor"], account_shown["user_priority"]) == (
@@ -103,7 +103,7 @@ def test_factors_and_quotas_are_set_shown_and_unset(pilotage: Command) -> None:
     assert "ann_mcore" in table
     pilotage("shares", "set-factor", account, "--unset")
     pilotage("shares", "set-quota", f"{VO}/group_SKY", "--unset")
-    assert pilotage.objects("shares")[0]["groups"] == []
+    assert pilotage.json_objects("shares")[0]["groups"] == []
     assert pilotage("shares") == "no use, and no waiting jobs\n"
 
 
@@ -128,7 +128,7 @@ def test_options_before_the_subcommand_are_rejected(pilotage: Command) -> None:
     done = pilotage.run("shares", "--server", "127.0.0.1:1", "set-factor", "sky//ann", "7")
     assert (done.returncode, done.stdout) == (2, "")
     assert "give the options of set-factor after it" in done.stderr
-    assert not pilotage.objects("shares")[0]["accounts"]
+    assert not pilotage.json_objects("shares")[0]["accounts"]
 
 
 def test_all_faults_of_set_shares_are_reported_and_nothing_set(server: RunningServer) -> None:

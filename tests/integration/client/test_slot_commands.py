@@ -48,7 +48,7 @@ def test_af_prints_values_in_the_given_order(pilotage: Command) -> None:
         "slot1@node1 true old 4000 slot1@node1",
         "slot2@node1 false undefined 4000 slot2@node1",
     ]
-    assert pilotage.objects("slots", "--af", "Fast", "Kind") == [
+    assert pilotage.json_objects("slots", "--af", "Fast", "Kind") == [
         {"Fast": True, "Kind": "old"},
         {"Fast": False, "Kind": "undefined"},
     ]
@@ -58,7 +58,7 @@ def test_long_prints_whole_ads(pilotage: Command) -> None:
     first, second = pilotage("slots", "--long").split("\n\n")
     assert "Fast = true\n" in first
     assert "Fast = Cpus > 1\n" in second
-    ads = pilotage.objects("slots", "--long")
+    ads = pilotage.json_objects("slots", "--long")
     assert [(ad["Name"], ad["Fast"], ad["Memory"]) for ad in ads] == [
         ("slot1@node1", True, 2000),
         ("slot2@node1", "Cpus > 1", 2000),
@@ -73,7 +73,7 @@ def test_no_matching_slot_is_no_error(pilotage: Command, options: list[str], pri
 def test_constraint_that_is_not_boolean_matches_no_slot(pilotage: Command) -> None:
     for constraint in ("NoSuchThing", '"true"', "1", "Kind + 1"):
         assert pilotage("slots", "--constraint", constraint) == "no slots\n"
-    (only,) = pilotage.objects("slots", "--constraint", "fast")
+    (only,) = pilotage.json_objects("slots", "--constraint", "fast")
     assert only["name"] == "slot1"
 
 

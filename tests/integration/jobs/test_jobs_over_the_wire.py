@@ -44,7 +44,7 @@ def test_input_file_is_uploaded_and_downloaded_by_the_pilot(grid: WireGrid, size
         job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=[description])
     )
     pilot = grid.start_pilot()
-    (match,) = pilot.ask().matches
+    (match,) = pilot.request_jobs().matches
 
     pilots_stub = job_service_pb2_grpc.JobServiceStub(grid.channel(pilot.token))
     assert download(pilots_stub, match.job_id, checksum) == content
@@ -54,7 +54,7 @@ def test_input_file_is_uploaded_and_downloaded_by_the_pilot(grid: WireGrid, size
 def test_output_files_are_visible_to_their_owner_only(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())
-    pilot.ask()
+    pilot.request_jobs()
     pilot.finish(job_id, outputs={"out/log": b"done\n"})
 
     outputs = grid.jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id))

@@ -16,7 +16,7 @@ from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.retention import first_watched, next_watched
 from support.grid import Grid
-from support.statements import plan_of, statements
+from support.sql_statements import plan_of, statements
 from support.virtual_clock import VirtualClock
 
 

@@ -9,11 +9,14 @@ import pytest
 from pilotage.errors import InvalidInputError
 from pilotage.mqtt.settings import parse_broker
 from pilotage.mqtt.topics import Message
-from support.mosquitto import MosquittoServer, linked
+from support.mosquitto import MosquittoServer, broker_link
 
 
 async def test_subscriber_receives_only_its_topics(mosquitto: MosquittoServer) -> None:
-    async with linked(mosquitto, "listener", "a/b") as (_, listener), linked(mosquitto, "publisher") as (publisher, _):
+    async with (
+        broker_link(mosquitto, "listener", "a/b") as (_, listener),
+        broker_link(mosquitto, "publisher") as (publisher, _),
+    ):
         publisher.publish(Message("a/c", b"not subscribed"))
         publisher.publish(Message("a/b", b"hello"))
         assert await listener.next() == Message("a/b", b"hello")
@@ -21,8 +24,8 @@ async def test_subscriber_receives_only_its_topics(mosquitto: MosquittoServer) -
 
 async def test_subscriptions_can_be_replaced(mosquitto: MosquittoServer) -> None:
     async with (
-        linked(mosquitto, "listener", "first") as (link, listener),
-        linked(mosquitto, "publisher") as (publisher, _),
+        broker_link(mosquitto, "listener", "first") as (link, listener),
+        broker_link(mosquitto, "publisher") as (publisher, _),
     ):
         publisher.publish(Message("second", b"kept", retained=True))
         link.subscribe(["second"])
@@ -36,8 +39,8 @@ async def test_only_added_topics_are_signalled_as_a_connection(
     mosquitto: MosquittoServer,
 ) -> None:
     async with (
-        linked(mosquitto, "listener", "first") as (link, listener),
-        linked(mosquitto, "publisher") as (publisher, _),
+        broker_link(mosquitto, "listener", "first") as (link, listener),
+        broker_link(mosquitto, "publisher") as (publisher, _),
     ):
         link.subscribe(["first", "second"])
         await listener.connected()
@@ -50,43 +53,43 @@ async def test_only_added_topics_are_signalled_as_a_connection(
 
 
 async def test_retained_messages_are_republished_after_a_broker_restart(mosquitto: MosquittoServer) -> None:
-    async with linked(mosquitto, "node") as (node, node_listener):
+    async with broker_link(mosquitto, "node") as (node, node_listener):
         node.publish(Message("nodes/p1", b"old", retained=True))
         node.publish(Message("nodes/p1", b"new", retained=True))
         mosquitto.stop()
         await node_listener.connected(False)
         mosquitto.start()
         await node_listener.connected()
-        async with linked(mosquitto, "listener", "nodes/+") as (_, listener):
+        async with broker_link(mosquitto, "listener", "nodes/+") as (_, listener):
             assert (await listener.next()).payload == b"new"
 
 
 async def test_will_is_published_when_the_connection_breaks(mosquitto: MosquittoServer) -> None:
     will = Message("nodes/p1", b"gone", retained=True)
     async with (
-        linked(mosquitto, "listener", "nodes/+") as (_, listener),
-        linked(mosquitto, "node", will=will) as (node, _),
+        broker_link(mosquitto, "listener", "nodes/+") as (_, listener),
+        broker_link(mosquitto, "node", will=will) as (node, _),
     ):
         node.publish(Message("nodes/p1", b"here", retained=True))
         assert (await listener.next()).payload == b"here"
         # A second client of the same name closes the first connection, like the end of its process.
-        async with linked(mosquitto, "node", will=None):
+        async with broker_link(mosquitto, "node", will=None):
             assert (await listener.next()).payload == b"gone"
 
 
 async def test_link_can_be_closed_while_it_publishes(mosquitto: MosquittoServer) -> None:
     for _ in range(20):
-        async with asyncio.timeout(20), linked(mosquitto, "echo", "a/b") as (link, listener):
+        async with asyncio.timeout(20), broker_link(mosquitto, "echo", "a/b") as (link, listener):
             link.publish(Message("a/b", b"received before it is acknowledged"))
             await listener.next()
 
 
 async def test_all_sent_waits_until_the_broker_has_all_messages(mosquitto: MosquittoServer) -> None:
-    async with linked(mosquitto, "node") as (node, _):
+    async with broker_link(mosquitto, "node") as (node, _):
         await asyncio.wait_for(node.all_sent(), 20)
         node.publish(Message("nodes/p1", b"kept", retained=True))
         await asyncio.wait_for(node.all_sent(), 20)
-        async with linked(mosquitto, "listener", "nodes/+") as (_, listener):
+        async with broker_link(mosquitto, "listener", "nodes/+") as (_, listener):
             assert (await listener.next()).payload == b"kept"
 
 

@@ -17,7 +17,7 @@ from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import Role
 from support.commands import run_pilot
-from support.mosquitto import Ear, MosquittoServer, linked
+from support.mosquitto import MosquittoServer, RecordingSubscriber, broker_link
 from support.process_grid import PilotProcess, ProcessGrid, a_process_grid, read_text
 from support.processes import until
 
@@ -49,15 +49,15 @@ def operator(grid: ProcessGrid) -> Iterator[Client]:
 
 
 @pytest.fixture
-async def listener(mosquitto: MosquittoServer) -> AsyncIterator[Ear]:
+async def listener(mosquitto: MosquittoServer) -> AsyncIterator[RecordingSubscriber]:
     """Return a listener of the node status messages."""
-    async with linked(mosquitto, "listener", TOPICS.all_nodes) as (_, listener):
+    async with broker_link(mosquitto, "listener", TOPICS.all_nodes) as (_, listener):
         yield listener
 
 
 @asynccontextmanager
 async def a_pilot(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, **settings: Any
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, **settings: Any
 ) -> AsyncIterator[PilotProcess]:
     """Start a pilot with one core and wait for its first status message.
 
@@ -69,7 +69,7 @@ async def a_pilot(
         yield pilot
 
 
-async def next_status(pilot: PilotProcess, listener: Ear) -> NodeStatus | None:
+async def next_status(pilot: PilotProcess, listener: RecordingSubscriber) -> NodeStatus | None:
     """Return the next status of a pilot's node; None = the retained message is cleared."""
     while (message := await listener.next()).topic != TOPICS.node(pilot.stamp):
         pass
@@ -84,7 +84,7 @@ async def run_job(user: Client, **description: Any) -> JobStatus:
     return job
 
 
-async def wait_for_slots(pilot: PilotProcess, listener: Ear, *slots: str) -> None:
+async def wait_for_slots(pilot: PilotProcess, listener: RecordingSubscriber, *slots: str) -> None:
     """Wait until a pilot has published its slots in these activities."""
     shown: tuple[str, ...] = ()
     while shown != slots:
@@ -99,7 +99,7 @@ def state_of(operator: Client, pilot: PilotProcess) -> str:
 
 
 async def test_idle_pilot_runs_announced_jobs_at_once(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, user: Client
 ) -> None:
     async with a_pilot(grid, mosquitto, listener):
         for _ in range(4):
@@ -107,7 +107,7 @@ async def test_idle_pilot_runs_announced_jobs_at_once(
 
 
 async def test_pilot_receives_jobs_of_new_pools(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, user: Client
 ) -> None:
     async with a_pilot(grid, mosquitto, listener):
         await run_job(user)
@@ -116,7 +116,7 @@ async def test_pilot_receives_jobs_of_new_pools(
 
 
 async def test_pilot_publishes_its_slots_and_their_jobs(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client, tmp_path: Path
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, user: Client, tmp_path: Path
 ) -> None:
     async with grid.pilot(broker=mosquitto.url, node_name="node1", cpus=1, memory_mib=1000) as pilot:
         status = await next_status(pilot, listener)
@@ -140,32 +140,32 @@ async def test_pilot_publishes_its_slots_and_their_jobs(
 
 
 async def test_killed_pilot_is_lost_at_once(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, operator: Client
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, operator: Client
 ) -> None:
     async with a_pilot(grid, mosquitto, listener) as pilot:
         await until(lambda: state_of(operator, pilot) == "RUNNING")
         pilot.process.kill()
         await until(lambda: state_of(operator, pilot) == "LOST")
-        async with linked(mosquitto, "late", TOPICS.node(pilot.stamp)) as (_, late):
+        async with broker_link(mosquitto, "late", TOPICS.node(pilot.stamp)) as (_, late):
             status = await next_status(pilot, late)
         assert status == NodeStatus(pilot.stamp, "node1", "SITE/ce01/long", online=False)
 
 
 async def test_ended_pilot_leaves_no_retained_message(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, operator: Client
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, operator: Client
 ) -> None:
     async with a_pilot(grid, mosquitto, listener, max_idle_s=1) as pilot:
         assert (await pilot.ends())[0] == 0
         while (status := await next_status(pilot, listener)) is not None:
             assert status.online
         assert state_of(operator, pilot) == "ENDED"
-    async with linked(mosquitto, "late", TOPICS.all_nodes) as (late, late_listener):
+    async with broker_link(mosquitto, "late", TOPICS.all_nodes) as (late, late_listener):
         late.publish(Message(TOPICS.node("marker"), b"{}"))
         assert (await late_listener.next()).topic == TOPICS.node("marker"), "a message is still retained"
 
 
 async def test_jobs_run_during_and_after_a_broker_outage(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, user: Client
 ) -> None:
     async with a_pilot(grid, mosquitto, listener) as pilot:
         await run_job(user)
@@ -173,7 +173,7 @@ async def test_jobs_run_during_and_after_a_broker_outage(
         for _ in range(3):
             await run_job(user)
         mosquitto.start()
-        async with linked(mosquitto, "late", TOPICS.node(pilot.stamp)) as (_, late):
+        async with broker_link(mosquitto, "late", TOPICS.node(pilot.stamp)) as (_, late):
             await next_status(pilot, late)
         for _ in range(3):
             await run_job(user)
@@ -186,7 +186,7 @@ async def test_pilot_works_without_reachable_broker(grid: ProcessGrid, user: Cli
 
 
 async def test_idle_pilot_receives_drain_at_once(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client, operator: Client
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, user: Client, operator: Client
 ) -> None:
     async with a_pilot(grid, mosquitto, listener) as pilot:
         await run_job(user)
@@ -197,7 +197,7 @@ async def test_idle_pilot_receives_drain_at_once(
 
 
 async def test_busy_pilot_receives_job_removal_at_once(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client, tmp_path: Path
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, user: Client, tmp_path: Path
 ) -> None:
     async with a_pilot(grid, mosquitto, listener) as pilot:
         pid_file = tmp_path / "pid"
@@ -211,7 +211,12 @@ async def test_busy_pilot_receives_job_removal_at_once(
 
 
 async def test_idle_pilot_receives_attribute_changes(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client, operator: Client, tmp_path: Path
+    grid: ProcessGrid,
+    mosquitto: MosquittoServer,
+    listener: RecordingSubscriber,
+    user: Client,
+    operator: Client,
+    tmp_path: Path,
 ) -> None:
     policy = tmp_path / "policy.conf"
     await asyncio.to_thread(policy.write_text, SETTABLE)

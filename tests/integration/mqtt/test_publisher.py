@@ -19,7 +19,7 @@ from pilotage_pilot.core.instructions import Slot
 from pilotage_pilot.core.model import Now
 from pilotage_pilot.core.slots.states import Activity, SlotState
 from pilotage_pilot.link.mqtt import MAX_TOPICS, BrokerPublisher
-from support.mosquitto import Ear, MosquittoServer, linked
+from support.mosquitto import MosquittoServer, RecordingSubscriber, broker_link
 from support.pilot_bench import BOOT_S, START
 
 TOPICS = Topics()
@@ -34,7 +34,7 @@ class ConnectedPilot:
 
     publisher: BrokerPublisher
     others: BrokerLink
-    listener: Ear
+    listener: RecordingSubscriber
     events: asyncio.Queue[BrokerEvent] = field(default_factory=asyncio.Queue)
 
     async def next(self) -> BrokerEvent:
@@ -55,7 +55,7 @@ async def connected_pilot(
 ) -> AsyncIterator[ConnectedPilot]:
     publisher = BrokerPublisher(parse_broker(mosquitto.url), NODE, dice)
     publisher.subscribe_pools(pools)
-    async with linked(mosquitto, "others", TOPICS.all_nodes) as (others, listener):
+    async with broker_link(mosquitto, "others", TOPICS.all_nodes) as (others, listener):
         pilot = ConnectedPilot(publisher, others, listener)
         async with publisher.connected(pilot.events.put_nowait):
             assert await pilot.next() == BrokerChanged(connected=True, jitter=dice())
@@ -152,7 +152,7 @@ async def test_ended_pilot_clears_its_status(mosquitto: MosquittoServer) -> None
     async with connected_pilot(mosquitto) as pilot:
         pilot.publisher.publish_slots((FREE,), draining=False)
         assert read_node_status(await pilot.listener.next())
-    async with linked(mosquitto, "late", TOPICS.all_nodes) as (late, listener):
+    async with broker_link(mosquitto, "late", TOPICS.all_nodes) as (late, listener):
         late.publish(Message(TOPICS.node("marker"), b"{}"))
         assert (await listener.next()).topic == TOPICS.node("marker")
 
@@ -167,5 +167,5 @@ async def test_failed_pilot_leaves_an_offline_status(mosquitto: MosquittoServer)
     with pytest.raises(ExceptionGroup) as raised:
         await publish_and_fail(mosquitto)
     assert raised.group_contains(ValueError)
-    async with linked(mosquitto, "late", TOPICS.all_nodes) as (_, listener):
+    async with broker_link(mosquitto, "late", TOPICS.all_nodes) as (_, listener):
         assert read_node_status(await listener.next()) == replace(NODE, online=False)

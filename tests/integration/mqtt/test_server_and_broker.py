@@ -11,7 +11,7 @@ import pytest
 
 from pilotage.mqtt.topics import Message, NodeStatus, Topics, read_probability
 from pilotage.v1 import job_service_pb2, pilot_service_pb2
-from support.mosquitto import Ear, MosquittoServer, linked
+from support.mosquitto import MosquittoServer, RecordingSubscriber, broker_link
 from support.server import running_server
 from support.wire_grid import WireGrid, WirePilot, a_job
 
@@ -31,13 +31,13 @@ def grid(mosquitto: MosquittoServer, tmp_path: Path) -> Iterator[WireGrid]:
 
 
 @pytest.fixture
-async def listener(mosquitto: MosquittoServer, grid: WireGrid) -> AsyncIterator[Ear]:
+async def listener(mosquitto: MosquittoServer, grid: WireGrid) -> AsyncIterator[RecordingSubscriber]:
     """Return a listener of all messages on the broker."""
-    async with linked(mosquitto, "listener", f"{TOPICS.prefix}/#") as (_, listener):
+    async with broker_link(mosquitto, "listener", f"{TOPICS.prefix}/#") as (_, listener):
         yield listener
 
 
-async def next_message(listener: Ear, topic: str) -> Message:
+async def next_message(listener: RecordingSubscriber, topic: str) -> Message:
     """Return the next message on a topic."""
     while (message := await listener.next()).topic != topic:
         pass
@@ -54,7 +54,7 @@ def state_of(grid: WireGrid, pilot: WirePilot) -> str:
     return pilot_service_pb2.PilotState.Name(state)
 
 
-async def test_jobs_of_one_submission_are_announced_together(grid: WireGrid, listener: Ear) -> None:
+async def test_jobs_of_one_submission_are_announced_together(grid: WireGrid, listener: RecordingSubscriber) -> None:
     (first, *_) = await asyncio.to_thread(grid.submit, a_job(Memory=500), a_job(Memory=500), a_job(Memory=500))
     pool = grid.jobs.GetJobs(job_service_pb2.GetJobsRequest(job_ids=[first])).jobs[0].pool
     message = await next_message(listener, TOPICS.pool(pool))
@@ -62,9 +62,11 @@ async def test_jobs_of_one_submission_are_announced_together(grid: WireGrid, lis
     assert not message.retained
 
 
-async def test_one_job_wakes_few_of_many_idle_slots(grid: WireGrid, listener: Ear, mosquitto: MosquittoServer) -> None:
+async def test_one_job_wakes_few_of_many_idle_slots(
+    grid: WireGrid, listener: RecordingSubscriber, mosquitto: MosquittoServer
+) -> None:
     pilot = await asyncio.to_thread(grid.start_pilot)
-    async with linked(mosquitto, pilot.stamp) as (link, _):
+    async with broker_link(mosquitto, pilot.stamp) as (link, _):
         link.publish(status_of(pilot, idle_slots=100).message(TOPICS))
         async with asyncio.timeout(20):
             await asyncio.to_thread(grid.submit, a_job())
@@ -74,15 +76,15 @@ async def test_one_job_wakes_few_of_many_idle_slots(grid: WireGrid, listener: Ea
 
 
 async def test_disconnected_pilot_is_lost_until_its_next_heartbeat(
-    grid: WireGrid, listener: Ear, mosquitto: MosquittoServer
+    grid: WireGrid, listener: RecordingSubscriber, mosquitto: MosquittoServer
 ) -> None:
     pilot = await asyncio.to_thread(grid.start_pilot)
     will = status_of(pilot, online=False).message(TOPICS)
-    async with linked(mosquitto, pilot.stamp, will=will) as (link, _):
+    async with broker_link(mosquitto, pilot.stamp, will=will) as (link, _):
         link.publish(status_of(pilot).message(TOPICS))
         await next_message(listener, TOPICS.node(pilot.stamp))
         assert state_of(grid, pilot) == "PILOT_STATE_RUNNING"
-        async with linked(mosquitto, pilot.stamp):
+        async with broker_link(mosquitto, pilot.stamp):
             await next_message(listener, TOPICS.node(pilot.stamp))
             async with asyncio.timeout(20):
                 while await asyncio.to_thread(state_of, grid, pilot) != "PILOT_STATE_LOST":
@@ -91,10 +93,10 @@ async def test_disconnected_pilot_is_lost_until_its_next_heartbeat(
     assert state_of(grid, pilot) == "PILOT_STATE_RUNNING"
 
 
-async def test_removed_job_makes_its_pilot_poll(grid: WireGrid, listener: Ear) -> None:
+async def test_removed_job_makes_its_pilot_poll(grid: WireGrid, listener: RecordingSubscriber) -> None:
     pilot = await asyncio.to_thread(grid.start_pilot)
     (job_id,) = await asyncio.to_thread(grid.submit, a_job())
-    assert (await asyncio.to_thread(pilot.ask)).matches
+    assert (await asyncio.to_thread(pilot.request_jobs)).matches
     await asyncio.to_thread(grid.change, job_service_pb2.JOB_CHANGE_REMOVE, job_id)
     assert not (await next_message(listener, TOPICS.poll(pilot.stamp))).retained
 
@@ -105,5 +107,5 @@ async def test_server_works_without_reachable_broker(tmp_path: Path) -> None:
         grid.put_tree()
         pilot = grid.start_pilot()
         (job_id,) = grid.submit(a_job())
-        assert [match.job_id for match in pilot.ask().matches] == [job_id]
+        assert [match.job_id for match in pilot.request_jobs().matches] == [job_id]
         grid.close()

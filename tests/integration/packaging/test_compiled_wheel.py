@@ -52,7 +52,7 @@ def test_compiled_server_reports_so_and_runs_jobs(
         grid.put_tree()
         (job_id,) = grid.submit(a_job(Memory=2000))
         pilot = grid.start_pilot()
-        (match,) = pilot.ask().matches
+        (match,) = pilot.request_jobs().matches
         pilot.finish(match.job_id)
         assert grid.state_of(job_id) == "DONE"
         grid.close()

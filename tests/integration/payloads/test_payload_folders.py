@@ -12,15 +12,15 @@ import pytest
 
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
 from support.pilot_bench import a_job
-from support.pilot_edges import Bench, a_workshop
-from support.processes import shell, until
+from support.pilot_ports import PayloadBench, a_payload_runner
+from support.processes import shell_job, until
 
 
 async def test_attempt_folder_is_removed_despite_closed_subfolders(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        job = shell("mkdir -p a/b/c; touch a/b/c/x; chmod 0 a/b/c a/b a; touch $TMPDIR/y")
+    async with a_payload_runner(tmp_path) as bench:
+        job = shell_job("mkdir -p a/b/c; touch a/b/c/x; chmod 0 a/b/c a/b a; touch $TMPDIR/y")
         await bench.run(job)
-        bench.workshop.remove(job.key)
+        bench.payload_runner.remove(job.key)
         await until(lambda: not list(tmp_path.glob("*/jobs/*")))
 
 
@@ -116,28 +116,28 @@ SLEEPS = a_job(2, executable="/bin/sleep", arguments="600")
 STREAM_NAMES = ["stderr", "stdout"]
 
 
-async def run_to_end(bench: Bench, script: str) -> int:
+async def run_to_end(bench: PayloadBench, script: str) -> int:
     """Run a script, remove its attempt and return the inode number of its work folder."""
-    key = await bench.start(job := shell(script))
-    inode = bench.work_of(key).stat().st_ino
-    await bench.ends()
-    bench.workshop.remove(job.key)
+    key = await bench.start(job := shell_job(script))
+    inode = bench.work_folder(key).stat().st_ino
+    await bench.next_exit()
+    bench.payload_runner.remove(job.key)
     return inode
 
 
 async def test_empty_folder_is_reused_by_the_next_job(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         inode = await run_to_end(bench, "touch x $TMPDIR/y; rm x $TMPDIR/y")
-        work = bench.work_of(await bench.start(SLEEPS))
+        work = bench.work_folder(await bench.start(SLEEPS))
         assert work.stat().st_ino == inode
         assert os.listdir(work.parent.parent) == ["2.1"]
 
 
 async def test_reused_folder_has_no_streams_of_the_last_job(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         await run_to_end(bench, "true")
         other = await bench.start(a_job(2, executable="/bin/sleep", arguments="600", stdout="out", stderr="out"))
-        assert os.listdir(bench.work_of(other)) == ["out"]
+        assert os.listdir(bench.work_folder(other)) == ["out"]
         # An input file may have the name of a stream.
         file = bench.an_input("stdout", b"read me first")
         await bench.start(a_job(3, executable="/bin/sleep", arguments="600", input_files=(file,)))
@@ -161,9 +161,9 @@ async def test_reused_folder_has_no_streams_of_the_last_job(tmp_path: Path) -> N
     ],
 )
 async def test_next_job_gets_a_folder_like_a_new_one(tmp_path: Path, script: str) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         await run_to_end(bench, script)
-        work = bench.work_of(await bench.start(SLEEPS))
+        work = bench.work_folder(await bench.start(SLEEPS))
         root, temporary = work.parent, work.parent / "tmp"
         assert sorted(os.listdir(work)) == STREAM_NAMES
         assert (os.listdir(temporary), sorted(os.listdir(root))) == ([], ["tmp", "work"])

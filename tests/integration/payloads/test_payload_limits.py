@@ -13,24 +13,24 @@ from pilotage_pilot.supervise.cgroups import CgroupMaker, cgroup_maker
 from pilotage_pilot.supervise.payload_runner import PayloadRules
 from pilotage_pilot.supervise.proc import read_process
 from support.pilot_bench import a_job
-from support.pilot_edges import a_workshop
-from support.processes import of_payload, shell, states_of, until, wrote
+from support.pilot_ports import a_payload_runner
+from support.processes import line_written, payload_processes, process_states, shell_job, until
 
 
 async def test_usage_includes_child_processes(tmp_path: Path) -> None:
     script = "import os; a = bytearray(300 << 20); [os.getpid() for _ in range(2_000_000)]"
-    async with a_workshop(tmp_path) as bench:
-        end, _, _ = await bench.run(shell(f'/usr/bin/env python3 -c "{script}"; exit 0'))
+    async with a_payload_runner(tmp_path) as bench:
+        end, _, _ = await bench.run(shell_job(f'/usr/bin/env python3 -c "{script}"; exit 0'))
     assert end.usage.cpu_s > 0.05
     assert end.usage.peak_memory_mib >= 300
 
 
 async def test_memory_is_monitored_without_control_groups(tmp_path: Path) -> None:
     hog = "import time; a = bytearray(80 << 20); time.sleep(600)"
-    async with a_workshop(tmp_path, PayloadRules(watch_s=0.02)) as bench:
+    async with a_payload_runner(tmp_path, PayloadRules(watch_s=0.02)) as bench:
         job = a_job(1, memory_mib=40, executable="python3", arguments=f"-c '{hog}'")
         key = await bench.start(job)
-        exceeded = await bench.passes_limit()
+        exceeded = await bench.limit_passed()
         assert exceeded.key == key
         assert "asked for 40 MiB" in exceeded.reason
 
@@ -49,19 +49,19 @@ def remaining_groups() -> list[Path]:
 
 async def test_control_group_limits_memory(tmp_path: Path, groups: CgroupMaker) -> None:
     hog = "a = bytearray(200 << 20)"
-    async with a_workshop(tmp_path, groups=groups) as bench:
+    async with a_payload_runner(tmp_path, groups=groups) as bench:
         end, _, _ = await bench.run(a_job(1, memory_mib=50, executable="python3", arguments=f"-c '{hog}'"))
     assert end.limit == "it used more memory than it asked for"
     assert end.usage.peak_memory_mib <= 51
 
 
 async def test_control_group_finds_daemons_and_is_removed(tmp_path: Path, groups: CgroupMaker) -> None:
-    async with a_workshop(tmp_path, groups=groups) as bench:
-        key = await bench.start(shell("env -i setsid sleep 600 & echo $! > pid; sleep 600"))
-        await until(wrote(bench.work_of(key) / "pid"))
-        daemon = int((bench.work_of(key) / "pid").read_text())
-        bench.workshop.kill(key)
-        await bench.ends()
+    async with a_payload_runner(tmp_path, groups=groups) as bench:
+        key = await bench.start(shell_job("env -i setsid sleep 600 & echo $! > pid; sleep 600"))
+        await until(line_written(bench.work_folder(key) / "pid"))
+        daemon = int((bench.work_folder(key) / "pid").read_text())
+        bench.payload_runner.kill(key)
+        await bench.next_exit()
         process = read_process(daemon)
         assert process is None or process.state == "Z"
     assert remaining_groups() == []
@@ -71,26 +71,26 @@ async def test_control_group_finds_daemons_and_is_removed(tmp_path: Path, groups
 async def test_frozen_payload_can_be_resumed_and_ended(
     tmp_path: Path, groups: CgroupMaker, method: str, exit_code: int | None, number: int | None
 ) -> None:
-    async with a_workshop(tmp_path, groups=groups) as bench:
+    async with a_payload_runner(tmp_path, groups=groups) as bench:
         spins = "(setsid sh -c 'while :; do :; done' &); trap 'exit 7' TERM; while :; do :; done"
-        key = await bench.start(shell(spins))
+        key = await bench.start(shell_job(spins))
 
         def used() -> float:
-            return sum(time.cpu_s for time in bench.workshop.cpu_times())
+            return sum(time.cpu_s for time in bench.payload_runner.cpu_times())
 
         await until(lambda: used() > 0.1)
-        bench.workshop.suspend(key)
+        bench.payload_runner.suspend(key)
         await until(lambda: is_constant(used))
         if can_freeze(groups):
-            assert "T" not in states_of(key), "a frozen control group needs no signal"
-        bench.workshop.resume(key)
+            assert "T" not in process_states(key), "a frozen control group needs no signal"
+        bench.payload_runner.resume(key)
         before = used()
         await until(lambda: used() > before)
-        bench.workshop.suspend(key)
-        getattr(bench.workshop, method)(key)
-        end = await bench.ends()
+        bench.payload_runner.suspend(key)
+        getattr(bench.payload_runner, method)(key)
+        end = await bench.next_exit()
         assert (end.exit_code, end.signal) == (exit_code, number)
-        assert of_payload(key) == set()
+        assert payload_processes(key) == set()
     assert remaining_groups() == []
 
 
@@ -111,7 +111,7 @@ OWN_NICE = os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def nice_values(key: AttemptKey) -> set[int]:
-    return {os.getpriority(os.PRIO_PROCESS, pid) - OWN_NICE for pid in of_payload(key)}
+    return {os.getpriority(os.PRIO_PROCESS, pid) - OWN_NICE for pid in payload_processes(key)}
 
 
 def kernel_nice(pid: int) -> int:
@@ -121,30 +121,30 @@ def kernel_nice(pid: int) -> int:
 
 @pytest.mark.parametrize("nice", [5, 15])
 async def test_all_processes_have_the_nice_value_of_the_slot(tmp_path: Path, nice: int) -> None:
-    async with a_workshop(tmp_path) as bench:
-        key = await bench.start(shell("setsid sleep 600 & (sleep 600 & sleep 600) & echo up > up; wait"), nice=nice)
-        await until(wrote(bench.work_of(key) / "up"))
-        await until(lambda: len(of_payload(key)) >= 4)
+    async with a_payload_runner(tmp_path) as bench:
+        key = await bench.start(shell_job("setsid sleep 600 & (sleep 600 & sleep 600) & echo up > up; wait"), nice=nice)
+        await until(line_written(bench.work_folder(key) / "up"))
+        await until(lambda: len(payload_processes(key)) >= 4)
         assert nice_values(key) == {nice}
-        assert {kernel_nice(pid) for pid in of_payload(key)} == {OWN_NICE + nice}
+        assert {kernel_nice(pid) for pid in payload_processes(key)} == {OWN_NICE + nice}
 
 
 async def test_nice_value_is_set_before_the_payload_starts(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         for job_id in range(1, 6):
-            _, files, _ = await bench.run(shell("nice", job_id), nice=7)
+            _, files, _ = await bench.run(shell_job("nice", job_id), nice=7)
             assert files["stdout"].content == f"{OWN_NICE + 7}\n".encode()
 
 
 async def test_setting_is_the_default_nice_value(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path, PayloadRules(nice=3)) as bench:
-        _, files, _ = await bench.run(shell("nice"))
+    async with a_payload_runner(tmp_path, PayloadRules(nice=3)) as bench:
+        _, files, _ = await bench.run(shell_job("nice"))
         assert files["stdout"].content == f"{OWN_NICE + 3}\n".encode()
-        _, files, _ = await bench.run(shell("nice", 2), nice=0)
+        _, files, _ = await bench.run(shell_job("nice", 2), nice=0)
         assert files["stdout"].content == f"{OWN_NICE}\n".encode()
 
 
 async def test_pilot_keeps_its_nice_value(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        await bench.run(shell("true"), nice=19)
+    async with a_payload_runner(tmp_path) as bench:
+        await bench.run(shell_job("true"), nice=19)
     assert {os.getpriority(os.PRIO_PROCESS, int(task)) for task in os.listdir("/proc/self/task")} == {OWN_NICE}

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from pilotage.jobs.files import OutputLimits
 from pilotage_pilot.supervise.payload_runner import PayloadRules
-from support.pilot_edges import a_workshop
-from support.processes import shell, until
+from support.pilot_ports import a_payload_runner
+from support.processes import shell_job, until
 
 
 async def test_output_outside_the_job_folder_is_not_collected(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path / "scratch") as bench:
+    async with a_payload_runner(tmp_path / "scratch") as bench:
         (tmp_path / "secret").write_text("secret")
-        job = shell(
+        job = shell_job(
             f"ln -s {tmp_path}/secret a; ln -s {tmp_path} b; ln -s c2 c; echo fine > c2; mkfifo pipe;"
             f"rm stdout; ln -s {tmp_path}/secret stdout",
             output_files=("a", "b/secret", "c", "*pipe", "../../secret", "/etc/passwd", "absent"),
@@ -28,11 +28,15 @@ async def test_output_outside_the_job_folder_is_not_collected(tmp_path: Path) ->
 
 
 async def test_collecting_output_blocks_no_other_job(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        jobs = (shell("touch a", output_files=("*",)), shell("touch a", 2, new_files_come_back=True), shell("true", 3))
+    async with a_payload_runner(tmp_path) as bench:
+        jobs = (
+            shell_job("touch a", output_files=("*",)),
+            shell_job("touch a", 2, new_files_come_back=True),
+            shell_job("true", 3),
+        )
         for job in jobs:
             await bench.start(job)
-            await bench.ends()
+            await bench.next_exit()
         release = threading.Event()
         with ThreadPoolExecutor(1) as threads:
             asyncio.get_running_loop().set_default_executor(threads)
@@ -48,8 +52,8 @@ async def test_collecting_output_blocks_no_other_job(tmp_path: Path) -> None:
 
 
 async def test_large_files_are_uploaded_and_folders_collected_recursively(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        job = shell("mkdir -p d/e; head -c 300000 /dev/zero > d/big; echo x > d/e/small", output_files=("d",))
+    async with a_payload_runner(tmp_path) as bench:
+        job = shell_job("mkdir -p d/e; head -c 300000 /dev/zero > d/big; echo x > d/e/small", output_files=("d",))
         _, files, _ = await bench.run(job)
         assert (files["d/big"].content, files["d/big"].size) == (None, 300_000)
         assert bench.link.files[files["d/big"].checksum] == b"\0" * 300_000
@@ -58,10 +62,10 @@ async def test_large_files_are_uploaded_and_folders_collected_recursively(tmp_pa
 
 async def test_growing_output_is_truncated_and_marked(tmp_path: Path) -> None:
     rules = PayloadRules(bounds=OutputLimits(10_000), watch_s=0.01)
-    async with a_workshop(tmp_path, rules) as bench:
-        job = shell("head -c 1000 /dev/zero | tr '\\0' a; yes", output_files=("stdout",))
+    async with a_payload_runner(tmp_path, rules) as bench:
+        job = shell_job("head -c 1000 /dev/zero | tr '\\0' a; yes", output_files=("stdout",))
         key = await bench.start(job)
-        stream = bench.work_of(key) / "stdout"
+        stream = bench.work_folder(key) / "stdout"
         sizes: list[int] = []
 
         def was_cut() -> bool:
@@ -69,8 +73,8 @@ async def test_growing_output_is_truncated_and_marked(tmp_path: Path) -> None:
             return len(sizes) > 2 and sizes[-1] < sizes[-2]
 
         await until(was_cut)
-        bench.workshop.kill(key)
-        await bench.ends()
+        bench.payload_runner.kill(key)
+        await bench.next_exit()
         files, _ = await bench.store(key)
     output = files["stdout"]
     assert (output.size, output.truncated) == (10_000, True)
@@ -78,12 +82,12 @@ async def test_growing_output_is_truncated_and_marked(tmp_path: Path) -> None:
 
 
 async def test_new_and_changed_files_are_collected_on_request(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         inputs = (bench.an_input("output", b"same"), bench.an_input("changed", b"old"))
         script = "echo out; echo new > made; echo more >> changed; mkdir d; echo x > d/below; ln -s made link"
-        job = shell(script, input_files=inputs, new_files_come_back=True)
+        job = shell_job(script, input_files=inputs, new_files_come_back=True)
         _, files, notes = await bench.run(job)
-        _, fewer, _ = await bench.run(shell(script, 2))
+        _, fewer, _ = await bench.run(shell_job(script, 2))
     assert {name: file.content for name, file in files.items()} == {
         "stdout": b"out\n",
         "stderr": b"",
@@ -94,45 +98,47 @@ async def test_new_and_changed_files_are_collected_on_request(tmp_path: Path) ->
 
 
 async def test_file_names_that_are_not_text_are_skipped(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         script = r'touch good "$(printf "b\\377d")" "$(printf "a\\nb")"'
-        _, files, notes = await bench.run(shell(script, stdout="/dev/null", new_files_come_back=True))
+        _, files, notes = await bench.run(shell_job(script, stdout="/dev/null", new_files_come_back=True))
     assert set(files) == {"stderr", "good"}
     assert "b\\udcffd" in notes
     assert "line break" in notes
 
 
 async def test_links_out_of_the_job_folder_are_not_followed(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path / "scratch") as bench:
-        job = shell("ln -s / all; mkdir many; touch many/$(seq -s ' many/' 30)", output_files=("all/usr", "all/*"))
+    async with a_payload_runner(tmp_path / "scratch") as bench:
+        job = shell_job("ln -s / all; mkdir many; touch many/$(seq -s ' many/' 30)", output_files=("all/usr", "all/*"))
         _, files, notes = await bench.run(job)
     assert set(files) == {"stdout", "stderr"}
     assert "output file all/usr was not taken: it leads out of the job's folder" in notes
 
 
 async def test_pattern_with_many_recursive_wildcards_is_rejected(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         deep = "/".join(["n"] * 60)
-        job = shell(f"mkdir -p {deep}; touch {deep}/a", output_files=("**/" * 20 + "a", "**/n/**/a"))
+        job = shell_job(f"mkdir -p {deep}; touch {deep}/a", output_files=("**/" * 20 + "a", "**/n/**/a"))
         _, files, notes = await bench.run(job)
     assert set(files) == {"stdout", "stderr", f"{deep}/a"}
     assert "**/a was not taken: a pattern has ** no more than 2 times" in notes
 
 
 async def test_too_deep_folders_are_reported_and_skipped(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        job = shell("touch a; mkdir -p out/$(printf 'd/%.0s' $(seq 1500))", output_files=("out", "a"))
+    async with a_payload_runner(tmp_path) as bench:
+        job = shell_job("touch a; mkdir -p out/$(printf 'd/%.0s' $(seq 1500))", output_files=("out", "a"))
         _, files, notes = await bench.run(job)
-        bench.workshop.remove(job.key)
+        bench.payload_runner.remove(job.key)
         await until(lambda: not list(tmp_path.glob("*/jobs/*")))
     assert set(files) == {"stdout", "stderr", "a"}
     assert "folders that lie too deep in one another were not looked into" in notes
 
 
 async def test_circular_and_long_link_chains_are_reported(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         chain = "i=0; while [ $i -lt 1500 ]; do ln -s l$((i + 1)) l$i; i=$((i + 1)); done; echo x > l1500"
-        job = shell(f"rm stdout; ln -s stdout stdout; ln -s b a; ln -s a b; {chain}", output_files=("a", "l0", "l1500"))
+        job = shell_job(
+            f"rm stdout; ln -s stdout stdout; ln -s b a; ln -s a b; {chain}", output_files=("a", "l0", "l1500")
+        )
         _, files, notes = await bench.run(job)
     assert set(files) == {"stderr", "l1500"}
     for name in ("stdout", "a", "l0"):

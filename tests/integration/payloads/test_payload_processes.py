@@ -10,147 +10,149 @@ from pathlib import Path
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.supervise.payload_runner import PayloadRules
 from pilotage_pilot.supervise.proc import read_process
-from support.pilot_edges import Bench, a_workshop
-from support.processes import of_payload, shell, states_of, until, wrote
+from support.pilot_ports import PayloadBench, a_payload_runner
+from support.processes import line_written, payload_processes, process_states, shell_job, until
 
 
 async def test_kill_reaches_daemons_in_other_sessions(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        key = await bench.start(shell("setsid sh -c 'setsid sleep 600 & sleep 600' & sleep 600 & echo up > up; wait"))
-        await until(wrote(bench.work_of(key) / "up"))
-        await until(lambda: len(of_payload(key)) >= 4)
-        bench.workshop.kill(key)
-        end = await bench.ends()
+    async with a_payload_runner(tmp_path) as bench:
+        key = await bench.start(
+            shell_job("setsid sh -c 'setsid sleep 600 & sleep 600' & sleep 600 & echo up > up; wait")
+        )
+        await until(line_written(bench.work_folder(key) / "up"))
+        await until(lambda: len(payload_processes(key)) >= 4)
+        bench.payload_runner.kill(key)
+        end = await bench.next_exit()
         assert (end.exit_code, end.signal) == (None, signal.SIGKILL)
-        assert of_payload(key) == set()
+        assert payload_processes(key) == set()
 
 
 async def test_processes_left_running_are_killed_at_the_end(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        key = await bench.start(shell("setsid sleep 600 & sleep 600 & echo left"))
-        end = await bench.ends()
+    async with a_payload_runner(tmp_path) as bench:
+        key = await bench.start(shell_job("setsid sleep 600 & sleep 600 & echo left"))
+        end = await bench.next_exit()
         assert end.exit_code == 0
-        assert of_payload(key) == set()
+        assert payload_processes(key) == set()
 
 
 async def test_daemon_without_marker_is_killed_with_the_only_payload(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        key = await bench.start(shell("env -i /usr/bin/setsid sleep 600 & echo $! > pid; wait"))
-        await until(wrote(bench.work_of(key) / "pid"))
-        daemon = int((bench.work_of(key) / "pid").read_text())
-        bench.workshop.kill(key)
-        await bench.ends()
+    async with a_payload_runner(tmp_path) as bench:
+        key = await bench.start(shell_job("env -i /usr/bin/setsid sleep 600 & echo $! > pid; wait"))
+        await until(line_written(bench.work_folder(key) / "pid"))
+        daemon = int((bench.work_folder(key) / "pid").read_text())
+        bench.payload_runner.kill(key)
+        await bench.next_exit()
         assert read_process(daemon) is None
 
 
 async def test_stopped_payload_may_shut_down_even_if_suspended(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        key = await bench.start(shell("trap 'echo bye; exit 7' TERM; echo up > up; while :; do sleep 0.05; done"))
-        await until(wrote(bench.work_of(key) / "up"))
-        bench.workshop.suspend(key)
-        bench.workshop.stop(key)
-        end = await bench.ends()
+    async with a_payload_runner(tmp_path) as bench:
+        key = await bench.start(shell_job("trap 'echo bye; exit 7' TERM; echo up > up; while :; do sleep 0.05; done"))
+        await until(line_written(bench.work_folder(key) / "up"))
+        bench.payload_runner.suspend(key)
+        bench.payload_runner.stop(key)
+        end = await bench.next_exit()
         files, _ = await bench.store(key)
     assert end.exit_code == 7
     assert files["stdout"].content == b"bye\n"
 
 
 async def test_suspend_and_resume_affect_the_whole_process_tree(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        key = await bench.start(shell("setsid sleep 600 & (sleep 600 & sleep 600) & echo up > up; wait"))
-        await until(wrote(bench.work_of(key) / "up"))
-        await until(lambda: len(of_payload(key)) >= 4)
+    async with a_payload_runner(tmp_path) as bench:
+        key = await bench.start(shell_job("setsid sleep 600 & (sleep 600 & sleep 600) & echo up > up; wait"))
+        await until(line_written(bench.work_folder(key) / "up"))
+        await until(lambda: len(payload_processes(key)) >= 4)
 
-        bench.workshop.suspend(key)
-        await until(lambda: states_of(key) == {"T"})
-        bench.workshop.resume(key)
-        await until(lambda: "T" not in states_of(key))
+        bench.payload_runner.suspend(key)
+        await until(lambda: process_states(key) == {"T"})
+        bench.payload_runner.resume(key)
+        await until(lambda: "T" not in process_states(key))
 
 
 SPINS = "while :; do :; done"
 
 
-def cpu_s_of(bench: Bench, key: AttemptKey) -> float:
-    return next(time.cpu_s for time in bench.workshop.cpu_times() if time.key == key)
+def cpu_s_of(bench: PayloadBench, key: AttemptKey) -> float:
+    return next(time.cpu_s for time in bench.payload_runner.cpu_times() if time.key == key)
 
 
 async def test_only_the_suspended_payload_uses_no_cpu_time(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        key = await bench.start(shell(f"(setsid sh -c '{SPINS}' &) ; {SPINS}"))
-        other = await bench.start(shell(SPINS, 2))
-        await until(lambda: len(of_payload(key)) == 2 and cpu_s_of(bench, key) > 0.1)
-        bench.workshop.suspend(key)
-        await until(lambda: states_of(key) == {"T"})
+    async with a_payload_runner(tmp_path) as bench:
+        key = await bench.start(shell_job(f"(setsid sh -c '{SPINS}' &) ; {SPINS}"))
+        other = await bench.start(shell_job(SPINS, 2))
+        await until(lambda: len(payload_processes(key)) == 2 and cpu_s_of(bench, key) > 0.1)
+        bench.payload_runner.suspend(key)
+        await until(lambda: process_states(key) == {"T"})
         before, other_before = cpu_s_of(bench, key), cpu_s_of(bench, other)
         await until(lambda: cpu_s_of(bench, other) > other_before + 0.3)
         assert cpu_s_of(bench, key) == before
-        bench.workshop.resume(key)
+        bench.payload_runner.resume(key)
         await until(lambda: cpu_s_of(bench, key) > before)
 
 
 async def test_kills_payload_that_ignores_termination(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         ignores_term = "trap '' TERM; setsid sleep 600 & sleep 600 & echo up > up; while :; do wait; done"
-        key = await bench.start(shell(ignores_term))
-        await until(wrote(bench.work_of(key) / "up"))
-        bench.workshop.suspend(key)
-        bench.workshop.stop(key)
-        await until(lambda: "T" not in states_of(key))
-        assert len(of_payload(key)) >= 3
-        bench.workshop.kill(key)
-        assert (await bench.ends()).signal == signal.SIGKILL
-        assert of_payload(key) == set()
+        key = await bench.start(shell_job(ignores_term))
+        await until(line_written(bench.work_folder(key) / "up"))
+        bench.payload_runner.suspend(key)
+        bench.payload_runner.stop(key)
+        await until(lambda: "T" not in process_states(key))
+        assert len(payload_processes(key)) >= 3
+        bench.payload_runner.kill(key)
+        assert (await bench.next_exit()).signal == signal.SIGKILL
+        assert payload_processes(key) == set()
 
 
 async def test_warning_writes_a_file_and_sends_a_signal(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path, PayloadRules(warn_signal=signal.SIGUSR1)) as bench:
+    async with a_payload_runner(tmp_path, PayloadRules(warn_signal=signal.SIGUSR1)) as bench:
         key = await bench.start(
-            shell("trap 'cat $PILOTAGE_WARNING_FILE; exit 0' USR1; echo up > up; while :; do sleep 0.05; done")
+            shell_job("trap 'cat $PILOTAGE_WARNING_FILE; exit 0' USR1; echo up > up; while :; do sleep 0.05; done")
         )
-        await until(wrote(bench.work_of(key) / "up"))
-        bench.workshop.warn(key, 240.0)
-        await bench.ends()
+        await until(line_written(bench.work_folder(key) / "up"))
+        bench.payload_runner.warn(key, 240.0)
+        await bench.next_exit()
         files, _ = await bench.store(key)
     assert files["stdout"].content == b"240\n"
 
 
 async def test_pipe_at_the_warning_path_does_not_block(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        key = await bench.start(shell('mkfifo "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600'))
-        await until(wrote(bench.work_of(key) / "up"))
-        warning = asyncio.create_task(asyncio.to_thread(bench.workshop.warn, key, 240.0))
+    async with a_payload_runner(tmp_path) as bench:
+        key = await bench.start(shell_job('mkfifo "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600'))
+        await until(line_written(bench.work_folder(key) / "up"))
+        warning = asyncio.create_task(asyncio.to_thread(bench.payload_runner.warn, key, 240.0))
         warned, _ = await asyncio.wait({warning}, timeout=10)
-        os.close(os.open(bench.work_of(key).parent / "glidein-ends", os.O_RDONLY | os.O_NONBLOCK))
+        os.close(os.open(bench.work_folder(key).parent / "glidein-ends", os.O_RDONLY | os.O_NONBLOCK))
         assert warned
-        bench.workshop.kill(key)
-        await bench.ends()
+        bench.payload_runner.kill(key)
+        await bench.next_exit()
 
 
 async def test_link_at_the_warning_path_is_not_followed(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         key = await bench.start(
-            shell('echo mine > other; ln -s work/other "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600')
+            shell_job('echo mine > other; ln -s work/other "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600')
         )
-        await until(wrote(bench.work_of(key) / "up"))
-        bench.workshop.warn(key, 240.0)
-        assert (bench.work_of(key) / "other").read_text() == "mine\n"
-        bench.workshop.kill(key)
-        await bench.ends()
+        await until(line_written(bench.work_folder(key) / "up"))
+        bench.payload_runner.warn(key, 240.0)
+        assert (bench.work_folder(key) / "other").read_text() == "mine\n"
+        bench.payload_runner.kill(key)
+        await bench.next_exit()
 
 
 async def test_second_warning_replaces_the_first(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        key = await bench.start(shell("sleep 600"))
+    async with a_payload_runner(tmp_path) as bench:
+        key = await bench.start(shell_job("sleep 600"))
         for left_s in (1234.0, 5.0):
-            bench.workshop.warn(key, left_s)
-        assert (bench.work_of(key).parent / "glidein-ends").read_text() == "5\n"
-        bench.workshop.kill(key)
-        await bench.ends()
+            bench.payload_runner.warn(key, left_s)
+        assert (bench.work_folder(key).parent / "glidein-ends").read_text() == "5\n"
+        bench.payload_runner.kill(key)
+        await bench.next_exit()
 
 
 async def test_close_ends_payloads_and_removes_folders(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        key = await bench.start(shell("sleep 600"))
-        assert of_payload(key)
-    assert of_payload(AttemptKey(1, 1)) == set()
+    async with a_payload_runner(tmp_path) as bench:
+        key = await bench.start(shell_job("sleep 600"))
+        assert payload_processes(key)
+    assert payload_processes(AttemptKey(1, 1)) == set()
     assert os.listdir(tmp_path) == []

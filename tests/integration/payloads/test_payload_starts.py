@@ -10,15 +10,15 @@ import pytest
 from pilotage.jobs.files import JobFaultError
 from pilotage_pilot.supervise.base import NodeFaultError
 from support.pilot_bench import a_job
-from support.pilot_edges import SITE, a_workshop
-from support.processes import shell
+from support.pilot_ports import SITE, a_payload_runner
+from support.processes import shell_job
 
 _BINARY = Path("/bin/true").read_bytes()
 
 
 async def test_job_reads_input_and_writes_output(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        job = shell(
+    async with a_payload_runner(tmp_path) as bench:
+        job = shell_job(
             "cat data/in.txt; echo oops >&2; echo made > results/a.dat; exit 3",
             input_files=(bench.an_input("data/in.txt", b"hello\n"), bench.an_input("results/keep", b"")),
             output_files=("results/*.dat",),
@@ -33,10 +33,12 @@ async def test_job_reads_input_and_writes_output(tmp_path: Path) -> None:
 
 
 async def test_streams_may_be_redirected_merged_or_discarded(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        merged = shell("echo out; echo err >&2", stdout="logs/merged.txt", stderr="logs/merged.txt")
+    async with a_payload_runner(tmp_path) as bench:
+        merged = shell_job("echo out; echo err >&2", stdout="logs/merged.txt", stderr="logs/merged.txt")
         _, files, _ = await bench.run(merged)
-        discards = shell("cat; echo out", 2, stdout="/dev/null", stdin="in", input_files=(bench.an_input("in", b"x"),))
+        discards = shell_job(
+            "cat; echo out", 2, stdout="/dev/null", stdin="in", input_files=(bench.an_input("in", b"x"),)
+        )
         _, other_files, _ = await bench.run(discards)
     assert {name: file.content for name, file in files.items()} == {"logs/merged.txt": b"out\nerr\n"}
     assert set(other_files) == {"stderr"}
@@ -47,8 +49,8 @@ async def test_environment_has_job_variables_and_no_pilot_secrets(
 ) -> None:
     monkeypatch.setenv("PILOTAGE_PILOT_TOKEN", "secret")
     monkeypatch.setenv("SITE_SECRET", "secret")
-    async with a_workshop(tmp_path) as bench:
-        job = shell("env", environment={"GREETING": "good day", "PILOTAGE_ATTEMPT": "forged"}, cpus=2)
+    async with a_payload_runner(tmp_path) as bench:
+        job = shell_job("env", environment={"GREETING": "good day", "PILOTAGE_ATTEMPT": "forged"}, cpus=2)
         _, files, _ = await bench.run(job)
     lines = (files["stdout"].content or b"").decode().splitlines()
     environment = dict(line.split("=", 1) for line in lines if "=" in line)
@@ -60,7 +62,7 @@ async def test_environment_has_job_variables_and_no_pilot_secrets(
 
 
 async def test_program_among_input_files_takes_precedence(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         program = bench.an_input("true", b"#!/bin/sh\necho mine\n")
         _, files, _ = await bench.run(a_job(1, executable="true", input_files=(program,)))
         no_shebang = bench.an_input("run", b"echo without a first line $1\n")
@@ -89,19 +91,19 @@ async def test_program_among_input_files_takes_precedence(tmp_path: Path) -> Non
 async def test_invalid_program_or_stream_is_the_jobs_fault(
     tmp_path: Path, description: dict[str, Any], message: str
 ) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         job = a_job(1, **description)
         await bench.prepare(job)
         with pytest.raises(JobFaultError, match=message):
-            bench.workshop.start(job.key)
+            bench.payload_runner.start(job.key)
 
 
 async def test_missing_interpreter_is_the_jobs_fault(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         job = a_job(1, executable="run", input_files=(bench.an_input("run", b"#!/no/such/interpreter\n"),))
         await bench.prepare(job)
         with pytest.raises(JobFaultError, match="interpreter"):
-            bench.workshop.start(job.key)
+            bench.payload_runner.start(job.key)
 
 
 @pytest.mark.parametrize(
@@ -113,28 +115,28 @@ async def test_missing_interpreter_is_the_jobs_fault(tmp_path: Path) -> None:
     ],
 )
 async def test_conflicting_input_paths_are_the_jobs_fault(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         job = a_job(1, input_files=tuple(bench.an_input(name, b"x") for name in names))
         with pytest.raises(JobFaultError, match=message):
             await bench.prepare(job)
 
 
 async def test_stream_below_an_input_file_is_the_jobs_fault(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
-        job = shell("true", stdout="out/log", input_files=(bench.an_input("out", b"x"),))
+    async with a_payload_runner(tmp_path) as bench:
+        job = shell_job("true", stdout="out/log", input_files=(bench.an_input("out", b"x"),))
         with pytest.raises(JobFaultError, match="out/log cannot be opened"):
             await bench.start(job)
 
 
 async def test_truncated_program_is_the_jobs_fault(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         truncated = bench.an_input("prog", _BINARY[:800])
         with pytest.raises(JobFaultError, match="the program prog cannot be run: it is damaged"):
             await bench.start(a_job(1, executable="prog", input_files=(truncated,)))
 
 
 async def test_missing_input_is_the_jobs_fault_and_corrupt_input_the_nodes(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         missing = a_job(1, input_files=(bench.an_input("a", b"content"),))
         bench.link.files.clear()
         with pytest.raises(JobFaultError, match="a is not on the server"):
@@ -146,9 +148,9 @@ async def test_missing_input_is_the_jobs_fault_and_corrupt_input_the_nodes(tmp_p
 
 
 async def test_each_job_gets_its_own_copy_of_cached_input(tmp_path: Path) -> None:
-    async with a_workshop(tmp_path) as bench:
+    async with a_payload_runner(tmp_path) as bench:
         file = bench.an_input("in", b"first")
-        await bench.run(shell("echo changed > in", 1, input_files=(file,)))
+        await bench.run(shell_job("echo changed > in", 1, input_files=(file,)))
         bench.link.files.clear()
-        _, files, _ = await bench.run(shell("cat in", 2, input_files=(file,)))
+        _, files, _ = await bench.run(shell_job("cat in", 2, input_files=(file,)))
     assert files["stdout"].content == b"first"

@@ -11,8 +11,8 @@ import pytest
 from pilotage.errors import InvalidInputError, PermissionDeniedError
 from pilotage.v1 import job_service_pb2, jobs_pb2, matcher_service_pb2, matcher_service_pb2_grpc, pilot_service_pb2
 from pilotage_server.core.identity import Role
+from support.long_polls import POLL_TIMEOUT_S
 from support.server import request_id
-from support.waiting_calls import SOON_S
 from support.wire_grid import QUEUE, WireGrid, a_job
 
 
@@ -21,10 +21,10 @@ def test_repeated_request_gets_the_same_jobs(grid: WireGrid) -> None:
     job_ids = grid.submit(a_job(), a_job())
     id_ = request_id()
 
-    first, repeated = pilot.ask(id_=id_), pilot.ask(id_=id_)
+    first, repeated = pilot.request_jobs(id_=id_), pilot.request_jobs(id_=id_)
 
     assert [match.job_id for match in first.matches] == job_ids[:1]
-    assert first.matches[0].lease_s > repeated.matches[0].lease_s > first.matches[0].lease_s - SOON_S
+    assert first.matches[0].lease_s > repeated.matches[0].lease_s > first.matches[0].lease_s - POLL_TIMEOUT_S
     repeated.matches[0].lease_s = first.matches[0].lease_s
     assert first == repeated
     assert grid.state_of(job_ids[1]) == "WAITING"
@@ -34,17 +34,17 @@ def test_repeated_request_grants_no_ended_lease(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())
     id_ = request_id()
-    assert pilot.ask(id_=id_).matches[0].lease_s > 0
+    assert pilot.request_jobs(id_=id_).matches[0].lease_s > 0
     grid.change(job_service_pb2.JOB_CHANGE_HOLD, job_id)
 
-    assert pilot.ask(id_=id_).matches[0].lease_s == 0
+    assert pilot.request_jobs(id_=id_).matches[0].lease_s == 0
 
 
 def test_repeated_heartbeat_renews_only_valid_leases(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     running, other = grid.submit(a_job(), a_job())
-    pilot.ask()
-    pilot.ask()
+    pilot.request_jobs()
+    pilot.request_jobs()
     leases = [matcher_service_pb2.HeldLease(job_id=job_id, attempt=1) for job_id in (running, other)]
     report = jobs_pb2.JobReport(job_id=running, attempt=1, state=jobs_pb2.JOB_STATE_RUNNING)
     heartbeat = {"leases": leases, "reports": [report], "request_id": request_id()}
@@ -62,10 +62,10 @@ def test_repeated_heartbeat_renews_only_valid_leases(grid: WireGrid) -> None:
 def test_empty_answer_is_not_stored_for_repeats(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     id_ = request_id()
-    assert not pilot.ask(id_=id_).matches
+    assert not pilot.request_jobs(id_=id_).matches
     (job_id,) = grid.submit(a_job())
 
-    assert [match.job_id for match in pilot.ask(id_=id_).matches] == [job_id]
+    assert [match.job_id for match in pilot.request_jobs(id_=id_).matches] == [job_id]
 
 
 def test_only_pilots_may_request_jobs(grid: WireGrid) -> None:
@@ -114,7 +114,7 @@ def test_concurrent_requests_get_different_jobs(grid: WireGrid) -> None:
     pilots = [grid.start_pilot() for _ in range(5)]
 
     async def request_all() -> list[int]:
-        answers = await asyncio.gather(*(asyncio.to_thread(pilot.ask) for _ in range(5) for pilot in pilots))
+        answers = await asyncio.gather(*(asyncio.to_thread(pilot.request_jobs) for _ in range(5) for pilot in pilots))
         return [match.job_id for answer in answers for match in answer.matches]
 
     granted = Counter(asyncio.run(request_all()))

@@ -23,7 +23,7 @@ from pilotage_pilot.core.model import Now, Report, ReportedState
 from pilotage_pilot.link.base import NodeDescription
 from pilotage_pilot.link.server_link import GrpcLink
 from support.pilot_bench import built_in_slots
-from support.pilot_edges import EPOCH
+from support.pilot_ports import EPOCH
 from support.process_grid import QUEUE, ProcessGrid, a_process_grid
 from support.server import request_id
 

@@ -27,8 +27,8 @@ from pilotage_pilot.policy.loading import PolicyKeeper, PolicySource
 from pilotage_pilot.runner import PilotPorts, PilotRunner
 from support.live_slots import SHIPPED
 from support.pilot_bench import with_ad
-from support.pilot_edges import Bench, FakeLink, FakeNode, a_workshop
-from support.processes import of_payload, shell, states_of, until, wrote
+from support.pilot_ports import FakeNode, FakeServerLink, PayloadBench, a_payload_runner
+from support.processes import line_written, payload_processes, process_states, shell_job, until
 
 NODE = Amounts(2, 4000, 10_000)
 QUICK = PilotRules(wait_s=5, heartbeat_s=0.2, node_report_s=0.1, sample_s=0.2, grace_s=0.5, goodbye_timeout_s=2)
@@ -36,7 +36,7 @@ OWN_NICE = os.getpriority(os.PRIO_PROCESS, 0)
 
 
 @dataclass
-class MatchingLink(FakeLink):
+class MatchingLink(FakeServerLink):
     """A fake server that grants a job when its slot is offered."""
 
     def _fitting(self, call: RequestJobs) -> tuple[GrantedJob, ...]:
@@ -50,9 +50,9 @@ class MatchingLink(FakeLink):
 class RunningPilot:
     """A running pilot with a policy, its fake server and its payloads."""
 
-    link: FakeLink
+    link: FakeServerLink
     runner: PilotRunner
-    bench: Bench
+    bench: PayloadBench
     keeper: PolicyKeeper
 
     async def report_of(self, job: GrantedJob) -> Report:
@@ -76,9 +76,9 @@ async def a_pilot(folder: Path, policy: Path) -> AsyncIterator[RunningPilot]:
     async def pools(fresh: bool) -> PoolsRead:
         return PoolsRead(True, ("a" * 64,))
 
-    async with a_workshop(folder / "scratch") as bench:
+    async with a_payload_runner(folder / "scratch") as bench:
         link = MatchingLink()
-        ports = PilotPorts(link, bench.workshop, FakeNode(NODE), clock.now, clock.boot_time_s, keeper)
+        ports = PilotPorts(link, bench.payload_runner, FakeNode(NODE), clock.now, clock.boot_time_s, keeper)
         runner = PilotRunner(machine, ports, NodeDescription("node1", NODE), pools)
         task = asyncio.create_task(runner.run())
         try:
@@ -96,8 +96,8 @@ def a_policy(folder: Path, text: str) -> Path:
 
 async def test_bologna_policy_sets_nice_values(tmp_path: Path) -> None:
     batch: dict[str, AdValue] = {"BolognaBatchJob": True, "SUBMIT_SITE_DOMAIN": "bo.infn.it"}
-    short = with_ad(shell("nice", 1), **batch)
-    long = with_ad(shell("nice", 2, slot="slot3"), LongRunningJob=True, **batch)
+    short = with_ad(shell_job("nice", 1), **batch)
+    long = with_ad(shell_job("nice", 2, slot="slot3"), LongRunningJob=True, **batch)
     async with a_pilot(tmp_path, SHIPPED / "bologna.conf") as pilot:
         await pilot.link.put(short, long)
         output = [int(await pilot.output(job)) - OWN_NICE for job in (short, long)]
@@ -106,8 +106,8 @@ async def test_bologna_policy_sets_nice_values(tmp_path: Path) -> None:
 
 async def test_machine_ad_shows_a_whole_machine_slot(tmp_path: Path) -> None:
     script = 'grep -i ^CAN_RUN_WHOLE_MACHINE "$_CONDOR_MACHINE_AD"; grep ^Owner "$_CONDOR_JOB_AD"; echo $_CONDOR_SLOT'
-    single = with_ad(shell(script, 1), Owner="ann")
-    whole = with_ad(shell(script, 2, slot="slot3"), Owner="ann", RequiresWholeMachine=True)
+    single = with_ad(shell_job(script, 1), Owner="ann")
+    whole = with_ad(shell_job(script, 2, slot="slot3"), Owner="ann", RequiresWholeMachine=True)
     async with a_pilot(tmp_path, SHIPPED / "whole-machine.conf") as pilot:
         await pilot.link.put(single)
         assert (await pilot.output(single)).splitlines()[:2] == ["CAN_RUN_WHOLE_MACHINE = false", 'Owner = "ann"']
@@ -122,16 +122,18 @@ async def test_preempted_job_is_resumed_vacated_and_killed(tmp_path: Path) -> No
         "POLLING_INTERVAL = 1\nWANT_SUSPEND = True\nSUSPEND = True\nCONTINUE = False\nMachineMaxVacateTime = 5\n"
         'PREEMPT = Activity == "Suspended" && time() - EnteredCurrentActivity >= 3\n',
     )
-    job = with_ad(shell("trap 'echo signal >> signals' TERM; setsid sleep 600 & echo up > up; while :; do wait; done"))
+    job = with_ad(
+        shell_job("trap 'echo signal >> signals' TERM; setsid sleep 600 & echo up > up; while :; do wait; done")
+    )
     async with a_pilot(tmp_path, policy) as pilot:
         await pilot.link.put(job)
-        await until(lambda: states_of(job.key) == {"T"})
-        work = pilot.bench.work_of(job.key)
-        await until(wrote(work / "signals"))
+        await until(lambda: process_states(job.key) == {"T"})
+        work = pilot.bench.work_folder(job.key)
+        await until(line_written(work / "signals"))
         report = await pilot.report_of(job)
         assert report.outcome is Outcome.EVICTED
         assert report.reason
-        assert of_payload(job.key) == set()
+        assert payload_processes(job.key) == set()
 
 
 async def test_reloaded_policy_applies_and_its_faults_are_reported(
@@ -146,13 +148,13 @@ async def test_reloaded_policy_applies_and_its_faults_are_reported(
         pilot.runner.reload_policy()
         await until(lambda: "PolicyFault" in reports[-1].attributes)
         assert "START" in str(reports[-1].attributes["PolicyFault"])
-        before = with_ad(shell("nice", 1))
+        before = with_ad(shell_job("nice", 1))
         await pilot.link.put(before)
         assert int(await pilot.output(before)) == OWN_NICE
         a_policy(tmp_path, "JOB_RENICE_INCREMENT = 4\n")
         pilot.runner.reload_policy()
         await until(lambda: "PolicyFault" not in reports[-1].attributes)
-        after = with_ad(shell("nice", 2))
+        after = with_ad(shell_job("nice", 2))
         await pilot.link.put(after)
         assert int(await pilot.output(after)) == OWN_NICE + 4
 
@@ -163,12 +165,12 @@ async def test_reload_applies_the_new_wrapper(tmp_path: Path) -> None:
     wrapper.chmod(0o755)
     policy = a_policy(tmp_path, f"USER_JOB_WRAPPER = {wrapper}\n")
     async with a_pilot(tmp_path, policy) as pilot:
-        first = with_ad(shell("echo ran", 1))
+        first = with_ad(shell_job("echo ran", 1))
         await pilot.link.put(first)
         assert await pilot.output(first) == "wrapped\nran\n"
         a_policy(tmp_path, "JOB_RENICE_INCREMENT = 1\n")
         pilot.runner.reload_policy()
         await until(lambda: pilot.keeper.wrapper is None)
-        second = with_ad(shell("echo ran", 2))
+        second = with_ad(shell_job("echo ran", 2))
         await pilot.link.put(second)
         assert await pilot.output(second) == "ran\n"

@@ -13,7 +13,7 @@ from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError
 from pilotage.job_description import JobDescription
 from pilotage.v1 import matcher_service_pb2
-from support.waiting_calls import Polls
+from support.long_polls import PendingPolls
 from support.wire_grid import WireGrid, a_job
 
 PREFERS_BATCH = "[Rank = TARGET.Batch =?= True]"
@@ -59,7 +59,7 @@ def test_ad_part_with_wrong_key_is_rejected(grid: WireGrid) -> None:
         pilot.matcher.RequestJobs(request)
 
 
-async def test_job_wakes_only_the_pilot_whose_policy_accepts_it(grid: WireGrid, polls: Polls) -> None:
+async def test_job_wakes_only_the_pilot_whose_policy_accepts_it(grid: WireGrid, polls: PendingPolls) -> None:
     unwilling = await polls.begin(grid.start_pilot(), ad_changes="[Start = TARGET.Batch =!= True]")
     other = await polls.begin(grid.start_pilot(), ad_changes="[Start = TARGET.Batch =?= True]")
 
@@ -69,10 +69,10 @@ async def test_job_wakes_only_the_pilot_whose_policy_accepts_it(grid: WireGrid, 
     assert not unwilling.done()
 
 
-async def test_better_ranked_job_makes_an_occupied_slot_vacate(grid: WireGrid, polls: Polls) -> None:
+async def test_better_ranked_job_makes_an_occupied_slot_vacate(grid: WireGrid, polls: PendingPolls) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())
-    assert (await asyncio.to_thread(pilot.ask)).matches
+    assert (await asyncio.to_thread(pilot.request_jobs)).matches
     poll = await polls.begin(pilot, **occupied_slot(job_id))
 
     await asyncio.to_thread(grid.submit, a_job())
@@ -84,10 +84,10 @@ async def test_better_ranked_job_makes_an_occupied_slot_vacate(grid: WireGrid, p
     assert [match.job_id for match in pilot.matcher.RequestJobs(free).matches] == [batch]
 
 
-async def test_idle_pilot_is_preferred_to_preemption(grid: WireGrid, polls: Polls) -> None:
+async def test_idle_pilot_is_preferred_to_preemption(grid: WireGrid, polls: PendingPolls) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())
-    assert (await asyncio.to_thread(pilot.ask)).matches
+    assert (await asyncio.to_thread(pilot.request_jobs)).matches
     occupied = await polls.begin(pilot, **occupied_slot(job_id))
     idle = await polls.begin(grid.start_pilot())
 
@@ -100,7 +100,7 @@ async def test_idle_pilot_is_preferred_to_preemption(grid: WireGrid, polls: Poll
 def test_only_a_withdrawn_vacate_order_ends_the_wait(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())
-    assert pilot.ask().matches
+    assert pilot.request_jobs().matches
     grid.submit(a_batch_job())
     assert pilot.matcher.RequestJobs(pilot.request(**occupied_slot(job_id))).vacate
 
@@ -109,7 +109,7 @@ def test_only_a_withdrawn_vacate_order_ends_the_wait(grid: WireGrid) -> None:
     assert [vacate.slot for vacate in answer.vacate] == ["slot1"]
     assert boot_time_s() - began_s >= 0.5
 
-    assert grid.start_pilot().ask().matches
+    assert grid.start_pilot().request_jobs().matches
     began_s = boot_time_s()
     withdrawn = pilot.matcher.RequestJobs(pilot.request(wait_s=LONG_S, **occupied_slot(job_id, ordered=True)))
     assert not withdrawn.vacate

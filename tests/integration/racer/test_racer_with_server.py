@@ -55,7 +55,7 @@ def running_job(grid: WireGrid) -> int:
     """Return an urgent job that runs at SITE."""
     (job_id,) = grid.submit(URGENT)
     pilot = grid.start_pilot()
-    assert [match.job_id for match in pilot.ask().matches] == [job_id]
+    assert [match.job_id for match in pilot.request_jobs().matches] == [job_id]
     pilot.report(job_id)
     return job_id
 

@@ -16,8 +16,8 @@ from pilotage_agents.router.places.queue import BatchQueueTarget
 from pilotage_agents.router.places.remote_server import ServerAccess
 from pilotage_agents.router.places.server import RemoteServerTarget
 from pilotage_agents.runtime.link import TreeQueue
-from support.copy_targets import HeldFiles, a_copy, submitted
 from support.fake_batch_systems import FakeBatchSystem
+from support.routed_job_targets import InMemoryFiles, a_copy, submitted
 
 SLURM, ARC = QueueId("A", "ce", "long"), QueueId("A", "ce", "arc")
 OTHER_SERVER = ServerTarget(("localhost:1", "localhost:2"))
@@ -40,7 +40,7 @@ async def test_queue_is_served_by_the_batch_system_of_its_ce_type(tmp_path: Path
     targets = configured_targets(tmp_path, batch)
     target = await targets.open(QueueTarget(SLURM))
     assert isinstance(target, BatchQueueTarget)
-    await submitted(target, HeldFiles(), a_copy("pilotage-7-1", "/bin/true"))
+    await submitted(target, InMemoryFiles(), a_copy("pilotage-7-1", "/bin/true"))
     assert [request.queue for request in batch.requests.values()] == ["long"]
     assert await targets.open(QueueTarget(SLURM)) is target
 
@@ -84,7 +84,7 @@ async def test_restarted_router_polls_routed_jobs_at_a_removed_queue(
 ) -> None:
     batch = FakeBatchSystem()
     before = await configured_targets(tmp_path, batch).open(QueueTarget(SLURM))
-    (reference,) = await submitted(before, HeldFiles(), a_copy("pilotage-7-1", "/bin/sleep", "1000"))
+    (reference,) = await submitted(before, InMemoryFiles(), a_copy("pilotage-7-1", "/bin/sleep", "1000"))
     after = ConfiguredTargets(tmp_path, OutputLimits(1000), {"slurm": batch}, {}, no_tree, "here")
     target = await after.open(QueueTarget(SLURM))
     assert (await target.poll([reference]))[reference].state is RoutedJobState.RUNNING

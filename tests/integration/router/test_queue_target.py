@@ -19,8 +19,16 @@ from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.places.job_folders import RoutedJobFolders
 from pilotage_agents.router.places.queue import BatchQueueTarget
 from pilotage_agents.router.ports import RefusedByJob, RoutedJobRequest
-from support.copy_targets import PATIENCE_S, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.processes import until
+from support.routed_job_targets import (
+    WAIT_TIMEOUT_S,
+    InMemoryFiles,
+    a_copy,
+    end_of,
+    submitted,
+    texts_of,
+    wait_for_status,
+)
 
 NAME, ORIGIN = "pilotage-7-3", "here"
 STAMP = f"{NAME}-{ORIGIN}"
@@ -35,7 +43,7 @@ class Site:
 
     folder: Path
     target: BatchQueueTarget
-    files: HeldFiles
+    files: InMemoryFiles
     references: list[str]
 
     def path(self, name: str) -> Path:
@@ -68,7 +76,7 @@ def a_target(folder: Path) -> BatchQueueTarget:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     folder = tmp_path / "folder of a router"
-    found = Site(folder, a_target(folder), HeldFiles(), [])
+    found = Site(folder, a_target(folder), InMemoryFiles(), [])
     yield found
     await found.target.cancel(found.references)
 
@@ -270,7 +278,7 @@ async def test_cancelled_job_may_shut_down_cleanly(site: Site) -> None:
     script = site.files.add("run.sh", "trap 'echo bye; exit 5' TERM\n: > ready\nwhile :; do sleep 0.05; done\n")
     ready = site.path("work/ready")
     (reference,) = await submitted(site.target, site.files, a_copy(NAME, "run.sh", input_files=(script,)))
-    await until(ready.exists, timeout_s=PATIENCE_S)
+    await until(ready.exists, timeout_s=WAIT_TIMEOUT_S)
     await site.target.cancel([reference])
     status = await end_of(site.target, reference)
     assert status.exit_code == 5
@@ -279,7 +287,7 @@ async def test_cancelled_job_may_shut_down_cleanly(site: Site) -> None:
 
 async def test_routed_job_with_killed_processes_is_gone(site: Site) -> None:
     (reference,) = await submitted(site.target, site.files, a_copy(NAME, "/bin/sleep", "1000"))
-    await status_when(site.target, reference, (RoutedJobState.RUNNING,))
+    await wait_for_status(site.target, reference, (RoutedJobState.RUNNING,))
     os.killpg(int(reference.split(" ")[1].split(".")[-3]), 9)
     status = await end_of(site.target, reference)
     assert status.state is RoutedJobState.GONE

@@ -23,8 +23,8 @@ from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.places.job_folders import RoutedJobFolders
 from pilotage_agents.router.places.queue import BatchQueueTarget
 from pilotage_agents.router.ports import RouteUnsuitable
-from support.copy_targets import HeldFiles, a_copy, end_of, submitted
 from support.fake_batch_systems import FakeBatchSystem
+from support.routed_job_targets import InMemoryFiles, a_copy, end_of, submitted
 
 NAME, ORIGIN = "pilotage-7-3", "here"
 STAMP = f"{NAME}-{ORIGIN}"
@@ -46,7 +46,7 @@ class SubmittedJob:
         (request,) = self.batch.requests.values()
         return request
 
-    async def status_when(self, status: GlideinStatus) -> RoutedJobStatus:
+    async def wait_for_status(self, status: GlideinStatus) -> RoutedJobStatus:
         """Return the status of the routed job when its batch job has this status."""
         self.batch.statuses["fake.1"] = status
         return (await self.target.poll([self.reference]))[self.reference]
@@ -59,7 +59,7 @@ async def submitted_job(tmp_path: Path) -> SubmittedJob:
     request = a_copy(
         NAME, "/bin/true", request_cpus=4, request_memory_mib=800, request_gpus=1, wall_time=timedelta(hours=1)
     )
-    (reference,) = await submitted(target, HeldFiles(), request)
+    (reference,) = await submitted(target, InMemoryFiles(), request)
     return SubmittedJob(batch, target, reference, tmp_path / STAMP)
 
 
@@ -71,9 +71,9 @@ async def test_request_has_the_jobs_shape_and_wall_time(submitted_job: Submitted
 
 
 async def test_lost_node_ends_a_routed_job_and_a_missing_answer_not(submitted_job: SubmittedJob) -> None:
-    silent = await submitted_job.status_when(GlideinStatus(GlideinState.UNKNOWN, "no answer"))
+    silent = await submitted_job.wait_for_status(GlideinStatus(GlideinState.UNKNOWN, "no answer"))
     assert (silent.state, silent.reason) == (RoutedJobState.UNKNOWN, "no answer")
-    lost = await submitted_job.status_when(GlideinStatus(GlideinState.ENDED, "NODE_FAIL"))
+    lost = await submitted_job.wait_for_status(GlideinStatus(GlideinState.ENDED, "NODE_FAIL"))
     assert lost.state is RoutedJobState.GONE
     assert "NODE_FAIL" in lost.reason
 
@@ -82,16 +82,16 @@ async def test_partly_written_end_record_is_ignored(submitted_job: SubmittedJob)
     (submitted_job.folder / "started").write_text("1000 node7")
     (submitted_job.folder / "ended").write_text("code 0\ntime 1010\n")
     completed = GlideinStatus(GlideinState.ENDED, "COMPLETED", 0)
-    assert (await submitted_job.status_when(completed)).state is RoutedJobState.UNKNOWN
+    assert (await submitted_job.wait_for_status(completed)).state is RoutedJobState.UNKNOWN
     (submitted_job.folder / "ended").write_text("code 0\ntime 1010\nwhole\n")
-    status = await submitted_job.status_when(completed)
+    status = await submitted_job.wait_for_status(completed)
     assert (status.state, status.exit_code, status.wall_s) == (RoutedJobState.COMPLETED, 0, 10.0)
 
 
 async def test_ended_job_without_end_record_is_gone_after_a_while(submitted_job: SubmittedJob) -> None:
     completed = GlideinStatus(GlideinState.ENDED, "COMPLETED", 0)
     async with asyncio.timeout(10):
-        while (status := await submitted_job.status_when(completed)).state is RoutedJobState.UNKNOWN:
+        while (status := await submitted_job.wait_for_status(completed)).state is RoutedJobState.UNKNOWN:
             pass
     assert status.state is RoutedJobState.GONE
 
@@ -100,7 +100,7 @@ async def test_end_record_that_is_a_link_is_not_followed(submitted_job: Submitte
     (tmp_path / "other").write_text("code 0\ntime 1010\nwhole\n")
     (submitted_job.folder / "ended").symlink_to(tmp_path / "other")
     assert (
-        await submitted_job.status_when(GlideinStatus(GlideinState.ENDED, "FAILED", 1))
+        await submitted_job.wait_for_status(GlideinStatus(GlideinState.ENDED, "FAILED", 1))
     ).state is RoutedJobState.GONE
 
 
@@ -116,7 +116,7 @@ async def test_circular_links_lose_only_their_own_output(submitted_job: Submitte
 async def test_unanswered_submission_is_found_by_its_end_record(tmp_path: Path) -> None:
     batch = FakeBatchSystem(loses_answers=True)
     target = BatchQueueTarget(QUEUE, batch, RoutedJobFolders(tmp_path, OutputLimits(MAX_BYTES)), ORIGIN)
-    (answer,) = await target.submit([a_copy(NAME, "/bin/true")], HeldFiles())
+    (answer,) = await target.submit([a_copy(NAME, "/bin/true")], InMemoryFiles())
     assert not isinstance(answer, Submitted | NotSubmitted)
     (tmp_path / STAMP / "ended").write_text("code 4\ntime 1010\nwhole\n")
     batch.end("fake.1", 0)
@@ -130,12 +130,12 @@ async def test_unanswered_submission_is_never_duplicated(tmp_path: Path) -> None
     batch = FakeBatchSystem(loses_answers=True)
     target = BatchQueueTarget(QUEUE, batch, RoutedJobFolders(tmp_path, OutputLimits(MAX_BYTES)), ORIGIN)
     request = a_copy(NAME, "/bin/sleep", "1000")
-    await target.submit([request], HeldFiles())
+    await target.submit([request], InMemoryFiles())
     batch.is_reachable = False
-    (answer,) = await target.submit([request], HeldFiles())
+    (answer,) = await target.submit([request], InMemoryFiles())
     assert not isinstance(answer, Submitted | NotSubmitted), "it may have been submitted"
     batch.is_reachable, batch.loses_answers = True, False
-    (answer,) = await target.submit([request], HeldFiles())
+    (answer,) = await target.submit([request], InMemoryFiles())
     assert isinstance(answer, Submitted)
     assert len(batch.requests) == 1
 
@@ -151,7 +151,7 @@ async def test_routed_job_with_its_folder_elsewhere_stays_unknown(tmp_path: Path
         QUEUE, batch, RoutedJobFolders(tmp_path / "elsewhere", OutputLimits(MAX_BYTES)), ORIGIN
     )
     here = BatchQueueTarget(QUEUE, batch, RoutedJobFolders(tmp_path / "here", OutputLimits(MAX_BYTES)), ORIGIN)
-    (reference,) = await submitted(elsewhere, HeldFiles(), a_copy(NAME, "/bin/true"))
+    (reference,) = await submitted(elsewhere, InMemoryFiles(), a_copy(NAME, "/bin/true"))
     batch.end("fake.1", 0)
     states = [(await here.poll([reference]))[reference].state for _ in range(100)]
     assert set(states) == {RoutedJobState.UNKNOWN}
@@ -176,7 +176,7 @@ async def test_leftovers_are_old_folders_of_this_router(submitted_job: Submitted
     other_router = BatchQueueTarget(
         QUEUE, FakeBatchSystem(), RoutedJobFolders(tmp_path, OutputLimits(MAX_BYTES)), "another"
     )
-    await submitted(other_router, HeldFiles(), a_copy(NAME, "/bin/true"))
+    await submitted(other_router, InMemoryFiles(), a_copy(NAME, "/bin/true"))
     (tmp_path / f"pilotage-8-1-{ORIGIN}" / "work").mkdir(parents=True)
     for name, days in ((STAMP, 3), (f"{NAME}-another", 3), (f"pilotage-8-1-{ORIGIN}", 3)):
         set_age(tmp_path / name, days)
@@ -196,7 +196,7 @@ async def test_running_job_of_another_queue_is_no_leftover(submitted_job: Submit
     assert await other.leftovers((), now() + timedelta(days=1)) == {NAME: ""}
 
 
-class FailingFiles(HeldFiles):
+class FailingFiles(InMemoryFiles):
     """Files of which the one named `failing` raises an unexpected error."""
 
     async def fetch(self, job_id: int, file: InputFile, to: Path) -> None:

@@ -17,9 +17,20 @@ from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage_agents.main import run
 from pilotage_server.core.identity import Role
 from support.commands import Command, environment_of
-from support.leadership import followed_soon
+from support.leadership import with_short_leadership
 from support.process_grid import RealJobs
-from support.router_processes import CONFIG, TABLE, TREE, User, a_router, copies, log_of, on_a_host, put_tree, until
+from support.router_processes import (
+    CONFIG,
+    TABLE,
+    TREE,
+    User,
+    config_of_host,
+    copies,
+    log_of,
+    put_tree,
+    router_process,
+    until,
+)
 from support.server import RunningServer, request_id
 
 
@@ -41,7 +52,7 @@ def config(server: RunningServer, tmp_path: Path) -> Path:
 def test_jobs_run_in_the_batch_system_and_return_output(server: RunningServer, user: User, config: Path) -> None:
     jobs = user.submit("echo $SENT $PILOTAGE_JOB_ID", count=9)
     (bad,) = user.submit("exit 7")
-    with a_router(config) as router:
+    with router_process(config) as router:
         assert [job.state for job in user.done(jobs)] == [jobs_pb2.JOB_STATE_DONE] * 9
         assert user.done([bad])[0].exit_code == 7
         router.terminate()
@@ -57,12 +68,12 @@ def test_repeatedly_killed_router_runs_every_job_once(
 ) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
-    followed_soon(config)
+    with_short_leadership(config)
     jobs = user.submit(f"sleep 0.2; mktemp {runs}/$PILOTAGE_JOB_ID.XXXXXX", count=12)
     for ended in (2, 5, 8):
-        with a_router(config):
+        with router_process(config):
             user.done(jobs[:ended])
-    with a_router(config):
+    with router_process(config):
         assert {job.state for job in user.done(jobs)} == {jobs_pb2.JOB_STATE_DONE}
         until(lambda: not list((tmp_path / "router" / "copies").iterdir()))
     ran = sorted(int(path.name.split(".")[0]) for path in runs.iterdir())
@@ -73,14 +84,14 @@ def test_second_replica_collects_jobs_of_the_killed_leader(
     server: RunningServer, user: User, config: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "shared").mkdir()
-    followed_soon(config)
-    first, second = (on_a_host(config, host) for host in ("first", "second"))
+    with_short_leadership(config)
+    first, second = (config_of_host(config, host) for host in ("first", "second"))
     started = tmp_path / "running"
     started.mkdir()
     jobs = user.submit(f"mktemp {started}/XXXXXX; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", count=3)
-    with a_router(first) as leader:
+    with router_process(first) as leader:
         until(lambda: len(list(started.iterdir())) == 3)
-        with a_router(second):
+        with router_process(second):
             until(lambda: "another copy of the agent acts" in log_of(second))
             assert {routed_job.router for routed_job in copies(server)} == {"job router of jobrouter"}
             leader.kill()
@@ -119,7 +130,7 @@ def test_removed_job_is_stopped_in_the_batch_system(
 ) -> None:
     trap = f'trap "echo > {tmp_path}/stopped; exit" TERM; touch {tmp_path}/ready'
     (job,) = user.submit(f"{trap}; while :; do sleep 0.05; done")
-    with a_router(config):
+    with router_process(config):
         until((tmp_path / "ready").exists)
         until(lambda: user.job(job).state == jobs_pb2.JOB_STATE_RUNNING)
         user.remove(job)
@@ -193,7 +204,7 @@ def test_route_table_of_a_command_is_refreshed(user: User, config: Path, tmp_pat
     )
     config.write_text(text)
     (job,) = user.submit("true")
-    with a_router(config):
+    with router_process(config):
         until(lambda: "is empty" in log_of(config) or "cycle of an agent failed" in log_of(config))
         printed.write_text(TABLE)
         assert user.done([job])[0].state == jobs_pb2.JOB_STATE_DONE
@@ -245,5 +256,5 @@ def test_attributes_of_the_update_hook_are_in_the_job_ad(
     (tmp_path / "go").touch()
     while jobs.state(job) != "DONE":
         assert run(["job-router", "--once", "--config", str(hooks_config)]) == 0
-    (ad,) = pilotage.objects("ad", job)
+    (ad,) = pilotage.json_objects("ad", job)
     assert (ad["Progress"], ad["ExitCode"], "RouteName" in ad) == (70, 0, False)

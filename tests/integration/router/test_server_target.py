@@ -20,9 +20,9 @@ from pilotage_agents.router.places.remote_server import RemoteServer
 from pilotage_agents.router.places.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.router.ports import RefusedByJob, RouteUnsuitable
 from pilotage_server.core.identity import Role
-from support.copy_targets import a_copy, end_of, submitted, texts_of
 from support.process_grid import ProcessGrid, a_process_grid
-from support.router_processes import NAME, Remote, a_remote
+from support.routed_job_targets import a_copy, end_of, submitted, texts_of
+from support.router_processes import NAME, RemoteTarget, a_remote_target
 
 pytestmark = pytest.mark.process
 
@@ -34,12 +34,12 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessGrid]:
 
 
 @pytest.fixture
-async def remote(grid: ProcessGrid, tmp_path: Path) -> AsyncIterator[Remote]:
-    async with a_remote(grid, tmp_path) as remote:
+async def remote(grid: ProcessGrid, tmp_path: Path) -> AsyncIterator[RemoteTarget]:
+    async with a_remote_target(grid, tmp_path) as remote:
         yield remote
 
 
-async def test_job_is_submitted_with_the_routes_token_and_its_files(remote: Remote) -> None:
+async def test_job_is_submitted_with_the_routes_token_and_its_files(remote: RemoteTarget) -> None:
     script = remote.files.add("run.sh", f"echo {uuid4()}", executable=True)
     data = remote.files.add("data", f"{uuid4()}")
     request = a_copy(
@@ -68,7 +68,7 @@ async def test_job_is_submitted_with_the_routes_token_and_its_files(remote: Remo
 
 
 async def test_job_with_its_owners_token_is_submitted_as_the_owner(
-    remote: Remote,
+    remote: RemoteTarget,
 ) -> None:
     secret = remote.files.add("mine.token", remote.grid.server.token(owner="ann"))
     data = remote.files.add("data", "content")
@@ -88,7 +88,7 @@ async def test_job_with_its_owners_token_is_submitted_as_the_owner(
     assert not token_file.exists()
 
 
-async def test_malformed_token_is_rejected_without_quoting_it(remote: Remote) -> None:
+async def test_malformed_token_is_rejected_without_quoting_it(remote: RemoteTarget) -> None:
     secret = remote.files.add("mine.token", "two words\nand lines")
     request = a_copy(NAME, "/bin/true", input_files=(secret,), attributes={"ScitokensFile": "mine.token"})
     (answer,) = await remote.target.submit([request], remote.files)
@@ -98,14 +98,14 @@ async def test_malformed_token_is_rejected_without_quoting_it(remote: Remote) ->
     assert not remote.of().exists()
 
 
-async def test_job_without_any_token_is_not_submitted(remote: Remote) -> None:
+async def test_job_without_any_token_is_not_submitted(remote: RemoteTarget) -> None:
     target = remote.at(remote.folder, token="")
     (answer,) = await target.submit([a_copy(NAME, "/bin/true")], remote.files)
     assert isinstance(answer, RouteUnsuitable)
     assert "ScitokensFile" in answer.reason
 
 
-async def test_job_that_the_server_rejects_affects_no_other(remote: Remote) -> None:
+async def test_job_that_the_server_rejects_affects_no_other(remote: RemoteTarget) -> None:
     bad = a_copy(NAME, "/bin/true", requirements={"Tags": ()})
     answers = await remote.target.submit([bad, a_copy(f"{NAME}1", "/bin/true")], remote.files)
     assert isinstance(answers[0], RefusedByJob)
@@ -113,7 +113,7 @@ async def test_job_that_the_server_rejects_affects_no_other(remote: Remote) -> N
     assert isinstance(answers[1], Submitted)
 
 
-async def test_held_removed_and_idle_jobs_are_reported(remote: Remote) -> None:
+async def test_held_removed_and_idle_jobs_are_reported(remote: RemoteTarget) -> None:
     held, removed, idle = await submitted(
         remote.target, remote.files, *(a_copy(f"{NAME}{n}", "/bin/true") for n in range(3))
     )
@@ -128,14 +128,14 @@ async def test_held_removed_and_idle_jobs_are_reported(remote: Remote) -> None:
     assert "its owner's wish" in statuses[held].reason
 
 
-async def test_hidden_job_is_unknown_and_affects_no_other(remote: Remote) -> None:
+async def test_hidden_job_is_unknown_and_affects_no_other(remote: RemoteTarget) -> None:
     (idle,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     references = [f"{NAME}8 999998", idle, f"{NAME}9 999999"]
     states = [status.state for status in (await remote.target.poll(references)).values()]
     assert states == [RoutedJobState.UNKNOWN, RoutedJobState.IDLE, RoutedJobState.UNKNOWN]
 
 
-async def test_invalid_token_leaves_routed_jobs_unknown(remote: Remote) -> None:
+async def test_invalid_token_leaves_routed_jobs_unknown(remote: RemoteTarget) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     (remote.of() / "job-id").unlink()
     await asyncio.to_thread((remote.folder.parent / "token").write_text, "bad")
@@ -144,7 +144,7 @@ async def test_invalid_token_leaves_routed_jobs_unknown(remote: Remote) -> None:
     assert isinstance(answer, Unanswered), "it may have been submitted before"
 
 
-async def test_repeated_submission_keeps_the_first_description(remote: Remote) -> None:
+async def test_repeated_submission_keeps_the_first_description(remote: RemoteTarget) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     (remote.of() / "job-id").unlink()
     changed = a_copy(NAME, "/bin/false")
@@ -153,14 +153,14 @@ async def test_repeated_submission_keeps_the_first_description(remote: Remote) -
     assert await remote.target.find_again([NAME]) == {NAME: reference}
 
 
-async def test_job_without_local_record_is_found_by_name(remote: Remote, tmp_path: Path) -> None:
+async def test_job_without_local_record_is_found_by_name(remote: RemoteTarget, tmp_path: Path) -> None:
     references = await submitted(remote.target, remote.files, *(a_copy(f"{NAME}{n}", "/bin/true") for n in range(2)))
     on_another_host = remote.at(tmp_path / "other")
     found = await on_another_host.find_again([f"{NAME}0", f"{NAME}1", "pilotage-9-9"])
     assert found == dict(zip([f"{NAME}0", f"{NAME}1"], references, strict=True))
 
 
-async def test_routed_jobs_at_an_unreachable_server_are_unknown(remote: Remote, tmp_path: Path) -> None:
+async def test_routed_jobs_at_an_unreachable_server_are_unknown(remote: RemoteTarget, tmp_path: Path) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     unreachable = RemoteServer(["localhost:1"], None)
     target = RemoteServerTarget(unreachable, RemoteJobFolders(remote.folder, remote.origin), tmp_path / "token")
@@ -172,7 +172,7 @@ async def test_routed_jobs_at_an_unreachable_server_are_unknown(remote: Remote, 
     assert (await remote.target.poll([reference]))[reference].state is RoutedJobState.IDLE
 
 
-async def test_routers_of_one_name_keep_their_jobs_apart(remote: Remote, tmp_path: Path) -> None:
+async def test_routers_of_one_name_keep_their_jobs_apart(remote: RemoteTarget, tmp_path: Path) -> None:
     other = remote.at(tmp_path / "other", origin=f"{remote.origin}2")
     mine = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     theirs = await submitted(other, remote.files, a_copy(NAME, "/bin/true"))
@@ -183,7 +183,7 @@ OTHER = "pilotage-8-1"
 NO_SUCH_JOB = f"{NAME} 999999"
 
 
-async def status_of(remote: Remote, reference: str) -> RoutedJobStatus:
+async def status_of(remote: RemoteTarget, reference: str) -> RoutedJobStatus:
     return (await remote.target.poll([reference]))[reference]
 
 
@@ -192,7 +192,7 @@ async def write(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["two words", "refused"], ids=["malformed", "rejected"])
-async def test_invalid_token_of_one_owner_affects_no_other_job(remote: Remote, token: str) -> None:
+async def test_invalid_token_of_one_owner_affects_no_other_job(remote: RemoteTarget, token: str) -> None:
     mine = remote.copy_of("ann")
     reference, other = await submitted(remote.target, remote.files, mine, a_copy(OTHER, "/bin/true"))
     for name in (NAME, OTHER):
@@ -206,12 +206,12 @@ async def test_invalid_token_of_one_owner_affects_no_other_job(remote: Remote, t
     assert "token" in statuses[reference].reason
 
 
-async def test_rejected_route_token_leaves_submissions_unanswered(remote: Remote) -> None:
+async def test_rejected_route_token_leaves_submissions_unanswered(remote: RemoteTarget) -> None:
     await write(remote.folder.parent / "token", "refused")
     assert isinstance((await remote.target.find_again([OTHER]))[OTHER], Unanswered)
 
 
-async def test_missing_shared_folder_is_an_error_and_not_created(remote: Remote) -> None:
+async def test_missing_shared_folder_is_an_error_and_not_created(remote: RemoteTarget) -> None:
     unmounted = remote.folder.parent / "unmounted"
     target = remote.at(unmounted / "copies")
     with pytest.raises(WorldError, match="is not there"):
@@ -220,13 +220,13 @@ async def test_missing_shared_folder_is_an_error_and_not_created(remote: Remote)
     assert not unmounted.exists()
 
 
-async def test_job_that_the_server_no_longer_has_is_gone(remote: Remote) -> None:
+async def test_job_that_the_server_no_longer_has_is_gone(remote: RemoteTarget) -> None:
     await submitted(remote.target, remote.files, remote.copy_of("ann"))
     status = await status_of(remote, NO_SUCH_JOB)
     assert (status.state, status.reason) == (RoutedJobState.GONE, "the server no longer has the job")
 
 
-async def test_hidden_job_is_gone_only_for_a_token_that_sees_all_jobs(remote: Remote) -> None:
+async def test_hidden_job_is_gone_only_for_a_token_that_sees_all_jobs(remote: RemoteTarget) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     token_file = remote.folder.parent / "token"
     await write(token_file, remote.grid.server.token(owner="another"))
@@ -240,7 +240,7 @@ async def test_hidden_job_is_gone_only_for_a_token_that_sees_all_jobs(remote: Re
     assert (await status_of(remote, NO_SUCH_JOB)).state is RoutedJobState.GONE
 
 
-async def test_job_with_its_token_on_another_host_is_unknown(remote: Remote) -> None:
+async def test_job_with_its_token_on_another_host_is_unknown(remote: RemoteTarget) -> None:
     (reference,) = await submitted(remote.target, remote.files, remote.copy_of("ann"))
     elsewhere = remote.at(remote.folder.parent / "elsewhere")
     with capture_logs() as logs:
@@ -251,14 +251,14 @@ async def test_job_with_its_token_on_another_host_is_unknown(remote: Remote) -> 
     assert [entry["log_level"] for entry in logs if entry.get("reason") == status.reason] == ["warning"]
 
 
-async def test_cancel_continues_after_a_missing_job(remote: Remote) -> None:
+async def test_cancel_continues_after_a_missing_job(remote: RemoteTarget) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     await remote.target.cancel([NO_SUCH_JOB, reference])
     assert (await status_of(remote, reference)).state is RoutedJobState.GONE
 
 
 async def test_lost_output_is_a_permanent_error(
-    remote: Remote,
+    remote: RemoteTarget,
 ) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/echo", f"'{remote.origin}'"))
     async with remote.grid.pilot():
@@ -273,7 +273,7 @@ async def test_lost_output_is_a_permanent_error(
     assert not caught.value.transient
 
 
-async def test_output_of_a_hidden_job_is_a_transient_error(remote: Remote) -> None:
+async def test_output_of_a_hidden_job_is_a_transient_error(remote: RemoteTarget) -> None:
     with pytest.raises(WorldError) as caught:
         await remote.target.collect(NO_SUCH_JOB)
     assert caught.value.transient

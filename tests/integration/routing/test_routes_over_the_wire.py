@@ -97,7 +97,7 @@ def test_routed_job_ends_with_its_output(grid: WireGrid, router: WireRouter) -> 
         jobs_pb2.OutputFile(name="out", checksum=router.upload(b"written"), size=7),
         jobs_pb2.OutputFile(name="log", checksum=hashlib.sha256(b"said").hexdigest(), size=4, content=b"said"),
     ]
-    (result,) = router.tell(an_end(job_id, output_files=output_files)).results
+    (result,) = router.send_reports(an_end(job_id, output_files=output_files)).results
     assert result.accepted
     assert grid.state_of(job_id) == "DONE"
     files = grid.jobs.ListOutputFiles(ListOutputFilesRequest(job_id=job_id)).files
@@ -115,9 +115,9 @@ def test_repeated_request_routes_no_job_twice(grid: WireGrid, router: WireRouter
 def test_empty_report_returns_unwanted_routed_jobs(grid: WireGrid, router: WireRouter) -> None:
     (job_id,) = grid.submit(a_job())
     router.route(job_id)
-    assert not router.tell().unwanted
+    assert not router.send_reports().unwanted
     grid.change(JOB_CHANGE_HOLD, job_id)
-    (unwanted,) = router.tell().unwanted
+    (unwanted,) = router.send_reports().unwanted
     assert (unwanted.job_id, unwanted.attempt) == (job_id, 1)
     assert "because" in unwanted.reason
 
@@ -142,7 +142,7 @@ async def test_router_link_loads_routed_jobs_in_several_calls(grid: WireGrid) ->
     router.route(*ids[:1000])
     router.route(*ids[1000:])
     long = [CopyReport(job_id=job_id, attempt=1, reference="x" * 19_000) for job_id in ids[:1000]]
-    router.tell(*long)
+    router.send_reports(*long)
     grid.change(JOB_CHANGE_HOLD, *ids)
     token = grid.server.token(Role.AGENT, owner="agent:router")
     async with grid.server.async_channel(token) as channel:
@@ -251,12 +251,12 @@ def test_malformed_report_is_rejected_alone_and_changes_nothing(grid: WireGrid, 
         (wrong, ""),
         (waits, ""),
     ]
-    assert router.tell(an_end(wrong)).results[0].accepted
+    assert router.send_reports(an_end(wrong)).results[0].accepted
 
 
 def test_report_must_match_its_job_and_attempt(router: WireRouter) -> None:
     report = jobs_pb2.JobReport(job_id=3, attempt=1, state=jobs_pb2.JOB_STATE_RUNNING)
-    (malformed,) = router.tell(CopyReport(job_id=2, attempt=1, report=report)).malformed
+    (malformed,) = router.send_reports(CopyReport(job_id=2, attempt=1, report=report)).malformed
     assert (malformed.job_id, malformed.fault) == (2, "report: is of another job or attempt")
 
 

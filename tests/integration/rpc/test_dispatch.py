@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from pilotage.errors import InvalidInputError, LeaseLostError, UnauthenticatedError, WorldError
 from pilotage.telemetry import cause_bound
 from pilotage_server.rpc.framework.calls import Call, caller, hot
-from support.fake_job_service import CODERS, COROUTINE, HOT, STREAM, UPLOAD, doorway, hot_method
+from support.dispatcher_server import CODERS, COROUTINE, HOT, STREAM, UPLOAD, hot_method, served_methods
 
 SECRET = "do not disclose"
 
@@ -85,7 +85,7 @@ async def test_finished_call_leaves_no_reference_cycle() -> None:
 
     gc.disable()
     try:
-        async with doorway(GetJobs=grpc.unary_unary_rpc_method_handler(unary, *CODERS)) as channel:
+        async with served_methods(GetJobs=grpc.unary_unary_rpc_method_handler(unary, *CODERS)) as channel:
             await channel.unary_unary(COROUTINE)(b"")
         (reference,) = references
         assert reference() is None
@@ -96,7 +96,7 @@ async def test_finished_call_leaves_no_reference_cycle() -> None:
 @pytest.mark.parametrize("method", [COROUTINE, UPLOAD, HOT])
 async def test_unexpected_error_is_logged_as_an_incident(method: str) -> None:
     with capture_logs() as logs:
-        async with doorway(**methods_of_each_kind(fail)) as channel:
+        async with served_methods(**methods_of_each_kind(fail)) as channel:
             with pytest.raises(WorldError) as caught:
                 await make_call(channel, method)
 
@@ -109,7 +109,7 @@ async def test_unexpected_error_is_logged_as_an_incident(method: str) -> None:
 
 @pytest.mark.parametrize("method", [COROUTINE, UPLOAD, HOT])
 async def test_rejected_call_raises_the_servers_error(method: str) -> None:
-    async with doorway(**methods_of_each_kind(lose_lease)) as channel:
+    async with served_methods(**methods_of_each_kind(lose_lease)) as channel:
         with pytest.raises(LeaseLostError):
             await make_call(channel, method)
 
@@ -122,7 +122,7 @@ async def test_call_without_token_is_not_served(method: str) -> None:
         served.append(method)
         return b""
 
-    async with doorway(let_in=False, **methods_of_each_kind(act)) as channel:
+    async with served_methods(let_in=False, **methods_of_each_kind(act)) as channel:
         with pytest.raises(UnauthenticatedError):
             await make_call(channel, method)
 
@@ -133,7 +133,7 @@ async def test_error_in_the_dispatch_itself_is_an_incident() -> None:
     def failing_clock() -> datetime:
         raise ZeroDivisionError(SECRET)
 
-    async with doorway(now=failing_clock, **methods_of_each_kind(bytes)) as channel:
+    async with served_methods(now=failing_clock, **methods_of_each_kind(bytes)) as channel:
         with pytest.raises(WorldError, match="incident") as caught:
             await make_call(channel, HOT)
 
@@ -141,7 +141,7 @@ async def test_error_in_the_dispatch_itself_is_an_incident() -> None:
 
 
 async def test_failing_stream_delivers_messages_and_then_the_error() -> None:
-    async with doorway(**methods_of_each_kind(lose_lease)) as channel:
+    async with served_methods(**methods_of_each_kind(lose_lease)) as channel:
         messages = aiter(channel.unary_stream(STREAM)(b""))
         assert await anext(messages) == b"first"
         with pytest.raises(LeaseLostError) as caught:
@@ -154,7 +154,7 @@ async def test_uploaded_chunks_arrive_in_order() -> None:
     async def join(chunks: AsyncIterator[bytes], _call: Any) -> bytes:
         return b"".join([chunk async for chunk in chunks])
 
-    async with doorway(UploadFile=grpc.stream_unary_rpc_method_handler(join, *CODERS)) as channel:
+    async with served_methods(UploadFile=grpc.stream_unary_rpc_method_handler(join, *CODERS)) as channel:
         assert await upload(channel, *(bytes([number]) for number in range(100))) == bytes(range(100))
 
 
@@ -163,7 +163,7 @@ async def test_call_without_request_is_rejected() -> None:
         return
         yield b""
 
-    async with doorway(**methods_of_each_kind(bytes)) as channel:
+    async with served_methods(**methods_of_each_kind(bytes)) as channel:
         with pytest.raises(InvalidInputError, match="the call has no request"):
             await channel.stream_unary(COROUTINE)(empty())
 
@@ -175,7 +175,7 @@ async def test_cause_of_the_caller_is_bound_in_the_handler() -> None:
         causes.append(structlog.contextvars.get_contextvars().get("cause"))
         return caller().owner.encode()
 
-    async with doorway(**methods_of_each_kind(act)) as channel:
+    async with served_methods(**methods_of_each_kind(act)) as channel:
         with cause_bound("cause-4711"):
             assert await channel.unary_unary(COROUTINE)(b"") == b"alice"
 
@@ -187,7 +187,7 @@ async def test_hot_call_can_be_answered_from_another_thread() -> None:
         answer = f"{call.identity.owner} {30 < call.time_remaining() < 61}".encode()
         threading.Thread(target=call.answer, args=(answer,)).start()
 
-    async with doorway(**hot_method(submit)) as channel:
+    async with served_methods(**hot_method(submit)) as channel:
         assert await channel.unary_unary(HOT)(b"", timeout=60) == b"alice True"
 
 
@@ -203,7 +203,7 @@ async def test_hot_call_can_be_answered_with_a_future() -> None:
             future.set_exception(LeaseLostError(7, 2, "it ran out"))
         futures.append(future)
 
-    async with doorway(**hot_method(submit)) as channel:
+    async with served_methods(**hot_method(submit)) as channel:
         assert await channel.unary_unary(HOT)(b"well") == b"well"
         with pytest.raises(LeaseLostError):
             await channel.unary_unary(HOT)(b"")
@@ -213,7 +213,7 @@ async def test_hot_call_can_continue_as_a_coroutine() -> None:
     async def wait() -> bytes:
         return caller().owner.encode()
 
-    async with doorway(**hot_method(lambda _request, call: call.answer_async(wait))) as channel:
+    async with served_methods(**hot_method(lambda _request, call: call.answer_async(wait))) as channel:
         assert await channel.unary_unary(HOT)(b"") == b"alice"
 
 
@@ -229,7 +229,7 @@ async def test_handler_of_a_cancelled_call_is_cancelled(method: str) -> None:
             is_cancelled.set()
 
     methods: Mapping[str, Any] = {"GetJobs": grpc.unary_unary_rpc_method_handler(wait, *CODERS)}
-    async with doorway(**methods, **hot_method(lambda _request, call: call.answer_async(wait))) as channel:
+    async with served_methods(**methods, **hot_method(lambda _request, call: call.answer_async(wait))) as channel:
         call = asyncio.ensure_future(make_call(channel, method))
         await is_waiting.wait()
         call.cancel()
@@ -244,7 +244,7 @@ async def test_failing_callback_affects_no_other_call() -> None:
         else:
             call.answer(b"served")
 
-    async with doorway(**hot_method(serve)) as channel:
+    async with served_methods(**hot_method(serve)) as channel:
         fails = channel.unary_stream(HOT)(b"fails")
         assert await anext(aiter(fails)) == b""
         assert await channel.unary_unary(HOT)(b"", timeout=10) == b"served"
@@ -261,7 +261,7 @@ async def test_slow_reader_applies_back_pressure() -> None:
             yield bytes(size)
 
     methods = dict(methods_of_each_kind(bytes)) | {"WatchEvents": grpc.unary_stream_rpc_method_handler(stream, *CODERS)}
-    async with doorway(**methods) as channel:
+    async with served_methods(**methods) as channel:
         messages = aiter(channel.unary_stream(STREAM)(b""))
         for _ in range(3):
             assert len(await anext(messages)) == size
@@ -277,7 +277,7 @@ async def test_slow_requests_block_no_other_call() -> None:
         await never.wait()
         yield b""
 
-    async with doorway(**methods_of_each_kind(bytes)) as channel:
+    async with served_methods(**methods_of_each_kind(bytes)) as channel:
         slow_calls = [asyncio.ensure_future(channel.stream_unary(HOT)(slow_request())) for _ in range(50)]
         await asyncio.sleep(0)
         assert await channel.unary_unary(HOT)(b"") == b""

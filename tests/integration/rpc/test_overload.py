@@ -19,7 +19,7 @@ from pilotage.errors import OverloadedError
 from pilotage.rpc.status import error_of
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
 from pilotage_server.rpc.framework.calls import Call, idle
-from support.fake_job_service import CODERS, COROUTINE, HOT, STREAM, UPLOAD, doorway, hot_method
+from support.dispatcher_server import CODERS, COROUTINE, HOT, STREAM, UPLOAD, hot_method, served_methods
 from support.server import RunningServer, request_id, running_server
 from support.wire_grid import WireGrid, a_job, submission
 
@@ -49,7 +49,7 @@ async def _awaited(call: Any) -> Any:
 
 async def test_excess_call_is_rejected_with_a_retry_delay() -> None:
     held = HeldCalls()
-    async with doorway(most=2, **hot_method(held.submit)) as channel:
+    async with served_methods(most=2, **hot_method(held.submit)) as channel:
         in_flight = [await begin_call(channel, held) for _ in range(2)]
         with pytest.raises(OverloadedError) as caught:
             await channel.unary_unary(HOT)(b"", timeout=5.0)
@@ -63,7 +63,7 @@ async def test_excess_call_is_rejected_with_a_retry_delay() -> None:
 
 async def test_rejected_call_is_retried_until_it_is_served() -> None:
     held = HeldCalls()
-    async with doorway(most=1, **hot_method(held.submit)) as channel:
+    async with served_methods(most=1, **hot_method(held.submit)) as channel:
         first, server_call = await begin_call(channel, held)
         second = asyncio.ensure_future(_awaited(channel.unary_unary(HOT)(b"")))
         third = asyncio.ensure_future(anext(aiter(channel.unary_stream(HOT)(b""))))
@@ -92,7 +92,7 @@ async def test_waiting_calls_do_not_count() -> None:
         "WatchEvents": grpc.unary_stream_rpc_method_handler(wait_and_stream, *CODERS),
     }
     held = HeldCalls()
-    async with doorway(most=1, **methods, **hot_method(held.submit)) as channel:
+    async with served_methods(most=1, **methods, **hot_method(held.submit)) as channel:
         waiting = [asyncio.ensure_future(_awaited(channel.unary_unary(COROUTINE)(b""))) for _ in range(20)]
         stream = asyncio.ensure_future(anext(aiter(channel.unary_stream(STREAM)(b""))))
         busy, server_call = await begin_call(channel, held)
@@ -123,7 +123,7 @@ async def test_slow_streams_do_not_count() -> None:
         "UploadFile": grpc.stream_unary_rpc_method_handler(take, *CODERS),
     }
     held = HeldCalls()
-    async with doorway(most=1, **methods, **hot_method(held.submit)) as channel:
+    async with served_methods(most=1, **methods, **hot_method(held.submit)) as channel:
         upload = asyncio.ensure_future(_awaited(channel.stream_unary(UPLOAD)(slow_request())))
         await has_begun.wait()
         messages = aiter(channel.unary_stream(STREAM)(b""))
@@ -145,7 +145,7 @@ async def test_call_counts_again_after_its_wait() -> None:
         return b"done"
 
     methods: dict[str, Any] = {"GetJobs": grpc.unary_unary_rpc_method_handler(wait, *CODERS)}
-    async with doorway(most=1, **methods, **hot_method(HeldCalls().submit)) as channel:
+    async with served_methods(most=1, **methods, **hot_method(HeldCalls().submit)) as channel:
         busy = asyncio.ensure_future(_awaited(channel.unary_unary(COROUTINE)(b"")))
         await has_resumed.wait()
         with pytest.raises(OverloadedError):
@@ -163,7 +163,7 @@ async def test_calls_without_request_do_not_count() -> None:
         yield b""
 
     held = HeldCalls()
-    async with doorway(most=1, **hot_method(held.submit)) as channel:
+    async with served_methods(most=1, **hot_method(held.submit)) as channel:
         slow_calls = [asyncio.ensure_future(_awaited(channel.stream_unary(HOT)(slow_request()))) for _ in range(20)]
         await has_begun.wait()
         for _ in range(3):
@@ -177,7 +177,7 @@ async def test_calls_without_request_do_not_count() -> None:
 
 async def test_cancelled_call_no_longer_counts() -> None:
     held = HeldCalls()
-    async with doorway(most=1, **hot_method(held.submit)) as channel:
+    async with served_methods(most=1, **hot_method(held.submit)) as channel:
         first, _ = await begin_call(channel, held)
         first.cancel()
         second, server_call = await begin_call(channel, held)

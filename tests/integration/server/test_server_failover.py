@@ -71,7 +71,7 @@ async def test_waiting_calls_survive_server_crashes(fleet: ServerFleet) -> None:
     for _ in range(CALLERS):
         await waiting.acquire()
     await kill_each_in_turn(fleet)
-    (match,) = (await asyncio.to_thread(pilot.ask, wait_s=20)).matches
+    (match,) = (await asyncio.to_thread(pilot.request_jobs, wait_s=20)).matches
     await asyncio.to_thread(pilot.finish, match.job_id)
 
     assert await asyncio.gather(*waits) == [True] * CALLERS

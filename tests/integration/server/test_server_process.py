@@ -18,9 +18,9 @@ from pilotage.v1 import (
     identity_service_pb2_grpc,
     job_service_pb2,
 )
+from support.long_polls import PendingPolls
 from support.postgresql import PostgresqlServer
 from support.server import RunningServer, request_id, running_server
-from support.waiting_calls import Polls
 from support.wire_grid import WireGrid, a_job
 
 pytestmark = pytest.mark.process
@@ -39,7 +39,7 @@ def test_acknowledged_changes_survive_a_crash(grid: WireGrid) -> None:
     server = grid.server
     job_ids = grid.submit(a_job(Memory=2000), a_job())
     pilot = grid.start_pilot()
-    (match,) = pilot.ask().matches
+    (match,) = pilot.request_jobs().matches
     assert pilot.report(match.job_id).accepted
 
     server.kill()
@@ -49,7 +49,7 @@ def test_acknowledged_changes_survive_a_crash(grid: WireGrid) -> None:
     assert pilot.heartbeat(leases=[{"job_id": match.job_id, "attempt": 1}]).renewed
     pilot.finish(match.job_id)
     assert grid.state_of(match.job_id) == "DONE"
-    assert pilot.ask().matches
+    assert pilot.request_jobs().matches
 
 
 def test_request_repeated_after_a_crash_has_one_effect(grid: WireGrid) -> None:
@@ -91,7 +91,7 @@ def test_stopped_server_is_unreachable(server: RunningServer) -> None:
 
 async def test_stop_ends_waiting_calls(grid: WireGrid) -> None:
     (job_id,) = grid.submit(a_job(Memory=9999))
-    async with Polls(grid) as polls:
+    async with PendingPolls(grid) as polls:
         poll = await polls.begin(grid.start_pilot())
         wait = await polls.begin_wait(grid.server.token(vo=grid.vo), job_id)
 
@@ -123,10 +123,10 @@ def test_expired_lease_requeues_the_job(tmp_path: Path) -> None:
         grid = WireGrid(server)
         grid.put_tree()
         (job_id,) = grid.submit(a_job())
-        assert grid.start_pilot().ask().matches
+        assert grid.start_pilot().request_jobs().matches
         other = grid.start_pilot()
 
-        (match,) = other.ask(wait_s=30).matches
+        (match,) = other.request_jobs(wait_s=30).matches
 
         assert (match.job_id, match.attempt) == (job_id, 2)
         grid.close()
@@ -140,7 +140,7 @@ def test_server_runs_on_postgresql(tmp_path: Path, postgresql_server: Postgresql
             grid.put_tree()
             (job_id,) = grid.submit(a_job(Memory=2000))
             pilot = grid.start_pilot()
-            assert [match.job_id for match in pilot.ask(wait_s=20).matches] == [job_id]
+            assert [match.job_id for match in pilot.request_jobs(wait_s=20).matches] == [job_id]
             pilot.finish(job_id)
             assert grid.state_of(job_id) == "DONE"
             assert url.password is None or str(url.password) not in server.log()
@@ -169,7 +169,7 @@ async def test_servers_on_one_database_notify_each_other(tmp_path: Path, postgre
 
 async def _submit_here_run_there(here: WireGrid, there: WireGrid) -> None:
     there.vo = here.vo
-    async with Polls(here) as waits, Polls(there) as polls:
+    async with PendingPolls(here) as waits, PendingPolls(there) as polls:
         pilot = there.start_pilot()
         poll = await polls.begin(pilot)
         (job_id,) = await asyncio.to_thread(here.submit, a_job(Memory=2000))
@@ -197,7 +197,7 @@ def test_tls_server_rejects_plaintext_connections(tmp_path: Path) -> None:
 
 def test_stopped_server_logs_its_match_counts(grid: WireGrid) -> None:
     grid.submit(a_job())
-    assert grid.start_pilot().ask().matches
+    assert grid.start_pilot().request_jobs().matches
 
     assert grid.server.stop() == 0
     last = json.loads(grid.server.log().splitlines()[-1])

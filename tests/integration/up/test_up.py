@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import pytest
 
 from pilotage.job_description import JobDescription
-from support.commands import PATIENCE_S, running_up
+from support.commands import WAIT_TIMEOUT_S, up_command
 from support.site_policies import SHIPPED
 
 pytestmark = pytest.mark.process
@@ -22,11 +22,11 @@ def a_job(script: str) -> JobDescription:
 
 
 def test_jobs_and_output_persist_across_restarts(tmp_path: Path) -> None:
-    with running_up(tmp_path / "data") as up:
+    with up_command(tmp_path / "data") as up:
         up.start()
         with up.client() as client:
             (job_id,) = client.submit([a_job("echo hello")]).job_ids
-            (before,) = client.wait([job_id], PATIENCE_S)
+            (before,) = client.wait([job_id], WAIT_TIMEOUT_S)
             assert before.state == "DONE"
         assert up.stop() == 0
         up.start()
@@ -38,7 +38,7 @@ def test_jobs_and_output_persist_across_restarts(tmp_path: Path) -> None:
 
 def test_job_interrupted_by_stop_is_requeued(tmp_path: Path) -> None:
     started = tmp_path / "started"
-    with running_up(tmp_path / "data") as up:
+    with up_command(tmp_path / "data") as up:
         up.start()
         with up.client() as client:
             script = f"if [ -e {started} ]; then exit 0; fi; touch {started}; sleep 1000"
@@ -47,14 +47,14 @@ def test_job_interrupted_by_stop_is_requeued(tmp_path: Path) -> None:
         assert up.stop() == 0
         up.start()
         with up.client() as client:
-            (job,) = client.wait([job_id], PATIENCE_S)
+            (job,) = client.wait([job_id], WAIT_TIMEOUT_S)
             causes = [event.cause for event in client.events(job_id)]
             assert (job.state, job.attempt) == ("DONE", 2), causes
     assert "evicted" in causes
 
 
 def test_stop_leaves_no_processes(tmp_path: Path) -> None:
-    with running_up(tmp_path / "data") as up:
+    with up_command(tmp_path / "data") as up:
         up.start()
         with up.client() as client:
             up.until(lambda: any(pilot.node for pilot in client.pilots()))
@@ -79,9 +79,9 @@ def _content(path: Path) -> bytes:
 
 
 def test_second_up_on_the_same_data_is_one_error_line(tmp_path: Path) -> None:
-    with running_up(tmp_path / "data") as up:
+    with up_command(tmp_path / "data") as up:
         up.start()
-        with running_up(tmp_path / "data") as second:
+        with up_command(tmp_path / "data") as second:
             exit_code, printed = second.run()
     assert exit_code == 1
     assert printed.startswith("pilotage: another `pilotage up` works with ")
@@ -89,20 +89,20 @@ def test_second_up_on_the_same_data_is_one_error_line(tmp_path: Path) -> None:
 
 
 def test_killed_agents_are_restarted(tmp_path: Path) -> None:
-    with running_up(tmp_path / "data") as up:
+    with up_command(tmp_path / "data") as up:
         up.start()
         os.kill(up.children()[-1], signal.SIGKILL)
         up.until(lambda: "the agents ended with signal 9" in up.printed)
         up.until(lambda: len(up.children()) == 2)
         with up.client() as client:
             (job_id,) = client.submit([a_job("exit 0")]).job_ids
-            (job,) = client.wait([job_id], PATIENCE_S)
+            (job,) = client.wait([job_id], WAIT_TIMEOUT_S)
             assert job.state == "DONE"
 
 
 def test_job_survives_a_server_crash(tmp_path: Path) -> None:
     go, started = tmp_path / "go", tmp_path / "started"
-    with running_up(tmp_path / "data") as up:
+    with up_command(tmp_path / "data") as up:
         up.start()
         with up.client() as client:
             script = f"touch {started}; while [ ! -e {go} ]; do sleep 0.05; done"
@@ -113,7 +113,7 @@ def test_job_survives_a_server_crash(tmp_path: Path) -> None:
         up.until(up.answers)
         go.touch()
         with up.client() as client:
-            (job,) = client.wait([job_id], PATIENCE_S)
+            (job,) = client.wait([job_id], WAIT_TIMEOUT_S)
             assert (job.state, job.attempt) == ("DONE", 1)
 
 
@@ -135,7 +135,7 @@ def test_start_error_is_one_line(tmp_path: Path, obstacle: Obstacle) -> None:
             case "no tree":
                 (tmp_path / "tree.toml").write_text("sites = 3")
                 options, message = [*options, "--tree", str(tmp_path / "tree.toml")], f"{tmp_path}/tree.toml: sites"
-        with running_up(data, *options) as up:
+        with up_command(data, *options) as up:
             exit_code, printed = up.run()
     assert exit_code in (1, 2)
     (line,) = printed.splitlines()
@@ -144,7 +144,7 @@ def test_start_error_is_one_line(tmp_path: Path, obstacle: Obstacle) -> None:
 
 def test_policy_defines_the_slots_of_local_pilots(tmp_path: Path) -> None:
     policy = str(SHIPPED / "whole-machine.conf")
-    with running_up(tmp_path / "data", "--port", "0", "--cpus", "2", "--policy", policy) as up:
+    with up_command(tmp_path / "data", "--port", "0", "--cpus", "2", "--policy", policy) as up:
         up.start()
         with up.client() as client:
             up.until(lambda: len(client.slots()) >= 3)
@@ -155,7 +155,7 @@ def test_policy_defines_the_slots_of_local_pilots(tmp_path: Path) -> None:
 def test_invalid_policy_is_reported_before_start(tmp_path: Path) -> None:
     policy = tmp_path / "broken.conf"
     policy.write_text("START = True\nPREEMPT = ((\n")
-    with running_up(tmp_path / "data", "--port", "0", "--policy", str(policy)) as up:
+    with up_command(tmp_path / "data", "--port", "0", "--policy", str(policy)) as up:
         code, printed = up.run()
     assert code == 2
     assert str(policy) in printed

@@ -88,7 +88,7 @@ class JobLifecycle(RuleBasedStateMachine):
     @rule(number=st.integers(0, 5), slots=st.integers(1, 3))
     def request_jobs(self, number: int, slots: int) -> None:
         pilot = self.pilots[number % len(self.pilots)]
-        answer = pilot.ask(*(a_slot(f"s{n}", cpus=2) for n in range(slots)))
+        answer = pilot.request_jobs(*(a_slot(f"s{n}", cpus=2) for n in range(slots)))
         for match in answer.matches:
             lease = AttemptKey(match.job_id, match.attempt)
             self.granted.append((pilot, lease))
@@ -115,14 +115,14 @@ class JobLifecycle(RuleBasedStateMachine):
     @rule(data=st.data(), state=st.sampled_from([JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING]))
     def report_routed_job(self, data: st.DataObject, state: JobState) -> None:
         lease = data.draw(st.sampled_from(self.routed))
-        self.router.tell(RouterReport(*lease, node="n1", report=JobReport(*lease, state=state)))
+        self.router.send_reports(RouterReport(*lease, node="n1", report=JobReport(*lease, state=state)))
 
     @precondition(lambda self: self.routed)
     @rule(data=st.data(), outcome=OUTCOMES, exit_code=st.integers(0, 1))
     def report_routed_outcome(self, data: st.DataObject, outcome: Outcome, exit_code: int) -> None:
         lease = data.draw(st.sampled_from(self.routed))
         self.may_run.pop(lease, None)
-        self.router.tell(RouterReport(*lease, report=JobReport(*lease, outcome=outcome, exit_code=exit_code)))
+        self.router.send_reports(RouterReport(*lease, report=JobReport(*lease, outcome=outcome, exit_code=exit_code)))
         assert lease not in {AttemptKey(*each.copy.key) for each in self.router.copies()}
 
     @precondition(lambda self: self.routed)

@@ -19,7 +19,7 @@ from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.core.rules import RunningLimit, Sharing
-from support.match_board import World
+from support.match_bench import MatcherComparison
 from support.trees import a_tree
 from support.virtual_clock import START
 
@@ -143,8 +143,8 @@ class MatcherModel(RuleBasedStateMachine):
 
     @initialize(sharing=sharings, limits=limits, queues=st.lists(st.tuples(traits, counts), min_size=1, max_size=8))
     def begin(self, sharing: Sharing, limits: dict[RunningLimit, int], queues: list[tuple[Traits, int]]) -> None:
-        self.plain = World(sharing, TREES[0], dict(limits))
-        self.quick = World(sharing, TREES[0], dict(limits))
+        self.plain = MatcherComparison(sharing, TREES[0], dict(limits))
+        self.quick = MatcherComparison(sharing, TREES[0], dict(limits))
         self.now = START
         self.last_job = 0
         for each, count in queues:
@@ -164,29 +164,29 @@ class MatcherModel(RuleBasedStateMachine):
             return
         heads = [QueueHead(priority, self.last_job + each) for each in range(1, count + 1)]
         self.last_job += count
-        self._each(lambda state: state.come(number, heads))
+        self._each(lambda state: state.add_jobs(number, heads))
 
     @rule(place=st.integers(0, 9), which=st.integers(0, 5))
     def remove_job(self, place: int, which: int) -> None:
         number = place % len(self.plain.jobs) + 1
-        self._each(lambda state: state.go(number, which))
+        self._each(lambda state: state.remove_job(number, which))
 
     @rule(pilot=pilots())
     def match(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
-        plainly = self.plain.plainly(*pilot, self.now)
-        assert self.quick.quickly(*pilot, self.now) == plainly
+        match_generally = self.plain.match_generally(*pilot, self.now)
+        assert self.quick.match_quickly(*pilot, self.now) == match_generally
         assert self.quick.jobs == self.plain.jobs
 
     @rule(pilot=pilots())
     def match_and_undo(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
         """Undo a match, as a failed transaction does."""
         [(_, choices)] = self.quick.chosen(*pilot, self.now)
-        self.quick.board.unreserve(choices, self.now)
+        self.quick.matcher.unreserve(choices, self.now)
         for choice in choices:
             self.plain.shares.start_run(choice.task_queue.account, choice.weight, self.now)
         for choice in choices:
             self.plain.shares.end_runs(choice.task_queue.account, choice.weight, self.now)
-        self.quick.board.check()
+        self.quick.matcher.check()
 
     @rule(pool=st.sampled_from(["p", "q"]), queues=st.sets(st.sampled_from(QUEUES)))
     def map_pool(self, pool: str, queues: set[QueueId]) -> None:
@@ -194,7 +194,7 @@ class MatcherModel(RuleBasedStateMachine):
 
     @rule(tree=st.sampled_from(TREES))
     def change_tree(self, tree: ActiveTree) -> None:
-        self._each(lambda state: state.bring_tree(tree))
+        self._each(lambda state: state.activate_tree(tree))
 
     @rule(place=st.integers(0, 9))
     def remove_task_queue(self, place: int) -> None:
@@ -211,10 +211,10 @@ class MatcherModel(RuleBasedStateMachine):
     def end_run(self, account: Account) -> None:
         self._each(lambda state: state.shares.end_runs(account, 1, self.now))
 
-    def _each(self, act: Callable[[World], object]) -> None:
+    def _each(self, act: Callable[[MatcherComparison], object]) -> None:
         act(self.plain)
         act(self.quick)
-        self.quick.board.check()
+        self.quick.matcher.check()
 
 
 TestMatcherModel = MatcherModel.TestCase

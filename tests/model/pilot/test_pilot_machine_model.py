@@ -20,7 +20,7 @@ from pilotage_pilot.core.lifetime import Phase
 from pilotage_pilot.core.model import GrantedJob, ReportedState
 from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.rules import PilotRules
-from support.pilot_bench import ObedientShell, PilotBench, built_in_slots, slots_with
+from support.pilot_bench import ModelShell, PilotBench, built_in_slots, slots_with
 
 KINDS = st.sampled_from(ev.FailureKind)
 CHANCE, UNLIKELY = st.integers(0, 20), 13
@@ -59,14 +59,16 @@ RULES = PilotRules(
 )
 
 
-class PilotModel(ObedientShell, RuleBasedStateMachine):
+class PilotModel(ModelShell, RuleBasedStateMachine):
     """A shell, a server and a node that answer at random times and in random ways."""
 
     @initialize(cpus=st.integers(1, 4), ends=st.none() | st.integers(100, 6000), node=st.sampled_from(sorted(NODES)))
     def begin(self, cpus: int, ends: int | None, node: str) -> None:
         slots = NODES[node]
         self.attributes_version = 0
-        self.serve(PilotBench(cpus, 4000, rules=RULES, ends_after_s=ends, opened=False, hears=False, slots=slots))
+        self.serve(
+            PilotBench(cpus, 4000, rules=RULES, ends_after_s=ends, opened=False, answers_heartbeats=False, slots=slots)
+        )
         self.bench.feed(ev.NodeValidated())
         self.bench.feed(ev.PoolsRead(True))
         self._do()

@@ -12,7 +12,7 @@ from pilotage.resources.eligibility import Eligible, job_fit
 from pilotage.resources.requirements import JobNeeds, read_requirements
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.operations.resources.tree import parse_tree
-from support.brute_force import Place, Row, Wish, eligible, objections, read_rows
+from support.brute_force import OracleJob, Place, Row, eligible, mismatches, read_rows
 
 REQUEST_COUNT = 400
 UNUSUAL_VALUES = ("auto", "slot", "2 GB", "1.5 GB", "2000 MB", "rhel7", True, False, 1, 2.5, 8)
@@ -29,13 +29,13 @@ def tree(shared_data: Path) -> ActiveTree:
     return ActiveTree(1, parse_tree(text, "json").tree)
 
 
-def random_request(draw: random.Random, rows: list[Row]) -> Wish:
+def random_request(draw: random.Random, rows: list[Row]) -> OracleJob:
     """Return requirements that mostly match one queue, with a mistake or two."""
     model = draw.choice(rows)
     names = draw.sample(sorted(set(model.offers) - {"requiredtags", "platform"}), k=draw.randint(0, 3))
     requirements = {name: _required_value(draw, name, model.offers[name]) for name in names}
     others = tuple(row.site for row in draw.sample(rows, k=3))
-    return Wish(
+    return OracleJob(
         vo=str(draw.choice([*model.offers.get("vos", []), "cms", "lhcb"])),
         requirements={name: value for name, value in requirements.items() if value != []},
         sites=draw.choice([(), (), (model.site.upper(), *others), others]),
@@ -55,7 +55,7 @@ def _required_value(draw: random.Random, name: str, offered: Any) -> Any:
     return draw.sample(offered, k=min(2, len(offered))) if isinstance(offered, list) else offered
 
 
-def product_queues(job_request: Wish, tree: ActiveTree) -> set[Place]:
+def product_queues(job_request: OracleJob, tree: ActiveTree) -> set[Place]:
     """Return the queues that the product finds eligible."""
     requirements = read_requirements(job_request.requirements, job_request.vo, tree.declarations)
     needs = JobNeeds(
@@ -85,20 +85,20 @@ def test_product_and_oracle_agree_on_every_queue_of_the_real_tree(rows: list[Row
 @pytest.mark.parametrize(
     ("job_request", "expected"),
     [
-        (Wish("cms", {"Memory": "2 GB"}), []),
-        (Wish("cms", {"Memory": 2049}), ["Memory"]),
-        (Wish("cms", {"CPUs": 1}), ["CPUs"]),
-        (Wish("cms", {"OS": ["EL9", "el8"]}), []),
-        (Wish("cms", {"Tags": ["gpu", "arm"]}), ["Tags"]),
-        (Wish("cms", {"Production": True}), []),
-        (Wish("cms", {"Disk": 1}), ["Disk"]),
-        (Wish("atlas"), ["VOs"]),
-        (Wish("cms", cpus=64), []),
-        (Wish("cms", memory_mib=4000), ["memory"]),
-        (Wish("cms", sites=("CERN",), banned_sites=("t2_x",)), ["Site", "BannedSite"]),
+        (OracleJob("cms", {"Memory": "2 GB"}), []),
+        (OracleJob("cms", {"Memory": 2049}), ["Memory"]),
+        (OracleJob("cms", {"CPUs": 1}), ["CPUs"]),
+        (OracleJob("cms", {"OS": ["EL9", "el8"]}), []),
+        (OracleJob("cms", {"Tags": ["gpu", "arm"]}), ["Tags"]),
+        (OracleJob("cms", {"Production": True}), []),
+        (OracleJob("cms", {"Disk": 1}), ["Disk"]),
+        (OracleJob("atlas"), ["VOs"]),
+        (OracleJob("cms", cpus=64), []),
+        (OracleJob("cms", memory_mib=4000), ["memory"]),
+        (OracleJob("cms", sites=("CERN",), banned_sites=("t2_x",)), ["Site", "BannedSite"]),
     ],
     ids=str,
 )
-def test_oracle_is_right_in_simple_cases(job_request: Wish, expected: list[str]) -> None:
+def test_oracle_is_right_in_simple_cases(job_request: OracleJob, expected: list[str]) -> None:
     offers = {"memory": 2048, "cpus": "auto", "os": "el9", "tags": ["GPU"], "production": True, "vos": ["CMS"]}
-    assert objections(job_request, Row("T2_X", "ce", "q", offers)) == expected
+    assert mismatches(job_request, Row("T2_X", "ce", "q", offers)) == expected

@@ -44,7 +44,7 @@ class Node:
         self.names = [slot.name for slot in self.slots.layout.slots]
 
     def start(self, slot: int) -> None:
-        if self.slots.doing(slot) in ("Unclaimed/Idle", "Owner/Idle"):
+        if self.slots.state_and_activity(slot) in ("Unclaimed/Idle", "Owner/Idle"):
             self.slots.start(slot, job_ad(App=f"app{slot}", Cpus=99))
 
     def end(self, slot: int) -> None:
@@ -52,7 +52,7 @@ class Node:
             self.slots.end(slot)
 
     def look(self, load: float, idle_s: int) -> None:
-        self.slots.look(load=load, keyboard_idle_s=idle_s, slot1=0.3)
+        self.slots.sample(load=load, keyboard_idle_s=idle_s, slot1=0.3)
         self.slots.poll(5.0)
 
     def set(self, expression: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pilotage.values.accounts import Account
 from pilotage_pilot.core.slots import events as ev
 from pilotage_pilot.core.slots.states import STATES, Activity, DrainHow, Draining, SlotState
-from support.slot_bench import ANN, BOB, Answers, ObedientNode, at
+from support.slot_bench import ANN, BOB, FakePolicyEvaluator, ModelSlotNode, at
 
 INACTIVE_POLICY = {
     "IS_OWNER": False,
@@ -53,17 +53,17 @@ LATE_ORDERS = st.sampled_from(
 FREE = (SlotState.OWNER, SlotState.UNCLAIMED)
 
 
-class SlotModel(ObedientNode, RuleBasedStateMachine):
+class SlotModel(ModelSlotNode, RuleBasedStateMachine):
     """A node that executes the slot's instructions, with random policy values and random orders."""
 
     @initialize(dynamic=st.booleans(), polls=st.booleans())
     def begin(self, dynamic: bool, polls: bool) -> None:
-        self.serve(Answers(polls=polls, MaxJobRetirementTime=1000, MachineMaxVacateTime=30))
+        self.serve(FakePolicyEvaluator(polls=polls, MaxJobRetirementTime=1000, MachineMaxVacateTime=30))
         self._make_slot(dynamic)
         self.job_starts()
 
     def _make_slot(self, dynamic: bool) -> None:
-        self.judge.said |= INACTIVE_POLICY
+        self.evaluator.values |= INACTIVE_POLICY
         self._serve_slot(dynamic=dynamic)
         if not dynamic:
             self._feed(ev.Polled())
@@ -74,7 +74,7 @@ class SlotModel(ObedientNode, RuleBasedStateMachine):
     @rule(seconds=WAITS)
     def time_passes(self, seconds: float) -> None:
         end = self.boot_s + seconds
-        while (alarm := self.slot.alarm_boot_s(self.judge)) <= end:
+        while (alarm := self.slot.alarm_boot_s(self.evaluator)) <= end:
             self._wait(alarm - self.boot_s)
             self._feed(ev.Polled())
         self._wait(end - self.boot_s)
@@ -90,13 +90,13 @@ class SlotModel(ObedientNode, RuleBasedStateMachine):
     @precondition(lambda self: not self.slot.deleted)
     @rule(change=POLICY_CHANGES)
     def policy_changes(self, change: dict[str, Any]) -> None:
-        self.judge.said |= change
+        self.evaluator.values |= change
         self._feed(ev.Polled())
 
     @precondition(lambda self: not self.slot.deleted)
     @rule(name=st.sampled_from(NUMBERS), number=POLICY_NUMBERS)
     def policy_number_changes(self, name: str, number: float | None) -> None:
-        self.judge.said[name] = number
+        self.evaluator.values[name] = number
         self._feed(ev.Polled())
 
     # The job ------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class SlotModel(ObedientNode, RuleBasedStateMachine):
     @precondition(lambda self: self.has_job)
     @rule()
     def job_ends(self) -> None:
-        asked = self.asked
+        asked = self.stop_requested
         self._forget_job()
         effects = self._feed(ev.JobEnded())
         assert not asked or any(isinstance(effect, ev.EndClaim) for effect in effects), "a preempted claim continues"
@@ -159,7 +159,7 @@ class SlotModel(ObedientNode, RuleBasedStateMachine):
     @rule()
     def no_better_job_waits(self) -> None:
         self._feed(ev.PreemptionWithdrawn())
-        assert self.slot.preemption is None or self.asked
+        assert self.slot.preemption is None or self.stop_requested
 
     @precondition(lambda self: self.slot.state is SlotState.CLAIMED)
     @rule()
@@ -176,9 +176,9 @@ class SlotModel(ObedientNode, RuleBasedStateMachine):
     def job_is_suspended(self) -> None:
         self.by_command = True
         self._feed(ev.SuspendOrdered())
-        self.by_command = self.stands
+        self.by_command = self.is_suspended
 
-    @precondition(lambda self: self.stands and not self.asked)
+    @precondition(lambda self: self.is_suspended and not self.stop_requested)
     @rule()
     def job_is_continued(self) -> None:
         self._feed(ev.ContinueOrdered())
@@ -214,14 +214,14 @@ class SlotModel(ObedientNode, RuleBasedStateMachine):
         assert pair in STATES
         assert (self.slot.job is not None) == self.has_job
         assert not self.has_job or self.slot.state in (SlotState.CLAIMED, SlotState.PREEMPTING)
-        assert (self.slot.activity is Activity.SUSPENDED) == (self.stands and not self.asked)
-        assert self.asked == (self.slot.state is SlotState.PREEMPTING)
+        assert (self.slot.activity is Activity.SUSPENDED) == (self.is_suspended and not self.stop_requested)
+        assert self.stop_requested == (self.slot.state is SlotState.PREEMPTING)
         assert self.killed == (self.slot.activity is Activity.KILLING)
         assert self.slot.deleted <= self.dynamic
 
     @invariant()
     def vacated_job_is_killed_in_time(self) -> None:
-        if self.asked and not self.killed:
+        if self.stop_requested and not self.killed:
             assert self.boot_s < self.stop_end_s, "a preempted job is never killed"
 
     @invariant()
@@ -231,7 +231,7 @@ class SlotModel(ObedientNode, RuleBasedStateMachine):
         must_leave = slot.preemption is not None or draining is not None or slot.activity is Activity.RETIRING
         is_running = slot.state is SlotState.CLAIMED and self.started
         if must_leave and is_running and _has_its_own_retirement_only(draining):
-            granted_s = self.judge.number("MaxJobRetirementTime") or 0.0
+            granted_s = self.evaluator.number("MaxJobRetirementTime") or 0.0
             assert self.ran_s < max(granted_s, 0.0), "a job runs beyond its retirement time"
 
     @invariant()

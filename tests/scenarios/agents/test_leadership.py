@@ -9,7 +9,7 @@ import pytest
 
 from pilotage.errors import LeadershipLostError, ServerUnreachableError, StateConflictError
 from pilotage_agents.runtime.leadership import LeaderAgent
-from support.leadership import TURN_S, Beats, DatabaseTurns, OutlastingWorker, Worker, a_copy
+from support.leadership import TURN_S, BackgroundAgent, DatabaseLeadership, ManualPause, RecordingAgent, a_copy
 from support.virtual_clock import LoopTime, VirtualClock
 
 RENEWAL_INTERVAL = timedelta(seconds=TURN_S / 3)
@@ -31,73 +31,73 @@ async def forever() -> None:
 
 
 async def test_one_of_three_replicas_leads_and_keeps_leadership_between_cycles(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
-    workers = [Worker(interval=timedelta(minutes=20)) for _ in range(3)]
+    workers = [RecordingAgent(interval=timedelta(minutes=20)) for _ in range(3)]
     replicas = [a_copy(name, worker, leadership, clock) for name, worker in zip("abc", workers, strict=True)]
     await run_replicas(clock, timedelta(hours=1), *replicas)
-    assert [worker.deeds for worker in workers] == [["began", "ended"] * 3, [], []]
+    assert [worker.steps for worker in workers] == [["began", "ended"] * 3, [], []]
 
 
-async def test_cycles_repeat_at_the_returned_interval(leadership: DatabaseTurns, clock: VirtualClock) -> None:
-    worker = Worker(interval=timedelta(seconds=4))
+async def test_cycles_repeat_at_the_returned_interval(leadership: DatabaseLeadership, clock: VirtualClock) -> None:
+    worker = RecordingAgent(interval=timedelta(seconds=4))
     await run_replicas(clock, timedelta(minutes=1), a_copy("a", worker, leadership, clock))
-    assert worker.deeds.count("began") == 15
+    assert worker.steps.count("began") == 15
 
 
 async def test_another_replica_leads_after_a_dead_leaders_lease_expires(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
-    first, second = Worker(), Worker()
+    first, second = RecordingAgent(), RecordingAgent()
     replicas = a_copy("a", first, leadership, clock), a_copy("b", second, leadership, clock)
     await run_replicas(clock, timedelta(seconds=35), *replicas)
-    assert second.deeds == []
+    assert second.steps == []
     await run_replicas(clock, timedelta(seconds=TURN_S) + RENEWAL_INTERVAL, replicas[1])
-    assert second.deeds == ["began", "ended"]
+    assert second.steps == ["began", "ended"]
 
 
-async def test_stopped_leader_releases_leadership(leadership: DatabaseTurns, clock: VirtualClock) -> None:
-    first, second = Worker(), Worker()
+async def test_stopped_leader_releases_leadership(leadership: DatabaseLeadership, clock: VirtualClock) -> None:
+    first, second = RecordingAgent(), RecordingAgent()
     replicas = a_copy("a", first, leadership, clock), a_copy("b", second, leadership, clock)
     for replica in replicas:
         await replica.run_once()
     await replicas[0].stop()
     await replicas[1].run_once()
-    assert (first.deeds, second.deeds) == (["began", "ended", "stopped"], ["began", "ended"])
+    assert (first.steps, second.steps) == (["began", "ended", "stopped"], ["began", "ended"])
 
 
-async def test_stopped_follower_changes_nothing(leadership: DatabaseTurns, clock: VirtualClock) -> None:
-    first, second = Worker(), Worker()
+async def test_stopped_follower_changes_nothing(leadership: DatabaseLeadership, clock: VirtualClock) -> None:
+    first, second = RecordingAgent(), RecordingAgent()
     replicas = a_copy("a", first, leadership, clock), a_copy("b", second, leadership, clock)
     for replica in replicas:
         await replica.run_once()
     await replicas[1].stop()
     await run_replicas(clock, timedelta(minutes=1), replicas[0])
     await replicas[1].run_once()
-    assert (first.deeds, second.deeds) == (["began", "ended"], [])
+    assert (first.steps, second.steps) == (["began", "ended"], [])
 
 
 @pytest.mark.parametrize("another_leads", [True, False])
 async def test_expired_leader_stops_its_agent_unless_another_leads(
-    leadership: DatabaseTurns, clock: VirtualClock, another_leads: bool
+    leadership: DatabaseLeadership, clock: VirtualClock, another_leads: bool
 ) -> None:
-    worker = Worker()
+    worker = RecordingAgent()
     replica = a_copy("a", worker, leadership, clock)
     await replica.run_once()
     clock.advance(seconds=TURN_S)
     if another_leads:
-        await a_copy("b", Worker(), leadership, clock).run_once()
+        await a_copy("b", RecordingAgent(), leadership, clock).run_once()
     await replica.stop()
-    assert worker.deeds == ["began", "ended", *([] if another_leads else ["stopped"])]
+    assert worker.steps == ["began", "ended", *([] if another_leads else ["stopped"])]
 
 
-async def test_long_cycle_renews_leadership(leadership: DatabaseTurns, clock: VirtualClock) -> None:
-    beats, work_done = Beats(), asyncio.Event()
+async def test_long_cycle_renews_leadership(leadership: DatabaseLeadership, clock: VirtualClock) -> None:
+    beats, work_done = ManualPause(), asyncio.Event()
 
     async def work() -> None:
         await work_done.wait()
 
-    first, second = Worker(work=work), Worker()
+    first, second = RecordingAgent(work=work), RecordingAgent()
     other = a_copy("b", second, leadership, clock)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(a_copy("a", first, leadership, clock, beats).run_once())
@@ -106,41 +106,41 @@ async def test_long_cycle_renews_leadership(leadership: DatabaseTurns, clock: Vi
             await beats.beat()
             await other.run_once()
         work_done.set()
-    assert first.deeds == ["began", "ended"]
-    assert second.deeds == []
+    assert first.steps == ["began", "ended"]
+    assert second.steps == []
 
 
 async def test_cycle_is_cancelled_when_another_replica_took_leadership(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
-    beats, first, second = Beats(), Worker(work=forever), Worker()
+    beats, first, second = ManualPause(), RecordingAgent(work=forever), RecordingAgent()
     cycle = asyncio.ensure_future(a_copy("a", first, leadership, clock, beats).run_once())
     await beats.beat()
     clock.advance(seconds=TURN_S)
     await a_copy("b", second, leadership, clock).run_once()
-    beats.last_beat()
+    beats.end_pause()
     with pytest.raises(LeadershipLostError):
         await asyncio.wait_for(cycle, 30)
-    assert first.deeds == ["began", "cut off"]
-    assert second.deeds == ["began", "ended"]
+    assert first.steps == ["began", "cut off"]
+    assert second.steps == ["began", "ended"]
 
 
 async def test_unreachable_server_cancels_the_cycle_before_the_lease_expires(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
-    beats, first = Beats(), Worker(work=forever)
+    beats, first = ManualPause(), RecordingAgent(work=forever)
     cycle = asyncio.ensure_future(a_copy("a", first, leadership, clock, beats).run_once())
     await beats.begun()
     leadership.is_reachable = False
     for _ in range(2):
         await beats.beat()
         clock.advance(RENEWAL_INTERVAL)
-    assert first.deeds == ["began"]
+    assert first.steps == ["began"]
     clock.advance(RENEWAL_INTERVAL)
-    beats.last_beat()
+    beats.end_pause()
     with pytest.raises(LeadershipLostError):
         await asyncio.wait_for(cycle, 30)
-    assert first.deeds == ["began", "cut off"]
+    assert first.steps == ["began", "cut off"]
 
 
 async def run_ready_tasks() -> None:
@@ -151,38 +151,38 @@ async def run_ready_tasks() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_pending_renewal_completes_before_leadership_is_released(
-    leadership: DatabaseTurns, clock: VirtualClock, fails: bool
+    leadership: DatabaseLeadership, clock: VirtualClock, fails: bool
 ) -> None:
-    beats, work_done = Beats(), asyncio.Event()
+    beats, work_done = ManualPause(), asyncio.Event()
 
     async def work() -> None:
         await work_done.wait()
         if fails:
             raise ServerUnreachableError("no answer")
 
-    first, second = Worker(work=work), Worker()
+    first, second = RecordingAgent(work=work), RecordingAgent()
     ending = asyncio.ensure_future(a_copy("a", first, leadership, clock, beats).run_one_cycle())
     await beats.begun()
-    leadership.is_sent.clear()
-    leadership.arrives.clear()
-    beats.last_beat()
-    await leadership.is_sent.wait()
+    leadership.request_sent.clear()
+    leadership.may_arrive.clear()
+    beats.end_pause()
+    await leadership.request_sent.wait()
     work_done.set()
     await run_ready_tasks()
-    leadership.arrives.set()
+    leadership.may_arrive.set()
     await asyncio.wait([ending])
     assert isinstance(ending.exception(), ServerUnreachableError) is fails
     await a_copy("b", second, leadership, clock).run_once()
-    assert second.deeds == ["began", "ended"]
+    assert second.steps == ["began", "ended"]
 
 
-async def test_slow_stop_keeps_leadership_until_it_ends(leadership: DatabaseTurns, clock: VirtualClock) -> None:
-    beats, end_done = Beats(), asyncio.Event()
+async def test_slow_stop_keeps_leadership_until_it_ends(leadership: DatabaseLeadership, clock: VirtualClock) -> None:
+    beats, end_done = ManualPause(), asyncio.Event()
 
     async def end() -> None:
         await end_done.wait()
 
-    first, second = Worker(end=end), Worker()
+    first, second = RecordingAgent(end=end), RecordingAgent()
     replica, other = a_copy("a", first, leadership, clock, beats), a_copy("b", second, leadership, clock)
     await replica.run_once()
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -193,64 +193,66 @@ async def test_slow_stop_keeps_leadership_until_it_ends(leadership: DatabaseTurn
             await other.run_once()
         end_done.set()
     await other.run_once()
-    assert first.deeds[-1] == "stopped"
-    assert second.deeds == ["began", "ended"]
+    assert first.steps[-1] == "stopped"
+    assert second.steps == ["began", "ended"]
 
 
 async def test_leader_stops_its_agent_though_the_server_is_unreachable(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
-    worker = Worker()
+    worker = RecordingAgent()
     replica = a_copy("a", worker, leadership, clock)
     await replica.run_once()
     clock.advance(seconds=TURN_S)
     leadership.is_reachable = False
     with pytest.raises(ServerUnreachableError):
         await replica.stop()
-    assert worker.deeds == ["began", "ended", "stopped"]
+    assert worker.steps == ["began", "ended", "stopped"]
 
 
 async def test_leadership_is_released_when_stopping_the_agent_fails(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
     async def end() -> None:
         raise ServerUnreachableError("no answer")
 
-    second = Worker()
-    replica = a_copy("a", Worker(end=end), leadership, clock)
+    second = RecordingAgent()
+    replica = a_copy("a", RecordingAgent(end=end), leadership, clock)
     await replica.run_once()
     with pytest.raises(ServerUnreachableError, match="no answer"):
         await replica.stop()
     await a_copy("b", second, leadership, clock).run_once()
-    assert second.deeds == ["began", "ended"]
+    assert second.steps == ["began", "ended"]
 
 
 async def test_leadership_that_expires_before_the_answer_starts_no_cycle(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
-    leadership.while_answered = lambda: clock.advance(seconds=TURN_S)
-    worker = Worker()
+    leadership.before_answer = lambda: clock.advance(seconds=TURN_S)
+    worker = RecordingAgent()
     with pytest.raises(LeadershipLostError):
         await a_copy("a", worker, leadership, clock).run_once()
-    assert worker.deeds == []
+    assert worker.steps == []
 
 
-async def test_failed_cycle_raises_its_own_error_and_is_retried(leadership: DatabaseTurns, clock: VirtualClock) -> None:
+async def test_failed_cycle_raises_its_own_error_and_is_retried(
+    leadership: DatabaseLeadership, clock: VirtualClock
+) -> None:
     async def fail() -> None:
         raise ServerUnreachableError("no answer")
 
-    worker = Worker(work=fail)
+    worker = RecordingAgent(work=fail)
     replica = a_copy("a", worker, leadership, clock)
     for _ in range(2):
         with pytest.raises(ServerUnreachableError, match="no answer"):
             await replica.run_once()
-    assert worker.deeds == ["began"] * 2
+    assert worker.steps == ["began"] * 2
 
 
 async def test_single_cycle_is_rejected_while_another_leads_and_releases_leadership(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
-    first, second = Worker(), Worker()
+    first, second = RecordingAgent(), RecordingAgent()
     replicas = a_copy("a", first, leadership, clock), a_copy("b", second, leadership, clock)
     await replicas[0].run_once()
     with pytest.raises(StateConflictError, match="leads, on host of a"):
@@ -258,32 +260,34 @@ async def test_single_cycle_is_rejected_while_another_leads_and_releases_leaders
     await replicas[0].stop()
     await replicas[1].run_one_cycle()
     await replicas[0].run_one_cycle()
-    assert second.deeds == ["began", "ended"]
+    assert second.steps == ["began", "ended"]
 
 
-async def test_dry_run_needs_no_leadership(leadership: DatabaseTurns, clock: VirtualClock) -> None:
-    await a_copy("a", Worker(), leadership, clock).run_once()
-    assert await a_copy("b", Worker(), leadership, clock).dry_run() == ("would work",)
+async def test_dry_run_needs_no_leadership(leadership: DatabaseLeadership, clock: VirtualClock) -> None:
+    await a_copy("a", RecordingAgent(), leadership, clock).run_once()
+    assert await a_copy("b", RecordingAgent(), leadership, clock).dry_run() == ("would work",)
 
 
 # Work between cycles -----------------------------------------------------------------------------------------------
 
 
-async def test_background_work_ends_when_another_replica_leads(leadership: DatabaseTurns, clock: VirtualClock) -> None:
-    first, second = OutlastingWorker(), Worker()
+async def test_background_work_ends_when_another_replica_leads(
+    leadership: DatabaseLeadership, clock: VirtualClock
+) -> None:
+    first, second = BackgroundAgent(), RecordingAgent()
     replica = a_copy("a", first, leadership, clock)
     await replica.run_once()
     clock.advance(seconds=TURN_S)
     await a_copy("b", second, leadership, clock).run_once()
-    assert first.deeds == ["turn taken", "began", "ended"]
+    assert first.steps == ["turn taken", "began", "ended"]
     await replica.run_once()
-    assert first.deeds == ["turn taken", "began", "ended", "turn lost"]
+    assert first.steps == ["turn taken", "began", "ended", "turn lost"]
 
 
 async def test_background_work_ends_when_leadership_is_not_renewed_in_time(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
-    worker, loop_time = OutlastingWorker(), LoopTime()
+    worker, loop_time = BackgroundAgent(), LoopTime()
     replica = a_copy("a", worker, leadership, clock)
     await replica.run_once()
     loop_time.advance(TURN_S - 1)
@@ -300,30 +304,30 @@ async def test_background_work_ends_when_leadership_is_not_renewed_in_time(
 
 
 async def test_work_started_after_leadership_expired_ends_with_the_cycle(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
-    worker, beats = OutlastingWorker(), Beats()
+    worker, beats = BackgroundAgent(), ManualPause()
 
     async def start_work_when_cancelled() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            worker.deeds.append("began more")
+            worker.steps.append("began more")
 
     worker.work = start_work_when_cancelled
     cycle = asyncio.create_task(a_copy("a", worker, leadership, clock, beats).run_once())
     await beats.begun()
     leadership.is_reachable = False
     clock.advance(seconds=TURN_S)
-    beats.last_beat()
+    beats.end_pause()
     with pytest.raises(LeadershipLostError):
         await cycle
-    assert worker.deeds[-3:] == ["began more", "cut off", "turn lost"]
+    assert worker.steps[-3:] == ["began more", "cut off", "turn lost"]
 
 
 async def test_single_cycle_waits_for_background_work_before_releasing_leadership(
-    leadership: DatabaseTurns, clock: VirtualClock
+    leadership: DatabaseLeadership, clock: VirtualClock
 ) -> None:
-    worker = OutlastingWorker()
+    worker = BackgroundAgent()
     await a_copy("a", worker, leadership, clock).run_one_cycle()
-    assert worker.deeds == ["turn taken", "began", "ended", "waited for the rest", "turn lost"]
+    assert worker.steps == ["turn taken", "began", "ended", "waited for the rest", "turn lost"]

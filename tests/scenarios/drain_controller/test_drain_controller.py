@@ -70,13 +70,13 @@ async def test_drained_node_takes_all_jobs_only_after_the_negotiation_delay(
     grid.node(policies.path("multicore-drain.conf"), cpus=CORES)
     grid.pass_time(2)
     await link.set_only_multicore([NodeName("CERN", "node1")], True)
-    link.told.clear()
+    link.changes.clear()
     for cores in (1, 4):
         grid.submit(3600.0, request_cpus=cores)
     grid.pass_time(HEARTBEAT_INTERVAL_S)
     before = grid.clock()
     await a_controller(link, negotiation_delay_s=45).run_once()
-    assert link.told == [("node1", False)]
+    assert link.changes == [("node1", False)]
     assert (grid.clock() - before).total_seconds() == 45
 
 
@@ -92,7 +92,7 @@ async def test_negotiation_delay_applies_without_both_kinds_of_waiting_jobs(
     grid.pass_time(HEARTBEAT_INTERVAL_S)
     before = grid.clock()
     await a_controller(link, negotiation_delay_s=45).run_once()
-    assert link.told[1:] == [("node1", False)]
+    assert link.changes[1:] == [("node1", False)]
     assert (grid.clock() - before).total_seconds() == 45
 
 
@@ -109,8 +109,8 @@ async def test_overlapping_controllers_leave_each_others_nodes_alone_with_a_warn
         for _ in range(4):
             await second.run_once()
             await first.run_once()
-    assert link.told == [("node1", True), ("node1", False)], "at the lower setpoint one drain is too many"
-    assert other.told == [("node2", True), ("node1", True)], "no controller cancels a drain of the other"
+    assert link.changes == [("node1", True), ("node1", False)], "at the lower setpoint one drain is too many"
+    assert other.changes == [("node2", True), ("node1", True)], "no controller cancels a drain of the other"
     warnings = [entry["nodes"] for entry in logs if entry["log_level"] == "warning"]
     assert warnings == [{"drain controller": 1}, {"drain controller of cern/*/*": 1}]
     line = "2 nodes drain for another controller and are left to it: drain controller of cern/*/*"
@@ -125,10 +125,10 @@ async def test_controller_takes_over_nodes_of_one_that_lost_leadership(
     await a_controller(link, setpoint=8).run_once()
     other = GridDrainLink(grid, "drain controller of cern/*/*")
     await a_controller(other, setpoint=0).run_once()
-    assert other.told == []
-    link.give_back_turn()
+    assert other.changes == []
+    link.release_leadership()
     await a_controller(other, setpoint=0).run_once()
-    assert other.told == [("node1", False)]
+    assert other.changes == [("node1", False)]
 
 
 async def test_drains_end_when_no_multicore_job_waits(
@@ -138,10 +138,10 @@ async def test_drains_end_when_no_multicore_job_waits(
     multicore = grid.submit(60.0, request_cpus=8, sites=("CERN",))
     controller = a_controller(link, setpoint=800)
     await controller.run_once()
-    assert link.told == [("node1", True), ("node2", True)]
+    assert link.changes == [("node1", True), ("node2", True)]
     grid.until(lambda: grid.place(multicore) != "", within_s=1200)
     await controller.run_once()
-    assert sorted(link.told[2:]) == [("node1", False), ("node2", False)]
+    assert sorted(link.changes[2:]) == [("node1", False), ("node2", False)]
 
 
 async def test_dry_run_reports_planned_drains_with_reasons_and_changes_nothing(
@@ -154,7 +154,7 @@ async def test_dry_run_reports_planned_drains_with_reasons_and_changes_nothing(
         "CERN/node1: OnlyMulticore = True"
         " (it has 0 cores free beside 16 single-core jobs, and is nearest to room for 8)",
     )
-    assert link.told == []
+    assert link.changes == []
 
 
 async def test_controller_drains_only_nodes_of_its_queues(
@@ -163,9 +163,9 @@ async def test_controller_drains_only_nodes_of_its_queues(
     busy_nodes(grid, policies, "multicore-drain.conf", count=1)
     grid.submit(60.0, request_cpus=8)
     await a_controller(link, queues=("Lyon/*/*",)).run_once()
-    assert link.told == []
+    assert link.changes == []
     await a_controller(link, queues=("Lyon/*/*", LONG.lower())).run_once()
-    assert link.told == [("node1", True)]
+    assert link.changes == [("node1", True)]
 
 
 async def test_pattern_without_queue_is_logged_once(link: GridDrainLink) -> None:
@@ -190,10 +190,10 @@ async def test_drains_only_nodes_that_waiting_multicore_jobs_may_use(
     grid.submit(60.0, request_cpus=8, sites=("Lyon",))
     controller = a_controller(link, setpoint=800)
     await controller.run_once()
-    assert link.told == [("node3", True)]
+    assert link.changes == [("node3", True)]
     grid.submit(60.0, request_cpus=8, sites=("CERN",))
     await controller.run_once()
-    assert link.told[1:] == [("node1", True), ("node2", True)]
+    assert link.changes[1:] == [("node1", True), ("node2", True)]
 
 
 class FlakyLink(GridDrainLink):
@@ -212,14 +212,14 @@ class FlakyLink(GridDrainLink):
         for name in nodes:
             if name.node in self.ended_nodes:
                 raise NotFoundError("live pilot on node", str(name))
-        self.told += [(name.node, value) for name in nodes]
+        self.changes += [(name.node, value) for name in nodes]
 
 
 async def test_ended_nodes_do_not_stop_changes_of_other_nodes(grid: VirtualGrid) -> None:
     link = FlakyLink(grid)
     link.ended_nodes = frozenset({"n1", "n4"})
     await a_controller(link, setpoint=800).run_once()
-    assert link.told == [("n0", True), ("n2", True), ("n3", True)]
+    assert link.changes == [("n0", True), ("n2", True), ("n3", True)]
 
 
 async def test_lost_leadership_ends_the_cycle(grid: VirtualGrid) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pilotage_agents.drain_controller.controller import DrainController
 from pilotage_agents.drain_controller.settings import DrainControllerSettings
 from support.shared_data import TracedJob
-from support.simulated_farm import CORES, MULTICORE_FROM_S, MixedLoad, SimulatedFarm, controlled
+from support.simulated_farm import CORES, MULTICORE_FROM_S, MixedLoad, SimulatedFarm, run_controller
 
 NODES = 100
 GOAL = 50
@@ -32,14 +32,14 @@ def a_controller(farm: SimulatedFarm, jobs: int) -> DrainController:
 
 
 async def test_multicore_jobs_reach_and_keep_the_setpoint(farm: SimulatedFarm) -> None:
-    await controlled(farm, a_controller(farm, GOAL), MULTICORE_FROM_S + 24 * HOUR_S)
+    await run_controller(farm, a_controller(farm, GOAL), MULTICORE_FROM_S + 24 * HOUR_S)
     late = [sample for sample in farm.samples if sample.time_s > MULTICORE_FROM_S + 18 * HOUR_S]
     assert all(0.9 * GOAL <= sample.multicore_jobs <= GOAL for sample in late)
     assert all(sample.multicore_waiting and sample.single_core_waiting for sample in late)
 
 
 async def test_draining_nodes_never_exceed_missing_multicore_jobs(farm: SimulatedFarm) -> None:
-    await controlled(farm, a_controller(farm, GOAL), MULTICORE_FROM_S + 6 * HOUR_S)
+    await run_controller(farm, a_controller(farm, GOAL), MULTICORE_FROM_S + 6 * HOUR_S)
     assert max(sample.draining_nodes for sample in farm.samples) > GOAL // 2
     # A node that has its multicore job and is not yet released counts as both.
     assert all(sample.draining_nodes <= max(0, GOAL - sample.multicore_jobs) + 8 for sample in farm.samples)
@@ -52,7 +52,7 @@ async def test_multicore_jobs_starve_without_drains(farm: SimulatedFarm) -> None
 
 
 async def test_lower_setpoint_cancels_drains_without_evictions(farm: SimulatedFarm) -> None:
-    await controlled(farm, a_controller(farm, GOAL), MULTICORE_FROM_S + 2 * HOUR_S)
+    await run_controller(farm, a_controller(farm, GOAL), MULTICORE_FROM_S + 2 * HOUR_S)
     before = farm.samples[-1]
     assert before.draining_nodes
     await a_controller(farm, 0).run_once()

@@ -48,7 +48,7 @@ class Farm:
 
     def run(self, pilot: Pilot, *, fails: bool, runs_s: float = 1) -> bool:
         """Run one job of a pilot for `runs_s`; False = the pilot got no job."""
-        matches = pilot.ask().matches
+        matches = pilot.request_jobs().matches
         if not matches:
             return False
         pilot.start(matches[0])
@@ -58,7 +58,7 @@ class Farm:
 
     def plug(self, pilot: Pilot) -> bool:
         """Run one job that fails after a second on a pilot with a plug; False = the pilot got no job."""
-        matches = pilot.ask().matches
+        matches = pilot.request_jobs().matches
         if not matches:
             return False
         pilot.start(matches[0])
@@ -112,17 +112,17 @@ def test_black_hole_fails_few_jobs_in_an_hour(farm: Farm) -> None:
 def test_other_nodes_of_the_queue_still_get_jobs(farm: Farm) -> None:
     run_long_job(farm, farm.pilot(GOOD, "fine"))
     farm.fail_jobs(farm.pilot(GOOD, "hole"), 60)
-    assert len(farm.pilot(GOOD, "another").ask().matches) == 1
+    assert len(farm.pilot(GOOD, "another").request_jobs().matches) == 1
 
 
 def test_throttled_node_gets_one_probe_at_a_time(farm: Farm) -> None:
     run_long_job(farm, farm.pilot(GOOD, "fine"))
     farm.fail_jobs(farm.pilot(GOOD, "hole"), 60)
     one, other = farm.pilot(GOOD, "hole"), farm.pilot(GOOD, "hole")
-    assert not one.ask().matches
+    assert not one.request_jobs().matches
     farm.pass_time(101)
-    assert len(one.ask().matches) == 1
-    assert not other.ask().matches
+    assert len(one.request_jobs().matches) == 1
+    assert not other.request_jobs().matches
 
 
 def test_successful_probes_in_a_row_close_the_circuit_breaker(farm: Farm) -> None:
@@ -135,7 +135,7 @@ def test_successful_probes_in_a_row_close_the_circuit_breaker(farm: Farm) -> Non
         assert farm.run(hole, fails=False)
         farm.review()
     assert farm.states() == {"node S/hole": "opened"}
-    assert len(hole.ask().matches) == 1
+    assert len(hole.request_jobs().matches) == 1
     farm.pass_time(600)
     assert farm.states() == {}
 
@@ -158,9 +158,9 @@ def test_each_failed_probe_doubles_the_pause(farm: Farm) -> None:
     assert farm.run(hole, fails=True)
     farm.review()
     farm.pass_time(150)
-    assert not hole.ask().matches
+    assert not hole.request_jobs().matches
     farm.pass_time(51)
-    assert hole.ask().matches
+    assert hole.request_jobs().matches
 
 
 def test_plugged_payloads_count_as_failures_at_once(farm: Farm) -> None:
@@ -177,11 +177,11 @@ def test_plugged_probe_has_failed_before_its_slot_is_free(farm: Farm) -> None:
     one, other = farm.pilot(GOOD, "hole"), farm.pilot(GOOD, "hole")
     assert farm.plug(one)
     farm.pass_time(150)
-    assert not other.ask().matches
+    assert not other.request_jobs().matches
     (throttle,) = farm.grid.read(lambda transaction, _: list_health(transaction))
     assert (throttle.proofs, throttle.pause) == (0, timedelta(seconds=200))
     farm.pass_time(51)
-    assert other.ask().matches
+    assert other.request_jobs().matches
 
 
 def test_unused_probe_goes_to_the_next_pilot(farm: Farm) -> None:
@@ -189,8 +189,8 @@ def test_unused_probe_goes_to_the_next_pilot(farm: Farm) -> None:
     farm.fail_jobs(farm.pilot(GOOD, "hole"), 60)
     farm.pass_time(101)
     of_another_vo = farm.pilot(GOOD, "hole", "atlas")
-    assert not of_another_vo.ask().matches
-    assert farm.pilot(GOOD, "hole").ask().matches
+    assert not of_another_vo.request_jobs().matches
+    assert farm.pilot(GOOD, "hole").request_jobs().matches
 
 
 def test_failures_of_one_owner_everywhere_throttle_nothing(farm: Farm) -> None:

@@ -18,7 +18,7 @@ from pilotage_server.core.attempts.reports import NodeState
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, Pilot
-from support.statements import statements
+from support.sql_statements import statements
 from support.virtual_clock import VirtualClock
 
 

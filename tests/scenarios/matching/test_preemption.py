@@ -109,10 +109,10 @@ def test_preempted_job_retires_and_stays_if_the_better_job_is_removed(
     grid.pass_time(30)
     better = submit_urgent(grid)
     grid.pass_time(60)
-    assert node.shows("slot1") == ["Claimed/Retiring"]
+    assert node.state_and_activity("slot1") == ["Claimed/Retiring"]
     grid.grid.change(JobChange.REMOVE, better)
     grid.pass_time(60)
-    assert node.shows("slot1") == ["Claimed/Busy"]
+    assert node.state_and_activity("slot1") == ["Claimed/Busy"]
     grid.until(lambda: grid.finished(ordinary), within_s=600)
     assert grid.job(ordinary).attempt == 1
 
@@ -136,7 +136,7 @@ def test_preempt_want_vacate_false_kills_at_once(
     node = a_node(grid, policies, f"NUM_SLOTS = 1\nPREEMPT = TotalClaimRunTime > 20\nWANT_VACATE = {want_vacate}")
     job = grid.submit(120, term_s=50, expression=FIRST_START_ONLY)
     grid.pass_time(20 + POLL_S + 1)
-    assert node.shows() == [shows or "Unclaimed/Idle"]
+    assert node.state_and_activity() == [shows or "Unclaimed/Idle"]
     assert grid.states(job) == (["RUNNING"] if shows else ["WAITING"])
 
 
@@ -144,7 +144,7 @@ def test_preempt_kill_ends_vacating(grid: VirtualGrid, policies: SitePolicies) -
     kill = "KILL = time() - EnteredCurrentActivity > 60\nMachineMaxVacateTime = 600"
     node = a_node(grid, policies, f"NUM_SLOTS = 1\nPREEMPT = TotalClaimRunTime > 20\n{kill}")
     job = grid.submit(500, term_s=1000, expression=FIRST_START_ONLY)
-    grid.until(lambda: node.shows() == ["Preempting/Vacating"])
+    grid.until(lambda: node.state_and_activity() == ["Preempting/Vacating"])
     assert grid.until(lambda: grid.place(job) == "") == pytest.approx(62.5, abs=3.5)
 
 
@@ -163,12 +163,12 @@ def test_suspend_continue_during_retirement(grid: VirtualGrid, policies: SitePol
     preemption = 'PREEMPT = Activity == "Suspended"\nMaxJobRetirementTime = 2000'
     node = a_node(grid, policies, f"NUM_SLOTS = 1\n{suspension}\n{preemption}")
     job = grid.submit(500)
-    node.weather.keyboard_idle_s = 1
+    node.owner_activity.keyboard_idle_s = 1
     grid.pass_time(2 * POLL_S)
-    assert node.shows() == ["Claimed/Suspended"]
-    node.weather.keyboard_idle_s = 4000
+    assert node.state_and_activity() == ["Claimed/Suspended"]
+    node.owner_activity.keyboard_idle_s = 4000
     grid.pass_time(3 * POLL_S)
-    assert node.shows() == ["Claimed/Retiring"]
+    assert node.state_and_activity() == ["Claimed/Retiring"]
     grid.until(lambda: grid.finished(job), within_s=550)
     assert grid.job(job).attempt == 1
 
@@ -211,7 +211,7 @@ def test_claim_ends_with_the_last_job_of_its_account(grid: VirtualGrid, policies
     assert grid.finished(first)
     grid.until(lambda: grid.finished(others))
     grid.pass_time(5)
-    assert node.shows() == ["Unclaimed/Idle"]
+    assert node.state_and_activity() == ["Unclaimed/Idle"]
 
 
 # START ----------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_claim_ends_with_the_last_job_of_its_account(grid: VirtualGrid, policies
 
 def test_start_undefined_without_a_job_counts_as_willing(grid: VirtualGrid, policies: SitePolicies) -> None:
     node = a_node(grid, policies, "NUM_SLOTS = 1\nSTART = TARGET.Wanted\nIS_OWNER = START =?= False")
-    assert node.shows() == ["Unclaimed/Idle"]
+    assert node.state_and_activity() == ["Unclaimed/Idle"]
     unwanted = [grid.submit(60, attributes=attributes) for attributes in ({}, {"Wanted": False}, {"Wanted": "true"})]
     wanted = grid.submit(60, attributes={"Wanted": True})
     grid.pass_time(5)
@@ -228,7 +228,7 @@ def test_start_undefined_without_a_job_counts_as_willing(grid: VirtualGrid, poli
 
 def test_job_that_start_rejects_is_declined_and_not_offered_again(grid: VirtualGrid, policies: SitePolicies) -> None:
     node = a_node(grid, policies, "NUM_SLOTS = 1\nSTART = LoadAvg < 0.5")
-    node.weather.owner_load = 2.0
+    node.owner_activity.owner_load = 2.0
     grid.pass_time(POLL_S + 1)  # the pilot knows the load; the server gets it with the next request
     job = grid.submit(60)
     grid.pass_time(60)
@@ -236,19 +236,19 @@ def test_job_that_start_rejects_is_declined_and_not_offered_again(grid: VirtualG
     assert grid.grid.history(job) == [(1, "declined")]
     assert "START of slot1 is not true" in grid.job(job).reason
     assert grid.job(job).spent_attempts == 0
-    node.weather.owner_load = 0.0
+    node.owner_activity.owner_load = 0.0
     waited = grid.until(lambda: grid.states(job) == ["RUNNING"], within_s=UPDATE_S + 30)
     assert waited > UPDATE_S / 2, "a changed load alone does not make it a different slot"
 
 
 def test_declined_job_is_offered_again_when_the_slot_changes(grid: VirtualGrid, policies: SitePolicies) -> None:
     node = a_node(grid, policies, "NUM_SLOTS = 1\nSTART = LoadAvg < 0.5 || TARGET.IsTolerant =?= True")
-    node.weather.owner_load = 2.0
+    node.owner_activity.owner_load = 2.0
     grid.pass_time(POLL_S + 1)
     job = grid.submit(60)
     grid.pass_time(30)
     assert grid.grid.history(job) == [(1, "declined")]
-    node.weather.owner_load = 0.0
+    node.owner_activity.owner_load = 0.0
     tolerant = grid.submit(20, attributes={"IsTolerant": True})
     grid.until(lambda: grid.finished(tolerant), within_s=30)
     grid.until(lambda: grid.states(job) == ["RUNNING"], within_s=30)
@@ -257,7 +257,7 @@ def test_declined_job_is_offered_again_when_the_slot_changes(grid: VirtualGrid, 
 def test_declined_job_goes_to_another_node_at_once(grid: VirtualGrid, policies: SitePolicies) -> None:
     policy = "NUM_SLOTS = 1\nSTART = LoadAvg < 0.5"
     first = a_node(grid, policies, policy)
-    first.weather.owner_load = 2.0
+    first.owner_activity.owner_load = 2.0
     grid.pass_time(POLL_S + 1)
     a_node(grid, policies, policy)
     job = grid.submit(60)
@@ -276,9 +276,9 @@ def test_drain_slot_states(grid: VirtualGrid, policies: SitePolicies) -> None:
     grid.pass_time(30)
     grid.drain(node)
     grid.pass_time(POLL_S)
-    assert node.shows() == ["Claimed/Retiring", "Drained/Retiring"]
+    assert node.state_and_activity() == ["Claimed/Retiring", "Drained/Retiring"]
     grid.until(lambda: node.ended is not None, within_s=600)
-    assert node.shows() == ["Drained/Idle"] * 2
+    assert node.state_and_activity() == ["Drained/Idle"] * 2
     assert grid.states(job) == ["DONE"]
 
 

@@ -35,7 +35,7 @@ from pilotage_pilot.supervise.base import PayloadRunner
 from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
 from support.pilot_bench import a_job, built_in_slots
-from support.pilot_edges import SITE, FakeLink, FakeNode, FakeWorkshop, OddWorkshop
+from support.pilot_ports import SITE, BrokenPayloadRunner, FakeNode, FakePayloadRunner, FakeServerLink
 from support.processes import until
 
 SHARE = Amounts(2, 1000, 1000)
@@ -46,7 +46,7 @@ QUICK = PilotRules(wait_s=5, heartbeat_s=0.2, grace_s=0.5, goodbye_timeout_s=2)
 class RunningPilot:
     """A running pilot and its server."""
 
-    link: FakeLink
+    link: FakeServerLink
     runner: PilotRunner
     end: asyncio.Task[EndPilot]
 
@@ -61,7 +61,7 @@ class RunningPilot:
 
 
 def a_runner(
-    link: FakeLink,
+    link: FakeServerLink,
     payload_runner: PayloadRunner,
     rules: PilotRules = QUICK,
     *faults: str,
@@ -79,9 +79,9 @@ def a_runner(
 
 @asynccontextmanager
 async def a_pilot(
-    payload_runner: PayloadRunner, rules: PilotRules = QUICK, link: FakeLink | None = None
+    payload_runner: PayloadRunner, rules: PilotRules = QUICK, link: FakeServerLink | None = None
 ) -> AsyncIterator[RunningPilot]:
-    server = link or FakeLink()
+    server = link or FakeServerLink()
     runner = a_runner(server, payload_runner, rules)
     task = asyncio.create_task(runner.run())
     try:
@@ -94,12 +94,12 @@ async def a_pilot(
 @pytest.fixture(params=["real", "fake"])
 def payload_runner(request: pytest.FixtureRequest, tmp_path: Path) -> object:
     if request.param == "fake":
-        return FakeWorkshop
+        return FakePayloadRunner
     # It has to be made inside the event loop.
-    return lambda: LocalPayloadRunner(PilotFolder(tmp_path), FakeLink(), SITE, PayloadRules(watch_s=0.05), None)
+    return lambda: LocalPayloadRunner(PilotFolder(tmp_path), FakeServerLink(), SITE, PayloadRules(watch_s=0.05), None)
 
 
-async def test_jobs_run_and_their_outcomes_are_reported(payload_runner: type[FakeWorkshop]) -> None:
+async def test_jobs_run_and_their_outcomes_are_reported(payload_runner: type[FakePayloadRunner]) -> None:
     async with a_pilot(payload_runner()) as pilot:
         jobs = [a_job(number, executable="/bin/true") for number in range(1, 21)]
         await pilot.link.put(*jobs)
@@ -109,7 +109,7 @@ async def test_jobs_run_and_their_outcomes_are_reported(payload_runner: type[Fak
 
 
 async def test_short_jobs_take_few_requests_and_are_reported_once() -> None:
-    async with a_pilot(FakeWorkshop()) as pilot:
+    async with a_pilot(FakePayloadRunner()) as pilot:
         jobs = [a_job(number, executable="/bin/true") for number in range(1, 201)]
         await pilot.link.put(*jobs)
         outcomes = [await pilot.outcome(job) for job in jobs]
@@ -118,7 +118,7 @@ async def test_short_jobs_take_few_requests_and_are_reported_once() -> None:
         assert len(pilot.link.requests) < len(jobs) / 4
 
 
-async def test_job_that_cannot_start_is_refused_with_the_reason(payload_runner: type[FakeWorkshop]) -> None:
+async def test_job_that_cannot_start_is_refused_with_the_reason(payload_runner: type[FakePayloadRunner]) -> None:
     async with a_pilot(payload_runner()) as pilot:
         job = a_job(1, executable="no-such-program")
         await pilot.link.put(job)
@@ -127,7 +127,7 @@ async def test_job_that_cannot_start_is_refused_with_the_reason(payload_runner: 
         assert "there is no program no-such-program" in report.reason
 
 
-async def test_removed_job_is_killed(payload_runner: type[FakeWorkshop]) -> None:
+async def test_removed_job_is_killed(payload_runner: type[FakePayloadRunner]) -> None:
     async with a_pilot(payload_runner()) as pilot:
         job = a_job(1, executable="/bin/sleep", arguments="600")
         await pilot.link.put(job)
@@ -138,7 +138,7 @@ async def test_removed_job_is_killed(payload_runner: type[FakeWorkshop]) -> None
 
 
 async def test_stopped_pilot_evicts_its_jobs_and_reports_its_end(
-    payload_runner: type[FakeWorkshop],
+    payload_runner: type[FakePayloadRunner],
 ) -> None:
     async with a_pilot(payload_runner()) as pilot:
         job = a_job(1, executable="/bin/sleep", arguments="600")
@@ -152,7 +152,7 @@ async def test_stopped_pilot_evicts_its_jobs_and_reports_its_end(
 
 
 async def test_idle_pilot_stops_at_once_during_a_waiting_request() -> None:
-    async with a_pilot(FakeWorkshop(), PilotRules(wait_s=600)) as pilot:
+    async with a_pilot(FakePayloadRunner(), PilotRules(wait_s=600)) as pilot:
         await until(lambda: bool(pilot.link.requests))
         pilot.runner.feed(StopRequested("SIGTERM"))
         async with asyncio.timeout(5):
@@ -161,7 +161,7 @@ async def test_idle_pilot_stops_at_once_during_a_waiting_request() -> None:
 
 
 async def test_payload_is_suspended_and_continued_with_its_glidein() -> None:
-    payload_runner = FakeWorkshop()
+    payload_runner = FakePayloadRunner()
     async with a_pilot(payload_runner) as pilot:
         job = a_job(1, executable="sleep")
         await pilot.link.put(job)
@@ -174,25 +174,25 @@ async def test_payload_is_suspended_and_continued_with_its_glidein() -> None:
 
 
 async def test_failed_calls_are_retried_without_loss() -> None:
-    link = FakeLink()
+    link = FakeServerLink()
     link.failures.extend(ServerUnreachableError("no server") for _ in range(4))
-    async with a_pilot(FakeWorkshop(), link=link) as pilot:
+    async with a_pilot(FakePayloadRunner(), link=link) as pilot:
         job = a_job(1, executable="true")
         await pilot.link.put(job)
         assert (await pilot.outcome(job)).outcome is Outcome.EXITED
 
 
 async def test_rejected_credential_ends_the_pilot() -> None:
-    link = FakeLink()
+    link = FakeServerLink()
     link.failures.extend(UnauthenticatedError("the token has expired") for _ in range(50))
-    async with a_pilot(FakeWorkshop(), link=link) as pilot:
+    async with a_pilot(FakePayloadRunner(), link=link) as pilot:
         end = await asyncio.wait_for(pilot.end, 10)
         assert end.exit_code is ExitCode.NO_SERVER
         assert "the token has expired" in end.reason
 
 
 async def test_pilot_without_jobs_ends_and_closes_its_payload_runner() -> None:
-    payload_runner = FakeWorkshop()
+    payload_runner = FakePayloadRunner()
     async with a_pilot(payload_runner, PilotRules(max_idle_s=0)) as pilot:
         await pilot.link.put(a_job(1, executable="true"))
         end = await asyncio.wait_for(pilot.end, 10)
@@ -202,7 +202,7 @@ async def test_pilot_without_jobs_ends_and_closes_its_payload_runner() -> None:
 
 
 async def test_drained_pilot_lets_its_job_end() -> None:
-    payload_runner = FakeWorkshop()
+    payload_runner = FakePayloadRunner()
     async with a_pilot(payload_runner) as pilot:
         job = a_job(1, executable="sleep")
         await pilot.link.put(job)
@@ -215,13 +215,13 @@ async def test_drained_pilot_lets_its_job_end() -> None:
 
 
 async def test_unfit_node_ends_its_pilot_before_the_first_request() -> None:
-    link = FakeLink()
-    end = await asyncio.wait_for(a_runner(link, FakeWorkshop(), QUICK, "disk full").run(), 10)
+    link = FakeServerLink()
+    end = await asyncio.wait_for(a_runner(link, FakePayloadRunner(), QUICK, "disk full").run(), 10)
     assert (end.exit_code, link.requests) == (ExitCode.NODE_UNFIT, [])
 
 
 async def test_jobs_are_evicted_before_the_glidein_ends() -> None:
-    link, payload_runner = FakeLink(), FakeWorkshop()
+    link, payload_runner = FakeServerLink(), FakePayloadRunner()
     lifetime = Lifetime(clock.boot_time_s() + 6, warn_before_s=4.8, stop_margin_s=3.2, least_useful_s=0.4)
     task = asyncio.create_task(a_runner(link, payload_runner, lifetime=lifetime).run())
     job = a_job(1, executable="sleep")
@@ -233,7 +233,7 @@ async def test_jobs_are_evicted_before_the_glidein_ends() -> None:
 
 
 async def test_internal_error_ends_the_pilot_and_closes_its_payload_runner() -> None:
-    class BrokenPayloadRunner(FakeWorkshop):
+    class BrokenPayloadRunner(FakePayloadRunner):
         def suspend(self, key: object) -> None:
             raise RuntimeError("a fault in the code")
 
@@ -264,7 +264,7 @@ async def test_unexpected_error_fails_only_its_own_attempt(method: str, outcome:
     failing, healthy = (
         a_job(number, executable=program, input_files=(file,)) for number, program in ((1, "true"), (2, "sleep"))
     )
-    payload_runner = OddWorkshop(method)
+    payload_runner = BrokenPayloadRunner(method)
     with capture_logs() as logs:
         async with a_pilot(payload_runner, replace(QUICK, store_timeout_s=0.0)) as pilot:
             await pilot.link.put(healthy)

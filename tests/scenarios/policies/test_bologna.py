@@ -22,9 +22,9 @@ from support.site_policies import (
     SHORT,
     Bologna,
     SitePolicies,
-    busy,
     in_bologna,
-    quiet,
+    owner_leaves,
+    owner_returns,
 )
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
@@ -53,11 +53,11 @@ def test_r1_batch_jobs_run_on_batch_servers_only(grid: VirtualGrid, bologna: Bol
 
 def test_r2_batch_job_of_another_domain_is_an_other_job(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
-    busy(grid, node)
+    owner_returns(grid, node)
     job = bologna.job(SHORT, user=MILANESE)
     grid.pass_time(60)
     assert bologna.places(job) == [""]
-    quiet(grid, node)
+    owner_leaves(grid, node)
     assert bologna.places(job) == ["slot1"]
     grid.pass_time(1)
     assert Ad.read(node.slots()["slot1"].ad).value("CurrentRank") == 0.0
@@ -65,7 +65,7 @@ def test_r2_batch_job_of_another_domain_is_an_other_job(grid: VirtualGrid, bolog
 
 @pytest.mark.parametrize("name", ["SUBMIT_SITE_DOMAIN", "Submit_Site_Domain"])
 def test_r2_submit_site_domain_of_the_user_is_overwritten(grid: VirtualGrid, bologna: Bologna, name: str) -> None:
-    busy(grid, bologna.server())
+    owner_returns(grid, bologna.server())
     foreign = bologna.job({**SHORT, name: "bo.infn.it"}, user=MILANESE)
     local = bologna.job({**SHORT, name: "mi.infn.it"})
     grid.pass_time(10)
@@ -75,11 +75,11 @@ def test_r2_submit_site_domain_of_the_user_is_overwritten(grid: VirtualGrid, bol
 @pytest.mark.parametrize("universe", [1, 7])
 def test_r3a_batch_job_of_another_universe_is_an_other_job(grid: VirtualGrid, bologna: Bologna, universe: int) -> None:
     node = bologna.server()
-    busy(grid, node)
+    owner_returns(grid, node)
     job = bologna.job({**LONG, "JobUniverse": universe})
     grid.pass_time(10)
     assert bologna.places(job) == [""]
-    quiet(grid, node)
+    owner_leaves(grid, node)
     assert bologna.places(job) == ["slot1"]
     assert node.nice_of(job) == 15
 
@@ -112,11 +112,11 @@ def test_r3b_site_policy_affects_other_jobs_but_no_batch_job(
     other = bologna.job(OTHER, 200)
     grid.pass_time(10)
     assert grid.states(*batch, other) == ["RUNNING"] * 3
-    busy(grid, node)
+    owner_returns(grid, node)
     grid.pass_time(10 * POLL_S)
     assert grid.states(*batch, other) == ["RUNNING", "RUNNING", other_state]
-    assert {"Claimed/Busy"} == set(node.shows("slot1", "slot3"))
-    quiet(grid, node)
+    assert {"Claimed/Busy"} == set(node.state_and_activity("slot1", "slot3"))
+    owner_leaves(grid, node)
     grid.until(lambda: grid.finished(*batch, other), within_s=900)
     assert [grid.job(job).attempt for job in batch] == [1, 1]
 
@@ -126,7 +126,7 @@ def test_r3b_site_policy_affects_other_jobs_but_no_batch_job(
 
 def test_r4a_batch_jobs_start_despite_load_and_keyboard_use(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
-    busy(grid, node)
+    owner_returns(grid, node)
     other, short, long = bologna.job(OTHER), bologna.job(SHORT), bologna.job(LONG)
     grid.pass_time(60)
     assert bologna.places(other, short, long) == ["", "slot1", "slot3"]
@@ -168,12 +168,12 @@ def test_r6b_two_processors_run_two_short_and_four_long_jobs(grid: VirtualGrid, 
     longs = [bologna.job(LONG) for _ in range(4)]
     assert bologna.places(*shorts, *longs) == [f"slot{number}" for number in range(1, 7)]
     grid.pass_time(10)
-    assert set(node.shows()) == {"Claimed/Busy"}
+    assert set(node.state_and_activity()) == {"Claimed/Busy"}
 
 
 def test_r6c_each_kind_of_job_uses_its_own_slots(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
-    quiet(grid, node)
+    owner_leaves(grid, node)
     jobs = [bologna.job(kind) for kind in (OTHER, LONG, SHORT, SHORT, OTHER, *[LONG] * 4)]
     grid.pass_time(30)
     others, shorts = [jobs[0], jobs[4]], jobs[2:4]
@@ -184,7 +184,7 @@ def test_r6c_each_kind_of_job_uses_its_own_slots(grid: VirtualGrid, bologna: Bol
 
 def test_e14_idle_long_slots_are_in_owner_state_and_take_jobs(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
-    assert node.shows() == ["Unclaimed/Idle"] * 2 + ["Owner/Idle"] * 4
+    assert node.state_and_activity() == ["Unclaimed/Idle"] * 2 + ["Owner/Idle"] * 4
     assert bologna.places(bologna.job(LONG)) == ["slot3"]
 
 

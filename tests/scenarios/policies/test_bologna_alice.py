@@ -9,7 +9,17 @@ import pytest
 
 from pilotage_server.core.rules import Rules
 from pilotage_server.storage.database.engine import Database
-from support.site_policies import ALICE, LONG, OTHER, SHORT, Bologna, SitePolicies, in_bologna, quiet, set_weather
+from support.site_policies import (
+    ALICE,
+    LONG,
+    OTHER,
+    SHORT,
+    Bologna,
+    SitePolicies,
+    in_bologna,
+    owner_leaves,
+    set_owner_activity,
+)
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
 from support.virtual_node import VirtualNode
@@ -124,7 +134,7 @@ def test_r12b_pilot_declines_the_second_of_two_jobs_matched_together(
 def test_e12_other_jobs_need_lower_load_on_alice_servers(grid: VirtualGrid, bologna: Bologna) -> None:
     alice, ordinary = bologna.server(alice=True), bologna.server()
     for node in (alice, ordinary):
-        set_weather(node, 0.0, 7200)
+        set_owner_activity(node, 0.0, 7200)
     first = [bologna.job(ALICE, 3000), bologna.job(LONG, 3000)]
     grid.pass_time(60)
     assert [grid.place(job) for job in first] == ["node1/slot3", "node2/slot3"]
@@ -147,5 +157,5 @@ def test_r13_short_jobs_complete_at_a_worse_nice_value(
 def test_r13_other_jobs_have_a_worse_nice_value_than_alice_jobs(
     grid: VirtualGrid, bologna: Bologna, alice_server: VirtualNode
 ) -> None:
-    quiet(grid, alice_server)
+    owner_leaves(grid, alice_server)
     assert alice_server.nice_of(bologna.job(OTHER)) == 10

@@ -31,7 +31,7 @@ def grid(sqlite_database: Database, clock: VirtualClock) -> VirtualGrid:
     rules = Rules(
         lease=timedelta(hours=4), heartbeat=timedelta(minutes=30), pilot_silence=timedelta(hours=8), sharing=sharing
     )
-    return VirtualGrid(sqlite_database, clock, duties_every=timedelta(minutes=5), rules=in_bologna(rules))
+    return VirtualGrid(sqlite_database, clock, maintenance_interval=timedelta(minutes=5), rules=in_bologna(rules))
 
 
 @pytest.fixture(params=[True, False], ids=["shipped", "published"])
@@ -53,9 +53,9 @@ def test_r8a_short_job_is_evicted_after_an_hour(grid: VirtualGrid, bologna: Bolo
     node = bologna.server(rules=SLOW_UPDATES)
     short = bologna.job(SHORT, 4000, term_s=3)
     grid.pass_time(HOUR_S)
-    assert node.shows("slot1") == ["Claimed/Busy"]
+    assert node.state_and_activity("slot1") == ["Claimed/Busy"]
     grid.pass_time(POLL_S + 1)
-    assert node.shows("slot1") == ["Preempting/Vacating"]
+    assert node.state_and_activity("slot1") == ["Preempting/Vacating"]
     grid.pass_time(3)
     assert node.running() == {}
     assert grid.states(short) == ["WAITING"]

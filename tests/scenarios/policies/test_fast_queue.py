@@ -46,7 +46,7 @@ def test_normal_job_is_suspended_while_a_fast_job_uses_its_core(grid: VirtualGri
     fast = a_fast(grid)
     assert grid.place(fast) == "node1/slot3", "it does not wait for the normal job"
     grid.pass_time(POLL_S + 1)
-    assert node.shows("slot1", "slot2", "slot3") == ["Claimed/Suspended", "Claimed/Busy", "Claimed/Busy"]
+    assert node.state_and_activity("slot1", "slot2", "slot3") == ["Claimed/Suspended", "Claimed/Busy", "Claimed/Busy"]
     assert grid.states(*normals, fast) == ["SUSPENDED", "RUNNING", "RUNNING"]
 
 
@@ -78,7 +78,7 @@ def test_idle_claim_of_fast_jobs_suspends_no_job(grid: VirtualGrid, node: Virtua
     normal, fast = a_normal(grid, 300), a_fast(grid, 60)
     grid.until(lambda: grid.finished(fast))
     grid.pass_time(POLL_S + 1)
-    assert node.shows("slot1") == ["Claimed/Busy"]
+    assert node.state_and_activity("slot1") == ["Claimed/Busy"]
     grid.until(lambda: grid.finished(normal), within_s=310)
 
 

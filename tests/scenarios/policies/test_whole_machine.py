@@ -33,7 +33,7 @@ def a_whole(grid: VirtualGrid, run_s: float = 600.0, expression: str | None = "C
 
 
 def test_whole_machine_1_idle_whole_slot_is_in_owner_state(node: VirtualNode) -> None:
-    assert node.shows() == ["Unclaimed/Idle"] * 8 + ["Owner/Idle"]
+    assert node.state_and_activity() == ["Unclaimed/Idle"] * 8 + ["Owner/Idle"]
 
 
 def test_whole_machine_2_each_kind_of_job_uses_its_own_slots(grid: VirtualGrid, node: VirtualNode) -> None:
@@ -54,7 +54,7 @@ def test_whole_machine_3_idle_slots_become_owner_and_jobs_continue(grid: Virtual
     a_whole(grid)
     late = a_single(grid)
     grid.pass_time(2 * POLL_S)
-    assert node.shows(*SINGLES) == ["Claimed/Busy"] * 2 + ["Owner/Idle"] * 6
+    assert node.state_and_activity(*SINGLES) == ["Claimed/Busy"] * 2 + ["Owner/Idle"] * 6
     assert grid.states(late) == ["WAITING"]
     assert grid.until(lambda: grid.finished(*running)) == pytest.approx(200 - 2 * POLL_S, abs=2)
 
@@ -63,9 +63,9 @@ def test_whole_machine_4_whole_job_is_suspended_while_singles_run(grid: VirtualG
     a_single(grid)
     whole = a_whole(grid)
     grid.pass_time(0.5)
-    assert node.shows("slot9") == ["Claimed/Busy"]
+    assert node.state_and_activity("slot9") == ["Claimed/Busy"]
     grid.pass_time(POLL_S)
-    assert node.shows("slot9") == ["Claimed/Suspended"]
+    assert node.state_and_activity("slot9") == ["Claimed/Suspended"]
     assert grid.states(whole) == ["SUSPENDED"]
 
 
@@ -74,10 +74,10 @@ def test_whole_machine_5_whole_job_continues_after_the_last_single(grid: Virtual
     whole = a_whole(grid, 100)
     grid.until(lambda: grid.finished(singles[0]))
     grid.pass_time(2 * POLL_S)
-    assert node.shows("slot9") == ["Claimed/Suspended"]
+    assert node.state_and_activity("slot9") == ["Claimed/Suspended"]
     grid.until(lambda: grid.finished(singles[1]))
     grid.pass_time(POLL_S + 1)
-    assert node.shows("slot9") == ["Claimed/Busy"]
+    assert node.state_and_activity("slot9") == ["Claimed/Busy"]
     grid.until(lambda: grid.finished(whole), within_s=110)
 
 
@@ -111,7 +111,7 @@ def test_whole_machine_13_node_advertises_twice_its_resources(node: VirtualNode)
 def test_whole_machine_14_slots_update_their_states_soon_after_a_claim(grid: VirtualGrid, node: VirtualNode) -> None:
     a_whole(grid)
     grid.pass_time(2)
-    assert node.shows() == ["Owner/Idle"] * 8 + ["Claimed/Busy"]
+    assert node.state_and_activity() == ["Owner/Idle"] * 8 + ["Claimed/Busy"]
 
 
 # Variants -------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_whole_machine_7_singles_are_suspended_and_continue_without_restart(
     grid.pass_time(50)
     whole = a_whole(grid, 200)
     grid.pass_time(POLL_S + 1)
-    assert suspending.shows("slot1", "slot9") == ["Claimed/Suspended", "Claimed/Busy"]
+    assert suspending.state_and_activity("slot1", "slot9") == ["Claimed/Suspended", "Claimed/Busy"]
     grid.until(lambda: grid.finished(whole))
     assert grid.until(lambda: grid.finished(single)) == pytest.approx(50, abs=2 * POLL_S)
     assert grid.job(single).attempt == 1
@@ -154,9 +154,13 @@ def test_whole_machine_8_singles_are_evicted_after_a_day(
     grid.pass_time(1000)
     whole = a_whole(grid, 1000)
     grid.pass_time(400)
-    assert node.shows("slot1", "slot2", "slot9") == ["Claimed/Retiring", "Claimed/Retiring", "Claimed/Suspended"]
+    assert node.state_and_activity("slot1", "slot2", "slot9") == [
+        "Claimed/Retiring",
+        "Claimed/Retiring",
+        "Claimed/Suspended",
+    ]
     grid.until(lambda: grid.finished(short))
-    assert node.shows("slot9") == ["Claimed/Suspended"]
+    assert node.state_and_activity("slot9") == ["Claimed/Suspended"]
     left = grid.until(lambda: grid.place(long) == "", within_s=DAY_S)
     assert left + 3000 == pytest.approx(DAY_S, abs=700), "the day includes the vacate time"
     assert "PREEMPT" in grid.job(long).reason

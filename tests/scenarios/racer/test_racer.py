@@ -18,7 +18,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.races.stragglers import MAX_TAIL_JOBS
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, Pilot, a_slot
-from support.races import REPEATABLE, SITES, A, B, C, GridRaceLink, Runner, race_of
+from support.races import REPEATABLE, SITES, A, B, C, GridRaceLink, PilotedJob, race_of
 from support.virtual_clock import VirtualClock
 
 URGENT = {**REPEATABLE, "Urgent": True}
@@ -44,7 +44,9 @@ class Farm:
     def __init__(self, grid: Grid, jobs: int) -> None:
         self.ids = grid.submit(count=jobs, attributes=REPEATABLE)
         self.pilot: Pilot = grid.start_pilot(A)
-        self.matches = {match.job_id: match for match in self.pilot.ask(*map(a_slot, map(str, range(jobs)))).matches}
+        self.matches = {
+            match.job_id: match for match in self.pilot.request_jobs(*map(a_slot, map(str, range(jobs)))).matches
+        }
         self.pilot.beat(*(JobReport(job_id, 1, state=JobState.RUNNING) for job_id in self.ids))
 
     def end(self, *ids: int, wall_s: float) -> None:
@@ -67,10 +69,10 @@ async def test_race_copy_of_a_straggler_completes_the_set(grid: Grid, link: Grid
         await racer.run_once()
     ((raced, copy_id),) = link.started
     assert raced == straggler
-    copy = Runner(grid, B)
+    copy = PilotedJob(grid, B)
     assert copy.job.id == copy_id
     grid.pass_time(minutes=10)
-    copy.ends()
+    copy.finish()
     assert {job.state for job in grid.jobs(farm.ids).values()} == {JobState.DONE}
     await racer.run_once()
     assert len(link.started) == 1
@@ -85,7 +87,7 @@ async def test_set_with_waiting_jobs_is_not_raced(grid: Grid, link: GridRaceLink
     farm.pilot.beat()
     await a_racer(link).run_once()
     assert link.started == []
-    Runner(grid, A)
+    PilotedJob(grid, A)
     await a_racer(link).run_once()
     assert [raced for raced, _ in link.started] == [farm.ids[1]]
 
@@ -95,15 +97,15 @@ async def test_urgent_job_gets_copies_on_other_sites_one_by_one(grid: Grid, link
     racer = a_racer(link, urgent_after_s=0)
     await racer.run_once()
     assert link.started == [], "a waiting job needs no copy"
-    Runner(grid, A)
+    PilotedJob(grid, A)
     for _ in range(3):
         await racer.run_once()
     assert [raced for raced, _ in link.started] == [job_id], "the site of the first copy is not known yet"
-    Runner(grid, B)
+    PilotedJob(grid, B)
     for _ in range(3):
         await racer.run_once()
     assert [raced for raced, _ in link.started] == [job_id] * 2
-    Runner(grid, C).ends()
+    PilotedJob(grid, C).finish()
     assert grid.job(job_id).state is JobState.DONE
     assert len(race_of(grid, job_id).copies) == 2
 
@@ -111,7 +113,7 @@ async def test_urgent_job_gets_copies_on_other_sites_one_by_one(grid: Grid, link
 async def test_urgent_job_beyond_the_tail_is_raced_after_some_cycles(grid: Grid, link: GridRaceLink) -> None:
     ids = grid.submit(count=3 * MAX_TAIL_JOBS + 5, attributes=URGENT)
     grid.change(JobChange.HOLD, *ids[: 3 * MAX_TAIL_JOBS])
-    running = Runner(grid, A).job.id
+    running = PilotedJob(grid, A).job.id
     racer = a_racer(link, urgent_after_s=0)
     assert await racer.dry_run() == ()
     for _ in range(2):
@@ -123,11 +125,11 @@ async def test_urgent_job_beyond_the_tail_is_raced_after_some_cycles(grid: Grid,
 
 async def test_failed_copies_count_towards_the_limit_of_copies(grid: Grid, link: GridRaceLink) -> None:
     grid.submit(attributes=URGENT)
-    Runner(grid, A)
+    PilotedJob(grid, A)
     racer = a_racer(link, urgent_after_s=0)
     for queue in (B, C):
         await racer.run_once()
-        Runner(grid, queue).ends(exit_code=1)
+        PilotedJob(grid, queue).finish(exit_code=1)
     for _ in range(3):
         await racer.run_once()
     assert len(link.started) == 2
@@ -135,10 +137,10 @@ async def test_failed_copies_count_towards_the_limit_of_copies(grid: Grid, link:
 
 async def test_daily_cost_limit_of_an_owner_includes_running_races(grid: Grid, link: GridRaceLink) -> None:
     ids = grid.submit(count=2, attributes=URGENT)
-    runners = [Runner(grid, A) for _ in ids]
+    runners = [PilotedJob(grid, A) for _ in ids]
     racer = a_racer(link, urgent_after_s=0, most_copies_of_owner=1, most_lost_core_s_a_day=300)
     await racer.run_once()
-    Runner(grid, B)
+    PilotedJob(grid, B)
     grid.pass_time(minutes=5)
     for runner in runners:
         runner.pilot.beat()
@@ -147,7 +149,7 @@ async def test_daily_cost_limit_of_an_owner_includes_running_races(grid: Grid, l
     assert [raced for raced, _ in link.started] == [ids[0]]
     assert "races would cost lhcb/users/alice too much within a day (300 so far)" in (await racer.dry_run())[0]
     grid.pass_time(days=2)
-    Runner(grid, A)
+    PilotedJob(grid, A)
     await racer.run_once()
     assert [raced for raced, _ in link.started] == ids
 
@@ -157,7 +159,7 @@ async def test_dry_run_reports_planned_copies_with_reasons_and_starts_none(grid:
     grid.pass_time(minutes=1)
     farm.end(*farm.ids[1:], wall_s=60)
     (urgent_id,) = grid.submit(attributes=URGENT)
-    Runner(grid, A)
+    PilotedJob(grid, A)
     assert await a_racer(link, urgent_after_s=0).dry_run() == (
         f"job {urgent_id}: a copy: it is urgent",
         f"job {farm.ids[0]}: no copy: it has run 60 s, and 600 s are not too long",
@@ -183,7 +185,7 @@ async def test_rejected_copy_does_not_stop_other_copies(grid: Grid) -> None:
     link = FlakyLink(grid)
     ids = grid.submit(count=3, attributes=URGENT)
     for _ in ids:
-        Runner(grid, A)
+        PilotedJob(grid, A)
     link.rejected = frozenset({ids[1]})
     await a_racer(link, urgent_after_s=0).run_once()
     assert [raced for raced, _ in link.started] == [ids[0], ids[2]]
@@ -192,7 +194,7 @@ async def test_rejected_copy_does_not_stop_other_copies(grid: Grid) -> None:
 async def test_lost_leadership_ends_the_cycle(grid: Grid) -> None:
     link = FlakyLink(grid)
     grid.submit(attributes=URGENT)
-    Runner(grid, A)
+    PilotedJob(grid, A)
     link.is_leader = False
     with pytest.raises(LeadershipLostError):
         await a_racer(link, urgent_after_s=0).run_once()

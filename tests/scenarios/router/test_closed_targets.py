@@ -13,14 +13,14 @@ from pilotage_agents.batch_systems.base import NotSubmitted
 from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.core.table import Target
 from pilotage_agents.router.ports import InputFiles, RoutedJobAnswer, RoutedJobRequest, RouteUnsuitable
-from support.router_scene import ROUND_WAITS_S, RouterScene, ScenePlace, a_route, target_of
+from support.router_scene import CYCLE_WAIT_S, ManualTarget, RouterScene, a_route, target_of
 from support.virtual_clock import LoopTime
 
 UNKNOWN = 'no batch system is configured for its CEType "slurm"'
 
 
 @dataclass
-class RejectingTarget(ScenePlace):
+class RejectingTarget(ManualTarget):
     """A target that gives the same answer to all submissions and records their times."""
 
     answer: RoutedJobAnswer = field(default_factory=lambda: NotSubmitted("its disk is away", was_tried=False))
@@ -38,32 +38,32 @@ class SlowlyOpenedTargets:
     scene: RouterScene
     time: LoopTime
 
-    async def open(self, target: Target) -> ScenePlace:
+    async def open(self, target: Target) -> ManualTarget:
         for _ in range(5000):
             if "tell_routes" in self.scene.link.calls:
                 break
-            self.time.advance(ROUND_WAITS_S / 1000)
+            self.time.advance(CYCLE_WAIT_S / 1000)
             await asyncio.sleep(0)
-        return await self.scene.places.open(target)
+        return await self.scene.targets.open(target)
 
 
 def close_target(scene: RouterScene, route: str, reason: str = UNKNOWN) -> None:
     """Make the target of a route fail to open."""
-    scene.places.closed[str(target_of(route))] = reason
+    scene.targets.closed[str(target_of(route))] = reason
 
 
 def open_target(scene: RouterScene, route: str) -> None:
     """Make the target of a route open again."""
-    del scene.places.closed[str(target_of(route))]
+    del scene.targets.closed[str(target_of(route))]
 
 
 def make_target_reject(scene: RouterScene, route: str, answer: RoutedJobAnswer | None = None) -> RejectingTarget:
     """Replace the target of a route by one that rejects all jobs; return it."""
     target = RejectingTarget(
-        scene.place(route).folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), clock=scene.clock
+        scene.target(route).folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), clock=scene.clock
     )
     target.answer = answer or target.answer
-    scene.places.places[str(target_of(route))] = target
+    scene.targets.targets[str(target_of(route))] = target
     return target
 
 
@@ -72,10 +72,10 @@ async def test_route_whose_target_cannot_be_opened_gets_no_job(tmp_path: Path) -
     close_target(scene, "A")
     jobs = scene.link.submit(3, WantJobRouter=True)
     scene.link.submit(2, OnlyB=True)
-    await scene.rounds(60)
+    await scene.run_cycles(60)
     assert [scene.link.jobs[job].attempt for job in jobs] == [0, 0, 0]
     assert scene.spread() == {"B": 2}
-    published = {route.name: (route.closed, route.throttled) for route in scene.link.told[-1].routes}
+    published = {route.name: (route.closed, route.throttled) for route in scene.link.published[-1].routes}
     assert published == {"A": (f"its target cannot be opened: queue SITE/ce/A: {UNKNOWN}", ""), "B": ("", "")}
 
 
@@ -83,11 +83,11 @@ async def test_route_resumes_when_its_target_can_be_opened(tmp_path: Path) -> No
     scene = RouterScene(tmp_path, a_route("A"))
     close_target(scene, "A")
     scene.link.submit(3, WantJobRouter=True)
-    await scene.rounds(60)
+    await scene.run_cycles(60)
     open_target(scene, "A")
-    await scene.rounds(7)
+    await scene.run_cycles(7)
     assert scene.spread() == {"A": 3}
-    assert scene.link.told[-1].routes[0].closed == ""
+    assert scene.link.published[-1].routes[0].closed == ""
 
 
 async def test_dry_run_reports_targets_that_cannot_be_opened(tmp_path: Path) -> None:
@@ -112,16 +112,16 @@ async def test_single_cycle_waits_until_its_targets_are_open(tmp_path: Path) -> 
 
 async def test_failure_to_open_a_target_requeues_its_jobs_at_once(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    await scene.rounds()
+    await scene.run_cycles()
     close_target(scene, "A")
     scene.link.submit(3, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.link.states() == {"WAITING": 3}
     assert {job.outcomes[-1].outcome for job in scene.link.jobs.values()} == {"DECLINED"}
-    await scene.rounds(30)
+    await scene.run_cycles(30)
     assert {job.attempt for job in scene.link.jobs.values()} == {1}, "no job is taken while the target is closed"
     open_target(scene, "A")
-    await scene.rounds(7)
+    await scene.run_cycles(7)
     assert scene.spread() == {"A": 3}
 
 
@@ -129,22 +129,22 @@ async def test_pauses_grow_for_a_target_that_tries_no_submission(tmp_path: Path)
     scene = RouterScene(tmp_path, a_route("A"))
     target = make_target_reject(scene, "A")
     (job,) = scene.link.submit(1, WantJobRouter=True)
-    await scene.rounds(360)
+    await scene.run_cycles(360)
     assert scene.link.jobs[job].state == "WAITING"
     pauses = [
         later - earlier for earlier, later in zip(target.submission_times, target.submission_times[1:], strict=False)
     ]
     assert pauses == sorted(pauses)
     assert pauses[-1] == pytest.approx(300)
-    assert scene.link.told[-1].routes[0].closed == "its target gives no answer: its disk is away"
+    assert scene.link.published[-1].routes[0].closed == "its target gives no answer: its disk is away"
 
 
 async def test_job_that_is_unsuitable_for_one_route_takes_another(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B", requirements="TARGET.WantJobRouter && TARGET.MayB"))
     target = make_target_reject(scene, "A", RouteUnsuitable("it brings no token"))
     both, one = scene.link.submit(1, WantJobRouter=True, MayB=True) + scene.link.submit(1, WantJobRouter=True)
-    await scene.rounds(50)
+    await scene.run_cycles(50)
     assert (scene.spread(), scene.link.jobs[both].state) == ({"B": 1}, "MATCHED")
     assert (scene.link.jobs[one].state, scene.link.jobs[one].attempt) == ("WAITING", 1)
     assert len(target.submission_times) <= 2
-    assert scene.link.told[-1].routes[0].closed == "", "one unsuitable job does not close the route"
+    assert scene.link.published[-1].routes[0].closed == "", "one unsuitable job does not close the route"

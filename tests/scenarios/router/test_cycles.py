@@ -13,7 +13,7 @@ from pilotage.values.routing import LeftOutRoute, PublishedRoutes
 from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.folder import RouterFolder
 from pilotage_agents.router.ports import InputFiles, RoutedJobAnswer, RoutedJobRequest
-from support.router_scene import FakeRouterLink, RouterScene, ScenePlace, a_route, target_of
+from support.router_scene import FakeRouterLink, ManualTarget, RouterScene, a_route, target_of
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def scene(tmp_path: Path) -> RouterScene:
 async def test_routed_ad_has_attributes_of_its_route_and_original(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(set_remote_queue='"long"', set_RequestMemory=4000))
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    routed_job = scene.place().of_job(job)
+    await scene.run_cycles()
+    routed_job = scene.target().of_job(job)
     assert routed_job.name == f"pilotage-{job}-1"
     assert (
         routed_job.ad["remote_queue"],
@@ -42,30 +42,30 @@ async def test_routed_ad_has_attributes_of_its_route_and_original(tmp_path: Path
 
 async def test_original_job_follows_the_state_of_its_routed_job(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.place().tell(job, RoutedJobState.RUNNING, node="n17")
-    await scene.rounds()
+    await scene.run_cycles()
+    scene.target().set_state(job, RoutedJobState.RUNNING, node="n17")
+    await scene.run_cycles()
     assert (scene.link.jobs[job].state, scene.link.jobs[job].node) == ("RUNNING", "n17")
-    scene.place().tell(job, RoutedJobState.SUSPENDED, node="n17")
-    await scene.rounds()
-    scene.place().tell(job, RoutedJobState.RUNNING, node="n17")
-    await scene.rounds()
-    scene.place().tell(job, RoutedJobState.COMPLETED, exit_code=3, node="n17")
-    await scene.rounds()
+    scene.target().set_state(job, RoutedJobState.SUSPENDED, node="n17")
+    await scene.run_cycles()
+    scene.target().set_state(job, RoutedJobState.RUNNING, node="n17")
+    await scene.run_cycles()
+    scene.target().set_state(job, RoutedJobState.COMPLETED, exit_code=3, node="n17")
+    await scene.run_cycles()
     assert scene.link.jobs[job].history == ["WAITING", "MATCHED", "RUNNING", "SUSPENDED", "RUNNING", "FAILED"]
     assert scene.link.jobs[job].outcomes[0].status.exit_code == 3
     assert list(scene.link.jobs[job].output) == ["stdout"]
-    assert scene.place().forgotten == [f"pilotage-{job}-1"]
+    assert scene.target().forgotten == [f"pilotage-{job}-1"]
 
 
 async def test_job_removed_at_its_target_is_routed_by_the_new_table(
     scene: RouterScene,
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     scene.change_table(a_route("B"))
-    scene.place().tell(job, RoutedJobState.GONE, reason="removed by an operator")
-    await scene.rounds(2)
+    scene.target().set_state(job, RoutedJobState.GONE, reason="removed by an operator")
+    await scene.run_cycles(2)
     assert scene.spread() == {"B": 1}
     assert scene.link.jobs[job].history == ["WAITING", "MATCHED", "WAITING", "MATCHED"]
     assert scene.link.jobs[job].outcomes[0].outcome == "EVICTED"
@@ -74,51 +74,51 @@ async def test_job_removed_at_its_target_is_routed_by_the_new_table(
 @pytest.mark.parametrize("change", ["remove", "hold"])
 async def test_removed_or_held_job_is_cancelled_at_its_target(scene: RouterScene, change: str) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.place().tell(job, RoutedJobState.RUNNING)
-    await scene.rounds()
+    await scene.run_cycles()
+    scene.target().set_state(job, RoutedJobState.RUNNING)
+    await scene.run_cycles()
     getattr(scene.link, change)(job)
-    await scene.rounds(10)
-    assert scene.place().cancelled == [f"ref:pilotage-{job}-1"]
-    assert scene.place().copies == {}
+    await scene.run_cycles(10)
+    assert scene.target().cancelled == [f"ref:pilotage-{job}-1"]
+    assert scene.target().copies == {}
     assert [end.outcome for end in scene.link.jobs[job].outcomes] == ["KILLED"]
     assert scene.link.jobs[job].state == {"remove": "REMOVED", "hold": "HELD"}[change]
 
 
 async def test_released_job_is_routed_again_after_its_first_attempt_ends(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     scene.link.hold(job)
     scene.link.release(job)
-    scene.place().is_reachable = False
-    await scene.rounds(12)
-    assert list(scene.place().made) == [f"pilotage-{job}-1"]
-    scene.place().is_reachable = True
-    await scene.rounds(20)
-    assert list(scene.place().made) == [f"pilotage-{job}-1", f"pilotage-{job}-2"]
+    scene.target().is_reachable = False
+    await scene.run_cycles(12)
+    assert list(scene.target().made) == [f"pilotage-{job}-1"]
+    scene.target().is_reachable = True
+    await scene.run_cycles(20)
+    assert list(scene.target().made) == [f"pilotage-{job}-1", f"pilotage-{job}-2"]
 
 
 async def test_only_waiting_jobs_follow_a_new_table(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=10))
     scene.link.submit(30, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     scene.change_table(a_route("B", "TARGET.ClusterId > 20"))
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.spread() == {"A": 10, "B": 10}
-    scene.place("A").finish()
-    scene.place("B").finish()
-    await scene.rounds()
+    scene.target("A").finish()
+    scene.target("B").finish()
+    await scene.run_cycles()
     assert scene.link.states() == {"DONE": 20, "WAITING": 10}
 
 
 async def test_faulty_new_table_is_rejected_and_the_old_one_stays(scene: RouterScene) -> None:
     scene.link.submit(1, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     scene.change_table(a_route("B"), a_route("C", "TARGET.WantJobRouter &&"))
     scene.link.submit(1, WantJobRouter=True)
-    await scene.rounds(2)
+    await scene.run_cycles(2)
     assert scene.spread() == {"A": 2}
-    left_out = scene.link.told[-1].left_out[-1]
+    left_out = scene.link.published[-1].left_out[-1]
     assert left_out.name == "the newer table"
     assert 'route 2 "C"' in left_out.reason
 
@@ -126,18 +126,18 @@ async def test_faulty_new_table_is_rejected_and_the_old_one_stays(scene: RouterS
 async def test_routes_are_published_with_their_jobs_when_they_change(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=5), a_route("B", "false"))
     scene.link.submit(9, WantJobRouter=True)
-    await scene.rounds(2)
-    published = scene.link.told[-1]
+    await scene.run_cycles(2)
+    published = scene.link.published[-1]
     assert [(route.name, route.target, route.copies, route.idle) for route in published.routes] == [
         ("A", "queue SITE/ce/A", 5, 5),
         ("B", "queue SITE/ce/B", 0, 0),
     ]
-    before = len(scene.link.told)
-    await scene.rounds(5)
-    assert len(scene.link.told) == before
+    before = len(scene.link.published)
+    await scene.run_cycles(5)
+    assert len(scene.link.published) == before
     scene.router.leadership_gained()
-    await scene.rounds(2)
-    assert scene.link.told[before:] == [published], "another replica may have published other routes meanwhile"
+    await scene.run_cycles(2)
+    assert scene.link.published[before:] == [published], "another replica may have published other routes meanwhile"
 
 
 async def test_route_with_a_too_long_name_is_left_out(
@@ -145,9 +145,9 @@ async def test_route_with_a_too_long_name_is_left_out(
 ) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B").replace('name = "B"', f'name = "{"B" * 501}"'))
     scene.link.submit(10, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.spread() == {"A": 10}
-    (left_out,) = scene.link.told[-1].left_out
+    (left_out,) = scene.link.published[-1].left_out
     assert left_out == LeftOutRoute("B" * 500, "its name has 501 characters, and may have 500")
 
 
@@ -163,7 +163,7 @@ async def test_jobs_are_routed_though_the_server_rejects_published_routes(tmp_pa
     scene.link = RejectsRoutes()
     scene.start()
     scene.link.submit(10, WantJobRouter=True)
-    await scene.rounds(2)
+    await scene.run_cycles(2)
     assert scene.spread() == {"A": 10}
     assert RouterFolder(tmp_path / "router", tmp_path / "shared").load_mark().position > 0
 
@@ -177,24 +177,24 @@ async def test_jobs_that_the_server_refuses_are_requested_again_later(
     scene.link.refuses["A"] = "the queue is banned"
     scene.link.submit(30, Dataset="MinBias")
     scene.link.submit(30, Dataset="TTbar")
-    await scene.rounds(3)
+    await scene.run_cycles(3)
     assert scene.spread() == {"B": 30}
-    assert "the queue is banned" in scene.link.told[-1].routes[0].closed
+    assert "the queue is banned" in scene.link.published[-1].routes[0].closed
     scene.link.refuses.clear()
-    await scene.rounds(8)
+    await scene.run_cycles(8)
     assert scene.spread() == {"A": 30, "B": 30}
 
 
 async def test_jobs_that_the_server_always_refuses_do_not_block_later_jobs(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=50))
     never = scene.link.submit(500, WantJobRouter=True)
-    scene.link.never_gives = frozenset(never)
+    scene.link.unroutable_jobs = frozenset(never)
     scene.link.submit(20, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.spread() == {"A": 20}
-    scene.place().finish()
+    scene.target().finish()
     before = scene.link.calls.count("route")
-    await scene.rounds(360)
+    await scene.run_cycles(360)
     assert scene.link.states() == {"DONE": 20, "WAITING": 500}
     assert scene.link.calls.count("route") - before < 150
 
@@ -202,21 +202,21 @@ async def test_jobs_that_the_server_always_refuses_do_not_block_later_jobs(tmp_p
 async def test_unreachable_target_loses_no_job_and_delays_no_other_route(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
     scene.link.submit(20, WantJobRouter=True)
-    await scene.rounds()
-    scene.place("A").finish()
-    scene.place("B").finish()
-    scene.place("A").is_reachable = False
+    await scene.run_cycles()
+    scene.target("A").finish()
+    scene.target("B").finish()
+    scene.target("A").is_reachable = False
     scene.link.submit(20, WantJobRouter=True)
-    await scene.rounds(5)
+    await scene.run_cycles(5)
     assert scene.spread()["A"] == 10
     assert scene.link.states()["DONE"] == 10
-    scene.place("A").is_reachable = True
-    await scene.rounds(40)
+    scene.target("A").is_reachable = True
+    await scene.run_cycles(40)
     assert scene.link.states()["DONE"] == 20
-    assert all(times == 1 for route in "AB" for times in scene.place(route).made.values())
+    assert all(times == 1 for route in "AB" for times in scene.target(route).made.values())
 
 
-class FailsAfterOneCall(ScenePlace):
+class FailsAfterOneCall(ManualTarget):
     """A target that accepts one submission call and fails all others."""
 
     calls = 0
@@ -228,7 +228,7 @@ class FailsAfterOneCall(ScenePlace):
         return await super().submit(copies, files)
 
 
-class SynchronizedCleanupTarget(ScenePlace):
+class SynchronizedCleanupTarget(ManualTarget):
     """A target that cleans up only when all others do so at the same time."""
 
     barrier: asyncio.Barrier
@@ -244,20 +244,20 @@ async def test_targets_are_cleaned_up_concurrently(tmp_path: Path) -> None:
     for route in "AB":
         target = SynchronizedCleanupTarget(tmp_path, lambda _: RoutedJobStatus(RoutedJobState.IDLE))
         target.barrier = barrier
-        scene.places.places[str(target_of(route))] = target
+        scene.targets.targets[str(target_of(route))] = target
     scene.link.submit(4, WantJobRouter=True)
-    await scene.rounds()
-    scene.place("A").finish()
-    scene.place("B").finish()
+    await scene.run_cycles()
+    scene.target("A").finish()
+    scene.target("B").finish()
     async with asyncio.timeout(30):
-        await scene.rounds()
-    assert [len(scene.place(route).forgotten) for route in "AB"] == [2, 2]
+        await scene.run_cycles()
+    assert [len(scene.target(route).forgotten) for route in "AB"] == [2, 2]
 
 
 async def test_target_failure_requeues_unsubmitted_jobs_at_once(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=200, MaxIdleJobs=-1))
     target = FailsAfterOneCall(tmp_path, lambda _: RoutedJobStatus(RoutedJobState.IDLE))
-    scene.places.places[str(target_of("A"))] = target
+    scene.targets.targets[str(target_of("A"))] = target
     scene.link.submit(150, WantJobRouter=True)
     await scene.router.run_once()
     assert target.calls == 2
@@ -267,7 +267,7 @@ async def test_target_failure_requeues_unsubmitted_jobs_at_once(tmp_path: Path) 
 
 async def test_rejected_submission_requeues_the_job_with_the_reason(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    scene.place().refuses = "no such account"
+    scene.target().refuses = "no such account"
     await scene.router.run_once()
     assert scene.link.jobs[job].state == "WAITING"
     assert (scene.link.jobs[job].outcomes[0].outcome, scene.link.jobs[job].outcomes[0].reason) == (
@@ -279,7 +279,7 @@ async def test_rejected_submission_requeues_the_job_with_the_reason(scene: Route
 async def test_job_with_failing_transform_takes_another_route(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", eval_set_RequestCpus="Threads"), a_route("B"))
     jobs = scene.link.submit(4, WantJobRouter=True, Threads="many")
-    await scene.rounds(4)
+    await scene.run_cycles(4)
     assert scene.spread() == {"B": 4}
     assert max(scene.link.jobs[job].attempt for job in jobs) == 2
     assert "RequestCpus" in scene.link.jobs[jobs[0]].outcomes[0].reason

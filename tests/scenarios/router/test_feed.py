@@ -20,32 +20,32 @@ def scene(tmp_path: Path) -> RouterScene:
 async def test_feed_is_read_from_the_saved_cursor(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=10))
     scene.link.submit(2_500, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     await scene.router.stop()
     scene.link.read = 0
     scene.start()
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.link.read < 20
-    scene.place().finish()
-    await scene.rounds()
+    scene.target().finish()
+    await scene.run_cycles()
     assert scene.link.states() == {"DONE": 10, "MATCHED": 10, "WAITING": 2480}
 
 
 async def test_full_routes_load_no_waiting_jobs(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=10))
     scene.link.submit(5_000, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     loaded = scene.link.looked_at
-    await scene.rounds(20)
+    await scene.run_cycles(20)
     assert scene.link.looked_at == loaded <= 1000
 
 
 async def test_jobs_without_route_are_loaded_once(scene: RouterScene) -> None:
     scene.link.submit(3_000)
-    await scene.rounds(5)
+    await scene.run_cycles(5)
     assert scene.link.looked_at == 3_000
     scene.change_table(a_route("B"))
-    await scene.rounds(5)
+    await scene.run_cycles(5)
     assert scene.link.looked_at == 6_000
 
 
@@ -55,7 +55,7 @@ async def test_time_dependent_requirements_are_reevaluated(tmp_path: Path) -> No
     (job,) = scene.link.submit(QDate=start_s)
     while not scene.spread():
         scene.link.jobs[job].ad["MyCurrentTime"] = int(scene.clock().timestamp())
-        await scene.rounds(every_s=300)
+        await scene.run_cycles(every_s=300)
     assert 3600 < scene.clock().timestamp() - start_s <= 4500
     assert scene.link.looked_at <= 10
 
@@ -63,12 +63,12 @@ async def test_time_dependent_requirements_are_reevaluated(tmp_path: Path) -> No
 async def test_jobs_that_pilots_took_are_not_routed(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=2))
     jobs = scene.link.submit(10, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     for job in jobs[2:9]:
         scene.link.take(job)
-    scene.place().finish()
-    await scene.rounds()
-    assert [routed_job.job_id for routed_job in scene.place().copies.values()] == jobs[9:]
+    scene.target().finish()
+    await scene.run_cycles()
+    assert [routed_job.job_id for routed_job in scene.target().copies.values()] == jobs[9:]
 
 
 async def test_dry_run_reports_routable_jobs_and_changes_nothing(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def read_json(path: Path) -> Any:
 async def test_unreadable_cursor_restarts_the_feed(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path)
     scene.link.submit(3, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     path = tmp_path / "router" / "feed.json"
     assert read_json(path)["position"] > 0
     path.write_text("[" + os.linesep)
     scene.link.submit(3, WantJobRouter=True)
     scene.start()
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.spread() == {"A": 6}

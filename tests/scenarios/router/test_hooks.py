@@ -11,7 +11,7 @@ import pytest
 
 from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.hooks import HookKind, HookSettings
-from support.router_scene import RouterScene, a_route, hooked_scene, written
+from support.router_scene import RouterScene, a_route, hook_output, hooked_scene
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ async def test_translate_hook_reads_route_and_job_and_prints_an_ad(
         translate="cat > $HERE/given; grep -v Secret $HERE/given | sed -n '/^------$/,$p' | sed 1d; echo 'X = 2 * 3'"
     )
     (job,) = scene.link.submit(WantJobRouter=True, Secret=r"c:\new", Path=r"c:\new")
-    await scene.rounds()
-    route, between, *lines = written(tmp_path, "given").splitlines()
+    await scene.run_cycles()
+    route, between, *lines = hook_output(tmp_path, "given").splitlines()
     assert route == '[Name = "A"; TargetUniverse = 9; GridResource = "batch A"]'
     assert between == "------"
     assert r'Path = "c:\new"' in lines
-    ad = scene.place().of_job(job).ad
+    ad = scene.target().of_job(job).ad
     assert (ad["X"], ad["Path"], ad["Color"], "Secret" in ad) == (6, r"c:\new", "blue", False)
 
 
@@ -51,12 +51,12 @@ async def test_failing_translate_declines_the_job_and_counts_as_failure(
 ) -> None:
     scene = hooked(translate=script, timeout_s=0.3 if "sleep" in script else 10.0)
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds(2)
+    await scene.run_cycles(2)
     assert scene.spread() == {}
     (end,) = scene.link.jobs[job].outcomes
     assert (scene.link.jobs[job].state, end.outcome) == ("WAITING", "DECLINED")
     assert reason in end.reason
-    assert "1 failed" in scene.link.told[-1].routes[0].throttled
+    assert "1 failed" in scene.link.published[-1].routes[0].throttled
 
 
 async def test_at_most_eight_hooks_of_a_route_run_at_a_time(tmp_path: Path, hooked: Callable[..., RouterScene]) -> None:
@@ -66,9 +66,9 @@ async def test_at_most_eight_hooks_of_a_route_run_at_a_time(tmp_path: Path, hook
     )
     scene.put_table(a_route(MaxJobs=60, MaxIdleJobs=-1))
     scene.link.submit(60, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.spread() == {"A": 60}
-    assert max(map(int, written(tmp_path, "counts").split())) <= 8
+    assert max(map(int, hook_output(tmp_path, "counts").split())) <= 8
 
 
 async def test_finalise_reads_the_completed_job_and_the_routed_job(
@@ -76,18 +76,18 @@ async def test_finalise_reads_the_completed_job_and_the_routed_job(
 ) -> None:
     scene = hooked(finalise="cat > $HERE/given", update="cat > $HERE/update; echo 'Progress = 70'")
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.place().move(RoutedJobState.RUNNING)
-    await scene.rounds()
-    scene.place().move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=7)
-    await scene.rounds()
-    source, routed_job = written(tmp_path, "given").split("------\n")
+    await scene.run_cycles()
+    scene.target().move(RoutedJobState.RUNNING)
+    await scene.run_cycles()
+    scene.target().move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=7)
+    await scene.run_cycles()
+    source, routed_job = hook_output(tmp_path, "given").split("------\n")
     assert "ExitCode = 7\n" in source
     assert "Progress = 70\n" in source
     assert 'Color = "blue"' not in source
     assert 'Color = "blue"\n' in routed_job
     assert f'RoutedFromJobId = "{job}"\n' in routed_job
-    assert 'Color = "blue"\n' in written(tmp_path, "update")
+    assert 'Color = "blue"\n' in hook_output(tmp_path, "update")
     assert scene.link.jobs[job].state == "FAILED"
 
 
@@ -96,12 +96,12 @@ async def test_failing_finalise_requeues_the_job_and_counts_as_failure(
 ) -> None:
     scene = hooked(finalise="echo 'no route to host' >&2; exit 1")
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.place().finish()
-    await scene.rounds(2)
+    await scene.run_cycles()
+    scene.target().finish()
+    await scene.run_cycles(2)
     assert (scene.link.jobs[job].state, scene.link.jobs[job].outcomes[0].outcome) == ("WAITING", "EVICTED")
     assert scene.link.jobs[job].outcomes[0].reason == "hook finalise: no route to host"
-    assert "1 failed" in scene.link.told[-1].routes[0].throttled
+    assert "1 failed" in scene.link.published[-1].routes[0].throttled
 
 
 @pytest.mark.parametrize("end", ["done", "removed", "vanished", "refused"])
@@ -114,36 +114,36 @@ async def test_cleanup_runs_after_every_end_until_it_succeeds(
     )
     (job,) = scene.link.submit(WantJobRouter=True)
     if end == "refused":
-        scene.place().refuses = "no such account"
-    await scene.rounds()
+        scene.target().refuses = "no such account"
+    await scene.run_cycles()
     if end == "done":
-        scene.place().finish()
+        scene.target().finish()
     elif end == "removed":
         scene.link.remove(job)
     elif end == "vanished":
-        scene.place().move(RoutedJobState.GONE)
-    await scene.rounds(2)
+        scene.target().move(RoutedJobState.GONE)
+    await scene.run_cycles(2)
     assert scene.link.jobs[job].outcomes == [], "no outcome is reported before the cleanup succeeds"
     (tmp_path / "here" / "may").touch()
-    await scene.rounds(8)
+    await scene.run_cycles(8)
     assert len(scene.link.jobs[job].outcomes) >= 1
-    lines = written(tmp_path, "cleaned").splitlines()
+    lines = hook_output(tmp_path, "cleaned").splitlines()
     assert len(lines) >= 2
     assert set(lines) <= {f'RoutedFromJobId = "{job}"', "none"}
     if end == "done":
-        assert written(tmp_path, "finalised") == "once\n"
+        assert hook_output(tmp_path, "finalised") == "once\n"
 
 
 async def test_hook_keyword_selects_the_hooks(tmp_path: Path, hooked: Callable[..., RouterScene]) -> None:
     scene = hooked(default="", translate="cat >> $HERE/given; exit 1")
     scene.link.submit(WantJobRouter=True)
     scene.link.submit(WantJobRouter=True, HookKeyword="unknown")
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.spread() == {"A": 2}
     scene.link.submit(WantJobRouter=True, HookKeyword="Staging")
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.spread() == {"A": 2}
-    assert 'HookKeyword = "Staging"' in written(tmp_path, "given")
+    assert 'HookKeyword = "Staging"' in hook_output(tmp_path, "given")
 
 
 async def test_restarted_router_runs_the_hooks_of_adopted_jobs(
@@ -151,12 +151,12 @@ async def test_restarted_router_runs_the_hooks_of_adopted_jobs(
 ) -> None:
     scene = hooked(finalise="cat > $HERE/given", cleanup="cat > $HERE/cleaned")
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     scene.start()
-    scene.place().finish()
-    await scene.rounds()
-    assert 'Color = "blue"\n' in written(tmp_path, "given").split("------\n")[1]
-    assert 'Color = "blue"\n' in written(tmp_path, "cleaned")
+    scene.target().finish()
+    await scene.run_cycles()
+    assert 'Color = "blue"\n' in hook_output(tmp_path, "given").split("------\n")[1]
+    assert 'Color = "blue"\n' in hook_output(tmp_path, "cleaned")
     assert scene.link.jobs[job].state == "DONE"
     assert list((tmp_path / "shared" / "hooks").iterdir()) == []
 
@@ -180,13 +180,13 @@ def hooks_that_hang_on_route_a(kind: HookKind, folder: Path) -> HookSettings:
 @pytest.mark.parametrize("kind", HookKind)
 async def test_hanging_hook_delays_no_other_route(tmp_path: Path, kind: HookKind) -> None:
     routes = (a_route("A"), a_route("B"))
-    scene = RouterScene(tmp_path, *routes, hooks=hooks_that_hang_on_route_a(kind, tmp_path), round_waits_s=0.2)
+    scene = RouterScene(tmp_path, *routes, hooks=hooks_that_hang_on_route_a(kind, tmp_path), cycle_wait_s=0.2)
     scene.link.submit(JOBS, WantJobRouter=True)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             while done_on_route(scene, "B") < JOBS // 2:
-                await scene.rounds()
-                for target in (scene.place("A"), scene.place("B")):
+                await scene.run_cycles()
+                for target in (scene.target("A"), scene.target("B")):
                     target.move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=0)
                     target.move(RoutedJobState.RUNNING)
     finally:

@@ -32,37 +32,37 @@ def scene(tmp_path: Path) -> RouterScene:
 @pytest.mark.parametrize("state", [RoutedJobState.RUNNING, RoutedJobState.COMPLETED])
 async def test_routed_job_with_a_malformed_report_is_kept(scene: RouterScene, state: RoutedJobState) -> None:
     bad, good = scene.link.submit(2, WantJobRouter=True)
-    await scene.rounds()
-    scene.link.cannot_read = [bad]
+    await scene.run_cycles()
+    scene.link.malformed_jobs = [bad]
     for job in (bad, good):
-        scene.place().tell(job, state, exit_code=0 if state is RoutedJobState.COMPLETED else None)
-    await scene.rounds(3)
+        scene.target().set_state(job, state, exit_code=0 if state is RoutedJobState.COMPLETED else None)
+    await scene.run_cycles(3)
     assert [scene.link.jobs[job].state for job in (bad, good)] == [
         "MATCHED",
         "RUNNING" if state is RoutedJobState.RUNNING else "DONE",
     ]
-    assert f"ref:pilotage-{bad}-1" not in scene.place().forgotten + scene.place().cancelled
+    assert f"ref:pilotage-{bad}-1" not in scene.target().forgotten + scene.target().cancelled
 
 
 async def test_malformed_report_is_sent_again_in_each_cycle(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.link.cannot_read = [job]
-    scene.place().tell(job, RoutedJobState.RUNNING)
-    await scene.rounds(3)
-    scene.link.cannot_read = []
-    scene.place().tell(job, RoutedJobState.COMPLETED, node="n17", exit_code=0)
-    await scene.rounds(2)
+    await scene.run_cycles()
+    scene.link.malformed_jobs = [job]
+    scene.target().set_state(job, RoutedJobState.RUNNING)
+    await scene.run_cycles(3)
+    scene.link.malformed_jobs = []
+    scene.target().set_state(job, RoutedJobState.COMPLETED, node="n17", exit_code=0)
+    await scene.run_cycles(2)
     assert scene.link.jobs[job].history == ["WAITING", "MATCHED", "DONE"]
 
 
 async def test_malformed_report_is_sent_once_per_cycle(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.link.cannot_read = [job]
-    scene.place().tell(job, RoutedJobState.RUNNING)
+    await scene.run_cycles()
+    scene.link.malformed_jobs = [job]
+    scene.target().set_state(job, RoutedJobState.RUNNING)
     before = scene.link.calls.count("report")
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.link.calls.count("report") - before == 2, "one asks which jobs are unwanted, the other reports"
 
 
@@ -82,11 +82,11 @@ async def test_rejected_outcome_is_reported_with_a_safe_reason(
     scene: RouterScene,
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.link.finds = rejects_texts
+    await scene.run_cycles()
+    scene.link.find_fault = rejects_texts
     ended = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    scene.place().tell(job, RoutedJobState.COMPLETED, node="n17", exit_code=3, wall_s=5.0, ended=ended)
-    await scene.rounds(2)
+    scene.target().set_state(job, RoutedJobState.COMPLETED, node="n17", exit_code=3, wall_s=5.0, ended=ended)
+    await scene.run_cycles(2)
     (outcome,) = scene.link.jobs[job].outcomes
     assert (scene.link.jobs[job].state, scene.link.jobs[job].output) == ("FAILED", {"stdout": b"\n"})
     assert (outcome.status.exit_code, outcome.status.wall_s, outcome.status.ended) == (3, 5.0, ended)
@@ -97,25 +97,27 @@ async def test_outcome_with_rejected_files_is_retried_for_an_hour(
     scene: RouterScene,
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.link.finds = rejects_files
-    name = scene.place().of_job(job).name
-    scene.place().tell(job, RoutedJobState.COMPLETED, exit_code=0)
-    await scene.rounds(59, every_s=60)
-    assert (scene.link.jobs[job].state, scene.place().forgotten) == ("MATCHED", [])
-    await scene.rounds(4, every_s=60)
+    await scene.run_cycles()
+    scene.link.find_fault = rejects_files
+    name = scene.target().of_job(job).name
+    scene.target().set_state(job, RoutedJobState.COMPLETED, exit_code=0)
+    await scene.run_cycles(59, every_s=60)
+    assert (scene.link.jobs[job].state, scene.target().forgotten) == ("MATCHED", [])
+    await scene.run_cycles(4, every_s=60)
     (outcome,) = scene.link.jobs[job].outcomes
     assert (outcome.outcome, outcome.status.exit_code) == ("OUTPUT_LOST", 0)
     assert "report.output_files[0].name: is not liked" in outcome.reason
-    assert (scene.link.jobs[job].attempt, name in scene.place().forgotten) == (2, True)
+    assert (scene.link.jobs[job].attempt, name in scene.target().forgotten) == (2, True)
 
 
 async def test_files_are_stored_though_the_server_rejects_the_use(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.link.finds = lambda report: "wall_s: is not liked" if report.outcome and report.outcome.status.wall_s else ""
-    scene.place().tell(job, RoutedJobState.COMPLETED, exit_code=0, wall_s=5.0)
-    await scene.rounds(4, every_s=60)
+    await scene.run_cycles()
+    scene.link.find_fault = lambda report: (
+        "wall_s: is not liked" if report.outcome and report.outcome.status.wall_s else ""
+    )
+    scene.target().set_state(job, RoutedJobState.COMPLETED, exit_code=0, wall_s=5.0)
+    await scene.run_cycles(4, every_s=60)
     (outcome,) = scene.link.jobs[job].outcomes
     assert (scene.link.jobs[job].state, scene.link.jobs[job].output) == ("DONE", {"stdout": b"\n"})
     assert (outcome.status.exit_code, outcome.status.wall_s) == (0, 0.0)
@@ -125,12 +127,12 @@ async def test_files_are_stored_when_the_server_accepts_them_within_the_hour(
     scene: RouterScene,
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.link.finds = rejects_files
-    scene.place().tell(job, RoutedJobState.COMPLETED, exit_code=0)
-    await scene.rounds(30, every_s=60)
-    scene.link.finds = lambda _: ""
-    await scene.rounds()
+    await scene.run_cycles()
+    scene.link.find_fault = rejects_files
+    scene.target().set_state(job, RoutedJobState.COMPLETED, exit_code=0)
+    await scene.run_cycles(30, every_s=60)
+    scene.link.find_fault = lambda _: ""
+    await scene.run_cycles()
     assert (scene.link.jobs[job].state, scene.link.jobs[job].output) == ("DONE", {"stdout": b"\n"})
 
 
@@ -138,12 +140,12 @@ async def test_target_hold_with_a_rejected_reason_still_holds_the_job(
     scene: RouterScene,
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.link.finds = lambda report: "held: is not liked" if report.held and report.held != HELD_BY_TARGET else ""
-    scene.place().tell(job, RoutedJobState.HELD, reason="disk full")
-    await scene.rounds()
-    scene.place().tell(job, RoutedJobState.GONE)
-    await scene.rounds(3)
+    await scene.run_cycles()
+    scene.link.find_fault = lambda report: "held: is not liked" if report.held and report.held != HELD_BY_TARGET else ""
+    scene.target().set_state(job, RoutedJobState.HELD, reason="disk full")
+    await scene.run_cycles()
+    scene.target().set_state(job, RoutedJobState.GONE)
+    await scene.run_cycles(3)
     assert (scene.link.jobs[job].state, scene.link.jobs[job].reason) == ("HELD", HELD_BY_TARGET)
     assert [outcome.outcome for outcome in scene.link.jobs[job].outcomes] == ["KILLED"]
 
@@ -161,9 +163,9 @@ async def test_target_hold_with_a_rejected_reason_still_holds_the_job(
 )
 async def test_malformed_status_does_not_prevent_the_outcome(scene: RouterScene, status: dict[str, Any]) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.place().tell(job, RoutedJobState.COMPLETED, **({"exit_code": 3} | status))
-    await scene.rounds()
+    await scene.run_cycles()
+    scene.target().set_state(job, RoutedJobState.COMPLETED, **({"exit_code": 3} | status))
+    await scene.run_cycles()
     (outcome,) = scene.link.jobs[job].outcomes
     assert (scene.link.jobs[job].state, outcome.outcome) == ("FAILED", "EXITED")
 
@@ -193,7 +195,7 @@ async def reports_of(tmp_path: Path, jobs: TrackedJobs, meanwhile: Callable[[], 
     """Return the reports of a running routed job whose state changes during the first report."""
     scene, link, tasks = RouterScene(tmp_path), SlowReportLink(), BackgroundTasks(10.0)
     link.received, link.meanwhile = [], meanwhile
-    targets = TargetPool(scene.places, scene.clock, 10.0)
+    targets = TargetPool(scene.targets, scene.clock, 10.0)
     hooks = RouteHooks(NO_HOOKS, tmp_path / "hooks")
     shared = RouterContext("jobrouter", jobs, link, targets, hooks, scene.clock, tasks)
     jobs.put(RUNNING_JOB, report_due=True)

@@ -12,25 +12,27 @@ from pilotage.errors import InvalidInputError, LeadershipLostError, ServerUnreac
 from pilotage.values.routing import NewRoutedJob
 from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.ports import NotRouted, Routed, RouterFeedPage
-from support.processes import Death, DiedError, Mortal, MortalPlaces
+from support.processes import CrashingProxy, CrashingTargets, CrashPoint, SimulatedCrash
 from support.router_scene import FakeRouterLink, RouterScene, a_route
 
 CALLS = 24
 """The minimum number of calls in the cycles below; the router dies at each of them in turn."""
 
 
-async def run_until_death(scene: RouterScene, death: Death) -> bool:
+async def run_until_death(scene: RouterScene, crash_point: CrashPoint) -> bool:
     """Run cycles of a mortal router while its routed jobs end; return whether it died."""
-    router = scene.start(link=Mortal(scene.link, death), places=MortalPlaces(scene.places, death))
+    router = scene.start(
+        link=CrashingProxy(scene.link, crash_point), places=CrashingTargets(scene.targets, crash_point)
+    )
     died = False
     try:
         for _ in range(3):
             while await router.run_once() == timedelta(0):
                 pass
             scene.clock.advance(seconds=10)
-            scene.place("A").finish()
-            scene.place("B").finish()
-    except* DiedError:
+            scene.target("A").finish()
+            scene.target("B").finish()
+    except* SimulatedCrash:
         died = True
     return died
 
@@ -42,13 +44,13 @@ async def test_router_that_dies_in_any_call_neither_loses_nor_doubles_jobs(
 ) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=3), a_route("B", MaxJobs=3))
     jobs = scene.link.submit(8, WantJobRouter=True)
-    assert await run_until_death(scene, Death(at_call, is_done=is_done))
+    assert await run_until_death(scene, CrashPoint(at_call, is_done=is_done))
     scene.start()
     for _ in range(20):
-        await scene.rounds()
-        scene.place("A").finish()
-        scene.place("B").finish()
-    made = {**scene.place("A").made, **scene.place("B").made}
+        await scene.run_cycles()
+        scene.target("A").finish()
+        scene.target("B").finish()
+    made = {**scene.target("A").made, **scene.target("B").made}
     assert scene.link.states() == {"DONE": 8}
     assert set(made.values()) == {1}, "no attempt was submitted twice"
     assert all(scene.link.jobs[job].history.count("DONE") == 1 for job in jobs)
@@ -59,31 +61,31 @@ async def test_router_that_dies_in_any_call_neither_loses_nor_doubles_jobs(
 async def test_number_of_calls_covers_all_cycles(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=3), a_route("B", MaxJobs=3))
     scene.link.submit(8, WantJobRouter=True)
-    death = Death(10**9, is_done=True)
-    assert not await run_until_death(scene, death)
-    assert death.calls >= CALLS
+    crash_point = CrashPoint(10**9, is_done=True)
+    assert not await run_until_death(scene, crash_point)
+    assert crash_point.calls >= CALLS
 
 
 async def test_router_on_another_host_adopts_routed_jobs(scene: RouterScene) -> None:
     scene.link.submit(5, WantJobRouter=True)
-    await scene.rounds()
-    scene.place().move(RoutedJobState.RUNNING, most=2)
-    await scene.rounds()
+    await scene.run_cycles()
+    scene.target().move(RoutedJobState.RUNNING, most=2)
+    await scene.run_cycles()
     scene.start(folder="elsewhere")
-    scene.place().finish()
-    scene.place().move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=0)
-    await scene.rounds(2)
+    scene.target().finish()
+    scene.target().move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=0)
+    await scene.run_cycles(2)
     assert scene.link.states() == {"DONE": 5}
-    assert set(scene.place().made.values()) == {1}
+    assert set(scene.target().made.values()) == {1}
 
 
 async def test_submission_with_a_lost_answer_is_found_by_name(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    scene.place().loses_answers = True
-    await scene.rounds(2)
+    scene.target().loses_answers = True
+    await scene.run_cycles(2)
     assert scene.link.jobs[job].reference == f"ref:pilotage-{job}-1"
-    scene.place().finish()
-    await scene.rounds()
+    scene.target().finish()
+    await scene.run_cycles()
     assert scene.link.states() == {"DONE": 1}
 
 
@@ -92,25 +94,25 @@ async def test_unfound_submission_counts_as_failure_after_ten_minutes(
 ) -> None:
     scene = RouterScene(tmp_path, a_route(FailureRateThreshold=0.0001, MaxJobs=1))
     (job,) = scene.link.submit(WantJobRouter=True)
-    scene.place().loses_answers = True
-    await scene.rounds()
-    scene.place().statuses.clear()
-    await scene.rounds(59)
+    scene.target().loses_answers = True
+    await scene.run_cycles()
+    scene.target().statuses.clear()
+    await scene.run_cycles(59)
     assert scene.link.jobs[job].state == "MATCHED"
-    await scene.rounds(2)
+    await scene.run_cycles(2)
     assert scene.link.jobs[job].state == "WAITING"
     assert "no job was found for 600 s" in scene.link.jobs[job].reason
-    await scene.rounds()
-    assert "1 failed" in scene.link.told[-1].routes[0].throttled
-    assert scene.place().forgotten == [f"pilotage-{job}-1"]
+    await scene.run_cycles()
+    assert "1 failed" in scene.link.published[-1].routes[0].throttled
+    assert scene.target().forgotten == [f"pilotage-{job}-1"]
 
 
 async def test_job_with_lost_output_does_not_succeed(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.place().loses_output = True
-    scene.place().finish()
-    await scene.rounds()
+    await scene.run_cycles()
+    scene.target().loses_output = True
+    scene.target().finish()
+    await scene.run_cycles()
     (outcome,) = scene.link.jobs[job].outcomes
     assert (outcome.outcome, outcome.reason) == ("OUTPUT_LOST", "the output is lost: its disk is gone")
     assert "DONE" not in scene.link.jobs[job].history
@@ -118,13 +120,13 @@ async def test_job_with_lost_output_does_not_succeed(scene: RouterScene) -> None
 
 async def test_unreachable_target_never_ends_a_routed_job(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.place().is_reachable = False
-    await scene.rounds(200)
+    await scene.run_cycles()
+    scene.target().is_reachable = False
+    await scene.run_cycles(200)
     assert scene.link.jobs[job].history == ["WAITING", "MATCHED"]
-    scene.place().is_reachable = True
-    scene.place().finish()
-    await scene.rounds(40)
+    scene.target().is_reachable = True
+    scene.target().finish()
+    await scene.run_cycles(40)
     assert scene.link.jobs[job].state == "DONE"
 
 
@@ -132,29 +134,29 @@ async def test_unclear_submission_does_not_block_other_routed_jobs(
     scene: RouterScene,
 ) -> None:
     first, second = scene.link.submit(2, WantJobRouter=True)
-    scene.place().loses_answers = True
-    scene.place().unclear = {f"pilotage-{first}-1"}
-    await scene.rounds(2)
-    scene.place().finish()
-    await scene.rounds(200)
+    scene.target().loses_answers = True
+    scene.target().unclear = {f"pilotage-{first}-1"}
+    await scene.run_cycles(2)
+    scene.target().finish()
+    await scene.run_cycles(200)
     assert scene.link.jobs[second].state == "DONE"
     assert scene.link.jobs[first].history == ["WAITING", "MATCHED"], "however long the target gives no clear answer"
-    scene.place().unclear = set()
-    await scene.rounds(2)
+    scene.target().unclear = set()
+    await scene.run_cycles(2)
     assert scene.link.jobs[first].state == "DONE"
 
 
 async def test_unreachable_server_loses_no_outcome(scene: RouterScene) -> None:
     scene.link.submit(3, WantJobRouter=True)
-    await scene.rounds()
-    scene.place().finish()
+    await scene.run_cycles()
+    scene.target().finish()
     scene.link.is_reachable = False
     for _ in range(3):
         with pytest.raises(ServerUnreachableError):
             await scene.router.run_once()
         scene.clock.advance(seconds=10)
     scene.link.is_reachable = True
-    await scene.rounds(2)
+    await scene.run_cycles(2)
     assert scene.link.states() == {"DONE": 3}
 
 
@@ -192,8 +194,8 @@ async def test_jobs_of_a_lost_answer_are_not_lost(scene: RouterScene, is_done: b
     await router.stop()
     scene.router = router if same_router else scene.start()
     for _ in range(10):
-        await scene.rounds()
-        scene.place().finish()
+        await scene.run_cycles()
+        scene.target().finish()
     assert link.states() == {"DONE": 8}
 
 
@@ -201,10 +203,10 @@ async def test_adopted_jobs_complete_though_the_table_is_faulty(
     scene: RouterScene,
 ) -> None:
     scene.link.submit(5, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     scene.put_table(a_route(requirements="WantJobRouter &&"))
     scene.start()
-    scene.place().finish()
+    scene.target().finish()
     for _ in range(2):
         with pytest.raises(InvalidInputError):
             await scene.router.run_once()
@@ -214,10 +216,10 @@ async def test_adopted_jobs_complete_though_the_table_is_faulty(
 
 async def test_adopted_jobs_complete_though_the_feed_is_unreadable(scene: RouterScene) -> None:
     scene.link.submit(5, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     scene.link = WithoutFeed(scene.link.jobs, scene.link.events)
     scene.start()
-    scene.place().finish()
+    scene.target().finish()
     with pytest.raises(ServerUnreachableError):
         await scene.router.run_once()
     assert scene.link.states() == {"DONE": 5}
@@ -227,21 +229,21 @@ async def test_new_leader_loads_the_work_of_another_replica(tmp_path: Path) -> N
     scene = RouterScene(tmp_path, a_route(MaxJobs=4))
     scene.link.submit(12, WantJobRouter=True)
     first = scene.router
-    await scene.rounds()
+    await scene.run_cycles()
     scene.start(folder="second")
-    scene.place().finish()
-    await scene.rounds()
+    scene.target().finish()
+    await scene.run_cycles()
     scene.router = first
     first.leadership_gained()
-    await scene.rounds()
-    assert len(scene.place().copies) == 4
+    await scene.run_cycles()
+    assert len(scene.target().copies) == 4
     assert scene.link.states() == {"DONE": 4, "MATCHED": 4, "WAITING": 4}
-    assert set(scene.place().made.values()) == {1}
+    assert set(scene.target().made.values()) == {1}
 
 
 async def test_router_without_leadership_submits_nothing(scene: RouterScene) -> None:
     scene.link.submit(3, WantJobRouter=True)
-    scene.link.is_in_turn = False
+    scene.link.is_leader = False
     with pytest.raises(LeadershipLostError):
         await scene.router.run_once()
     assert scene.spread() == {}

@@ -24,8 +24,8 @@ async def fail_all(scene: RouterScene, intervals: int) -> list[int]:
     for _ in range(intervals):
         count = 0
         for _ in range(INTERVAL_S // 60):
-            await scene.rounds(every_s=60)
-            count += scene.place().move(RoutedJobState.GONE, reason="the node failed")
+            await scene.run_cycles(every_s=60)
+            count += scene.target().move(RoutedJobState.GONE, reason="the node failed")
         failed.append(count)
     return failed
 
@@ -49,8 +49,8 @@ async def test_successes_relax_the_throttle_step_by_step(tmp_path: Path) -> None
     for _ in range(6):
         before = scene.link.states().get("DONE", 0)
         for _ in range(INTERVAL_S // 60):
-            await scene.rounds(every_s=60)
-            scene.place().finish()
+            await scene.run_cycles(every_s=60)
+            scene.target().finish()
         done.append(scene.link.states()["DONE"] - before)
     growth = [later / earlier for earlier, later in itertools.pairwise(done)]
     assert 1.5 <= max(growth) <= 6, done
@@ -64,7 +64,7 @@ async def test_throttle_survives_a_change_of_the_table(tmp_path: Path) -> None:
     scene.put_table(a_route("B", "false"), a_route(MaxJobs=200, MaxIdleJobs=-1, FailureRateThreshold=0.01))
     (second,) = await fail_all(scene, 1)
     assert 0 < second <= 7
-    assert scene.link.told[-1].routes[1].throttled
+    assert scene.link.published[-1].routes[1].throttled
 
 
 @pytest.mark.parametrize("is_other_host", [True, False], ids=["on another host", "on the same host"])
@@ -74,18 +74,18 @@ async def test_throttle_survives_restarts(tmp_path: Path, is_other_host: bool) -
     await fail_all(scene, 2)
     for number in range(4):  # it crashes each time, without stop()
         scene.start(folder=f"host {number}" if is_other_host else "router")
-        await scene.rounds(2, every_s=20)
-        scene.place().move(RoutedJobState.GONE, reason="the node failed")
+        await scene.run_cycles(2, every_s=20)
+        scene.target().move(RoutedJobState.GONE, reason="the node failed")
     (failed,) = await fail_all(scene, 1)
     assert 0 < failed <= 7
-    assert sum(scene.place().made.values()) < 100 + 7 * 3
+    assert sum(scene.target().made.values()) < 100 + 7 * 3
 
 
 async def test_new_leader_uses_the_failure_rates_of_the_other_router(tmp_path: Path) -> None:
     scene = a_scene(tmp_path)
     scene.link.submit(5_000, WantJobRouter=True)
     first = scene.router
-    await scene.rounds()
+    await scene.run_cycles()
     scene.start(folder="other host")
     await fail_all(scene, 2)
     scene.router = first
@@ -103,7 +103,7 @@ async def test_router_works_with_unreadable_rates(tmp_path: Path, text: str) -> 
     (tmp_path / "shared" / "failure-rates.json").write_text(text)
     scene.start()
     scene.link.submit(3, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     assert scene.spread() == {"A": 3}
 
 
@@ -111,21 +111,21 @@ async def test_router_works_though_rates_cannot_be_written(tmp_path: Path) -> No
     scene = a_scene(tmp_path)
     (tmp_path / "shared").write_text("no folder")
     scene.link.submit(3, WantJobRouter=True)
-    await scene.rounds()
-    scene.place().finish()
-    await scene.rounds()
+    await scene.run_cycles()
+    scene.target().finish()
+    await scene.run_cycles()
     assert scene.link.states() == {"DONE": 3}
 
 
 async def test_removed_and_held_jobs_count_neither_as_failure_nor_success(tmp_path: Path) -> None:
     scene = a_scene(tmp_path)
     jobs = scene.link.submit(60, WantJobRouter=True)
-    await scene.rounds()
+    await scene.run_cycles()
     for number, job in enumerate(jobs):
         (scene.link.remove if number % 2 else scene.link.hold)(job)
-    await scene.rounds(8)
+    await scene.run_cycles(8)
     assert scene.spread() == {}
-    assert scene.link.told[-1].routes[0].throttled == ""
+    assert scene.link.published[-1].routes[0].throttled == ""
 
 
 @pytest.mark.parametrize(
@@ -143,32 +143,32 @@ async def test_job_failure_test_is_evaluated_on_the_completed_job(
 ) -> None:
     scene = a_scene(tmp_path, JobFailureTest=test)
     scene.link.submit(60, WantJobRouter=True)
-    await scene.rounds()
-    scene.place().finish(exit_code=3, wall_s=wall_s)
-    await scene.rounds(2)
+    await scene.run_cycles()
+    scene.target().finish(exit_code=3, wall_s=wall_s)
+    await scene.run_cycles(2)
     assert scene.link.states() == {"FAILED": 60}
-    assert bool(scene.link.told[-1].routes[0].throttled) is is_failure
+    assert bool(scene.link.published[-1].routes[0].throttled) is is_failure
 
 
 async def test_failed_job_is_no_route_failure_without_a_test(tmp_path: Path) -> None:
     scene = a_scene(tmp_path)
     scene.link.submit(60, WantJobRouter=True)
-    await scene.rounds()
-    scene.place().finish(exit_code=1)
-    await scene.rounds(2)
-    assert scene.link.told[-1].routes[0].throttled == ""
+    await scene.run_cycles()
+    scene.target().finish(exit_code=1)
+    await scene.run_cycles(2)
+    assert scene.link.published[-1].routes[0].throttled == ""
 
 
 async def test_jobs_with_invalid_descriptions_fail_without_throttling_the_route(
     tmp_path: Path,
 ) -> None:
     scene = a_scene(tmp_path)
-    scene.place().job_fault = "its arguments cannot be taken apart"
+    scene.target().job_fault = "its arguments cannot be taken apart"
     scene.link.submit(60, WantJobRouter=True)
-    await scene.rounds(2)
+    await scene.run_cycles(2)
     assert scene.link.states() == {"FAILED": 60}
     assert {outcome.outcome for job in scene.link.jobs.values() for outcome in job.outcomes} == {"REFUSED_BY_JOB"}
-    assert scene.link.told[-1].routes[0].throttled == ""
+    assert scene.link.published[-1].routes[0].throttled == ""
 
 
 @pytest.mark.parametrize(("failing_s", "is_throttled"), [(10, True), (1200, False)], ids=["fast failures", "plugged"])
@@ -177,12 +177,12 @@ async def test_black_hole_node_throttles_its_site_unless_failures_are_plugged(
 ) -> None:
     scene = a_scene(tmp_path)
     scene.link.submit(5_000, WantJobRouter=True)
-    target = scene.place()
+    target = scene.target()
     throttled = []
     for _ in range(3 * INTERVAL_S // failing_s):
-        await scene.rounds()
+        await scene.run_cycles()
         target.move(RoutedJobState.RUNNING, most=1, node="hole")
         scene.clock.advance(seconds=failing_s - 10)
         target.move(RoutedJobState.GONE, of=RoutedJobState.RUNNING, reason="the disk of hole is full")
-        throttled.append(scene.link.told[-1].routes[0].throttled)
+        throttled.append(scene.link.published[-1].routes[0].throttled)
     assert any(throttled) is is_throttled

@@ -107,11 +107,11 @@ async def test_rejecting_queue_is_paused_with_growing_back_off(grid: DirectorGri
 
 
 async def test_lost_leadership_ends_the_cycle_without_pausing_queues(grid: DirectorGrid) -> None:
-    grid.link.waiting, grid.link.is_in_turn = 1, False
+    grid.link.waiting, grid.link.is_leader = 1, False
     director = grid.director()
     with pytest.raises(LeadershipLostError):
         await director.run_once()
-    grid.link.is_in_turn = True
+    grid.link.is_leader = True
     await director.run_once()
     assert len(grid.submitted) == 1
 

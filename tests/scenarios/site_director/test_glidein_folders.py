@@ -97,10 +97,10 @@ async def test_output_of_ended_glideins_is_collected_once_when_available(grid: D
     await director.run_once()
     grid.link.waiting = 0
     grid.batch.end("fake.1", 0, "done")
-    grid.batch.keeps_output = True
+    grid.batch.fails_collect = True
     await director.run_once()
     assert (grid.folder / "pilots" / "stamp0").exists()
-    grid.batch.keeps_output = False
+    grid.batch.fails_collect = False
     await director.run_once()
     await director.run_once()
     assert grid.batch.collected == ["stamp0"]
@@ -133,7 +133,7 @@ async def test_file_operations_do_not_block_the_event_loop(grid: DirectorGrid, m
 
 async def test_uncollectable_folder_does_not_delay_others(grid: DirectorGrid) -> None:
     ended_glideins(grid, 150)
-    grid.batch.stuck = {"stamp0003"}
+    grid.batch.uncollectable = {"stamp0003"}
     director = grid.director()
     for _ in range(10):
         await director.run_once()
@@ -141,7 +141,7 @@ async def test_uncollectable_folder_does_not_delay_others(grid: DirectorGrid) ->
 
 
 async def test_uncollectable_folder_is_retried_with_growing_back_off(grid: DirectorGrid) -> None:
-    batch_system = CountingBatchSystem(stuck={"stamp0000"})
+    batch_system = CountingBatchSystem(uncollectable={"stamp0000"})
     grid.batch = batch_system
     ended_glideins(grid, 1)
     director = grid.director()
@@ -149,7 +149,7 @@ async def test_uncollectable_folder_is_retried_with_growing_back_off(grid: Direc
         await director.run_once()
         grid.now += timedelta(minutes=1)
     assert batch_system.times == 2 + 5  # in the first cycles, then after 1, 2, 4, 8 and 16 minutes
-    batch_system.stuck = set()
+    batch_system.uncollectable = set()
     grid.now += timedelta(hours=1)
     await director.run_once()
     assert grid.batch.collected == ["stamp0000"]
@@ -157,11 +157,11 @@ async def test_uncollectable_folder_is_retried_with_growing_back_off(grid: Direc
 
 async def test_uncollected_folders_are_bounded_and_collected_later(grid: DirectorGrid) -> None:
     folders = ended_glideins(grid, 1010)
-    grid.batch.keeps_output = True
+    grid.batch.fails_collect = True
     director = grid.director(keep_ended=5)
     await director.run_once()
     assert len(list(folders.root.glob("*/pilot.json"))) == 1000
-    grid.batch.keeps_output = False
+    grid.batch.fails_collect = False
     for _ in range(12):
         await director.run_once()
     assert len(set(grid.batch.collected)) == 1010

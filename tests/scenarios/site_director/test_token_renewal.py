@@ -49,11 +49,11 @@ async def test_token_of_a_waiting_glidein_is_renewed_at_half_its_lifetime(grid: 
 
 async def test_token_that_could_not_be_delivered_is_renewed_again(grid: DirectorGrid, tmp_path: Path) -> None:
     director = await director_with_waiting_glidein(grid)
-    grid.batch.keeps_tokens = True
+    grid.batch.fails_renew = True
     grid.now += 2 * HOUR
     await director.run_once()
     assert grid.batch.renewed == []
-    grid.batch.keeps_tokens = False
+    grid.batch.fails_renew = False
     await director.run_once()
     await director.run_once()
     assert grid.batch.renewed == ["token 3 of stamp0"]

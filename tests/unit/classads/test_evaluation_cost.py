@@ -13,7 +13,7 @@ from pilotage_server.core.classads.evaluation import LONGEST_CHAIN, MOST_STEPS, 
 from pilotage_server.core.jobs.files import JobLimits
 from pilotage_server.core.submission.validation import description_faults
 from support.grid import a_slot
-from support.match_board import Board, a_slot_with
+from support.match_bench import MatchBench, a_slot_with
 
 
 def exponential_ad(levels: int, width: int = 2) -> dict[str, AdValue]:
@@ -96,7 +96,7 @@ def test_refuses_job_with_too_costly_expression(where: str) -> None:
 
 
 def test_slot_with_too_costly_start_gets_no_job() -> None:
-    board = Board()
+    board = MatchBench()
     job = board.waiting()
     attributes: dict[str, Any] = {name: ad_text({"x": value})[5:-1] for name, value in exponential_ad(80).items()}
     assert board.places(a_slot_with("costly", Start="a80 > 0", **attributes), a_slot("cheap")) == {job: "cheap"}

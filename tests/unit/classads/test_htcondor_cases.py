@@ -91,7 +91,7 @@ def _slot_attributes_are_visible_in_every_slot(_folder: Path) -> None:
     node.start(3, job_ad())
     activities = ("Unclaimed/Idle", "Unclaimed/Idle", "Claimed/Busy", "Unclaimed/Idle")
     for slot in range(1, 5):
-        ad = Ad(node.plain(slot))
+        ad = Ad(node.ad_values(slot))
         for other, (size, activity) in enumerate(zip(sizes, activities, strict=True), start=1):
             assert f"{ad.value(f'slot{other}_State')}/{ad.value(f'slot{other}_Activity')}" == activity
             assert ad.value(f"slot{other}_Memory") == size
@@ -100,7 +100,7 @@ def _slot_attributes_are_visible_in_every_slot(_folder: Path) -> None:
 def _per_slot_values_override(_folder: Path) -> None:
     own = {f"SLOT{number}_MachineDataSet": str(number * 10) for number in range(2, 6)}
     node = LiveSlots(policy_of(NUM_SLOTS="5", STARTD_ATTRS="MachineDataSet", MachineDataSet="0", **own))
-    assert [node.plain(slot)["MachineDataSet"] for slot in range(1, 6)] == [0, 20, 30, 40, 50]
+    assert [node.ad_values(slot)["MachineDataSet"] for slot in range(1, 6)] == [0, 20, 30, 40, 50]
 
 
 def _preempt_without_retirement_evicts(_folder: Path) -> None:
@@ -108,14 +108,14 @@ def _preempt_without_retirement_evicts(_folder: Path) -> None:
     node.start(1, job_ad())
     assert node.poll(20.0) == {}
     node.poll(5.0)
-    assert node.doing(1) == "Preempting/Vacating"
+    assert node.state_and_activity(1) == "Preempting/Vacating"
 
 
 def _job_is_killed_without_vacating(_folder: Path) -> None:
     node = LiveSlots(policy_of(PREEMPT="time() > EnteredCurrentActivity", WANT_VACATE="False"))
     node.start(1, job_ad())
     node.poll(5.0)
-    assert node.doing(1) == "Preempting/Killing"
+    assert node.state_and_activity(1) == "Preempting/Killing"
 
 
 def _kill_ends_vacating(_folder: Path) -> None:
@@ -123,9 +123,9 @@ def _kill_ends_vacating(_folder: Path) -> None:
     node.start(1, job_ad())
     node.poll(5.0)
     node.poll(60.0)
-    assert node.doing(1) == "Preempting/Vacating"
+    assert node.state_and_activity(1) == "Preempting/Vacating"
     node.poll(1.0)
-    assert node.doing(1) == "Preempting/Killing"
+    assert node.state_and_activity(1) == "Preempting/Killing"
 
 
 def _job_continued_in_retirement_retires(_folder: Path) -> None:
@@ -133,23 +133,23 @@ def _job_continued_in_retirement_retires(_folder: Path) -> None:
         policy_of(WANT_SUSPEND="True", SUSPEND="LoadAvg > 1", CONTINUE="LoadAvg < 1", MaxJobRetirementTime="9999")
     )
     node.start(1, job_ad())
-    node.look(load=2.0)
+    node.sample(load=2.0)
     node.poll(5.0)
-    assert node.doing(1) == "Claimed/Suspended"
-    node.tell(1, PreemptionOrdered("a better job waits"))
-    node.look(load=0.5)
+    assert node.state_and_activity(1) == "Claimed/Suspended"
+    node.feed(1, PreemptionOrdered("a better job waits"))
+    node.sample(load=0.5)
     node.poll(5.0)
-    assert node.doing(1) == "Claimed/Retiring"
+    assert node.state_and_activity(1) == "Claimed/Retiring"
 
 
 def _idle_claim_ends_when_the_owner_returns(_folder: Path) -> None:
     node = LiveSlots(policy_of(IS_OWNER="KeyboardIdle < 60"))
     node.start(1, job_ad())
     node.end(1)
-    assert node.doing(1) == "Claimed/Idle"
-    node.look(keyboard_idle_s=1)
+    assert node.state_and_activity(1) == "Claimed/Idle"
+    node.sample(keyboard_idle_s=1)
     node.poll(5.0)
-    assert node.doing(1) == "Owner/Idle"
+    assert node.state_and_activity(1) == "Owner/Idle"
 
 
 def _claim_ends_after_its_worklife(_folder: Path) -> None:
@@ -162,16 +162,16 @@ def _claim_ends_after_its_worklife(_folder: Path) -> None:
         node = LiveSlots(policy_of(CLAIM_WORKLIFE=worklife, START="LoadAvg < 99"))
         node.start(1, job_ad())
         node.poll(age_s)
-        assert node.doing(1) == "Claimed/Busy"  # the running job goes on
+        assert node.state_and_activity(1) == "Claimed/Busy"  # the running job goes on
         node.end(1)
         node.poll(0.0)
-        assert (node.doing(1) == "Claimed/Idle") is is_kept, worklife
+        assert (node.state_and_activity(1) == "Claimed/Idle") is is_kept, worklife
 
 
 def _undefined_start_accepts_until_a_job_is_known(_folder: Path) -> None:
     node = LiveSlots(policy_of(START="TARGET.Wanted"))
     node.poll(5.0)
-    assert node.doing(1) == "Unclaimed/Idle"
+    assert node.state_and_activity(1) == "Unclaimed/Idle"
     assert node.ads.starts("slot1", job_ad(), node.now) is None
     assert node.ads.starts("slot1", job_ad(Wanted=True), node.now) is True
 

@@ -6,7 +6,7 @@ import pytest
 
 from pilotage_server.core.jobs.states import FENCING_CAUSES, FINAL, LEASED, TRANSITIONS, JobCause, JobState
 from pilotage_server.storage.database.tables import FENCED_JOB, LEASED_JOB
-from support.jobs import a_job, stepped
+from support.jobs import a_job, after_transition
 from support.virtual_clock import START
 
 ALL_TRANSITIONS = sorted(TRANSITIONS)
@@ -24,12 +24,12 @@ def test_conditions_name_the_states_of_the_core() -> None:
 
 @pytest.mark.parametrize(("state", "cause"), ALL_TRANSITIONS)
 def test_job_has_an_end_exactly_in_final_states(state: JobState, cause: JobCause) -> None:
-    after = stepped(a_job(state=state, ended=START if state in FINAL else None), cause, reason="", now=START)
+    after = after_transition(a_job(state=state, ended=START if state in FINAL else None), cause, reason="", now=START)
     assert (after.ended is not None) == (after.state in FINAL)
 
 
 @pytest.mark.parametrize(("state", "cause"), ALL_TRANSITIONS)
 def test_job_has_a_hold_code_exactly_when_held(state: JobState, cause: JobCause) -> None:
     hold_code = 1 if state is JobState.HELD else None
-    after = stepped(a_job(state=state, hold_code=hold_code), cause, reason="", now=START)
+    after = after_transition(a_job(state=state, hold_code=hold_code), cause, reason="", now=START)
     assert (after.hold_code is not None) == (after.state is JobState.HELD)

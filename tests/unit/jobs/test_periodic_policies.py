@@ -31,7 +31,7 @@ from pilotage_server.core.jobs.states import (
     history_to_json,
     hold_name,
 )
-from support.jobs import a_job, stepped
+from support.jobs import a_job, after_transition
 from support.virtual_clock import START
 
 HELD = a_job(state=JobState.HELD, hold_code=int(HoldCode.JOB_POLICY), hold_subcode=0)
@@ -119,7 +119,7 @@ def test_counters_grow_until_the_job_is_rescheduled(steps: list[tuple[JobCause, 
         now += timedelta(seconds=passed_s)
         if (job.state, cause) not in TRANSITIONS:
             continue
-        before, job = job, stepped(job, cause, reason="", now=now)
+        before, job = job, after_transition(job, cause, reason="", now=now)
         assert (job.hold_code is not None) == (job.state is JobState.HELD)
         assert job.suspended <= job.wall_clock + (now - job.started if job.started else timedelta(0))
         if cause is JobCause.RESCHEDULED:

@@ -21,7 +21,7 @@ from pilotage_server.core.jobs.states import (
     JobState,
 )
 from pilotage_server.core.paging import position_of, token_of
-from support.jobs import a_job, a_user, an_operator, stepped
+from support.jobs import a_job, a_user, after_transition, an_operator
 from support.virtual_clock import START
 
 NOW = START + timedelta(hours=1)
@@ -33,17 +33,19 @@ causes = st.sampled_from(list(JobCause))
 def test_only_transitions_of_the_table_are_possible(state: JobState, cause: JobCause) -> None:
     job = a_job(state=state)
     if (state, cause) in TRANSITIONS:
-        assert stepped(job, cause, reason="why", now=NOW).state is TRANSITIONS[state, cause]
+        assert after_transition(job, cause, reason="why", now=NOW).state is TRANSITIONS[state, cause]
     else:
         with pytest.raises(IllegalTransitionError, match=str(state)):
-            stepped(job, cause, reason="why", now=NOW)
+            after_transition(job, cause, reason="why", now=NOW)
 
 
 @given(st.sampled_from(sorted(TRANSITIONS)), st.booleans())
 def test_lease_survives_only_fencing_transitions(transition: tuple[JobState, JobCause], is_expired: bool) -> None:
     state, cause = transition
     end = NOW if is_expired else NOW + timedelta(minutes=1)
-    after = stepped(a_job(state=state, lease_until=end if state in LEASED else None), cause, reason="", now=NOW)
+    after = after_transition(
+        a_job(state=state, lease_until=end if state in LEASED else None), cause, reason="", now=NOW
+    )
     if after.state not in LEASED:
         is_fenced = state in LEASED and cause in FENCING_CAUSES and not is_expired
         assert after.lease_until == (end if is_fenced else None)
@@ -51,21 +53,23 @@ def test_lease_survives_only_fencing_transitions(transition: tuple[JobState, Job
 
 def test_job_stays_fenced_until_the_lease_ends() -> None:
     running = a_job(state=JobState.RUNNING, lease_until=NOW)
-    held = stepped(running, JobCause.HELD, reason="", now=START)
-    released = stepped(held, JobCause.RELEASED, reason="", now=START)
+    held = after_transition(running, JobCause.HELD, reason="", now=START)
+    released = after_transition(held, JobCause.RELEASED, reason="", now=START)
     assert (held.is_fenced, released.is_fenced, is_matchable(released)) == (True, True, False)
-    assert is_matchable(stepped(held, JobCause.RELEASED, reason="", now=NOW))
+    assert is_matchable(after_transition(held, JobCause.RELEASED, reason="", now=NOW))
 
 
 def test_match_sets_attempt_lease_and_pilot() -> None:
     until = NOW + timedelta(minutes=20)
-    matched = stepped(a_job(), JobCause.MATCHED, reason="", now=NOW, attempt=1, lease_until=until, pilot_stamp="p1")
+    matched = after_transition(
+        a_job(), JobCause.MATCHED, reason="", now=NOW, attempt=1, lease_until=until, pilot_stamp="p1"
+    )
     assert (matched.attempt, matched.lease_until, matched.pilot_stamp) == (1, until, "p1")
 
 
 def test_reschedule_resets_all_but_the_attempt_number() -> None:
     job = a_job(state=JobState.FAILED, attempt=3, spent_attempts=3, exit_code=1, signal=9, started=START, ended=START)
-    after = stepped(job, JobCause.RESCHEDULED, reason="", now=NOW)
+    after = after_transition(job, JobCause.RESCHEDULED, reason="", now=NOW)
     assert (after.attempt, after.spent_attempts) == (3, 0)
     assert (after.exit_code, after.signal, after.started, after.ended) == (None, None, None, None)
 

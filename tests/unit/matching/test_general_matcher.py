@@ -16,7 +16,7 @@ from pilotage_server.core.matching.general_matcher import MatchRound, Reservatio
 from pilotage_server.core.queueing.slot_offers import fits
 from pilotage_server.core.rules import RunningLimit, Sharing
 from support.grid import a_slot
-from support.match_board import NO_MARGIN, Board
+from support.match_bench import NO_MARGIN, MatchBench
 from support.virtual_clock import START
 
 
@@ -26,34 +26,34 @@ def slots(count: int, cpus: int = 1) -> list[SlotOffer]:
 
 
 def test_higher_priority_goes_first_then_earlier_submission() -> None:
-    board = Board()
+    board = MatchBench()
     queue, other = board.queue(), board.queue(cpus=1)
     late, early = board.job(queue), board.job(other)
     urgent = board.job(other, priority=5)
-    assert board.given(*slots(3)) == [urgent, late, early]
+    assert board.matched_jobs(*slots(3)) == [urgent, late, early]
 
 
 def test_fair_share_precedes_job_priority() -> None:
-    board = Board()
+    board = MatchBench()
     mine, theirs = board.queue("alice"), board.queue("bob")
     board.job(mine, priority=100)
     of_bob = board.job(theirs)
     board.shares.start_run(Account("lhcb", "users", "alice"), 1, START - timedelta(hours=1))
-    assert board.given(*slots(1)) == [of_bob]
+    assert board.matched_jobs(*slots(1)) == [of_bob]
 
 
 def test_groups_are_ordered_before_their_owners() -> None:
-    board = Board()
+    board = MatchBench()
     busy_group, idle_group = board.queue("new", "busy"), board.queue("heavy", "idle")
     board.job(busy_group)
     of_idle = board.job(idle_group)
     board.shares.start_run(Account("lhcb", "busy", "old"), 100, START - timedelta(hours=1))
     board.shares.start_run(Account("lhcb", "idle", "heavy"), 1, START - timedelta(hours=1))
-    assert board.given(*slots(1)) == [of_idle]
+    assert board.matched_jobs(*slots(1)) == [of_idle]
 
 
 def test_group_quotas_divide_the_slots() -> None:
-    board = Board(Sharing(group_quotas={GroupId("lhcb", "big"): Quota(3.0)}))
+    board = MatchBench(Sharing(group_quotas={GroupId("lhcb", "big"): Quota(3.0)}))
     big, small = board.queue("a", "big"), board.queue("b", "small")
     for _ in range(20):
         board.job(big)
@@ -63,7 +63,7 @@ def test_group_quotas_divide_the_slots() -> None:
 
 
 def test_priority_factor_of_two_halves_the_share() -> None:
-    board = Board(Sharing(priority_factors={Account("lhcb", "users", "b"): 2.0}))
+    board = MatchBench(Sharing(priority_factors={Account("lhcb", "users", "b"): 2.0}))
     one, other = board.queue("a"), board.queue("b")
     for _ in range(20):
         board.job(one)
@@ -73,65 +73,65 @@ def test_priority_factor_of_two_halves_the_share() -> None:
 
 
 def test_partitionable_slot_gets_no_more_than_it_has() -> None:
-    board = Board()
+    board = MatchBench()
     queue = board.queue(cpus=3, memory_mib=1000)
     first, second = board.job(queue), board.job(queue)
     board.job(queue)
-    assert board.given(a_slot("s", cpus=8, memory_mib=2500, partitionable=True)) == [first, second]
+    assert board.matched_jobs(a_slot("s", cpus=8, memory_mib=2500, partitionable=True)) == [first, second]
 
 
 def test_slot_gets_at_most_its_maximum_of_jobs() -> None:
-    board = Board()
+    board = MatchBench()
     queue = board.queue()
     ids = [board.job(queue) for _ in range(5)]
-    assert board.given(a_slot("s", cpus=8, partitionable=True, max_jobs=2)) == ids[:2]
+    assert board.matched_jobs(a_slot("s", cpus=8, partitionable=True, max_jobs=2)) == ids[:2]
 
 
 def test_slot_gets_one_job_and_its_prefetch() -> None:
-    board = Board()
+    board = MatchBench()
     queue = board.queue()
     ids = [board.job(queue) for _ in range(5)]
-    assert board.given(a_slot("s", ahead=2)) == ids[:3]
+    assert board.matched_jobs(a_slot("s", ahead=2)) == ids[:3]
 
 
 def test_cpu_time_must_fit_in_time_left_times_cpu_power() -> None:
-    board = Board()
+    board = MatchBench()
     queue = board.queue(cpus=2, cpu_time_s=3600)
     job = board.job(queue)
-    assert board.given(a_slot("s", cpus=2, time_left=timedelta(seconds=3599))) == []
-    assert board.given(a_slot("s", cpus=2, time_left=timedelta(seconds=3600))) == [job]
-    assert board.given(a_slot("s", cpus=2, time_left=timedelta(seconds=1800), cpu_power=2.0)) == [job]
-    assert board.given(a_slot("s", cpus=2)) == [job]
+    assert board.matched_jobs(a_slot("s", cpus=2, time_left=timedelta(seconds=3599))) == []
+    assert board.matched_jobs(a_slot("s", cpus=2, time_left=timedelta(seconds=3600))) == [job]
+    assert board.matched_jobs(a_slot("s", cpus=2, time_left=timedelta(seconds=1800), cpu_power=2.0)) == [job]
+    assert board.matched_jobs(a_slot("s", cpus=2)) == [job]
 
 
 def test_cpu_time_equal_to_time_left_fits() -> None:
-    board = Board()
+    board = MatchBench()
     board.job(board.queue(cpu_time_s=5000))
-    assert len(board.given(a_slot("s", time_left=timedelta(seconds=5000)))) == 1
+    assert len(board.matched_jobs(a_slot("s", time_left=timedelta(seconds=5000)))) == 1
 
 
 def test_wall_time_must_fit_in_time_left() -> None:
-    board = Board()
+    board = MatchBench()
     job = board.job(board.queue(wall_time_s=600.0))
-    assert board.given(a_slot("s", time_left=timedelta(seconds=599))) == []
-    assert board.given(a_slot("s", time_left=timedelta(seconds=600))) == [job]
+    assert board.matched_jobs(a_slot("s", time_left=timedelta(seconds=599))) == []
+    assert board.matched_jobs(a_slot("s", time_left=timedelta(seconds=600))) == [job]
 
 
 def test_reached_running_limit_passes_to_the_next_owner() -> None:
-    board = Board()
+    board = MatchBench()
     mine, theirs = board.queue("alice"), board.queue("bob")
     first, of_bob = board.job(mine), board.job(theirs)
     board.job(mine)
     limit = RunningLimit("A", None, None, "owner", "Alice", at_most=3)
-    assert board.given(*slots(3), limits={limit: 2}) == [first, of_bob]
+    assert board.matched_jobs(*slots(3), limits={limit: 2}) == [first, of_bob]
 
 
 def test_discarded_reservation_is_skipped() -> None:
-    board = Board()
+    board = MatchBench()
     taken_queue, remaining_queue = board.queue(), board.queue(cpus=1)
     board.job(taken_queue)
     board.job(remaining_queue)
-    round_ = MatchRound(slots(1), board.openings())
+    round_ = MatchRound(slots(1), board.open_slots())
     first = round_.next_reservation()
     assert isinstance(first, Reservation)
     assert first.task_queue.id == taken_queue
@@ -148,9 +148,9 @@ SLOTS = st.tuples(st.integers(0, 8), st.sampled_from([0, 600, 4000]), st.boolean
 JOBS = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 1)), max_size=15)
 
 
-def a_board(queues: Iterable[tuple[str, str, int, int]], jobs: Sequence[tuple[int, int]]) -> Board:
+def a_board(queues: Iterable[tuple[str, str, int, int]], jobs: Sequence[tuple[int, int]]) -> MatchBench:
     """Return a board with these queues (owner, group, cores, memory) and jobs (queue, priority)."""
-    board = Board()
+    board = MatchBench()
     ids = [board.queue(owner, group, cpus=cpus, memory_mib=memory) for owner, group, cpus, memory in queues]
     for queue, priority in jobs:
         board.job(ids[queue % len(ids)], priority)
@@ -183,8 +183,8 @@ def test_matching_is_deterministic_and_gives_no_job_twice(
     queues: list[tuple[str, str, int, int]], jobs: list[tuple[int, int]], shapes: list[tuple[int, int, bool, int]]
 ) -> None:
     offered = some_slots(shapes)
-    given_once = a_board(queues, jobs).given(*offered)
-    assert given_once == a_board(queues, jobs).given(*offered)
+    given_once = a_board(queues, jobs).matched_jobs(*offered)
+    assert given_once == a_board(queues, jobs).matched_jobs(*offered)
     assert len(given_once) == len(set(given_once))
 
 
@@ -208,8 +208,8 @@ def test_additional_slot_keeps_earlier_matches(
     shapes: list[tuple[int, int, bool, int]],
     more: tuple[int, int, bool, int],
 ) -> None:
-    fewer = a_board(queues, jobs).given(*some_slots(shapes))
-    after = a_board(queues, jobs).given(*some_slots([*shapes, more]))
+    fewer = a_board(queues, jobs).matched_jobs(*some_slots(shapes))
+    after = a_board(queues, jobs).matched_jobs(*some_slots([*shapes, more]))
     assert after[: len(fewer)] == fewer
 
 

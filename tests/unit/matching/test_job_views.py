@@ -5,13 +5,13 @@ from __future__ import annotations
 from pilotage_server.core.matching.job_views import MOST_SORTINGS, AutoClusters, JobViews, Rank
 from pilotage_server.core.queueing.bitsets import ALL_BITS
 from pilotage_server.core.queueing.task_queue import TaskQueue
-from support.match_board import Board
+from support.match_bench import MatchBench
 
 BATCH = frozenset({"batch"})
 
 
 def test_task_queues_with_equal_attributes_form_a_group() -> None:
-    board = Board()
+    board = MatchBench()
     first, second = board.queue("alice", attributes={"Batch": True}), board.queue("bob", attributes={"Batch": True})
     third = board.queue("carol")
     grouping = JobViews().groups_by(BATCH, board.index)
@@ -20,7 +20,7 @@ def test_task_queues_with_equal_attributes_form_a_group() -> None:
 
 
 def test_groups_follow_added_and_removed_task_queues() -> None:
-    board, views = Board(), JobViews()
+    board, views = MatchBench(), JobViews()
     first = board.queue(attributes={"Batch": True})
     assert views.groups_by(BATCH, board.index).groups == (frozenset({first}),)
     second = board.queue("bob", attributes={"Batch": True})
@@ -30,7 +30,7 @@ def test_groups_follow_added_and_removed_task_queues() -> None:
 
 
 def test_task_queues_with_escaped_attributes_are_individual() -> None:
-    board = Board()
+    board = MatchBench()
     escaped = board.queue(traits={"escaped": ("batch",)})
     ordinary = board.queue("bob")
     grouping = JobViews().groups_by(BATCH, board.index)
@@ -38,13 +38,13 @@ def test_task_queues_with_escaped_attributes_are_individual() -> None:
 
 
 def test_task_queues_are_individual_under_user_priority() -> None:
-    board = Board()
+    board = MatchBench()
     queue = board.queue()
     assert JobViews().groups_by(frozenset({"submittorprio"}), board.index).individual == {queue}
 
 
 def test_number_of_views_and_groupings_is_bounded() -> None:
-    board, views = Board(), JobViews(most=2)
+    board, views = MatchBench(), JobViews(most=2)
     queues = [board.queues[board.queue(owner)] for owner in ("alice", "bob", "carol")]
     first = views.view(queues[0])
     for queue in queues[1:]:
@@ -69,17 +69,17 @@ class RankByCores:
         return Rank(float(task_queue.needs.cpus or 1), self._lasts)
 
 
-def by_cores(board: Board) -> AutoClusters:
+def by_cores(board: MatchBench) -> AutoClusters:
     return AutoClusters(board.index, lambda task_queue: str(task_queue.needs.cpus))
 
 
-def owners(board: Board, order: list[int]) -> list[set[str]]:
+def owners(board: MatchBench, order: list[int]) -> list[set[str]]:
     queues = [queue for queue in map(board.index.get, board.queues) if queue]
     return [{queue.account.owner for queue in queues if bits >> queue.bit & 1} for bits in order]
 
 
 def test_autoclusters_are_ranked_once_and_ordered_by_rank() -> None:
-    board, ranking = Board(), RankByCores()
+    board, ranking = MatchBench(), RankByCores()
     for owner, cpus in (("alice", 1), ("bob", 8), ("carol", 1)):
         board.waiting(owner, cpus=cpus)
 
@@ -90,7 +90,7 @@ def test_autoclusters_are_ranked_once_and_ordered_by_rank() -> None:
 
 
 def test_only_autoclusters_with_candidates_are_ranked() -> None:
-    board, ranking = Board(), RankByCores()
+    board, ranking = MatchBench(), RankByCores()
     board.waiting("alice", cpus=1)
     wide_queue = board.index.get(board.queue("bob", cpus=8))
     assert wide_queue is not None
@@ -101,7 +101,7 @@ def test_only_autoclusters_with_candidates_are_ranked() -> None:
 
 
 def test_lasting_ranks_are_cached_by_key_until_a_task_queue_is_added() -> None:
-    board, ranking = Board(), RankByCores()
+    board, ranking = MatchBench(), RankByCores()
     board.waiting("alice", cpus=1)
     clusters = by_cores(board)
 
@@ -114,7 +114,7 @@ def test_lasting_ranks_are_cached_by_key_until_a_task_queue_is_added() -> None:
 
 
 def test_ranks_that_do_not_last_are_not_cached() -> None:
-    board, ranking = Board(), RankByCores(lasts=False)
+    board, ranking = MatchBench(), RankByCores(lasts=False)
     board.waiting("alice", cpus=1)
     clusters = by_cores(board)
 

@@ -13,16 +13,16 @@ from pilotage.values.amounts import Amounts
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.rpc.matching.long_polls import MAX_CONCURRENT_LOOKS, MAX_RECENT_CHANGES
-from support.waiting_calls import AT_ONCE_S, QUEUE, Waiting, a_task_queue, woken
+from support.long_polls import AT_ONCE_S, QUEUE, LongPollBench, a_task_queue, woken
 
 
 @pytest.fixture
-def waiting() -> Iterator[Waiting]:
-    with Waiting() as calls:
+def waiting() -> Iterator[LongPollBench]:
+    with LongPollBench() as calls:
         yield calls
 
 
-async def test_wakes_one_call_per_job_longest_waiting_first(waiting: Waiting) -> None:
+async def test_wakes_one_call_per_job_longest_waiting_first(waiting: LongPollBench) -> None:
     calls = [waiting.enter(f"p{number}") for number in range(4)]
 
     waiting.polls.wake_for_jobs(a_task_queue(), 2)
@@ -30,7 +30,7 @@ async def test_wakes_one_call_per_job_longest_waiting_first(waiting: Waiting) ->
     assert await woken(*calls) == [True, True, False, False]
 
 
-async def test_wakes_only_calls_that_could_take_the_job(waiting: Waiting) -> None:
+async def test_wakes_only_calls_that_could_take_the_job(waiting: LongPollBench) -> None:
     small, large = waiting.enter("small", cpus=1), waiting.enter("large", cpus=8)
 
     waiting.polls.wake_for_jobs(a_task_queue(cpus=4), 5)
@@ -38,7 +38,7 @@ async def test_wakes_only_calls_that_could_take_the_job(waiting: Waiting) -> Non
     assert await woken(small, large) == [False, True]
 
 
-async def test_call_that_took_nothing_passes_the_wake_up_on(waiting: Waiting) -> None:
+async def test_call_that_took_nothing_passes_the_wake_up_on(waiting: LongPollBench) -> None:
     first, second, third = (waiting.enter(stamp) for stamp in ("a", "b", "c"))
     waiting.polls.wake_for_jobs(a_task_queue(), 1)
     assert await woken(first, second, third) == [True, False, False]
@@ -49,10 +49,10 @@ async def test_call_that_took_nothing_passes_the_wake_up_on(waiting: Waiting) ->
     assert await woken(second, third) == [True, False]
 
 
-async def test_wake_up_for_taken_jobs_is_not_passed_on(waiting: Waiting) -> None:
+async def test_wake_up_for_taken_jobs_is_not_passed_on(waiting: LongPollBench) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
-    waiting.chances.gone.add(7)
+    waiting.estimator.empty.add(7)
 
     first.begin_look()
     first.end_look({})
@@ -60,7 +60,7 @@ async def test_wake_up_for_taken_jobs_is_not_passed_on(waiting: Waiting) -> None
     assert await woken(second) == [False]
 
 
-async def test_call_that_took_the_job_passes_nothing_on(waiting: Waiting) -> None:
+async def test_call_that_took_the_job_passes_nothing_on(waiting: LongPollBench) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
 
@@ -70,7 +70,7 @@ async def test_call_that_took_the_job_passes_nothing_on(waiting: Waiting) -> Non
     assert await woken(second) == [False]
 
 
-async def test_call_that_took_another_job_passes_the_wake_up_on(waiting: Waiting) -> None:
+async def test_call_that_took_another_job_passes_the_wake_up_on(waiting: LongPollBench) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
 
@@ -80,7 +80,7 @@ async def test_call_that_took_another_job_passes_the_wake_up_on(waiting: Waiting
     assert await woken(second) == [True]
 
 
-async def test_wake_up_during_a_look_causes_another_look(waiting: Waiting) -> None:
+async def test_wake_up_during_a_look_causes_another_look(waiting: LongPollBench) -> None:
     call = waiting.enter("a")
     call.begin_look()
     waiting.polls.wake_for_jobs(a_task_queue(), 1)
@@ -89,7 +89,7 @@ async def test_wake_up_during_a_look_causes_another_look(waiting: Waiting) -> No
     assert await woken(call) == [True]
 
 
-async def test_call_that_ends_passes_its_wake_up_on(waiting: Waiting) -> None:
+async def test_call_that_ends_passes_its_wake_up_on(waiting: LongPollBench) -> None:
     with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))], 0) as ending:
         remaining = waiting.enter("b")
         waiting.polls.wake_for_jobs(a_task_queue(), 1)
@@ -98,7 +98,7 @@ async def test_call_that_ends_passes_its_wake_up_on(waiting: Waiting) -> None:
     assert await woken(remaining) == [True]
 
 
-async def test_cancelled_call_is_removed_and_passes_its_wake_up_on(waiting: Waiting) -> None:
+async def test_cancelled_call_is_removed_and_passes_its_wake_up_on(waiting: LongPollBench) -> None:
     entered = asyncio.Event()
 
     async def call() -> None:
@@ -121,7 +121,7 @@ async def test_cancelled_call_is_removed_and_passes_its_wake_up_on(waiting: Wait
     assert await woken(other) == [True]
 
 
-async def test_command_wakes_only_its_pilot(waiting: Waiting) -> None:
+async def test_command_wakes_only_its_pilot(waiting: LongPollBench) -> None:
     one, other = waiting.enter("one"), waiting.enter("other")
 
     waiting.polls.wake_pilot("one")
@@ -129,7 +129,7 @@ async def test_command_wakes_only_its_pilot(waiting: Waiting) -> None:
     assert await woken(one, other) == [True, False]
 
 
-async def test_new_tree_wakes_all_calls(waiting: Waiting) -> None:
+async def test_new_tree_wakes_all_calls(waiting: LongPollBench) -> None:
     calls = [waiting.enter(stamp) for stamp in "abc"]
 
     waiting.polls.wake_all()
@@ -137,7 +137,7 @@ async def test_new_tree_wakes_all_calls(waiting: Waiting) -> None:
     assert await woken(*calls) == [True, True, True]
 
 
-async def test_new_tree_wakes_calls_in_limited_batches(waiting: Waiting) -> None:
+async def test_new_tree_wakes_calls_in_limited_batches(waiting: LongPollBench) -> None:
     calls = [waiting.enter(str(number)) for number in range(3 * MAX_CONCURRENT_LOOKS)]
 
     waiting.polls.wake_all()
@@ -152,7 +152,7 @@ async def test_new_tree_wakes_calls_in_limited_batches(waiting: Waiting) -> None
     assert not calls
 
 
-async def test_second_tree_during_the_wake_up_reaches_all_calls(waiting: Waiting) -> None:
+async def test_second_tree_during_the_wake_up_reaches_all_calls(waiting: LongPollBench) -> None:
     calls = [waiting.enter(str(number)) for number in range(MAX_CONCURRENT_LOOKS + 1)]
     waiting.polls.wake_all()
     calls[0].begin_look()
@@ -169,43 +169,43 @@ async def test_second_tree_during_the_wake_up_reaches_all_calls(waiting: Waiting
     assert all(looks.values())
 
 
-async def test_calls_of_one_slot_class_are_evaluated_once(waiting: Waiting) -> None:
+async def test_calls_of_one_slot_class_are_evaluated_once(waiting: LongPollBench) -> None:
     for number in range(100):
         waiting.enter(str(number))
 
     waiting.polls.wake_for_jobs(a_task_queue(1, cpus=2000), 1)
     waiting.polls.wake_for_jobs(a_task_queue(1, cpus=2000), 1)
 
-    assert waiting.chances.asked == 1
+    assert waiting.estimator.calls == 1
 
 
-async def test_refusal_is_cached_and_new_calls_are_evaluated(waiting: Waiting) -> None:
+async def test_refusal_is_cached_and_new_calls_are_evaluated(waiting: LongPollBench) -> None:
     for number in range(100):
         waiting.enter(str(number), cpus=1)
     waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
-    evaluations = waiting.chances.asked
+    evaluations = waiting.estimator.calls
 
     taker = waiting.enter("taker", cpus=8)
     waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
 
     assert await woken(taker) == [True]
-    assert waiting.chances.asked == evaluations + 1
+    assert waiting.estimator.calls == evaluations + 1
 
 
-async def test_cached_refusals_are_dropped_when_all_calls_are_woken(waiting: Waiting) -> None:
+async def test_cached_refusals_are_dropped_when_all_calls_are_woken(waiting: LongPollBench) -> None:
     call = waiting.enter("a", cpus=1)
     waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
-    evaluations = waiting.chances.asked
+    evaluations = waiting.estimator.calls
     waiting.polls.wake_all()
     call.begin_look()
     call.end_look({})
 
     waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
 
-    assert waiting.chances.asked == evaluations + 2, "once for its slot class, once for itself"
+    assert waiting.estimator.calls == evaluations + 2, "once for its slot class, once for itself"
 
 
-async def test_longest_waiting_call_is_first_across_slot_classes(waiting: Waiting) -> None:
+async def test_longest_waiting_call_is_first_across_slot_classes(waiting: LongPollBench) -> None:
     free = [waiting.enter("a"), waiting.enter("b")]
     slots = [SlotOffer(name, Amounts(cpus=1)) for name in "12"]
     with waiting.polls.waiting(PilotCredential("c", QUEUE), slots, 0) as two_slots:
@@ -214,7 +214,7 @@ async def test_longest_waiting_call_is_first_across_slot_classes(waiting: Waitin
         assert await woken(*free, two_slots, last) == [True, True, True, False]
 
 
-async def test_close_wakes_all_calls(waiting: Waiting) -> None:
+async def test_close_wakes_all_calls(waiting: LongPollBench) -> None:
     call = waiting.enter("a")
 
     waiting.polls.close()
@@ -223,7 +223,7 @@ async def test_close_wakes_all_calls(waiting: Waiting) -> None:
     assert not waiting.polls.is_open
 
 
-async def test_single_jobs_wake_as_many_calls_as_a_batch(waiting: Waiting) -> None:
+async def test_single_jobs_wake_as_many_calls_as_a_batch(waiting: LongPollBench) -> None:
     calls = [waiting.enter(f"p{number}") for number in range(3)]
 
     waiting.polls.wake_for_jobs(a_task_queue(), 1)
@@ -232,7 +232,7 @@ async def test_single_jobs_wake_as_many_calls_as_a_batch(waiting: Waiting) -> No
     assert await woken(*calls) == [True, True, False]
 
 
-async def test_taken_job_counts_for_one_wake_up_only(waiting: Waiting) -> None:
+async def test_taken_job_counts_for_one_wake_up_only(waiting: LongPollBench) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.wake_for_jobs(a_task_queue(8), 2)  # keeps both busy
     for _ in range(2):
@@ -251,7 +251,7 @@ def test_no_job_waits_while_a_call_could_take_it(takers: list[bool], batches: li
     """Each call can take one job or none; woken calls look until no call is woken any more."""
 
     async def scenario() -> tuple[int, int]:
-        with Waiting() as waiting:
+        with LongPollBench() as waiting:
             calls = {waiting.enter(str(number)): can_take for number, can_take in enumerate(takers)}
             remaining_jobs, looks = sum(batches), 0
             for batch in batches:
@@ -276,7 +276,7 @@ def test_no_job_waits_while_a_call_could_take_it(takers: list[bool], batches: li
 
 
 async def test_late_call_is_woken_by_suitable_jobs_since_its_look(
-    waiting: Waiting,
+    waiting: LongPollBench,
 ) -> None:
     generations = []
     for cpus in (1, 4):
@@ -291,29 +291,29 @@ async def test_late_call_is_woken_by_suitable_jobs_since_its_look(
     assert await woken(*large) == [True, True, False]
 
 
-async def test_late_call_is_not_woken_by_taken_jobs(waiting: Waiting) -> None:
+async def test_late_call_is_not_woken_by_taken_jobs(waiting: LongPollBench) -> None:
     generation = waiting.polls.generation
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
-    waiting.chances.gone.add(7)
+    waiting.estimator.empty.add(7)
 
     assert await woken(waiting.enter_late(generation, "late")) == [False]
 
 
-async def test_late_call_is_woken_by_its_command_since_its_look(waiting: Waiting) -> None:
+async def test_late_call_is_woken_by_its_command_since_its_look(waiting: LongPollBench) -> None:
     generation = waiting.polls.generation
     waiting.polls.wake_pilot("one")
 
     assert await woken(waiting.enter_late(generation, "one"), waiting.enter_late(generation, "other")) == [True, False]
 
 
-async def test_late_call_is_woken_by_a_new_tree_since_its_look(waiting: Waiting) -> None:
+async def test_late_call_is_woken_by_a_new_tree_since_its_look(waiting: LongPollBench) -> None:
     generation = waiting.polls.generation
     waiting.polls.wake_all()
 
     assert await woken(waiting.enter_late(generation, "late")) == [True]
 
 
-async def test_late_call_looks_again_when_changes_are_forgotten(waiting: Waiting) -> None:
+async def test_late_call_looks_again_when_changes_are_forgotten(waiting: LongPollBench) -> None:
     for _ in range(MAX_RECENT_CHANGES + 1):
         waiting.polls.wake_pilot("other")
     in_time, late = waiting.enter_late(1, "in time"), waiting.enter_late(0, "late")
@@ -321,7 +321,7 @@ async def test_late_call_looks_again_when_changes_are_forgotten(waiting: Waiting
     assert await woken(in_time, late) == [False, True]
 
 
-async def test_late_call_with_occupied_slots_looks_after_the_free_slots(waiting: Waiting) -> None:
+async def test_late_call_with_occupied_slots_looks_after_the_free_slots(waiting: LongPollBench) -> None:
     free = waiting.enter("free")
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
     generation = waiting.polls.generation
@@ -331,17 +331,17 @@ async def test_late_call_with_occupied_slots_looks_after_the_free_slots(waiting:
     assert await woken(waiting.enter_late(generation, "late", is_occupied=True)) == [True]
 
 
-async def test_late_call_that_fails_to_register_is_removed(waiting: Waiting) -> None:
+async def test_late_call_that_fails_to_register_is_removed(waiting: LongPollBench) -> None:
     generation = waiting.polls.generation
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
-    waiting.chances.unclear.add(7)
+    waiting.estimator.failing.add(7)
 
     with pytest.raises(KeyError):
         waiting.enter_late(generation, "late")
     assert len(waiting.polls) == 0
 
 
-async def test_call_does_not_wait_after_close(waiting: Waiting) -> None:
+async def test_call_does_not_wait_after_close(waiting: LongPollBench) -> None:
     waiting.polls.close()
     late = waiting.enter("late")
 
@@ -352,7 +352,7 @@ async def test_call_does_not_wait_after_close(waiting: Waiting) -> None:
 # Occupied slots: free slots look first
 
 
-async def test_occupied_slot_is_woken_when_no_free_slot_took_the_job(waiting: Waiting) -> None:
+async def test_occupied_slot_is_woken_when_no_free_slot_took_the_job(waiting: LongPollBench) -> None:
     occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
     assert await woken(occupied, free) == [False, True]
@@ -364,7 +364,7 @@ async def test_occupied_slot_is_woken_when_no_free_slot_took_the_job(waiting: Wa
 
 
 async def test_occupied_slot_waits_for_free_slots_to_look_first(
-    waiting: Waiting,
+    waiting: LongPollBench,
 ) -> None:
     occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
     waiting.polls.wake_for_jobs(a_task_queue(7), 2)
@@ -378,7 +378,7 @@ async def test_occupied_slot_waits_for_free_slots_to_look_first(
     assert await woken(occupied) == [True]
 
 
-async def test_occupied_slot_is_not_woken_when_a_free_slot_took_the_job(waiting: Waiting) -> None:
+async def test_occupied_slot_is_not_woken_when_a_free_slot_took_the_job(waiting: LongPollBench) -> None:
     occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
 
@@ -388,7 +388,7 @@ async def test_occupied_slot_is_not_woken_when_a_free_slot_took_the_job(waiting:
     assert await woken(occupied) == [False]
 
 
-async def test_late_occupied_slot_is_woken_after_the_free_slots(waiting: Waiting) -> None:
+async def test_late_occupied_slot_is_woken_after_the_free_slots(waiting: LongPollBench) -> None:
     free = waiting.enter("free")
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
     late = waiting.enter("late", is_occupied=True)
@@ -399,7 +399,7 @@ async def test_late_occupied_slot_is_woken_after_the_free_slots(waiting: Waiting
     assert await woken(late) == [True]
 
 
-async def test_jobs_are_offered_until_every_woken_free_slot_has_looked(waiting: Waiting) -> None:
+async def test_jobs_are_offered_until_every_woken_free_slot_has_looked(waiting: LongPollBench) -> None:
     first, _second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.announce_jobs(a_task_queue(7), 1)
     assert waiting.polls.is_offered(7, "occupied")
@@ -414,14 +414,14 @@ async def test_jobs_are_offered_until_every_woken_free_slot_has_looked(waiting: 
     assert not waiting.polls.is_offered(7, "occupied")
 
 
-async def test_jobs_are_not_offered_to_occupied_slots_only(waiting: Waiting) -> None:
+async def test_jobs_are_not_offered_to_occupied_slots_only(waiting: LongPollBench) -> None:
     waiting.enter("a", is_occupied=True)
     waiting.polls.announce_jobs(a_task_queue(7), 1)
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
     assert not waiting.polls.is_offered(7, "b")
 
 
-async def test_offer_ends_with_its_call(waiting: Waiting) -> None:
+async def test_offer_ends_with_its_call(waiting: LongPollBench) -> None:
     offer = SlotOffer("s", Amounts(cpus=1))
     with waiting.polls.waiting(PilotCredential("a", QUEUE), [offer], 0):
         waiting.polls.wake_for_jobs(a_task_queue(7), 1)

@@ -15,7 +15,7 @@ from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.core.rules import Sharing
 from support.grid import a_slot
-from support.match_board import END_MARGIN, World
+from support.match_bench import END_MARGIN, MatcherComparison
 from support.trees import a_tree
 from support.virtual_clock import START
 
@@ -23,18 +23,20 @@ LONG = QueueId("CERN", "ce", "long")
 ALICE = Account("lhcb", "users", "alice")
 
 
-def a_server_state(*waiting: Traits) -> World:
+def a_server_state(*waiting: Traits) -> MatcherComparison:
     """Return a server state with one queue and one waiting job for each of these, in order of submission."""
-    state = World(Sharing(), ActiveTree(1, a_tree(sites={"CERN": {"ces": {"ce": {"queues": {"long": {}}}}}})))
+    state = MatcherComparison(
+        Sharing(), ActiveTree(1, a_tree(sites={"CERN": {"ces": {"ce": {"queues": {"long": {}}}}}}))
+    )
     for number, traits in enumerate(waiting, 1):
         state.add(TaskQueue(number, traits))
-        state.come(number, [QueueHead(0, number)])
+        state.add_jobs(number, [QueueHead(0, number)])
     return state
 
 
-def given(state: World, *slots: SlotOffer) -> list[tuple[str, int]]:
+def given(state: MatcherComparison, *slots: SlotOffer) -> list[tuple[str, int]]:
     """Return the slot and the job of each match."""
-    return [(served.slot, served.job_id) for served in state.quickly(LONG, (), slots, START)]
+    return [(served.slot, served.job_id) for served in state.match_quickly(LONG, (), slots, START)]
 
 
 def test_match_charges_the_group_of_its_owner_at_once() -> None:
@@ -45,14 +47,14 @@ def test_match_charges_the_group_of_its_owner_at_once() -> None:
 
 def test_similar_slots_with_less_time_left_are_distinguished() -> None:
     state = a_server_state(Traits(ALICE, "", JobNeeds(), wall_time_s=600.0))
-    state.come(1, [QueueHead(0, 2)])
+    state.add_jobs(1, [QueueHead(0, 2)])
     enough, too_little = (END_MARGIN + timedelta(seconds=seconds) for seconds in (600, 599))
     assert given(state, a_slot("a", time_left=enough), a_slot("b", time_left=too_little)) == [("a", 1)]
 
 
 def test_slot_gets_one_job_and_its_prefetch() -> None:
     state = a_server_state(Traits(ALICE, "", JobNeeds()))
-    state.come(1, [QueueHead(0, number) for number in range(2, 6)])
+    state.add_jobs(1, [QueueHead(0, number) for number in range(2, 6)])
     assert given(state, a_slot("a", ahead=2)) == [("a", 1), ("a", 2), ("a", 3)]
 
 
@@ -61,7 +63,7 @@ def test_reused_bit_of_a_removed_task_queue_is_distinguished() -> None:
     assert given(state, a_slot("a")) == [("a", 1)]
     state.index.remove([1])
     state.add(TaskQueue(2, Traits(ALICE, "", JobNeeds(), requirements_expression="TARGET.Cpus >= 2")))
-    state.come(2, [QueueHead(0, 2)])
+    state.add_jobs(2, [QueueHead(0, 2)])
     assert given(state, a_slot("a")) == []
 
 
@@ -69,8 +71,8 @@ def test_removed_pool_mapping_stops_matches() -> None:
     state = a_server_state()
     state.map_pool("p", [LONG], START)
     state.add(TaskQueue(1, Traits(ALICE, "p", JobNeeds())))
-    state.come(1, [QueueHead(0, 1)])
-    state.come(1, [QueueHead(0, 2)])
+    state.add_jobs(1, [QueueHead(0, 1)])
+    state.add_jobs(1, [QueueHead(0, 2)])
     assert given(state, a_slot("a")) == [("a", 1)]
     state.map_pool("p", [], START + timedelta(seconds=1))
     assert given(state, a_slot("a")) == []
@@ -78,10 +80,10 @@ def test_removed_pool_mapping_stops_matches() -> None:
 
 def test_failure_at_a_later_slot_releases_earlier_reservations() -> None:
     state = a_server_state(Traits(ALICE, "", JobNeeds(), requirements_expression="TARGET.Cpus >= 1"))
-    state.come(1, [QueueHead(0, 2)])
+    state.add_jobs(1, [QueueHead(0, 2)])
     broken = a_slot("b", cpus=2, ad_parts=("0" * 64,))
     with pytest.raises(AssertionError):
-        state.board.choose(state.ask(LONG, (), [a_slot("a"), broken], START), state.reach)
-    state.board.check()
+        state.matcher.choose(state.match_request(LONG, (), [a_slot("a"), broken], START), state.reach)
+    state.matcher.check()
     assert (state.index.count(1), state.shares.use(ALICE, START).cores) == (2, 0)
     assert given(state, a_slot("a"), a_slot("b")) == [("a", 1), ("b", 2)]

@@ -8,21 +8,21 @@ from pilotage.values.accounts import Account
 from pilotage_server.core.matching.preemption import ORDER_LIFE
 from pilotage_server.rpc.matching.service import longest_wait_s
 from support.grid import a_slot
-from support.match_board import Board, an_occupied_slot
+from support.match_bench import MatchBench, an_occupied_slot
 from support.virtual_clock import START
 
 BATCH = "TARGET.Batch =?= True"
 BETTER = "RemoteUserPrio > SubmittorPrio * 1.2"
 
 
-def board_with_heavy_use_by_bob() -> Board:
-    board = Board()
+def board_with_heavy_use_by_bob() -> MatchBench:
+    board = MatchBench()
     board.shares.start_run(Account("lhcb", "users", "bob"), 100, START - timedelta(days=1))
     return board
 
 
 def test_preempts_for_a_job_of_higher_rank() -> None:
-    board = Board()
+    board = MatchBench()
     board.waiting(attributes={"Batch": True})
     (vacate,) = board.vacates(an_occupied_slot(Rank=BATCH))
     assert (vacate.slot, vacate.by_rank) == ("slot1", True)
@@ -30,21 +30,21 @@ def test_preempts_for_a_job_of_higher_rank() -> None:
 
 
 def test_preemption_by_rank_ignores_requirements_and_priorities() -> None:
-    board = Board()
+    board = MatchBench()
     board.shares.start_run(Account("lhcb", "users", "alice"), 100, START - timedelta(days=1))
     board.waiting("alice", attributes={"Batch": True})
     assert board.vacates(an_occupied_slot(Rank=BATCH, PreemptionRequirements="False"), server_wide="False")
 
 
 def test_does_not_preempt_for_equal_or_lower_rank() -> None:
-    board = Board()
+    board = MatchBench()
     board.waiting(attributes={"Batch": True})
     assert board.vacates(an_occupied_slot(rank=1.0, Rank=BATCH)) == []
     assert board.vacates(an_occupied_slot(rank=2.0, Rank=BATCH)) == []
 
 
 def test_does_not_preempt_for_a_job_that_may_not_start() -> None:
-    board = Board()
+    board = MatchBench()
     board.waiting(attributes={"Batch": True}, cpus=2)
     board.waiting(attributes={"Batch": True}, traits={"requirements_expression": "TARGET.NoSuch"})
     board.waiting(attributes={"Batch": True, "Barred": True})
@@ -66,7 +66,7 @@ def test_does_not_preempt_for_a_user_of_no_better_priority() -> None:
 
 
 def test_user_does_not_preempt_own_jobs_by_priority() -> None:
-    board = Board()
+    board = MatchBench()
     board.waiting("bob")
     assert board.vacates(an_occupied_slot(PreemptionRequirements="True")) == []
 
@@ -100,7 +100,7 @@ def test_preemption_by_priority_needs_at_least_equal_rank() -> None:
 
 
 def test_one_job_makes_one_slot_vacate() -> None:
-    board = Board()
+    board = MatchBench()
     queue = board.queue(attributes={"Batch": True})
     board.job(queue)
     slots = [an_occupied_slot(f"s{number}", number, Rank=BATCH) for number in range(1, 4)]
@@ -111,7 +111,7 @@ def test_one_job_makes_one_slot_vacate() -> None:
 
 
 def test_order_is_kept_while_its_slot_asks_and_its_job_waits() -> None:
-    board = Board()
+    board = MatchBench()
     board.waiting(attributes={"Batch": True})
     first, second = an_occupied_slot("s1", 1, Rank=BATCH), an_occupied_slot("s2", 2, Rank=BATCH)
     assert [vacate.slot for vacate in board.vacates(first, second)] == ["s1"]
@@ -123,14 +123,14 @@ def test_order_is_kept_while_its_slot_asks_and_its_job_waits() -> None:
 
 
 def test_earlier_order_takes_precedence_over_another_slot() -> None:
-    board = Board()
+    board = MatchBench()
     board.waiting(attributes={"Batch": True})
     ordered = an_occupied_slot("s2", 2, ordered=True, Rank=BATCH)
     assert [vacate.slot for vacate in board.vacates(an_occupied_slot("s1", 1, Rank=BATCH), ordered)] == ["s2"]
 
 
 def test_order_expires_when_its_slot_stops_asking() -> None:
-    board = Board()
+    board = MatchBench()
     board.waiting(attributes={"Batch": True})
     assert board.vacates(an_occupied_slot("s1", 1, Rank=BATCH))
     other = an_occupied_slot("s2", 2, Rank=BATCH)
@@ -147,7 +147,7 @@ def test_slot_with_an_order_polls_before_the_order_expires() -> None:
 
 
 def test_order_is_withdrawn_when_its_job_is_gone() -> None:
-    board = Board()
+    board = MatchBench()
     job = board.waiting(attributes={"Batch": True})
     assert board.vacates(an_occupied_slot(Rank=BATCH))
     board.index.remove_job(1, job)
@@ -155,7 +155,7 @@ def test_order_is_withdrawn_when_its_job_is_gone() -> None:
 
 
 def test_does_not_preempt_for_a_job_that_a_free_slot_takes() -> None:
-    board = Board()
+    board = MatchBench()
     queue = board.queue(attributes={"Batch": True})
     board.job(queue)
     assert board.vacates(an_occupied_slot(Rank=BATCH), a_slot("free")) == []
@@ -164,14 +164,14 @@ def test_does_not_preempt_for_a_job_that_a_free_slot_takes() -> None:
 
 
 def test_does_not_preempt_for_a_job_offered_to_free_slots() -> None:
-    board = Board()
+    board = MatchBench()
     queue = board.queue(attributes={"Batch": True})
     board.job(queue)
     assert board.vacates(an_occupied_slot(Rank=BATCH), is_offered=lambda id_: id_ == queue) == []
 
 
 def test_preempts_if_an_individual_job_may_start() -> None:
-    board = Board()
+    board = MatchBench()
     queue = board.queue(traits={"escaped": ("run",)}, attributes={"Batch": True})
     slot = an_occupied_slot(Rank=BATCH, Start="TARGET.Run > 5")
     board.job(queue, Run=1)

@@ -7,7 +7,7 @@ import hashlib
 from pilotage.resources.tree import QueueId
 from pilotage_server.core.matching.slot_policy import SlotPolicies, SlotPolicy
 from support.grid import a_slot
-from support.match_board import a_slot_with
+from support.match_bench import a_slot_with
 
 QUEUE = QueueId("CERN", "ce01", "long")
 

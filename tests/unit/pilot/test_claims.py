@@ -59,9 +59,9 @@ def test_claim_without_next_job_ends_and_frees_cores() -> None:
     bench = PilotBench(cpus=2)
     bench.run(a_job(1, cpus=2))
     end(bench, 1)
-    assert bench.doing() == ["Unclaimed/Idle", "Claimed/Idle"]
+    assert bench.state_and_activity() == ["Unclaimed/Idle", "Claimed/Idle"]
     bench.grant()
-    assert bench.doing() == ["Unclaimed/Idle"]
+    assert bench.state_and_activity() == ["Unclaimed/Idle"]
     call = bench.one(RequestJobs)
     assert [(offer.name, offer.free.cpus, offer.claim) for offer in call.slots] == [("slot1", 2, None)]
     assert call.wait_s > 0
@@ -121,7 +121,7 @@ def test_expired_claim_is_not_reused() -> None:
     bench.run(replace(a_job(1), lease_s=100_000))
     bench.pass_time(1201)
     end(bench, 1)
-    assert bench.doing() == ["Unclaimed/Idle"]
+    assert bench.state_and_activity() == ["Unclaimed/Idle"]
     assert [offer.claim for offer in bench.one(RequestJobs).slots] == [None]
 
 
@@ -132,7 +132,7 @@ def test_job_for_claim_that_expired_during_request_is_accepted() -> None:
     end(bench, 1)
     call = bench.one(RequestJobs)
     bench.pass_time(20)
-    assert bench.doing() == ["Unclaimed/Idle"]
+    assert bench.state_and_activity() == ["Unclaimed/Idle"]
     assert bench.take(RequestJobs) == [], "a slot in an open request is not offered again"
     bench.feed(ev.JobsGranted(call.request_id, (job := a_job(2, slot="slot1_1"),)))
     assert bench.take(PrepareJob)[-1].job == job

@@ -15,7 +15,7 @@ from support.pilot_bench import ONE, PilotBench, a_job
 
 def test_lease_counts_from_sending_of_request() -> None:
     bench = PilotBench(rules=PilotRules(lease_margin_s=10))
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(15)
     bench.run(a_job(1, lease_s=100))
     bench.pass_time(74.9)
@@ -26,7 +26,7 @@ def test_lease_counts_from_sending_of_request() -> None:
 
 def test_renewed_lease_counts_from_sending_of_heartbeat() -> None:
     bench = PilotBench(rules=PilotRules(lease_margin_s=10))
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.run(a_job(1, lease_s=100))
     bench.pass_time(50)
     beat = bench.take(SendHeartbeat)[-1]
@@ -54,7 +54,7 @@ def test_job_with_expired_lease_is_declined() -> None:
 def test_attempt_that_lost_its_lease_is_killed(how: str) -> None:
     bench = PilotBench()
     bench.run(ONE)
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(1)
     beat = bench.take(SendHeartbeat)[0]
     if how == "lost":

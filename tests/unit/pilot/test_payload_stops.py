@@ -26,9 +26,9 @@ from support.pilot_bench import ONE, PilotBench, a_job
 def test_kill_command_gives_payload_its_grace_time() -> None:
     bench = PilotBench(rules=PilotRules(grace_s=10))
     bench.run(ONE)
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(1)
-    assert StopPayload(ONE.key) in bench.answer_beat(commands=(ev.KillCommanded(ONE.key, "removed by alice"),))
+    assert StopPayload(ONE.key) in bench.answer_heartbeat(commands=(ev.KillCommanded(ONE.key, "removed by alice"),))
     bench.pass_time(9.9)
     assert bench.take(KillPayload) == []
     bench.pass_time(0.2)
@@ -40,9 +40,9 @@ def test_kill_command_gives_payload_its_grace_time() -> None:
 def test_kill_during_preparation_prevents_start() -> None:
     bench = PilotBench()
     bench.grant(ONE)
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(1)
-    assert KillPayload(ONE.key) in bench.answer_beat(commands=(ev.KillCommanded(ONE.key, "held"),))
+    assert KillPayload(ONE.key) in bench.answer_heartbeat(commands=(ev.KillCommanded(ONE.key, "held"),))
     assert StartPayload(ONE.key) not in bench.feed(ev.JobPrepared(ONE.key))
     assert bench.outcome(ONE) is Outcome.KILLED
 
@@ -97,9 +97,9 @@ def test_every_stage_except_reporting_has_transitions() -> None:
 def test_drain_with_evict_evicts_running_jobs() -> None:
     bench = PilotBench()
     bench.run(ONE)
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(1)
-    assert StopPayload(ONE.key) in bench.answer_beat(commands=(ev.DrainCommanded("reboot", evict=True),))
+    assert StopPayload(ONE.key) in bench.answer_heartbeat(commands=(ev.DrainCommanded("reboot", evict=True),))
     bench.feed(ev.PayloadExited(ONE.key, None, 15))
     assert [attempt.ending for attempt in bench.machine.payloads] == [Ending(Outcome.EVICTED, "reboot")]
 

@@ -34,7 +34,7 @@ def a_plugged_pilot() -> PilotBench:
 def test_fast_failure_keeps_slot_for_plug_time() -> None:
     bench = a_plugged_pilot()
     bench.pass_time(1198)
-    assert bench.doing("slot1_1") == ["Claimed/Busy"]
+    assert bench.state_and_activity("slot1_1") == ["Claimed/Busy"]
     assert bench.take(RequestJobs) == []
     assert bench.take(StoreOutput) == []
     bench.pass_time(2)
@@ -72,11 +72,11 @@ def test_plugged_state_is_reported_once() -> None:
 
 def test_plugged_state_is_reported_again_after_failed_heartbeat() -> None:
     bench = a_plugged_pilot()
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(10)
     (beat,) = bench.take(SendHeartbeat)
     bench.feed(ev.HeartbeatFailed(beat.request_id, transient()))
-    bench.hears = True
+    bench.answers_heartbeats = True
     bench.pass_time(100)
     assert reported(bench)[-1] == (ReportedState.PLUGGED, 1, 1.0)
 
@@ -106,18 +106,18 @@ def test_payload_ended_by_signal_is_plugged_unless_stopped() -> None:
     bench = PilotBench(cpus=2, rules=PLUGGED)
     bench.run(ONE, TWO)
     assert StoreOutput(ONE.key) not in bench.feed(ev.PayloadExited(ONE.key, None, 11))
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(30)
-    assert StopPayload(TWO.key) in bench.answer_beat(commands=(ev.KillCommanded(TWO.key, "removed"),))
+    assert StopPayload(TWO.key) in bench.answer_heartbeat(commands=(ev.KillCommanded(TWO.key, "removed"),))
     bench.feed(ev.PayloadExited(TWO.key, None, 15))
     assert bench.outcome(TWO) is Outcome.KILLED
 
 
 def test_killed_plugged_job_ends_immediately() -> None:
     bench = a_plugged_pilot()
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(30)
-    instructions = bench.answer_beat(commands=(ev.KillCommanded(ONE.key, "removed by alice"),))
+    instructions = bench.answer_heartbeat(commands=(ev.KillCommanded(ONE.key, "removed by alice"),))
     assert StoreOutput(ONE.key) in instructions
     assert StopPayload(ONE.key) not in instructions
 
@@ -125,16 +125,16 @@ def test_killed_plugged_job_ends_immediately() -> None:
 def test_draining_pilot_ends_plug() -> None:
     bench = a_plugged_pilot()
     bench.take(StoreOutput)
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(30)
-    bench.answer_beat(commands=(ev.DrainCommanded("maintenance", evict=False),))
+    bench.answer_heartbeat(commands=(ev.DrainCommanded("maintenance", evict=False),))
     bench.one(StoreOutput)
 
 
 def test_plugged_job_is_suspended_and_continued_without_process() -> None:
     bench = a_plugged_pilot()
     assert SuspendPayload(ONE.key) not in bench.feed(ev.SuspendRequested())
-    assert bench.doing("slot1_1") == ["Claimed/Suspended"]
+    assert bench.state_and_activity("slot1_1") == ["Claimed/Suspended"]
     bench.feed(ev.ContinueRequested())
     bench.pass_time(1200)
     bench.one(StoreOutput)

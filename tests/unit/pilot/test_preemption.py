@@ -49,7 +49,7 @@ def occupied(call: RequestJobs) -> dict[str, OccupiedSlot]:
 def offer_of(bench: PilotBench, *slots: str) -> RequestJobs:
     """Answer requests with nothing until one offers these occupied slots; return it."""
     for _ in range(60):
-        bench.answer_taken_back()
+        bench.answer_recalled()
         for call in bench.take(RequestJobs):
             if occupied(call).keys() >= set(slots):
                 return call
@@ -84,7 +84,7 @@ def test_occupied_slot_without_rank_is_not_offered(tmp_path: Path) -> None:
 def test_preempted_job_gets_retirement_time_and_is_evicted(bench: PilotBench) -> None:
     bench.run(job := job_in(1, 1), job_in(2, 2))
     order(bench)
-    assert bench.doing("slot1") == ["Claimed/Retiring"]
+    assert bench.state_and_activity("slot1") == ["Claimed/Retiring"]
     while bench.after_s < 60:
         order(bench)
     assert bench.take(StopPayload) == []
@@ -97,7 +97,7 @@ def test_preempted_job_gets_retirement_time_and_is_evicted(bench: PilotBench) ->
     bench.feed(ev.PayloadExited(job.key, None, 9))
     outcome = next(report for report in bench.reports() if report.outcome)
     assert (outcome.key, outcome.outcome, outcome.reason) == (job.key, Outcome.EVICTED, "bob's job is better")
-    assert bench.doing("slot1") == ["Unclaimed/Idle"]
+    assert bench.state_and_activity("slot1") == ["Unclaimed/Idle"]
 
 
 def test_vacated_slot_is_offered_immediately(bench: PilotBench) -> None:
@@ -112,12 +112,12 @@ def test_vacated_slot_is_offered_immediately(bench: PilotBench) -> None:
 def test_unrepeated_vacate_order_is_withdrawn(bench: PilotBench) -> None:
     bench.run(job_in(1, 1), job_in(2, 2))
     order(bench)
-    assert bench.doing("slot1") == ["Claimed/Retiring"]
+    assert bench.state_and_activity("slot1") == ["Claimed/Retiring"]
     call = offer_of(bench, "slot1")
     assert occupied(call)["slot1"].ordered
     assert call.wait_s == 0, "a request with a retiring slot is no long poll"
     bench.feed(ev.JobsGranted(call.request_id))
-    assert bench.doing("slot1") == ["Claimed/Busy"]
+    assert bench.state_and_activity("slot1") == ["Claimed/Busy"]
     bench.pass_time(200)
     assert bench.take(StopPayload) == []
 
@@ -129,7 +129,7 @@ def test_vacate_order_is_withdrawn_when_policy_loses_rank(bench: PilotBench) -> 
     call = offer_of(bench, "slot1")
     assert occupied(call).keys() == {"slot1"}, "only the retiring slot is offered"
     bench.feed(ev.JobsGranted(call.request_id))
-    assert bench.doing("slot1") == ["Claimed/Busy"]
+    assert bench.state_and_activity("slot1") == ["Claimed/Busy"]
 
 
 def test_new_job_delays_offer_of_its_slot(bench: PilotBench) -> None:
@@ -145,7 +145,7 @@ def test_answer_that_requests_ad_parts_withdraws_no_vacate_order(bench: PilotBen
     order(bench)
     call = offer_of(bench, "slot1")
     bench.feed(ev.JobsGranted(call.request_id, ad_parts_wanted=call.slots[0].ad_parts))
-    assert bench.doing("slot1") == ["Claimed/Retiring"]
+    assert bench.state_and_activity("slot1") == ["Claimed/Retiring"]
 
 
 def test_answer_with_node_attributes_withdraws_no_vacate_order(bench: PilotBench) -> None:
@@ -153,7 +153,7 @@ def test_answer_with_node_attributes_withdraws_no_vacate_order(bench: PilotBench
     order(bench)
     call = offer_of(bench, "slot1")
     bench.feed(ev.JobsGranted(call.request_id, node_attributes=ev.NodeAttributes(1, {})))
-    assert bench.doing("slot1") == ["Claimed/Retiring"]
+    assert bench.state_and_activity("slot1") == ["Claimed/Retiring"]
 
 
 def test_vacate_order_is_rechecked_about_every_ten_seconds(bench: PilotBench) -> None:
@@ -162,7 +162,7 @@ def test_vacate_order_is_rechecked_about_every_ten_seconds(bench: PilotBench) ->
     offers = 0
     for _ in range(60):
         bench.pass_time(1)
-        bench.answer_taken_back()
+        bench.answer_recalled()
         for call in bench.take(RequestJobs):
             offers += "slot1" in occupied(call)
             bench.feed(ev.JobsGranted(call.request_id, vacate=(WANTED,)))
@@ -176,7 +176,7 @@ def test_vacate_order_for_ended_job_does_nothing(bench: PilotBench) -> None:
     bench.feed(ev.OutputStored(ended.key))
     bench.feed(ev.JobsGranted(call.request_id, vacate=(WANTED,)))
     assert bench.outcome(ended) is Outcome.EXITED
-    assert bench.doing("slot2") == ["Claimed/Busy"]
+    assert bench.state_and_activity("slot2") == ["Claimed/Busy"]
 
 
 def test_job_evicted_by_want_hold_reports_hold(tmp_path: Path) -> None:

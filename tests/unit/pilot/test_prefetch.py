@@ -102,7 +102,7 @@ def test_ends_of_prefetched_jobs_are_reported_together(bench: PilotBench) -> Non
     run_through(bench, PREFETCHED[1])
     bench.pass_time(0.11)
     reported = [
-        [report.key.job_id for report in beat.reports] for beat in bench.said if isinstance(beat, SendHeartbeat)
+        [report.key.job_id for report in beat.reports] for beat in bench.instructions if isinstance(beat, SendHeartbeat)
     ]
     assert [jobs for jobs in reported if jobs] == [[2, 3]]
 
@@ -198,7 +198,7 @@ def test_prefetched_jobs_are_declined_near_end_of_glidein() -> None:
 
 
 def test_prefetched_job_that_is_killed_never_starts(bench: PilotBench) -> None:
-    answer_beat(bench, commands=(ev.KillCommanded(PREFETCHED[1].key, "removed"),))
+    answer_heartbeat(bench, commands=(ev.KillCommanded(PREFETCHED[1].key, "removed"),))
     run_through(bench, PREFETCHED[0])
     assert started(bench) == [1, 2, 4]
     assert outcomes(bench, PREFETCHED[1]) == [Outcome.KILLED]
@@ -206,15 +206,15 @@ def test_prefetched_job_that_is_killed_never_starts(bench: PilotBench) -> None:
 
 
 def test_prefetched_job_that_lost_its_lease_never_starts(bench: PilotBench) -> None:
-    answer_beat(bench, lost=(LostLease(*PREFETCHED[1].key, "it is elsewhere"),))
+    answer_heartbeat(bench, lost=(LostLease(*PREFETCHED[1].key, "it is elsewhere"),))
     run_through(bench, PREFETCHED[0])
     assert started(bench) == [1, 2, 4]
 
 
 def test_lease_of_prefetched_job_is_renewed_after_one_second(bench: PilotBench) -> None:
-    assert answer_beat(bench).leases == (PREFETCHED[0].key,)
+    assert answer_heartbeat(bench).leases == (PREFETCHED[0].key,)
     bench.pass_time(1.1)
-    assert answer_beat(bench).leases == tuple(job.key for job in PREFETCHED)
+    assert answer_heartbeat(bench).leases == tuple(job.key for job in PREFETCHED)
 
 
 @pytest.mark.parametrize(("renewed", "expected"), [(True, [1, 2, 3]), (False, [1, 2, 4])])
@@ -222,8 +222,8 @@ def test_prefetched_job_with_expired_lease_is_skipped(renewed: bool, expected: l
     bench = a_quick_pilot()
     bench.grant(PREFETCHED[0], replace(PREFETCHED[1], lease_s=1.5), PREFETCHED[2])
     bench.pass_time(1.2)
-    answer_beat(bench, renewed=(RenewedLease(*PREFETCHED[1].key, timedelta(seconds=1200.0)),) if renewed else ())
-    bench.hears = False
+    answer_heartbeat(bench, renewed=(RenewedLease(*PREFETCHED[1].key, timedelta(seconds=1200.0)),) if renewed else ())
+    bench.answers_heartbeats = False
     run_through(bench, PREFETCHED[0], seconds=0.5)
     assert started(bench) == expected
 
@@ -231,7 +231,7 @@ def test_prefetched_job_with_expired_lease_is_skipped(renewed: bool, expected: l
 def test_prefetched_jobs_are_declined_when_running_job_is_killed(bench: PilotBench) -> None:
     bench.feed(ev.JobPrepared(PREFETCHED[0].key))
     bench.feed(ev.PayloadStarted(PREFETCHED[0].key))
-    answer_beat(bench, commands=(ev.KillCommanded(PREFETCHED[0].key, "removed"),))
+    answer_heartbeat(bench, commands=(ev.KillCommanded(PREFETCHED[0].key, "removed"),))
     assert outcomes(bench, *PREFETCHED[1:]) == ALL_DECLINED
     assert reason_of(bench, PREFETCHED[1]) == "its slot is no longer claimed by its account"
 
@@ -250,12 +250,12 @@ def test_unsuitable_prefetched_job_is_declined_with_all_behind_it() -> None:
     assert {reason_of(bench, job) for job in jobs[2:]} == {"START of slot1 is not true of it"}
 
 
-def answer_beat(bench: PilotBench, **answer: Any) -> SendHeartbeat:
+def answer_heartbeat(bench: PilotBench, **answer: Any) -> SendHeartbeat:
     """Trigger a heartbeat, answer it, and return it."""
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.feed(ContactRequested())
     bench.pass_time(0)
     beat = bench.one(SendHeartbeat)
-    bench.answer_beat(**{"renewed": (), **answer})
-    bench.hears = True
+    bench.answer_heartbeat(**{"renewed": (), **answer})
+    bench.answers_heartbeats = True
     return beat

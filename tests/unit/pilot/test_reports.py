@@ -37,19 +37,19 @@ def test_job_is_prepared_started_stored_and_reported() -> None:
 def test_outcome_is_reported_until_server_accepts_it() -> None:
     bench = PilotBench(cpus=1)
     bench.run(ONE)
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(1)
-    bench.answer_beat(commands=(ev.DrainCommanded("maintenance"),))
+    bench.answer_heartbeat(commands=(ev.DrainCommanded("maintenance"),))
     bench.exit(ONE)
     bench.feed(ev.OutputStored(ONE.key))
-    bench.answer_beat(results=())
+    bench.answer_heartbeat(results=())
     for _ in range(3):
         bench.pass_time(60)
         beat = bench.take(SendHeartbeat)[-1]
         assert [report.outcome for report in beat.reports] == [Outcome.EXITED]
         bench.feed(ev.HeartbeatFailed(beat.request_id, transient()))
     bench.pass_time(60)
-    bench.answer_beat()
+    bench.answer_heartbeat()
     assert len(bench.machine.payloads) == 0
 
 
@@ -112,7 +112,7 @@ def test_changed_slots_are_reported_at_most_once_a_second() -> None:
         bench.feed(ev.StartFailed(job.key, Outcome.REFUSED_BY_JOB, "no such program"))
         waiting = bench.one(RequestJobs)
         bench.pass_time(0.1)
-    with_slots = [call for call in bench.said if isinstance(call, SendHeartbeat) and call.slots]
+    with_slots = [call for call in bench.instructions if isinstance(call, SendHeartbeat) and call.slots]
     assert 2 <= len(with_slots) <= 3
 
 
@@ -143,7 +143,7 @@ def test_late_events_of_ended_attempt_change_nothing() -> None:
 
 
 def test_node_is_reported_again_when_server_wants_it() -> None:
-    bench = PilotBench(hears=False)
+    bench = PilotBench(answers_heartbeats=False)
     first = bench.one(SendHeartbeat)
     assert first.slots is not None
     bench.feed(ev.HeartbeatAnswered(first.request_id, next_s=30.0, node_wanted=True))
@@ -154,9 +154,9 @@ def test_node_is_reported_again_when_server_wants_it() -> None:
 def drain_while_running(bench: PilotBench, *jobs: GrantedJob) -> None:
     """Run these jobs and drain the pilot, with a heartbeat under way."""
     bench.run(*jobs)
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(1)
-    bench.answer_beat(commands=(ev.DrainCommanded("maintenance"),))
+    bench.answer_heartbeat(commands=(ev.DrainCommanded("maintenance"),))
     bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
 
 
@@ -178,7 +178,7 @@ def test_large_reports_are_split_in_order_of_job_ends() -> None:
     end_with_output(bench, MAX_REPORT_BYTES // 4, *jobs)
     ends: list[list[int]] = []
     while bench.machine.payloads:
-        bench.answer_beat()
+        bench.answer_heartbeat()
         beat = bench.one(SendHeartbeat)
         assert sum(report.max_bytes for report in beat.reports) <= MAX_REPORT_BYTES
         ends.append(ended_jobs(beat))
@@ -190,7 +190,7 @@ def test_split_reports_do_not_stop_lease_renewal() -> None:
     jobs = [a_job(number) for number in range(1, 8)]
     drain_while_running(bench, *jobs, running := a_job(99))
     end_with_output(bench, MAX_REPORT_BYTES // 4, *jobs)
-    bench.answer_beat()
+    bench.answer_heartbeat()
     beat = bench.one(SendHeartbeat)
     assert len(ended_jobs(beat)) < len(jobs)
     assert beat.leases == (running.key,)
@@ -200,9 +200,9 @@ def test_oversized_report_is_sent_alone() -> None:
     bench = PilotBench()
     drain_while_running(bench, ONE, TWO)
     end_with_output(bench, MAX_REPORT_BYTES + 1, ONE, TWO)
-    bench.answer_beat()
+    bench.answer_heartbeat()
     assert ended_jobs(bench.one(SendHeartbeat)) == [1]
-    bench.answer_beat()
+    bench.answer_heartbeat()
     assert ended_jobs(bench.one(SendHeartbeat)) == [2]
 
 
@@ -213,11 +213,11 @@ def test_stopping_pilot_sends_all_reports_before_last_heartbeat() -> None:
     bench.feed(ev.StopRequested("SIGTERM"))
     bench.pass_time(110)
     assert bench.machine.phase is Phase.LEAVING
-    bench.answer_beat()
+    bench.answer_heartbeat()
     beats = [bench.one(SendHeartbeat)]
     while not beats[-1].ending:
-        bench.answer_beat()
+        bench.answer_heartbeat()
         beats.append(bench.one(SendHeartbeat))
     assert [ended_jobs(beat) for beat in beats] == [[1], [2]]
-    bench.answer_beat()
-    assert isinstance(bench.said[-1], EndPilot)
+    bench.answer_heartbeat()
+    assert isinstance(bench.instructions[-1], EndPilot)

@@ -23,12 +23,12 @@ from support.pilot_bench import ONE, TWO, PilotBench, a_job, transient
 
 
 def test_validating_pilot_does_not_report_draining() -> None:
-    bench = PilotBench(opened=False, hears=False)
+    bench = PilotBench(opened=False, answers_heartbeats=False)
     assert not bench.one(SendHeartbeat).draining
 
 
 def test_pilot_with_too_little_time_reports_draining() -> None:
-    bench = PilotBench(ends_after_s=90, hears=False)
+    bench = PilotBench(ends_after_s=90, answers_heartbeats=False)
     assert bench.one(SendHeartbeat).draining
 
 
@@ -36,18 +36,18 @@ def test_drained_pilot_declines_jobs_and_ends_after_last_job() -> None:
     bench = PilotBench()
     bench.run(ONE)
     waiting = bench.one(RequestJobs)
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(1)
-    bench.answer_beat(commands=(ev.DrainCommanded("maintenance"),))
+    bench.answer_heartbeat(commands=(ev.DrainCommanded("maintenance"),))
     assert bench.one(RecallRequest).request_id == waiting.request_id
     bench.feed(ev.JobsGranted(waiting.request_id, (TWO,)))
-    bench.answer_beat()
+    bench.answer_heartbeat()
     assert bench.outcome(TWO) is Outcome.DECLINED
     bench.exit(ONE)
     bench.feed(ev.OutputStored(ONE.key))
     assert bench.machine.phase is Phase.DRAINING
-    bench.answer_beat()
-    bench.answer_beat()
+    bench.answer_heartbeat()
+    bench.answer_heartbeat()
     beats = bench.take(SendHeartbeat)
     assert [beat.ending for beat in beats] == [True]
     instructions = bench.feed(ev.HeartbeatAnswered(beats[0].request_id))
@@ -61,7 +61,9 @@ def test_stopped_pilot_evicts_and_ends_within_its_grace_time() -> None:
     assert StopPayload(ONE.key) in bench.feed(ev.StopRequested("SIGTERM"))
     bench.pass_time(40)
     assert bench.take(KillPayload), "the payload ignores termination"
-    assert bench.said[-1] == EndPilot("SIGTERM", ExitCode.AS_PLANNED), "the pilot ends without answers and exits"
+    assert bench.instructions[-1] == EndPilot("SIGTERM", ExitCode.AS_PLANNED), (
+        "the pilot ends without answers and exits"
+    )
 
 
 def test_stopped_idle_pilot_ends_with_next_answer() -> None:
@@ -69,7 +71,7 @@ def test_stopped_idle_pilot_ends_with_next_answer() -> None:
     waiting = bench.one(RequestJobs)
     bench.feed(ev.StopRequested("SIGTERM"))
     bench.feed(ev.JobsGranted(waiting.request_id))
-    assert isinstance(bench.said[-1], EndPilot)
+    assert isinstance(bench.instructions[-1], EndPilot)
 
 
 def test_pilot_without_jobs_ends_after_idle_timeout() -> None:
@@ -85,7 +87,7 @@ def test_pilot_without_jobs_ends_after_idle_timeout() -> None:
 
 
 def last_heartbeat(bench: PilotBench) -> SendHeartbeat:
-    (last,) = (call for call in bench.said if isinstance(call, SendHeartbeat) and call.ending)
+    (last,) = (call for call in bench.instructions if isinstance(call, SendHeartbeat) and call.ending)
     return last
 
 
@@ -122,11 +124,11 @@ def test_pilot_with_zero_idle_timeout_runs_waiting_job_and_ends() -> None:
 def test_refused_credential_ends_pilot() -> None:
     bench = PilotBench()
     call = bench.one(RequestJobs)
-    bench.hears = False
+    bench.answers_heartbeats = False
     refused = ev.Failure(ev.FailureKind.CREDENTIAL, "token expired")
     bench.feed(ev.RequestFailed(call.request_id, refused))
     bench.feed(ev.HeartbeatFailed(bench.take(SendHeartbeat)[-1].request_id, refused))
-    end = bench.said[-1]
+    end = bench.instructions[-1]
     assert isinstance(end, EndPilot)
     assert (end.exit_code, "token expired" in end.reason) == (ExitCode.NO_SERVER, True)
 
@@ -155,21 +157,21 @@ def test_failed_starts_close_pilot() -> None:
 def test_unfit_node_ends_pilot_with_own_exit_code() -> None:
     bench = PilotBench(opened=False)
     bench.feed(ev.NodeRefused(("disk full",)))
-    end = bench.said[-1]
+    end = bench.instructions[-1]
     assert isinstance(end, EndPilot)
     assert end.exit_code is ExitCode.NODE_UNFIT
 
 
 def test_unreachable_server_ends_pilot() -> None:
     bench = PilotBench(rules=PilotRules(unreachable_s=300))
-    bench.hears = False
+    bench.answers_heartbeats = False
     for _ in range(100):
         for call in bench.take(RequestJobs):
             bench.feed(ev.RequestFailed(call.request_id, transient()))
         for beat in bench.take(SendHeartbeat):
             bench.feed(ev.HeartbeatFailed(beat.request_id, transient()))
         bench.pass_time(5)
-    end = bench.said[-1]
+    end = bench.instructions[-1]
     assert isinstance(end, EndPilot)
     assert end.exit_code is ExitCode.NO_SERVER
 
@@ -197,18 +199,18 @@ def test_eviction_is_reported_despite_silent_server() -> None:
 
 @pytest.mark.parametrize("error_s", [-301, 301])
 def test_node_with_wrong_clock_is_unfit(error_s: float) -> None:
-    bench = PilotBench(hears=False)
+    bench = PilotBench(answers_heartbeats=False)
     assert bench.take(RequestJobs) == []
-    bench.answer_beat(server_time=bench.now.utc - timedelta(seconds=error_s))
+    bench.answer_heartbeat(server_time=bench.now.utc - timedelta(seconds=error_s))
     assert bench.take(RequestJobs) == []
-    bench.answer_beat()
+    bench.answer_heartbeat()
     end = bench.one(EndPilot)
     assert ("clock is 301 s off" in end.reason, end.exit_code) == (True, ExitCode.NODE_UNFIT)
 
 
 def test_clock_check_allows_for_heartbeat_duration() -> None:
-    bench = PilotBench(hears=False, rules=PilotRules(clock_error_s=5))
+    bench = PilotBench(answers_heartbeats=False, rules=PilotRules(clock_error_s=5))
     server_time = bench.now.utc
     bench.pass_time(10)
-    bench.answer_beat(server_time=server_time)
+    bench.answer_heartbeat(server_time=server_time)
     assert bench.take(RequestJobs)

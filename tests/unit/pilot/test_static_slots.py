@@ -45,7 +45,7 @@ def whole_machine(request: pytest.FixtureRequest, shared_data: Path) -> Path:
 
 def test_all_static_slots_are_offered_even_in_owner_state(whole_machine: Path) -> None:
     bench = a_node(whole_machine)
-    assert bench.doing() == [*IDLE_SINGLES, "Owner/Idle"]
+    assert bench.state_and_activity() == [*IDLE_SINGLES, "Owner/Idle"]
     call = bench.one(RequestJobs)
     assert [(offer.name, offer.partitionable, offer.free.cpus) for offer in call.slots] == [
         *((f"slot{number}", False, 1) for number in range(1, 9)),
@@ -72,10 +72,10 @@ def test_whole_machine_job_is_suspended_until_single_core_jobs_end(whole_machine
     singles = [single(1, 1), single(2, 2)]
     bench.run(*singles)
     bench.run(big := whole(3))
-    assert bench.doing("slot9") == ["Claimed/Busy"]
+    assert bench.state_and_activity("slot9") == ["Claimed/Busy"]
     bench.pass_time(5)
     assert bench.one(SuspendPayload).key == big.key
-    assert bench.doing() == ["Claimed/Busy"] * 2 + ["Owner/Idle"] * 6 + ["Claimed/Suspended"]
+    assert bench.state_and_activity() == ["Claimed/Busy"] * 2 + ["Owner/Idle"] * 6 + ["Claimed/Suspended"]
     bench.pass_time(100)
     bench.exit(singles[0])
     bench.pass_time(20)
@@ -83,7 +83,7 @@ def test_whole_machine_job_is_suspended_until_single_core_jobs_end(whole_machine
     bench.exit(singles[1])
     bench.pass_time(6)
     assert bench.one(ContinuePayload).key == big.key
-    assert bench.doing() == ["Owner/Idle"] * 8 + ["Claimed/Busy"]
+    assert bench.state_and_activity() == ["Owner/Idle"] * 8 + ["Claimed/Busy"]
     bench.pass_time(50)
     bench.exit(big)
     bench.feed(ev.OutputStored(big.key))
@@ -121,7 +121,7 @@ def test_kick_policy_evicts_single_core_jobs_after_a_day(
     bench.boot_s += 85_000  # the machine slept
     bench.run(whole(2))
     bench.pass_time(10)
-    assert bench.doing("slot1", "slot9") == ["Claimed/Retiring", "Claimed/Suspended"]
+    assert bench.state_and_activity("slot1", "slot9") == ["Claimed/Retiring", "Claimed/Suspended"]
     bench.pass_time(780)
     assert bench.take(StopPayload) == []
     bench.pass_time(20)  # its vacate time of 600 s lies within its retirement
@@ -129,7 +129,7 @@ def test_kick_policy_evicts_single_core_jobs_after_a_day(
     bench.feed(ev.PayloadExited(old.key, None, 15))
     assert bench.outcome(old) is Outcome.EVICTED
     bench.pass_time(6)
-    assert bench.doing("slot1", "slot9") == ["Owner/Idle", "Claimed/Busy"]
+    assert bench.state_and_activity("slot1", "slot9") == ["Owner/Idle", "Claimed/Busy"]
 
 
 @pytest.fixture(params=["shipped", "published"])
@@ -156,15 +156,15 @@ def test_short_job_is_vacated_after_one_hour(bologna: Path) -> None:
     bench.run(job := batch_job(1, 1))
     bench.pass_time(3600)
     assert bench.take(StopPayload) == []
-    assert bench.doing("slot1") == ["Claimed/Busy"]
+    assert bench.state_and_activity("slot1") == ["Claimed/Busy"]
     bench.pass_time(5)
     assert bench.one(StopPayload).key == job.key
-    assert bench.doing("slot1") == ["Preempting/Vacating"]
+    assert bench.state_and_activity("slot1") == ["Preempting/Vacating"]
     bench.pass_time(600)
     assert bench.one(KillPayload).key == job.key
     bench.feed(ev.PayloadExited(job.key, None, 9))
     assert bench.outcome(job) is Outcome.EVICTED
-    assert bench.doing("slot1")[0] in ("Owner/Idle", "Unclaimed/Idle")
+    assert bench.state_and_activity("slot1")[0] in ("Owner/Idle", "Unclaimed/Idle")
 
 
 def test_policy_sets_nice_value_of_payload(bologna: Path) -> None:
@@ -197,7 +197,7 @@ def test_job_without_sufficient_ad_is_declined(tmp_path: Path, ad: str) -> None:
     bench = PilotBench(1, 1000, slots=slots_under(path))
     bench.grant(job := replace(a_job(1), job_ad=ad))
     assert bench.outcome(job) is Outcome.DECLINED
-    assert bench.doing() == ["Unclaimed/Idle"]
+    assert bench.state_and_activity() == ["Unclaimed/Idle"]
 
 
 def test_declined_task_queue_is_barred_for_five_minutes(tmp_path: Path) -> None:
@@ -229,10 +229,10 @@ def test_slot_returns_to_owner_when_claim_ends(tmp_path: Path) -> None:
     path = tmp_path / "policy.conf"
     path.write_text("NUM_SLOTS = 1\nSTART = TARGET.Good =?= True\nCLAIM_WORKLIFE = 0\n")
     bench = PilotBench(1, 1000, slots=slots_under(path))
-    assert bench.doing() == ["Owner/Idle"]
+    assert bench.state_and_activity() == ["Owner/Idle"]
     bench.run(job := with_ad(a_job(1), Good=True))
     bench.exit(job)
-    assert bench.doing() == ["Owner/Idle"]
+    assert bench.state_and_activity() == ["Owner/Idle"]
 
 
 def test_declined_job_reports_start_as_reason(bologna: Path) -> None:

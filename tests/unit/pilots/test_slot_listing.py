@@ -20,7 +20,10 @@ def listed(node: LiveSlots, pilot_stamp: str = "p1") -> list[tuple[SlotInfo, Ad]
     """Return the node's slots as the server lists them from the reports of their pilot."""
     infos = []
     for number, slot in enumerate(node.layout.slots, start=1):
-        ad, since = node.plain(number), datetime.fromtimestamp(int(str(node.plain(number)["EnteredCurrentState"])), UTC)
+        ad, since = (
+            node.ad_values(number),
+            datetime.fromtimestamp(int(str(node.ad_values(number)["EnteredCurrentState"])), UTC),
+        )
         size = Amounts(slot.amounts.cpus, slot.amounts.memory_mib)
         reported = ReportedSlot(
             slot.name, str(ad["State"]), str(ad["Activity"]), size, size, since=since, since_state=since
@@ -43,7 +46,7 @@ def test_listed_slot_has_shared_attributes_of_all_slots() -> None:
     names = [f"{slot}{number}_{name}" for slot in ("slot", "vm") for number in (1, 2, 3) for name in ("State", "Half")]
     names += [f"slot{number}_EnteredCurrentState" for number in (1, 2, 3)]
     for number, (_, ad) in enumerate(listed(node), start=1):
-        expected = Ad(node.plain(number))
+        expected = Ad(node.ad_values(number))
         assert {name: ad.value(name) for name in names} == {name: expected.value(name) for name in names}
         assert [ad.value(name) for name in ("SLOT1_STATE", "vm2_State", "slot1_Half")] == ["Unclaimed", "Claimed", 1.0]
 

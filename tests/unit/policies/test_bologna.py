@@ -8,7 +8,7 @@ import pytest
 
 from pilotage.classads.library import AdValue
 from pilotage_pilot.core.policy import JOB_ATTRIBUTES
-from support.live_slots import CLAIMED, NOW_S, SHIPPED, Job, PolicyBench, bench_of, either
+from support.live_slots import CLAIMED, NOW_S, SHIPPED, Job, PolicyBench, bench_of, policy_params
 
 HOUR = 3600
 BB: Job = {"BolognaBatchJob": True, "SUBMIT_SITE_DOMAIN": "bo.infn.it"}
@@ -20,17 +20,17 @@ SHORT_SLOTS, LONG_SLOTS = (1, 2), (3, 4, 5, 6)
 ALICE_SLOTS = (3, 4)
 
 
-@pytest.fixture(params=either(("shipped", "bologna.conf"), ("published", "bologna_1_9.conf")))
+@pytest.fixture(params=policy_params(("shipped", "bologna.conf"), ("published", "bologna_1_9.conf")))
 def bologna(request: pytest.FixtureRequest, shared_data: Path) -> PolicyBench:
     return bench_of(request, shared_data, cpus=2)
 
 
-@pytest.fixture(params=either(("shipped", "bologna-alice.conf"), ("published", "bologna_alice.conf")))
+@pytest.fixture(params=policy_params(("shipped", "bologna-alice.conf"), ("published", "bologna_alice.conf")))
 def alice(request: pytest.FixtureRequest, shared_data: Path) -> PolicyBench:
     return bench_of(request, shared_data, cpus=2)
 
 
-@pytest.fixture(params=either(("shipped", "whole-machine.conf"), ("published", "whole_machine_suspend_wm.conf")))
+@pytest.fixture(params=policy_params(("shipped", "whole-machine.conf"), ("published", "whole_machine_suspend_wm.conf")))
 def whole(request: pytest.FixtureRequest, shared_data: Path) -> PolicyBench:
     return bench_of(request, shared_data, cpus=8)
 

@@ -15,8 +15,8 @@ from pilotage.values.accounts import Account
 from pilotage.values.amounts import Amounts
 from pilotage.values.offers import OccupiedSlot, SlotOffer
 from pilotage_pilot.policy.loading import load_policy
-from support.live_slots import NODE, SHIPPED, LiveSlots, either, job_ad
-from support.match_board import QUEUE, Board
+from support.live_slots import NODE, SHIPPED, LiveSlots, job_ad, policy_params
+from support.match_bench import QUEUE, MatchBench
 
 BB: dict[str, Value] = {"BolognaBatchJob": True, "SUBMIT_SITE_DOMAIN": "bo.infn.it"}
 SHORT: dict[str, Value] = BB
@@ -24,7 +24,7 @@ LONG: dict[str, Value] = {**BB, "LongRunningJob": True}
 OTHER: dict[str, Value] = {"SUBMIT_SITE_DOMAIN": "bo.infn.it"}
 
 
-@pytest.fixture(params=either(("shipped", "bologna.conf"), ("published", "bologna_1_9.conf")))
+@pytest.fixture(params=policy_params(("shipped", "bologna.conf"), ("published", "bologna_1_9.conf")))
 def policy(request: pytest.FixtureRequest, shared_data: Path) -> Path:
     name: str = request.param
     return (SHIPPED if name == "bologna.conf" else shared_data / "policies") / name
@@ -37,7 +37,7 @@ class Server:
         found = load_policy(policy, NODE)
         layout = replace(found.layout, slots=tuple(found.layout.slot(number) for number in range(1, 7)))
         self.node = LiveSlots(found.policy, layout)
-        self.board = Board()
+        self.board = MatchBench()
         self.board.now = self.node.now.utc
 
     def offers(self, *slots: int) -> list[SlotOffer]:
@@ -75,14 +75,14 @@ def test_r1_job_requiring_batch_server_matches_only_such_slots(server: Server) -
 
 
 def test_r2_and_r3a_incomplete_batch_job_counts_as_other_job(server: Server) -> None:
-    server.node.look(load=3.0, keyboard_idle_s=1)
+    server.node.sample(load=3.0, keyboard_idle_s=1)
     for attributes in ({**SHORT, "SUBMIT_SITE_DOMAIN": "mi.infn.it"}, {**SHORT, "JobUniverse": 1}, OTHER):
         server.board.waiting(attributes=attributes)
     assert server.started() == {}
 
 
 def test_r4a_batch_job_starts_on_busy_machine(server: Server) -> None:
-    server.node.look(load=3.0, keyboard_idle_s=1)
+    server.node.sample(load=3.0, keyboard_idle_s=1)
     server.board.waiting(attributes=OTHER)
     short = server.board.waiting(attributes=SHORT)
     assert server.started(1) == {short: "slot1"}

@@ -7,31 +7,35 @@ from pathlib import Path
 import pytest
 
 from pilotage.classads.library import Expression
-from support.live_slots import CLAIMED, NOW_S, SHIPPED, SINGLE, Job, PolicyBench, bench_of, either
+from support.live_slots import CLAIMED, NOW_S, SHIPPED, SINGLE, Job, PolicyBench, bench_of, policy_params
 
 FAST: Job = {"FastJob": True}
 WHOLE: Job = {"RequiresWholeMachine": True, "RequestCpus": 8}
 SINGLES = tuple(range(1, 9))
 
 
-@pytest.fixture(params=either(("shipped", "whole-machine.conf"), ("published", "whole_machine_suspend_wm.conf")))
+@pytest.fixture(params=policy_params(("shipped", "whole-machine.conf"), ("published", "whole_machine_suspend_wm.conf")))
 def whole(request: pytest.FixtureRequest, shared_data: Path) -> PolicyBench:
     return bench_of(request, shared_data, cpus=8)
 
 
 @pytest.fixture(
-    params=either(("shipped", "whole-machine-suspend-single.conf"), ("published", "whole_machine_suspend_single.conf"))
+    params=policy_params(
+        ("shipped", "whole-machine-suspend-single.conf"), ("published", "whole_machine_suspend_single.conf")
+    )
 )
 def whole_suspending_singles(request: pytest.FixtureRequest, shared_data: Path) -> PolicyBench:
     return bench_of(request, shared_data, cpus=8)
 
 
-@pytest.fixture(params=either(("shipped", "whole-machine-kick.conf"), ("published", "whole_machine_kick.conf")))
+@pytest.fixture(params=policy_params(("shipped", "whole-machine-kick.conf"), ("published", "whole_machine_kick.conf")))
 def whole_kicking(request: pytest.FixtureRequest, shared_data: Path) -> PolicyBench:
     return bench_of(request, shared_data, cpus=8)
 
 
-@pytest.fixture(params=either(("shipped", "whole-machine-sticky.conf"), ("published", "whole_machine_sticky.conf")))
+@pytest.fixture(
+    params=policy_params(("shipped", "whole-machine-sticky.conf"), ("published", "whole_machine_sticky.conf"))
+)
 def whole_sticky(request: pytest.FixtureRequest, shared_data: Path) -> PolicyBench:
     return bench_of(request, shared_data, cpus=8)
 
@@ -114,7 +118,7 @@ def test_shipped_whole_machine_covers_all_slots_of_node() -> None:
 # Multicore drain ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=either(("shipped", "multicore-drain.conf"), ("published", "fallow.conf")))
+@pytest.fixture(params=policy_params(("shipped", "multicore-drain.conf"), ("published", "fallow.conf")))
 def draining(request: pytest.FixtureRequest, shared_data: Path) -> PolicyBench:
     return bench_of(request, shared_data, cpus=8)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pilotage.resources.tree import QueueId, ResourceTree
 from pilotage_server.core.resources.tree import NO_TREE, ActiveTree
-from support.trees import THE_QUEUE, a_tree_of_one_queue
+from support.trees import THE_QUEUE, one_queue_tree
 from support.trees import a_tree as a_resource_tree
 
 
 def a_tree() -> ActiveTree:
     for_vo = {"ForVO": {"CMS": {"Memory": 9000}}}
-    return ActiveTree(3, a_tree_of_one_queue({"Memory": 2000, "VOs": ["cms", "atlas"], **for_vo}))
+    return ActiveTree(3, one_queue_tree({"Memory": 2000, "VOs": ["cms", "atlas"], **for_vo}))
 
 
 def two_queues(*names: str) -> ResourceTree:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from support.dirac_facts import EVALUATORS, JUDGEMENTS, Case, Standing
+from support.dirac_facts import EVALUATORS, VERDICTS, Case, FactStatus
 
 
-def names_judged(standing: Standing) -> list[str]:
-    return [name for name, judgement in JUDGEMENTS.items() if judgement.standing is standing]
+def names_judged(fact_status: FactStatus) -> list[str]:
+    return [name for name, judgement in VERDICTS.items() if judgement.fact_status is fact_status]
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +27,17 @@ def cases(shared_data: Path) -> dict[str, Case]:
 
 def test_judgements_cover_exactly_all_facts(cases: dict[str, Case]) -> None:
     assert len(cases) == 84
-    assert JUDGEMENTS.keys() == cases.keys()
+    assert VERDICTS.keys() == cases.keys()
 
 
 def test_each_deviation_has_a_reason() -> None:
-    for name, judgement in JUDGEMENTS.items():
-        assert judgement.standing is Standing.HOLDS or judgement.why, name
-        assert judgement.standing is not Standing.OTHERWISE or judgement.why.startswith("§"), name
+    for name, judgement in VERDICTS.items():
+        assert judgement.fact_status is FactStatus.HOLDS or judgement.why, name
+        assert judgement.fact_status is not FactStatus.OTHERWISE or judgement.why.startswith("§"), name
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, judgement in JUDGEMENTS.items() if judgement.standing is Standing.HOLDS]
+    "name", [name for name, judgement in VERDICTS.items() if judgement.fact_status is FactStatus.HOLDS]
 )
 def test_fact_holds_as_in_dirac(name: str, cases: dict[str, Case]) -> None:
     case = cases[name]
@@ -45,17 +45,17 @@ def test_fact_holds_as_in_dirac(name: str, cases: dict[str, Case]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, judgement in JUDGEMENTS.items() if judgement.standing is Standing.OTHERWISE]
+    "name", [name for name, judgement in VERDICTS.items() if judgement.fact_status is FactStatus.OTHERWISE]
 )
 def test_deviation_from_dirac_is_as_documented(name: str, cases: dict[str, Case]) -> None:
     case = cases[name]
     outcome = EVALUATORS[case["kind"]](case)
-    assert outcome == JUDGEMENTS[name].instead
+    assert outcome == VERDICTS[name].own_result
     assert outcome != case["expected"]
 
 
 def test_facts_tested_elsewhere_have_no_evaluator_here(cases: dict[str, Case]) -> None:
     kinds_elsewhere = {
-        cases[name]["kind"] for name, judgement in JUDGEMENTS.items() if judgement.standing is Standing.ELSEWHERE
+        cases[name]["kind"] for name, judgement in VERDICTS.items() if judgement.fact_status is FactStatus.ELSEWHERE
     }
     assert kinds_elsewhere.isdisjoint(EVALUATORS)

@@ -6,13 +6,13 @@ import pytest
 
 from pilotage.resources.inheritance import effective_queues
 from pilotage.resources.tree import Level, Origin
-from support.trees import THE_QUEUE, Section, a_queue, a_tree, a_tree_of_one_queue, effective_queue
+from support.trees import THE_QUEUE, Section, a_queue, a_tree, effective_queue, one_queue_tree
 
 UNITE_TAGS = {"Tags": {"type": "tags", "inherit": "unite"}}
 
 
 def test_nearest_value_wins_and_has_its_origin() -> None:
-    tree = a_tree_of_one_queue(
+    tree = one_queue_tree(
         {"A": "queue"},
         ce={"A": "ce", "B": "ce"},
         site={"A": "site", "B": "site", "C": "site"},
@@ -25,17 +25,17 @@ def test_nearest_value_wins_and_has_its_origin() -> None:
 
 
 def test_nearer_value_wins_ignoring_case_and_keeps_its_spelling() -> None:
-    tree = a_tree_of_one_queue({"MEMORY": 1}, site={"Memory": 2})
+    tree = one_queue_tree({"MEMORY": 1}, site={"Memory": 2})
     assert effective_queue(tree, THE_QUEUE, None).parameters() == {"MEMORY": 1}
 
 
 def test_nearer_list_replaces_inherited_one_even_if_empty() -> None:
-    tree = a_tree_of_one_queue({"Tags": [], "SEs": ["b", "a", "b"]}, site={"Tags": ["GPU"], "SEs": ["c"]})
+    tree = one_queue_tree({"Tags": [], "SEs": ["b", "a", "b"]}, site={"Tags": ["GPU"], "SEs": ["c"]})
     assert effective_queue(tree, THE_QUEUE, None).parameters() == {"Tags": (), "SEs": ("b", "a", "b")}
 
 
 def test_vo_overlay_wins_at_each_level() -> None:
-    tree = a_tree_of_one_queue(
+    tree = one_queue_tree(
         {"B": "queue"},
         ce={"ForVO": {"CMS": {"A": "ce for cms", "B": "ce for cms"}}},
         site={"A": "site", "ForVO": {"cms": {"C": "site for cms"}}},
@@ -54,7 +54,7 @@ def test_vo_overlay_wins_at_each_level() -> None:
 
 
 def test_united_parameter_collects_values_along_path() -> None:
-    tree = a_tree_of_one_queue(
+    tree = one_queue_tree(
         {"tags": ["GPU", "fast"]},
         ce={"Tags": []},
         site={"Tags": "gpu", "ForVO": {"cms": {"Tags": ["CMS"]}}},
@@ -67,7 +67,7 @@ def test_united_parameter_collects_values_along_path() -> None:
 
 
 def test_united_parameter_of_one_level_stays_as_written() -> None:
-    tree = a_tree_of_one_queue(site={"Tags": "GPU"}, parameters=UNITE_TAGS)
+    tree = one_queue_tree(site={"Tags": "GPU"}, parameters=UNITE_TAGS)
     assert effective_queue(tree, THE_QUEUE, None).parameters() == {"Tags": "GPU"}
 
 
@@ -89,7 +89,7 @@ def test_united_parameter_of_one_level_stays_as_written() -> None:
 def test_nearest_nonempty_access_list_decides(
     queue: Section, ce: Section, site: Section, vo: str | None, admitted: bool
 ) -> None:
-    tree = a_tree_of_one_queue(queue, ce=ce, site=site)
+    tree = one_queue_tree(queue, ce=ce, site=site)
     assert effective_queue(tree, THE_QUEUE, vo).admits() is admitted
 
 
@@ -111,5 +111,5 @@ def test_stated_amount_is_in_base_unit(stated: object, amount: object) -> None:
 
 
 def test_declared_unit_applies_to_plain_amounts() -> None:
-    tree = a_tree_of_one_queue({"Memory": 2}, parameters={"Memory": {"unit": "GB"}})
+    tree = one_queue_tree({"Memory": 2}, parameters={"Memory": {"unit": "GB"}})
     assert effective_queue(tree, THE_QUEUE, None).stated_amount("Memory") == 2048

@@ -8,7 +8,7 @@ from pilotage.resources.eligibility import Eligible, NoAccess, Refusal, Refused,
 from pilotage.resources.pool_mapping import PoolMapper
 from pilotage.resources.requirements import read_requirements
 from pilotage.resources.tree import Level, Origin
-from support.trees import THE_QUEUE, a_queue, a_tree, a_tree_of_one_queue, asking, effective_queue
+from support.trees import THE_QUEUE, a_queue, a_tree, effective_queue, one_queue_tree, requirements_of
 
 VERSION = {"OSVersion": {"type": "version"}}
 
@@ -46,7 +46,7 @@ def reasons(verdict: object) -> list[str]:
     ],
 )
 def test_satisfying_offer_is_eligible(name: str, asked: object, offered: object) -> None:
-    tree = a_tree_of_one_queue({name: offered}, parameters=VERSION)
+    tree = one_queue_tree({name: offered}, parameters=VERSION)
     requirements = read_requirements({name: asked}, "cms", tree.declarations)
     assert eligibility(requirements, effective_queue(tree, THE_QUEUE, "cms")) == Eligible()
 
@@ -72,21 +72,21 @@ def test_satisfying_offer_is_eligible(name: str, asked: object, offered: object)
     ],
 )
 def test_refusal_has_reason(name: str, asked: object, offered: object, why: str) -> None:
-    tree = a_tree_of_one_queue(site={name: offered}, parameters=VERSION)
+    tree = one_queue_tree(site={name: offered}, parameters=VERSION)
     requirements = read_requirements({name: asked}, "cms", tree.declarations)
     verdict = eligibility(requirements, effective_queue(tree, THE_QUEUE, "cms"))
     assert reasons(verdict) == [f"{name}: {why} (stated by site)"]
 
 
 def test_refusal_has_parameter_both_values_and_origin() -> None:
-    tree = a_tree_of_one_queue(ce={"ForVO": {"cms": {"memory": "2 GB"}}}, site={"Memory": 8000})
-    verdict = eligibility(asking(Memory="4 GB"), effective_queue(tree, THE_QUEUE, "cms"))
+    tree = one_queue_tree(ce={"ForVO": {"cms": {"memory": "2 GB"}}}, site={"Memory": 8000})
+    verdict = eligibility(requirements_of(Memory="4 GB"), effective_queue(tree, THE_QUEUE, "cms"))
     why = "2048 MiB is less than 4096 MiB"
     assert verdict == Refused((Refusal("Memory", "4 GB", "2 GB", (Origin(Level.CE, "cms"),), why),))
 
 
 def test_missing_parameter_refuses() -> None:
-    verdict = eligibility(asking(Memory=1, Tags="GPU"), a_queue(Disk=1))
+    verdict = eligibility(requirements_of(Memory=1, Tags="GPU"), a_queue(Disk=1))
     assert reasons(verdict) == [
         "Memory: it is not stated for this queue",
         "Tags: it is not stated for this queue",
@@ -95,7 +95,7 @@ def test_missing_parameter_refuses() -> None:
 
 def test_verdict_has_all_refusals() -> None:
     queue = a_queue(Memory=1, OS="el7", Enabled=False, RequiredTags=["GPU"])
-    assert [reason.split(":")[0] for reason in reasons(eligibility(asking(Memory=2, OS="el9"), queue))] == [
+    assert [reason.split(":")[0] for reason in reasons(eligibility(requirements_of(Memory=2, OS="el9"), queue))] == [
         "Enabled",
         "RequiredTags",
         "Memory",
@@ -104,7 +104,7 @@ def test_verdict_has_all_refusals() -> None:
 
 
 def test_vo_without_access_gets_no_other_refusal() -> None:
-    verdict = eligibility(asking(vo="cms", Memory=2), a_queue(vo="cms", Memory=1, VOs=["ATLAS", "LHCb"]))
+    verdict = eligibility(requirements_of(vo="cms", Memory=2), a_queue(vo="cms", Memory=1, VOs=["ATLAS", "LHCb"]))
     assert verdict == NoAccess("cms", ("ATLAS", "LHCb"), (Origin(Level.QUEUE),))
 
 
@@ -122,8 +122,8 @@ def test_required_tags_refuse_jobs_without_all_of_them() -> None:
     queue = a_queue(Tags=["GPU", "fast"], RequiredTags=["GPU", "fast"])
     why = "the queue takes only jobs that ask for the tags"
     assert reasons(eligibility(None, queue)) == [f"RequiredTags: {why} GPU, fast (stated by queue)"]
-    assert reasons(eligibility(asking(Tags="gpu"), queue)) == [f"RequiredTags: {why} fast (stated by queue)"]
-    assert eligibility(asking(tags=["FAST", "gpu"]), queue) == Eligible()
+    assert reasons(eligibility(requirements_of(Tags="gpu"), queue)) == [f"RequiredTags: {why} fast (stated by queue)"]
+    assert eligibility(requirements_of(tags=["FAST", "gpu"]), queue) == Eligible()
 
 
 def test_empty_required_tags_require_none() -> None:
@@ -132,7 +132,7 @@ def test_empty_required_tags_require_none() -> None:
 
 @pytest.mark.parametrize("units", [("MiB", "GB"), ("GB", "MiB")])
 def test_pool_mapper_distinguishes_units(units: tuple[str, str]) -> None:
-    mapper = PoolMapper(a_tree_of_one_queue({"Scratch": 2}))
+    mapper = PoolMapper(one_queue_tree({"Scratch": 2}))
     found = {}
     for unit in units:
         declared = a_tree(parameters={"Scratch": {"type": "capacity", "unit": unit}}).declarations

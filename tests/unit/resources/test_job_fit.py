@@ -9,7 +9,7 @@ import pytest
 from pilotage.job_description import JobDescription
 from pilotage.resources.eligibility import Ban, Eligible, NoAccess, Refused, full_verdict, job_fit
 from pilotage.resources.requirements import JobNeeds, job_needs
-from support.trees import THE_QUEUE, a_queue, a_tree_of_one_queue, asking, effective_queue
+from support.trees import THE_QUEUE, a_queue, effective_queue, one_queue_tree, requirements_of
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FREE = JobNeeds()
@@ -69,7 +69,7 @@ def test_queue_without_parameter_is_unrestricted() -> None:
 
 
 def test_platform_runs_jobs_of_compatible_platforms() -> None:
-    tree = a_tree_of_one_queue({"Platform": "el9"}, platforms={"EL9": ["el8", "el7"], "el7": "slc6"})
+    tree = one_queue_tree({"Platform": "el9"}, platforms={"EL9": ["el8", "el7"], "el7": "slc6"})
     queue = effective_queue(tree, THE_QUEUE, None)
     assert [job_fit(a_job(platforms=(asked,)), queue) == Eligible() for asked in ("el9", "EL8", "slc6")] == [
         True,
@@ -91,7 +91,7 @@ def test_cpu_time_is_not_rounded() -> None:
 def test_full_verdict_combines_requirements_needs_and_bans() -> None:
     queue = a_queue(Memory=1000)
     ban = Ban("CERN", "ce01", None, "new kernel", until=NOON + timedelta(hours=1))
-    verdict = full_verdict(asking(OS="el9"), a_job(request_memory_mib=2000), queue, [ban], NOON)
+    verdict = full_verdict(requirements_of(OS="el9"), a_job(request_memory_mib=2000), queue, [ban], NOON)
     assert parameters(verdict) == ["OS", "Memory", "Ban"]
     assert isinstance(verdict, Refused)
     assert verdict.refusals[-1].why == "CERN/ce01 is banned until 2026-05-01T13:00:00+00:00: new kernel"

@@ -9,7 +9,7 @@ import pytest
 from pilotage.errors import InvalidRequirementsError
 from pilotage.resources.parameters import SHIPPED, ParameterDeclaration, ParameterType
 from pilotage.resources.requirements import pool_id, read_requirements, short_pool_id
-from support.trees import asking
+from support.trees import requirements_of
 
 RFC_EXAMPLE = {
     "SoftwareTag": ["AppVersion1", "AppVersion2"],
@@ -32,7 +32,7 @@ def test_pool_id_is_stable() -> None:
 
 
 def test_pool_id_has_64_digits_and_short_form_12() -> None:
-    pool = pool_id(asking(Memory=4000))
+    pool = pool_id(requirements_of(Memory=4000))
     assert len(pool) == 64
     assert set(pool) <= set("0123456789abcdef")
     assert short_pool_id(pool) == pool[:12]
@@ -40,7 +40,7 @@ def test_pool_id_has_64_digits_and_short_form_12() -> None:
 
 @pytest.mark.parametrize("memory", [4000, 4000.0, "4000 MB", "4000", "4000MiB", [4000, 8000], "4096000 KB"])
 def test_spellings_of_one_capacity_share_pool(memory: object) -> None:
-    assert pool_id(asking(Memory=memory)) == pool_id(asking(Memory=4000))
+    assert pool_id(requirements_of(Memory=memory)) == pool_id(requirements_of(Memory=4000))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_different_sections_have_different_pools(one: dict[str, object], other: 
 
 
 def test_pools_of_two_vos_differ() -> None:
-    assert pool_id(asking(vo="cms", Memory=1)) != pool_id(asking(vo="atlas", Memory=1))
+    assert pool_id(requirements_of(vo="cms", Memory=1)) != pool_id(requirements_of(vo="atlas", Memory=1))
 
 
 def test_original_section_is_kept_and_gives_same_pool() -> None:
@@ -120,7 +120,7 @@ def test_error_lists_all_faults() -> None:
 
 def test_repeated_parameter_must_agree() -> None:
     twice = read_requirements({"Memory": 4000, "memory": "4000 MB"}, "cms")
-    assert pool_id(twice) == pool_id(asking(Memory=4000))
+    assert pool_id(twice) == pool_id(requirements_of(Memory=4000))
     with pytest.raises(InvalidRequirementsError, match="memory: is asked twice, as 4000 and as 8000"):
         read_requirements({"Memory": 4000, "memory": 8000}, "cms")
 

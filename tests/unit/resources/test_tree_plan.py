@@ -24,7 +24,7 @@ from pilotage_server.core.resources.mappings import PoolMappings
 from pilotage_server.core.resources.pools import Pool, mapping_of, new_pool
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.rpc.resources import MAX_CHANGES, MAX_QUEUES_NAMED, tree_effect_to_wire
-from support.trees import THE_QUEUE, a_tree_of_one_queue
+from support.trees import THE_QUEUE, one_queue_tree
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOTHING: frozenset[QueueId] = frozenset()
@@ -77,7 +77,7 @@ def test_requires_any_ignores_case() -> None:
 
 
 def test_pool_without_redeclared_parameter_keeps_id_and_is_remapped() -> None:
-    before, after = a_tree_of_one_queue({"Memory": 1000}), a_tree_of_one_queue({"Memory": 3000})
+    before, after = one_queue_tree({"Memory": 1000}), one_queue_tree({"Memory": 3000})
     pool = a_pool(before, Memory=2000)
     plan = planned(before, after, [pool], [])
     assert (plan.kept, plan.removed, plan.new, plan.rekeyed) == ((pool,), (), (), ())
@@ -87,17 +87,17 @@ def test_pool_without_redeclared_parameter_keeps_id_and_is_remapped() -> None:
 
 
 def test_idle_pool_is_removed_only_if_its_id_changes() -> None:
-    before = a_tree_of_one_queue()
-    after = a_tree_of_one_queue(parameters=declaring("OS", "version"))
+    before = one_queue_tree()
+    after = one_queue_tree(parameters=declaring("OS", "version"))
     pool = a_pool(before, OS="9.1")
     assert planned(before, after, [pool], []).removed == (pool,)
-    same = a_tree_of_one_queue(parameters=declaring("OS", "value"))
+    same = one_queue_tree(parameters=declaring("OS", "value"))
     assert planned(before, same, [pool], []).kept == (pool,)
 
 
 def test_job_groups_are_rekeyed_to_one_new_pool() -> None:
-    before = a_tree_of_one_queue(parameters=declaring("Scratch", "value"))
-    after = a_tree_of_one_queue(parameters=declaring("Scratch", "capacity", unit="MB"))
+    before = one_queue_tree(parameters=declaring("Scratch", "value"))
+    after = one_queue_tree(parameters=declaring("Scratch", "capacity", unit="MB"))
     number, text = a_pool(before, Scratch=20), a_pool(before, Scratch="20 MB")
     groups = [a_job_group(number, 1, Scratch=20), a_job_group(text, 2, Scratch="20 MB")]
     plan = planned(before, after, [number, text], groups)
@@ -108,8 +108,8 @@ def test_job_groups_are_rekeyed_to_one_new_pool() -> None:
 
 
 def test_pool_of_unreadable_jobs_loses_its_mapping() -> None:
-    before = a_tree_of_one_queue({"Scratch": 50})
-    after = a_tree_of_one_queue({"Scratch": 50}, parameters=declaring("Scratch", "flag"))
+    before = one_queue_tree({"Scratch": 50})
+    after = one_queue_tree({"Scratch": 50}, parameters=declaring("Scratch", "flag"))
     pool = a_pool(before, Scratch=20)
     plan = planned(before, after, [pool], [a_job_group(pool, Scratch=20)])
     assert [unreadable.group.template_id for unreadable in plan.unreadable] == [1]

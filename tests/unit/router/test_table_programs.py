@@ -6,12 +6,12 @@ import pytest
 
 from pilotage_agents.router.core.apply import routed_ad
 from pilotage_agents.router.core.table import RouteLimits
-from support.route_tables import Reading, a_route, read, refusal
+from support.route_tables import TableReader, a_route, read, refusal
 
 __all__ = ["read"]
 
 
-def test_reads_all_statements_of_transform_language(read: Reading) -> None:
+def test_reads_all_statements_of_transform_language(read: TableReader) -> None:
     table = read(
         a_route(
             'GridResource = "gt2  site2.edu/jobmanager-pbs"',
@@ -46,7 +46,7 @@ def test_reads_all_statements_of_transform_language(read: Reading) -> None:
     )
 
 
-def test_expands_configuration_macros_and_keeps_job_macros(read: Reading) -> None:
+def test_expands_configuration_macros_and_keeps_job_macros(read: TableReader) -> None:
     table = read(
         "Most = 40\nLocal = of the configuration\n"
         + a_route(
@@ -95,7 +95,7 @@ def test_expands_configuration_macros_and_keeps_job_macros(read: Reading) -> Non
         ("UNIVERSE sideways up", "sideways up is not a ClassAd expression"),
     ],
 )
-def test_error_names_route_line_and_number_of_statement(read: Reading, statement: str, why: str) -> None:
+def test_error_names_route_line_and_number_of_statement(read: TableReader, statement: str, why: str) -> None:
     (error,) = refusal(read, a_route("REQUIREMENTS true", statement))
     assert error == f", line 2, JOB_ROUTER_ROUTE_A, statement 2 ({statement}): {why}"
 
@@ -108,12 +108,12 @@ def test_error_names_route_line_and_number_of_statement(read: Reading, statement
         ("endif it", "endif takes no condition"),
     ],
 )
-def test_rejects_misplaced_branches(read: Reading, statement: str, why: str) -> None:
+def test_rejects_misplaced_branches(read: TableReader, statement: str, why: str) -> None:
     errors = refusal(read, a_route("REQUIREMENTS true", "if $(MY.x)", "else", statement, "endif"))
     assert errors[0] == f", line 2, JOB_ROUTER_ROUTE_A, statement 4 ({statement}): {why}"
 
 
-def test_rejects_else_with_condition(read: Reading) -> None:
+def test_rejects_else_with_condition(read: TableReader) -> None:
     (error,) = refusal(read, a_route("if $(MY.x)", "else if true", "endif"))
     assert error == ", line 2, JOB_ROUTER_ROUTE_A, statement 2 (else if true): else takes no condition"
 
@@ -126,12 +126,12 @@ def test_rejects_else_with_condition(read: Reading) -> None:
         ("if defined", "the condition defined is neither true nor false"),
     ],
 )
-def test_rejects_condition_that_is_never_boolean(read: Reading, statement: str, why: str) -> None:
+def test_rejects_condition_that_is_never_boolean(read: TableReader, statement: str, why: str) -> None:
     (error,) = refusal(read, a_route(statement, "SET A 1", "endif"))
     assert error == f", line 2, JOB_ROUTER_ROUTE_A, statement 1 ({statement}): {why}"
 
 
-def test_configuration_macros_apply_to_routed_ad(read: Reading) -> None:
+def test_configuration_macros_apply_to_routed_ad(read: TableReader) -> None:
     table = read(
         "Groups = /etc/groups\nMany = 2 * 20\nMost = 41\n"
         + a_route("REQUIREMENTS true", "MaxJobs = $INT(Many)", "if defined groups", 'SET A "$(Groups)"', "endif")
@@ -142,13 +142,13 @@ def test_configuration_macros_apply_to_routed_ad(read: Reading) -> None:
     assert routed_ad({}, table.routes[0], table) == {"A": "/etc/groups", "B": 41}
 
 
-def test_keeps_slot_macro_with_note(read: Reading) -> None:
+def test_keeps_slot_macro_with_note(read: TableReader) -> None:
     (route,) = read("Memory = 5\n" + a_route("REQUIREMENTS true", 'SET A "$$(Memory)"')).routes
     assert route.changes == ('SET A "$$(Memory)"',)
     assert route.notes == ("$$(…) stays as it is: there is no slot that could replace it",)
 
 
-def test_rejects_selection_settings_in_conditions(read: Reading) -> None:
+def test_rejects_selection_settings_in_conditions(read: TableReader) -> None:
     assert refusal(read, a_route("if $(MY.x)", "MaxJobs = 1", "endif")) == [
         ", line 2, JOB_ROUTER_ROUTE_A, statement 2 (MaxJobs = 1): MaxJobs cannot depend on a condition"
     ]

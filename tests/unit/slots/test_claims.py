@@ -10,40 +10,40 @@ from support.slot_bench import ANN, BOB, BUSY, IDLE, OWNED, UNCLAIMED, VACATING,
 
 
 def test_new_slot_is_unclaimed_after_first_poll() -> None:
-    assert SlotBench().shows == UNCLAIMED
+    assert SlotBench().state_and_activity == UNCLAIMED
 
 
 def test_new_slot_stays_in_owner_state_while_is_owner_is_true() -> None:
-    assert SlotBench(IS_OWNER=True).shows == OWNED
+    assert SlotBench(IS_OWNER=True).state_and_activity == OWNED
 
 
 def test_unclaimed_slot_follows_is_owner() -> None:
     slot = SlotBench()
     slot.poll(IS_OWNER=True)
-    assert slot.shows == OWNED
+    assert slot.state_and_activity == OWNED
     slot.poll(IS_OWNER=False)
-    assert slot.shows == UNCLAIMED
+    assert slot.state_and_activity == UNCLAIMED
 
 
 @pytest.mark.parametrize("value", [None, "True", 1])
 def test_is_owner_must_be_exactly_true(value: object) -> None:
-    assert SlotBench(IS_OWNER=value).shows == UNCLAIMED
+    assert SlotBench(IS_OWNER=value).state_and_activity == UNCLAIMED
 
 
 def test_undefined_start_leaves_slot_unclaimed() -> None:
     start: dict[str, object] = {"START": None}
     slot = SlotBench(IS_OWNER=lambda: start["START"] is False)
-    assert slot.shows == UNCLAIMED
+    assert slot.state_and_activity == UNCLAIMED
     start["START"] = False
     slot.poll()
-    assert slot.shows == OWNED
+    assert slot.state_and_activity == OWNED
 
 
 def test_slot_in_owner_state_accepts_claim_when_is_owner_is_false() -> None:
     slot = SlotBench(IS_OWNER=True)
     slot.answer(IS_OWNER=False)
     assert slot.claim() == ()
-    assert slot.shows == IDLE
+    assert slot.state_and_activity == IDLE
 
 
 def test_claim_is_refused_while_is_owner_is_true() -> None:
@@ -52,7 +52,7 @@ def test_claim_is_refused_while_is_owner_is_true() -> None:
     since = slot.machine.entered_state
     slot.answer(IS_OWNER=True)
     assert slot.claim() == (ev.RefuseClaim("IS_OWNER of its slot is true"),)
-    assert (slot.shows, slot.machine.entered_state, slot.machine.claim) == (UNCLAIMED, since, None)
+    assert (slot.state_and_activity, slot.machine.entered_state, slot.machine.claim) == (UNCLAIMED, since, None)
 
 
 def test_dynamic_slot_is_deleted_after_refused_claim() -> None:
@@ -66,9 +66,9 @@ def test_claim_outlives_its_job() -> None:
     slot = SlotBench()
     slot.claim(rank=2.5)
     assert slot.feed(ev.JobStarted()) == ()
-    assert slot.shows == BUSY
+    assert slot.state_and_activity == BUSY
     assert slot.end() == ()
-    assert slot.shows == IDLE
+    assert slot.state_and_activity == IDLE
     claim = slot.machine.claim
     assert claim is not None
     assert (claim.holder, claim.activations, claim.rank) == (ANN, 1, 2.5)
@@ -116,7 +116,7 @@ def test_job_events_without_job_are_illegal() -> None:
         slot.feed(ev.JobStarted())
     with pytest.raises(IllegalSlotEventError):
         slot.end()
-    assert slot.shows == IDLE
+    assert slot.state_and_activity == IDLE
 
 
 def test_claim_ends_with_first_job_that_never_starts() -> None:
@@ -130,7 +130,7 @@ def test_used_claim_outlives_job_that_never_starts() -> None:
     slot.end()
     slot.claim()
     assert slot.end() == ()
-    assert slot.shows == IDLE
+    assert slot.state_and_activity == IDLE
 
 
 def test_idle_claim_ends_when_is_owner_becomes_true() -> None:
@@ -140,22 +140,22 @@ def test_idle_claim_ends_when_is_owner_becomes_true() -> None:
     assert [(type(effect), effect.reason) for effect in effects if isinstance(effect, ev.EndClaim)] == [
         (ev.EndClaim, "IS_OWNER of its slot is true")
     ]
-    assert slot.shows == OWNED
+    assert slot.state_and_activity == OWNED
 
 
 def test_job_in_preparation_is_stopped_when_is_owner_becomes_true() -> None:
     slot = SlotBench()
     slot.claim()
     assert kinds(slot.poll(IS_OWNER=True)) == [ev.StopJob]
-    assert slot.shows == VACATING
+    assert slot.state_and_activity == VACATING
     slot.end()
-    assert slot.shows == OWNED
+    assert slot.state_and_activity == OWNED
 
 
 def test_is_owner_does_not_affect_running_job() -> None:
     slot = a_busy_slot()
     assert slot.poll(IS_OWNER=True) == ()
-    assert slot.shows == BUSY
+    assert slot.state_and_activity == BUSY
 
 
 def test_claim_ends_idle_after_its_worklife() -> None:
@@ -163,11 +163,11 @@ def test_claim_ends_idle_after_its_worklife() -> None:
     slot.pass_time(1100)
     slot.end()
     assert slot.pass_time(100) == []
-    assert slot.shows == IDLE
+    assert slot.state_and_activity == IDLE
     (ended,) = slot.pass_time(1)
     assert isinstance(ended, ev.EndClaim)
     assert ended.reason == "its worklife is over"
-    assert slot.shows == UNCLAIMED
+    assert slot.state_and_activity == UNCLAIMED
 
 
 def test_claim_worklife_ends_claim_after_running_job() -> None:
@@ -185,7 +185,7 @@ def test_negative_claim_worklife_is_unlimited() -> None:
     slot = a_busy_slot(CLAIM_WORKLIFE=-1)
     slot.end()
     assert slot.pass_time(10**6) == []
-    assert slot.shows == IDLE
+    assert slot.state_and_activity == IDLE
 
 
 def test_claim_worklife_that_is_no_number_uses_default() -> None:
@@ -202,7 +202,7 @@ def test_claim_worklife_does_not_stop_job_in_preparation() -> None:
     slot.claim()
     assert slot.pass_time(50) == []
     slot.feed(ev.JobStarted())
-    assert slot.shows == BUSY
+    assert slot.state_and_activity == BUSY
 
 
 def test_expired_claim_is_replaced_by_new_claim() -> None:
@@ -228,4 +228,4 @@ def test_dynamic_slot_is_deleted_with_its_claim() -> None:
 def test_released_claim_vacates_job_without_retirement() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=9999)
     assert kinds(slot.feed(ev.ReleaseOrdered("go"))) == [ev.StopJob]
-    assert slot.shows == VACATING
+    assert slot.state_and_activity == VACATING

@@ -30,14 +30,14 @@ def test_draining_slots_become_drained_after_last_job() -> None:
     slots = [idle.machine, busy.machine]
     for slot in (idle, busy):
         assert slot.drain() == ()
-    assert (idle.shows, busy.shows) == (DRAINING, RETIRING)
+    assert (idle.state_and_activity, busy.state_and_activity) == (DRAINING, RETIRING)
     assert not is_drained(slots)
     busy.end()
-    assert busy.shows == DRAINING
+    assert busy.state_and_activity == DRAINING
     assert is_drained(slots)
     for slot in (idle, busy):
         slot.feed(ev.NodeDrained())
-        assert slot.shows == DRAINED
+        assert slot.state_and_activity == DRAINED
 
 
 def test_quick_drain_vacates_jobs() -> None:
@@ -45,13 +45,13 @@ def test_quick_drain_vacates_jobs() -> None:
     assert slot.drain(DrainHow.QUICK) == (ev.StopJob(5, "the node drains"),)
     assert slot.pass_time(5) == [ev.KillJob("the node drains")]
     slot.end()
-    assert slot.shows == DRAINING
+    assert slot.state_and_activity == DRAINING
 
 
 def test_fast_drain_kills_jobs() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=3600)
     assert slot.drain(DrainHow.FAST) == (ev.KillJob("the node drains"),)
-    assert slot.shows == KILLING
+    assert slot.state_and_activity == KILLING
 
 
 def test_faster_drain_overrides_slower_one() -> None:
@@ -65,7 +65,7 @@ def test_faster_drain_overrides_slower_one() -> None:
 def test_graceful_drain_without_retirement_vacates_immediately() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=0)
     assert kinds(slot.drain()) == [ev.StopJob]
-    assert slot.shows == VACATING
+    assert slot.state_and_activity == VACATING
 
 
 def test_peaceful_drain_lets_jobs_finish() -> None:
@@ -73,7 +73,7 @@ def test_peaceful_drain_lets_jobs_finish() -> None:
     assert slot.drain(DrainHow.PEACEFUL) == ()
     assert slot.pass_time(10**6) == []
     slot.end()
-    assert slot.shows == DRAINING
+    assert slot.state_and_activity == DRAINING
 
 
 def test_preempt_during_peaceful_drain_applies_retirement_time() -> None:
@@ -95,16 +95,16 @@ def test_idle_claim_ends_when_node_drains() -> None:
     (ended,) = slot.drain()
     assert isinstance(ended, ev.EndClaim)
     assert ended.reason == "the node drains"
-    assert slot.shows == DRAINING
+    assert slot.state_and_activity == DRAINING
 
 
 def test_job_in_preparation_starts_on_draining_node() -> None:
     slot = SlotBench(MaxJobRetirementTime=100, MachineMaxVacateTime=10)
     slot.claim()
     assert slot.drain() == ()
-    assert slot.shows == IDLE
+    assert slot.state_and_activity == IDLE
     slot.feed(ev.JobStarted())
-    assert slot.shows == RETIRING
+    assert slot.state_and_activity == RETIRING
     assert slot.pass_time(89) == []
     assert kinds(slot.pass_time(1)) == [ev.StopJob]
 
@@ -120,9 +120,9 @@ def test_suspended_job_stays_suspended_in_graceful_drain() -> None:
     slot.poll(WANT_SUSPEND=True, SUSPEND=True)
     slot.answer(SUSPEND=False)
     assert slot.drain() == ()
-    assert slot.shows == SUSPENDED
+    assert slot.state_and_activity == SUSPENDED
     assert slot.poll(CONTINUE=True) == (ev.ContinueJob(),)
-    assert slot.shows == RETIRING
+    assert slot.state_and_activity == RETIRING
 
 
 def test_drained_slot_rejects_claims() -> None:
@@ -134,7 +134,7 @@ def test_drained_slot_rejects_claims() -> None:
     with pytest.raises(IllegalSlotEventError):
         slot.claim()
     assert slot.pass_time(10**6) == []
-    assert slot.shows == DRAINED
+    assert slot.state_and_activity == DRAINED
 
 
 def test_dynamic_slot_is_deleted_when_drained() -> None:
@@ -156,7 +156,7 @@ def test_busy_slot_cannot_become_drained() -> None:
 
 def count_drain_time(*slots: SlotBench) -> None:
     """Compute how long the jobs may stay and pass it to all slots, as the node does."""
-    until = originals_stay_until_boot_s([(slot.machine, slot.judge) for slot in slots], slots[0].now)
+    until = originals_stay_until_boot_s([(slot.machine, slot.evaluator) for slot in slots], slots[0].now)
     for slot in slots:
         slot.feed(ev.DrainTimeCounted(until))
 
@@ -188,7 +188,7 @@ def test_job_that_start_no_longer_accepts_vacates_within_own_retirement(start: o
 def test_drain_time_does_not_affect_slot_that_does_not_drain() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=0)
     assert slot.feed(ev.DrainTimeCounted(0.0)) == ()
-    assert slot.shows == BUSY
+    assert slot.state_and_activity == BUSY
 
 
 def test_suspension_extends_drain_time() -> None:
@@ -197,16 +197,16 @@ def test_suspension_extends_drain_time() -> None:
     slot.drain()
     slot.poll(WANT_SUSPEND=True, SUSPEND=True)
     slot.pass_time(5000)
-    assert originals_stay_until_boot_s([(slot.machine, slot.judge)], slot.now) == slot.boot_s + 900
+    assert originals_stay_until_boot_s([(slot.machine, slot.evaluator)], slot.now) == slot.boot_s + 900
 
 
 def test_drain_time_without_jobs_is_now() -> None:
     slot = SlotBench()
     slot.drain()
-    assert originals_stay_until_boot_s([(slot.machine, slot.judge)], slot.now) == slot.boot_s
+    assert originals_stay_until_boot_s([(slot.machine, slot.evaluator)], slot.now) == slot.boot_s
 
 
 def test_job_with_used_up_retirement_adds_no_drain_time() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=100)
     slot.pass_time(5000)
-    assert originals_stay_until_boot_s([(slot.machine, slot.judge)], slot.now) == slot.boot_s
+    assert originals_stay_until_boot_s([(slot.machine, slot.evaluator)], slot.now) == slot.boot_s

@@ -13,16 +13,16 @@ def test_kill_order_stops_job_within_its_grace_time() -> None:
     assert slot.feed(ev.KillOrdered("its wall time is over", grace_s=10)) == (ev.StopJob(10, "its wall time is over"),)
     assert slot.pass_time(9) == []
     assert slot.pass_time(1) == [ev.KillJob("its wall time is over")]
-    assert slot.shows == KILLING
+    assert slot.state_and_activity == KILLING
 
 
 def test_later_kill_order_can_only_shorten_grace_time() -> None:
     slot = a_busy_slot()
     slot.feed(ev.KillOrdered("limit"))
     assert slot.feed(ev.KillOrdered("limit")) == ()
-    assert slot.machine.alarm_boot_s(slot.judge) == slot.boot_s + 5
+    assert slot.machine.alarm_boot_s(slot.evaluator) == slot.boot_s + 5
     assert slot.feed(ev.KillOrdered("limit", grace_s=3)) == ()
-    assert slot.machine.alarm_boot_s(slot.judge) == slot.boot_s + 3
+    assert slot.machine.alarm_boot_s(slot.evaluator) == slot.boot_s + 3
     assert slot.feed(ev.KillOrdered("lease", hard=True)) == (ev.KillJob("limit"),)
     assert slot.feed(ev.KillOrdered("lease", hard=True)) == ()
     other = a_busy_slot()
@@ -43,14 +43,14 @@ def test_later_kill_order_can_only_shorten_grace_time() -> None:
 def test_order_without_job_does_nothing(order: ev.SlotEvent) -> None:
     slot = SlotBench()
     assert slot.feed(order) == ()
-    assert slot.shows == UNCLAIMED
+    assert slot.state_and_activity == UNCLAIMED
 
 
 def test_kill_of_ended_job_keeps_claim() -> None:
     slot = a_busy_slot()
     slot.end()
     assert slot.feed(ev.KillOrdered("lease", hard=True)) == ()
-    assert slot.shows == IDLE
+    assert slot.state_and_activity == IDLE
 
 
 def test_job_start_during_kill_changes_nothing() -> None:
@@ -58,6 +58,6 @@ def test_job_start_during_kill_changes_nothing() -> None:
     slot.claim()
     slot.feed(ev.KillOrdered("removed", hard=True))
     assert slot.feed(ev.JobStarted()) == ()
-    assert slot.shows == KILLING
+    assert slot.state_and_activity == KILLING
     assert kinds(slot.end()) == [ev.EndClaim]
-    assert slot.shows == UNCLAIMED
+    assert slot.state_and_activity == UNCLAIMED

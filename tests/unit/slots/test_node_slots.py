@@ -55,7 +55,7 @@ def reported_slots(bench: PilotBench) -> tuple[Slot, ...]:
         for beat in bench.take(SendHeartbeat):
             if beat.slots is not None:
                 return beat.slots
-            bench.answer_beat()
+            bench.answer_heartbeat()
         bench.pass_time(0.5)
     raise AssertionError("no heartbeat has slots")
 
@@ -66,13 +66,13 @@ def reported_slots(bench: PilotBench) -> tuple[Slot, ...]:
 @pytest.mark.parametrize("message", ["heartbeat", "request"])
 def test_node_attribute_applies_to_next_job(tmp_path: Path, message: str) -> None:
     bench = a_node(tmp_path, SETTABLE)
-    bench.hears = False
+    bench.answers_heartbeats = False
     attributes = ev.NodeAttributes(3, {"OnlyBig": "true"})
     call = bench.one(RequestJobs)
     assert call.node_attributes_version == 0
     if message == "heartbeat":
         bench.pass_time(31)
-        bench.answer_beat(node_attributes=attributes)
+        bench.answer_heartbeat(node_attributes=attributes)
         assert bench.one(RecallRequest).request_id == call.request_id, "the slot's ad has changed"
         bench.feed(ev.JobsGranted(call.request_id))
     else:
@@ -85,27 +85,27 @@ def test_node_attribute_applies_to_next_job(tmp_path: Path, message: str) -> Non
 
 
 def test_heartbeat_has_settable_attributes_and_version(tmp_path: Path) -> None:
-    bench = a_node(tmp_path, SETTABLE, hears=False)
+    bench = a_node(tmp_path, SETTABLE, answers_heartbeats=False)
     beat = bench.one(SendHeartbeat)
     assert (beat.settable, beat.node_attributes_version) == (("OnlyBig",), 0)
-    bench.answer_beat(node_attributes=ev.NodeAttributes(7, {"OnlyBig": "true"}))
+    bench.answer_heartbeat(node_attributes=ev.NodeAttributes(7, {"OnlyBig": "true"}))
     bench.pass_time(1)
     assert bench.take(SendHeartbeat)[-1].node_attributes_version == 7
 
 
 def test_refused_attributes_are_reported_once(tmp_path: Path) -> None:
-    bench = a_node(tmp_path, SETTABLE, hears=False)
-    bench.answer_beat(node_attributes=ev.NodeAttributes(1, {"OnlyBig": "true", "Start": "false"}))
+    bench = a_node(tmp_path, SETTABLE, answers_heartbeats=False)
+    bench.answer_heartbeat(node_attributes=ev.NodeAttributes(1, {"OnlyBig": "true", "Start": "false"}))
     assert set(bench.one(ReportRefusedAttributes).refused) == {"Start"}
-    bench.answer_beat(node_attributes=ev.NodeAttributes(1, {"OnlyBig": "true", "Start": "false"}))
+    bench.answer_heartbeat(node_attributes=ev.NodeAttributes(1, {"OnlyBig": "true", "Start": "false"}))
     assert bench.take(ReportRefusedAttributes) == []
 
 
 @pytest.mark.parametrize("source", ["shipped", "published"])
 def test_only_multicore_attribute_declines_single_core_jobs(shared_data: Path, source: str) -> None:
     path = SHIPPED / "multicore-drain.conf" if source == "shipped" else shared_data / "policies" / "fallow.conf"
-    bench = PilotBench(8, 16000, slots=slots_under(path), hears=False)
-    bench.answer_beat(node_attributes=ev.NodeAttributes(1, {"OnlyMulticore": "true"}))
+    bench = PilotBench(8, 16000, slots=slots_under(path), answers_heartbeats=False)
+    bench.answer_heartbeat(node_attributes=ev.NodeAttributes(1, {"OnlyMulticore": "true"}))
     bench.pass_time(0)
     call = bench.take(RequestJobs)[-1]
     small, big = with_ad(a_job(1)), with_ad(a_job(2, cpus=8))
@@ -119,19 +119,19 @@ def test_only_multicore_attribute_declines_single_core_jobs(shared_data: Path, s
 
 
 def test_slot_ad_is_reported_on_change_and_on_request(tmp_path: Path) -> None:
-    bench = a_node(tmp_path, "NUM_SLOTS = 2\n", hears=False)
+    bench = a_node(tmp_path, "NUM_SLOTS = 2\n", answers_heartbeats=False)
     assert all("SlotID" in slot.ad for slot in reported_slots(bench))
-    bench.answer_beat()
+    bench.answer_heartbeat()
     bench.run(job_in(1, 2))
     assert [(slot.name, bool(slot.ad)) for slot in reported_slots(bench)] == [("slot1", False), ("slot2", True)]
-    bench.answer_beat(node_wanted=True)
+    bench.answer_heartbeat(node_wanted=True)
     assert all(slot.ad for slot in reported_slots(bench))
 
 
 def test_loads_are_reported_periodically() -> None:
     bench = PilotBench(sample=NodeSample(BOOT_S, load=1.5), rules=PilotRules(node_refresh_s=60))
     bench.pass_time(130)
-    reported = [beat.slots for beat in bench.said if isinstance(beat, SendHeartbeat) and beat.slots]
+    reported = [beat.slots for beat in bench.instructions if isinstance(beat, SendHeartbeat) and beat.slots]
     assert 3 <= len(reported) <= 4
     assert reported[-1][0].readings["TotalLoadAvg"] == 1.5
 
@@ -139,7 +139,7 @@ def test_loads_are_reported_periodically() -> None:
 def test_first_sample_is_reported_soon() -> None:
     bench = PilotBench(sample=NodeSample(BOOT_S, load=1.5))
     bench.pass_time(3)
-    reported = [beat.slots for beat in bench.said if isinstance(beat, SendHeartbeat) and beat.slots]
+    reported = [beat.slots for beat in bench.instructions if isinstance(beat, SendHeartbeat) and beat.slots]
     assert reported[-1][0].readings["TotalLoadAvg"] == 1.5
 
 
@@ -166,7 +166,7 @@ def test_slots_are_polled_after_first_sample(tmp_path: Path) -> None:
     recent_input = NodeSample(BOOT_S, keyboard_idle_s=1)
     bench = a_node(tmp_path, "NUM_SLOTS = 1\nIS_OWNER = KeyboardIdle < 60\n", sample=recent_input)
     bench.pass_time(1)
-    assert bench.doing() == ["Owner/Idle"]
+    assert bench.state_and_activity() == ["Owner/Idle"]
 
 
 def test_keyboard_activity_suspends_and_idle_time_continues_job(tmp_path: Path) -> None:
@@ -189,26 +189,26 @@ def test_slots_are_polled_in_order_and_see_earlier_changes(tmp_path: Path) -> No
     bench = a_node(tmp_path, f"NUM_SLOTS = 2\nSTARTD_SLOT_ATTRS = Activity\n{suspending}")
     bench.run(job_in(1, 1), job_in(2, 2))
     bench.pass_time(30)
-    assert bench.doing() == ["Claimed/Suspended", "Claimed/Busy"]
+    assert bench.state_and_activity() == ["Claimed/Suspended", "Claimed/Busy"]
 
 
 def test_suspended_glidein_suspends_all_jobs(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n")
     bench.run(job_in(1, 1), job_in(2, 2))
     bench.feed(ev.SuspendRequested())
-    assert bench.doing() == ["Claimed/Suspended"] * 2
+    assert bench.state_and_activity() == ["Claimed/Suspended"] * 2
     bench.pass_time(60)
     assert bench.take(ContinuePayload) == [], "CONTINUE is true, but the suspension was ordered"
     bench.feed(ev.ContinueRequested())
-    assert bench.doing() == ["Claimed/Busy"] * 2
+    assert bench.state_and_activity() == ["Claimed/Busy"] * 2
 
 
 # Policies that change -------------------------------------------------------------------------------------------------
 
 
 def test_reloaded_policy_applies_to_running_jobs_and_offers(tmp_path: Path) -> None:
-    bench = a_node(tmp_path, "NUM_SLOTS = 2\n", hears=False)
-    bench.answer_beat()
+    bench = a_node(tmp_path, "NUM_SLOTS = 2\n", answers_heartbeats=False)
+    bench.answer_heartbeat()
     bench.run(job := job_in(1))
     call = bench.take(RequestJobs)[-1]
     new = tmp_path / "new.conf"
@@ -227,7 +227,7 @@ def test_refused_policy_reports_node_again() -> None:
     bench = PilotBench()
     bench.pass_time(2)
     bench.take(SendHeartbeat)
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.feed(ev.PolicyRefused("line 3: no expression"))
     assert bench.one(SendHeartbeat).slots is not None
 
@@ -236,9 +236,9 @@ def test_refused_policy_reports_node_again() -> None:
 
 
 def drain(bench: PilotBench, *, evict: bool = False) -> None:
-    bench.hears = False
+    bench.answers_heartbeats = False
     bench.pass_time(1)
-    bench.answer_beat(commands=(ev.DrainCommanded("maintenance", evict),))
+    bench.answer_heartbeat(commands=(ev.DrainCommanded("maintenance", evict),))
 
 
 def test_drain_lets_jobs_finish_without_policy() -> None:
@@ -246,25 +246,25 @@ def test_drain_lets_jobs_finish_without_policy() -> None:
     bench.run(ONE)
     bench.grant(TWO)
     drain(bench)
-    assert bench.doing() == ["Drained/Retiring", "Claimed/Retiring", "Claimed/Idle"]
+    assert bench.state_and_activity() == ["Drained/Retiring", "Claimed/Retiring", "Claimed/Idle"]
     bench.feed(ev.JobPrepared(TWO.key))
     bench.feed(ev.PayloadStarted(TWO.key))
     bench.pass_time(1000)
     assert bench.take(StopPayload) == []
     for job in (ONE, TWO):
         bench.exit(job)
-    assert bench.doing() == ["Drained/Idle"]
+    assert bench.state_and_activity() == ["Drained/Idle"]
 
 
 def test_drain_lets_jobs_finish_under_policy(tmp_path: Path) -> None:
     bench = a_node(tmp_path, "NUM_SLOTS = 2\n")
     bench.run(job := job_in(1))
     drain(bench)
-    assert bench.doing() == ["Claimed/Retiring", "Drained/Retiring"]
+    assert bench.state_and_activity() == ["Claimed/Retiring", "Drained/Retiring"]
     bench.pass_time(1000)
     assert bench.take(StopPayload) == []
     bench.exit(job)
-    assert bench.doing() == ["Drained/Idle"] * 2
+    assert bench.state_and_activity() == ["Drained/Idle"] * 2
     assert bench.machine.phase is Phase.DRAINING
 
 
@@ -273,8 +273,8 @@ def test_job_vacated_by_policy_gets_reason_of_drain(tmp_path: Path) -> None:
     bench.run(job := job_in(1))
     drain(bench)
     assert bench.one(StopPayload).key == job.key
-    bench.answer_taken_back()
-    bench.answer_beat()
+    bench.answer_recalled()
+    bench.answer_heartbeat()
     bench.feed(ev.PayloadExited(job.key, None, 9))
     outcome = next(report for report in bench.reports() if report.outcome)
     assert (outcome.key, outcome.reason) == (job.key, "maintenance")
@@ -285,7 +285,7 @@ def test_evicting_drain_overrides_retirement_of_policy(tmp_path: Path) -> None:
     bench.run(job := job_in(1))
     drain(bench, evict=True)
     assert bench.one(StopPayload).key == job.key
-    assert bench.doing("slot1") == ["Preempting/Vacating"]
+    assert bench.state_and_activity("slot1") == ["Preempting/Vacating"]
     bench.feed(ev.PayloadExited(job.key, None, 15))
     assert [attempt.ending for attempt in bench.machine.payloads] == [Ending(Outcome.EVICTED, "maintenance")]
 
@@ -294,6 +294,6 @@ def test_slot_of_stopped_job_is_vacating_until_exit() -> None:
     bench = PilotBench(cpus=1)
     bench.run(ONE)
     bench.feed(ev.LimitPassed(ONE.key, "it used 90 MiB"))
-    assert bench.doing() == ["Unclaimed/Idle", "Preempting/Vacating"]
+    assert bench.state_and_activity() == ["Unclaimed/Idle", "Preempting/Vacating"]
     bench.exit(ONE)
-    assert bench.doing() == ["Unclaimed/Idle"], "the claim ends with the job"
+    assert bench.state_and_activity() == ["Unclaimed/Idle"], "the claim ends with the job"

@@ -17,25 +17,25 @@ def test_preempt_without_retirement_evicts() -> None:
     slot.start()
     assert slot.pass_time(20) == []
     assert slot.pass_time(5) == [ev.StopJob(600, "PREEMPT of its slot is true")]
-    assert slot.shows == VACATING
+    assert slot.state_and_activity == VACATING
     slot.end()
-    assert slot.shows == UNCLAIMED
+    assert slot.state_and_activity == UNCLAIMED
 
 
 @pytest.mark.parametrize("value", [None, "True", 1])
 def test_preempt_must_be_exactly_true(value: object) -> None:
     slot = a_busy_slot()
     assert slot.poll(PREEMPT=value) == ()
-    assert slot.shows == BUSY
+    assert slot.state_and_activity == BUSY
 
 
 def test_retirement_after_preempt_is_irrevocable() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=3600)
     assert slot.poll(PREEMPT=True) == ()
-    assert slot.shows == RETIRING
+    assert slot.state_and_activity == RETIRING
     assert slot.poll(PREEMPT=False) == ()
     assert slot.feed(ev.PreemptionWithdrawn()) == ()
-    assert slot.shows == RETIRING
+    assert slot.state_and_activity == RETIRING
 
 
 def test_vacating_starts_before_retirement_ends() -> None:
@@ -53,7 +53,7 @@ def test_claim_ends_with_retiring_job() -> None:
     (ended,) = slot.end()
     assert isinstance(ended, ev.EndClaim)
     assert ended.reason == "PREEMPT of its slot is true"
-    assert slot.shows == UNCLAIMED
+    assert slot.state_and_activity == UNCLAIMED
 
 
 @pytest.mark.parametrize("granted", [None, "an hour", False, -1, float("nan")])
@@ -87,7 +87,7 @@ def test_invalid_vacate_time_uses_default() -> None:
 def test_preemption_order_retires_job() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=1000)
     assert slot.feed(BETTER) == ()
-    assert slot.shows == RETIRING
+    assert slot.state_and_activity == RETIRING
     assert slot.machine.preemption is not None
 
 
@@ -95,7 +95,7 @@ def test_withdrawn_preemption_order_lets_job_run() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=1000)
     slot.feed(BETTER)
     assert slot.feed(ev.PreemptionWithdrawn()) == ()
-    assert slot.shows == BUSY
+    assert slot.state_and_activity == BUSY
     assert slot.machine.preemption is None
 
 
@@ -105,7 +105,7 @@ def test_withdrawn_preemption_order_does_not_cancel_preempt() -> None:
     slot.poll(PREEMPT=True)
     slot.feed(ev.PreemptionWithdrawn())
     assert slot.poll(PREEMPT=False) == ()
-    assert slot.shows == RETIRING
+    assert slot.state_and_activity == RETIRING
 
 
 def test_preemption_order_without_retirement_vacates_with_its_reason() -> None:
@@ -121,7 +121,7 @@ def test_preemption_order_ends_idle_claim() -> None:
     (ended,) = slot.feed(BETTER)
     assert isinstance(ended, ev.EndClaim)
     assert ended.reason == "a better job waits"
-    assert slot.shows == UNCLAIMED
+    assert slot.state_and_activity == UNCLAIMED
 
 
 def test_job_end_completes_preemption_order() -> None:
@@ -134,13 +134,13 @@ def test_job_end_completes_preemption_order() -> None:
 def test_preempt_kills_unless_want_vacate_is_true(value: object) -> None:
     slot = a_busy_slot(WANT_VACATE=value)
     assert slot.poll(PREEMPT=True) == (ev.KillJob("PREEMPT of its slot is true"),)
-    assert slot.shows == KILLING
+    assert slot.state_and_activity == KILLING
 
 
 def test_want_vacate_does_not_apply_to_preemption_order() -> None:
     slot = a_busy_slot(WANT_VACATE=False)
     assert kinds(slot.feed(BETTER)) == [ev.StopJob]
-    assert slot.shows == VACATING
+    assert slot.state_and_activity == VACATING
 
 
 def test_preempt_at_end_of_ordered_retirement_applies() -> None:
@@ -154,7 +154,7 @@ def test_kill_expression_ends_vacating() -> None:
     assert slot.pass_time(60) == []
     slot.answer(KILL=True)
     assert slot.pass_time(5) == [ev.KillJob("PREEMPT of its slot is true")]
-    assert slot.shows == KILLING
+    assert slot.state_and_activity == KILLING
 
 
 def test_job_is_killed_after_vacate_time() -> None:
@@ -162,7 +162,7 @@ def test_job_is_killed_after_vacate_time() -> None:
     slot.poll(PREEMPT=True)
     assert slot.pass_time(89) == []
     assert slot.pass_time(1) == [ev.KillJob("PREEMPT of its slot is true")]
-    assert slot.machine.alarm_boot_s(slot.judge) == float("inf")
+    assert slot.machine.alarm_boot_s(slot.evaluator) == float("inf")
 
 
 def test_zero_vacate_time_kills_job() -> None:
@@ -209,7 +209,7 @@ def test_vacated_slot_accepts_new_claim() -> None:
     slot.feed(BETTER)
     slot.end()
     slot.start()
-    assert slot.shows == BUSY
+    assert slot.state_and_activity == BUSY
     assert slot.poll() == ()
     slot.end()
-    assert slot.shows == IDLE
+    assert slot.state_and_activity == IDLE

@@ -69,7 +69,7 @@ def test_only_listed_attributes_accept_valid_expressions() -> None:
     assert sorted(refused) == ["Level", "State"]
     assert "does not list it" in refused["State"]
     assert "not a ClassAd expression" in refused["Level"]
-    assert (node.plain(1)["Level"], node.plain(1)["Open"], node.plain(1)["State"]) == (1, True, "Unclaimed")
+    assert (node.ad_values(1)["Level"], node.ad_values(1)["Open"], node.ad_values(1)["State"]) == (1, True, "Unclaimed")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_set_expression_is_published_under_its_ad_name(name: str) -> None:
     ad = Ad.read(node.ads.part(offer.part_keys[0]) or "")
     assert ad.plain()["PreemptionRequirements"] == Expression("RemoteUserPrio > 2")
     node.ads.set_attributes({})
-    assert node.plain(1)["PreemptionRequirements"] == Expression("False")
+    assert node.ad_values(1)["PreemptionRequirements"] == Expression("False")
 
 
 def test_changed_policy_applies_to_running_jobs() -> None:
@@ -111,24 +111,28 @@ def test_changed_policy_applies_to_running_jobs() -> None:
     node.ads.change_policy(Policy({**texts, "kill": 'slot1_Activity == "Busy" && slot1_State is undefined'}))
     assert node.ads.version("slot1") > before
     assert (node.value(1, "PREEMPT"), node.value(2, "KILL")) == (True, True)
-    assert (node.plain(1)["State"], node.plain(1)["App"], node.doing(1)) == ("Claimed", "x", "Claimed/Busy")
+    assert (node.ad_values(1)["State"], node.ad_values(1)["App"], node.state_and_activity(1)) == (
+        "Claimed",
+        "x",
+        "Claimed/Busy",
+    )
 
 
 def test_set_attributes_are_rechecked_after_policy_change() -> None:
     node = _node()
     node.ads.set_attributes({"Open": "1", "Later": "2"})
     node.ads.change_policy(policy_of(SETTABLE_ATTRS_ADMINISTRATOR="Later", ENABLE_RUNTIME_CONFIG="True"))
-    assert "Open" not in node.plain(1)
-    assert node.plain(1)["Later"] == 2
+    assert "Open" not in node.ad_values(1)
+    assert node.ad_values(1)["Later"] == 2
 
 
 @pytest.mark.parametrize("texts", [{"SLOT1_SUSPEND": "1 +"}, {"STARTD_ATTRS": "Bad", "Bad": "“quoted”"}])
 def test_invalid_policy_changes_nothing(texts: dict[str, str]) -> None:
     node = _node(START="TARGET.Good")
-    before = (node.plain(1), node.ads.version("slot1"))
+    before = (node.ad_values(1), node.ads.version("slot1"))
     with pytest.raises(InvalidInputError):
         node.ads.change_policy(policy_of(START="False", **texts))
-    assert (node.plain(1), node.ads.version("slot1")) == before
+    assert (node.ad_values(1), node.ads.version("slot1")) == before
     assert node.ads.starts("slot1", job_ad(Good=True), node.now) is True
 
 

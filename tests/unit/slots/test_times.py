@@ -9,15 +9,15 @@ from pilotage_pilot.core.slots.conditions import worklife_end_boot_s
 from pilotage_pilot.core.slots.evaluator import NEVER
 from pilotage_pilot.core.slots.machine import SlotMachine
 from pilotage_pilot.core.slots.states import Claim, DrainHow, Stopwatch
-from support.slot_bench import ANN, BOOT_S, BUSY, Answers, SlotBench, a_busy_slot, at
+from support.slot_bench import ANN, BOOT_S, BUSY, FakePolicyEvaluator, SlotBench, a_busy_slot, at
 
 
 def alarm_in_s(slot: SlotBench) -> float:
-    return slot.machine.alarm_boot_s(slot.judge) - slot.boot_s
+    return slot.machine.alarm_boot_s(slot.evaluator) - slot.boot_s
 
 
 def test_new_slot_is_polled_immediately() -> None:
-    assert SlotMachine(at(BOOT_S)).alarm_boot_s(Answers(polls=False)) == BOOT_S
+    assert SlotMachine(at(BOOT_S)).alarm_boot_s(FakePolicyEvaluator(polls=False)) == BOOT_S
 
 
 def test_unclaimed_slot_is_polled_every_update_interval() -> None:
@@ -42,7 +42,7 @@ def test_job_start_restarts_polling_interval() -> None:
     slot.boot_s += 4
     slot.answer(WANT_SUSPEND=True, SUSPEND=True)
     assert slot.feed(ev.JobStarted()) == ()
-    assert slot.shows == BUSY
+    assert slot.state_and_activity == BUSY
     assert alarm_in_s(slot) == 5
 
 
@@ -56,9 +56,9 @@ def test_polling_interval_has_bounds_and_default(setting: object, interval_s: fl
 
 def test_constant_policy_is_never_polled() -> None:
     slot = SlotBench(polls=False)
-    assert slot.machine.alarm_boot_s(slot.judge) == NEVER
+    assert slot.machine.alarm_boot_s(slot.evaluator) == NEVER
     slot.start()
-    assert slot.machine.alarm_boot_s(slot.judge) == NEVER
+    assert slot.machine.alarm_boot_s(slot.evaluator) == NEVER
 
 
 def test_constant_policy_still_has_timers() -> None:
@@ -73,13 +73,13 @@ def test_constant_policy_still_has_timers() -> None:
 def test_slots_without_possible_transition_are_not_polled() -> None:
     slot = SlotBench()
     slot.drain()
-    assert slot.machine.alarm_boot_s(slot.judge) == NEVER
+    assert slot.machine.alarm_boot_s(slot.evaluator) == NEVER
     busy = a_busy_slot()
     busy.feed(ev.KillOrdered("lease", hard=True))
-    assert busy.machine.alarm_boot_s(busy.judge) == NEVER
+    assert busy.machine.alarm_boot_s(busy.evaluator) == NEVER
     dynamic = SlotBench(dynamic=True)
     dynamic.poll()
-    assert dynamic.machine.alarm_boot_s(dynamic.judge) == NEVER
+    assert dynamic.machine.alarm_boot_s(dynamic.evaluator) == NEVER
 
 
 def test_entered_times_follow_state_and_activity() -> None:
@@ -120,4 +120,4 @@ def test_stopwatch_predicts_when_it_reaches_value() -> None:
 
 
 def test_unused_claim_has_no_end_of_worklife() -> None:
-    assert worklife_end_boot_s(Claim(ANN, at(BOOT_S)), Answers(CLAIM_WORKLIFE=0)) == NEVER
+    assert worklife_end_boot_s(Claim(ANN, at(BOOT_S)), FakePolicyEvaluator(CLAIM_WORKLIFE=0)) == NEVER

@@ -47,7 +47,7 @@ END_MARGIN = timedelta(seconds=30)
 QUEUE = QueueId("CERN", "ce01", "long")
 
 
-class Board:
+class MatchBench:
     """Task queues, shares and policies that slots are matched against by the general matcher, at the time `now`."""
 
     def __init__(self, sharing: Sharing | None = None) -> None:
@@ -95,9 +95,9 @@ class Board:
 
     def round(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[tuple[Reservation, int]]:
         """Match slots; return each reservation with its job."""
-        return self._match(slots, self.openings(limits))
+        return self._match(slots, self.open_slots(limits))
 
-    def openings(self, limits: dict[RunningLimit, int] | None = None, users: Mapping[str, Account] = {}) -> OpenSlots:
+    def open_slots(self, limits: dict[RunningLimit, int] | None = None, users: Mapping[str, Account] = {}) -> OpenSlots:
         """Return the open slots of a round; `users` are the accounts of occupied slots, by slot."""
         shares = self.shares.round(self.now)
 
@@ -115,7 +115,7 @@ class Board:
             MatchLimits(LimitRound(limits or {}), shares, NO_MARGIN),
         )
 
-    def given(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[int]:
+    def matched_jobs(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[int]:
         """Match slots; return the matched jobs in order."""
         return [job for _, job in self.round(*slots, limits=limits)]
 
@@ -129,25 +129,25 @@ class Board:
         """Match free slots, then return the orders to vacate occupied ones; `users` own their jobs, by default bob."""
         occupied = [slot for slot in slots if slot.occupied is not None]
         accounts = {slot.name: Account("lhcb", "users", (users or {}).get(slot.name, "bob")) for slot in occupied}
-        openings = self.openings(users=accounts)
-        self._match([slot for slot in slots if slot.occupied is None], openings)
+        open_slots = self.open_slots(users=accounts)
+        self._match([slot for slot in slots if slot.occupied is None], open_slots)
         occupants = {slot.name: (_occupant(stamp, slot), accounts[slot.name]) for slot in occupied}
-        round_ = PreemptionRound(occupied, openings, PreemptionRules(self.now, occupants, self.orders, **rules))
+        round_ = PreemptionRound(occupied, open_slots, PreemptionRules(self.now, occupants, self.orders, **rules))
         found: list[VacateOrder] = []
         while (vacate := round_.next_vacate()) is not None:
             if isinstance(vacate, NeedsJobAds):
-                self._add_job_ads(openings, vacate.task_queue, self.jobs[vacate.task_queue.id])
+                self._add_job_ads(open_slots, vacate.task_queue, self.jobs[vacate.task_queue.id])
             else:
                 found.append(vacate)
         return found
 
-    def _match(self, slots: Iterable[SlotOffer], openings: OpenSlots) -> list[tuple[Reservation, int]]:
+    def _match(self, slots: Iterable[SlotOffer], open_slots: OpenSlots) -> list[tuple[Reservation, int]]:
         left = {queue: list(heads) for queue, heads in self.jobs.items()}
-        round_ = MatchRound(slots, openings)
+        round_ = MatchRound(slots, open_slots)
         made: list[tuple[Reservation, int]] = []
         while (choice := round_.next_reservation()) is not None:
             if isinstance(choice, NeedsJobAds):
-                self._add_job_ads(openings, choice.task_queue, left[choice.task_queue.id])
+                self._add_job_ads(open_slots, choice.task_queue, left[choice.task_queue.id])
                 continue
             heads = left[choice.task_queue.id]
             index = 0 if choice.job_id is None else [head.job_id for head in heads].index(choice.job_id)
@@ -155,10 +155,10 @@ class Board:
             round_.confirm(choice, heads[0] if heads else None)
         return made
 
-    def _add_job_ads(self, openings: OpenSlots, task_queue: TaskQueue, heads: Iterable[QueueHead]) -> None:
+    def _add_job_ads(self, open_slots: OpenSlots, task_queue: TaskQueue, heads: Iterable[QueueHead]) -> None:
         common = traits_ad(task_queue.traits)
         ads = [SingleJob(head.job_id, {**common, **self._own[head.job_id]}) for head in heads]
-        openings.ranked_jobs.add_single_jobs(task_queue, ads)
+        open_slots.ranked_jobs.add_single_jobs(task_queue, ads)
 
 
 def _occupant(stamp: str, slot: SlotOffer) -> Occupant:
@@ -189,7 +189,7 @@ class MatchedJob(NamedTuple):
 
 
 @dataclass
-class World:
+class MatcherComparison:
     """The memory of a server and the jobs of its database; `matched` are the ids of matched jobs."""
 
     sharing: Sharing
@@ -204,10 +204,10 @@ class World:
     def __post_init__(self) -> None:
         self.shares = FairShare(self.sharing)
         self.policies = SlotPolicies()
-        self.board = Matcher(self.index, self.shares, self.policies, END_MARGIN)
+        self.matcher = Matcher(self.index, self.shares, self.policies, END_MARGIN)
         self.reach = QueueAccess(self.tree, self.mappings)
 
-    def bring_tree(self, tree: ActiveTree) -> None:
+    def activate_tree(self, tree: ActiveTree) -> None:
         """Make another tree the active one."""
         self.tree = tree
         self.reach = QueueAccess(tree, self.mappings)
@@ -220,37 +220,37 @@ class World:
         self.jobs[task_queue.id] = []
         self.index.add(task_queue)
 
-    def come(self, task_queue_id: int, heads: Sequence[QueueHead]) -> None:
+    def add_jobs(self, task_queue_id: int, heads: Sequence[QueueHead]) -> None:
         """Add the jobs of one submission, all of one priority."""
         self.jobs[task_queue_id] = sorted((*self.jobs[task_queue_id], *heads), key=lambda head: head.order)
         self.index.add_jobs(task_queue_id, heads[0], len(heads))
 
-    def go(self, task_queue_id: int, number: int) -> None:
+    def remove_job(self, task_queue_id: int, number: int) -> None:
         """Remove a waiting job, chosen by `number`."""
         heads = self.jobs[task_queue_id]
         if heads:
             self.index.remove_job(task_queue_id, heads.pop(number % len(heads)).job_id)
 
-    def plainly(
+    def match_generally(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
     ) -> list[MatchedJob]:
         """Match the slots by the general matcher."""
         for task_queue_id in self.index.headless():
             heads = self.jobs[task_queue_id]
             self.index.refresh_head(task_queue_id, heads[0] if heads else None)
-        openings = OpenSlots(
+        open_slots = OpenSlots(
             MatchScope(self.index, PilotAccess(self.reach, queue, vos).admits),
             SlotEvaluators(lambda slot: self._evaluator(slot, queue, now), self.policies.views),
             MatchLimits(LimitRound(self.limits), self.shares.round(now), END_MARGIN),
         )
-        round_ = MatchRound(slots, openings)
+        round_ = MatchRound(slots, open_slots)
         served: list[MatchedJob] = []
         reserved: list[tuple[Reservation, int]] = []
         while (choice := round_.next_reservation()) is not None:
             if isinstance(choice, NeedsJobAds):
                 common = traits_ad(choice.task_queue.traits)
                 singles = [SingleJob(head.job_id, common) for head in self.jobs[choice.task_queue.id]]
-                openings.ranked_jobs.add_single_jobs(choice.task_queue, singles)
+                open_slots.ranked_jobs.add_single_jobs(choice.task_queue, singles)
                 continue
             heads = self.jobs[choice.task_queue.id]
             job_id = heads[0].job_id if choice.job_id is None else choice.job_id
@@ -267,7 +267,7 @@ class World:
         self._count(served, [choice.task_queue for choice, _ in reserved])
         return served
 
-    def quickly(
+    def match_quickly(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
     ) -> list[MatchedJob]:
         """Match the slots by the matcher, and what it declines by the general matcher."""
@@ -277,30 +277,32 @@ class World:
             self._count(served[-len(choices) :] if choices else [], [choice.task_queue for choice in choices])
             if ask is not None:
                 self.declined += 1
-                served += self.plainly(queue, vos, ask.slots, now)
+                served += self.match_generally(queue, vos, ask.slots, now)
         return served
 
     def chosen(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
     ) -> Iterable[tuple[MatchRequest | None, list[Reservation]]]:
         """Yield the reservations of the matcher, with the request that it declined."""
-        ask: MatchRequest | None = self.ask(queue, vos, slots, now)
+        ask: MatchRequest | None = self.match_request(queue, vos, slots, now)
         choices: list[Reservation] = []
         while ask is not None:
-            chosen = self.board.choose(ask, self.reach)
-            self.board.check()
+            chosen = self.matcher.choose(ask, self.reach)
+            self.matcher.check()
             choices += chosen.reservations
             match chosen.rest:
                 case NeedsHeads(wanted, ask):
                     for task_queue_id, most in wanted.items():
-                        self.board.refresh_heads(task_queue_id, self.jobs[task_queue_id][:most], most)
+                        self.matcher.refresh_heads(task_queue_id, self.jobs[task_queue_id][:most], most)
                 case NeedsGeneralMatcher(_, rest):
                     return [(rest, choices)]
                 case None:
                     ask = None
         return [(None, choices)]
 
-    def ask(self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime) -> MatchRequest:
+    def match_request(
+        self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
+    ) -> MatchRequest:
         """Return the match request of a pilot."""
         policies = {slot.name: self.policies.policy(slot, queue) for slot in slots if slot.has_ad}
         known = {name: policy for name, policy in policies.items() if policy is not None}
@@ -317,9 +319,9 @@ class World:
             del heads[: len(mine)]
             for (position, choice), job_id in zip(mine, job_ids, strict=True):
                 served[position] = _served(choice, job_id)
-            self.board.confirm([choice for _, choice in mine], job_ids)
-            self.board.commit(task_queue_id, job_ids)
-        self.board.check()
+            self.matcher.confirm([choice for _, choice in mine], job_ids)
+            self.matcher.commit(task_queue_id, job_ids)
+        self.matcher.check()
         return [served[position] for position in sorted(served)]
 
     def _count(self, served: Iterable[MatchedJob], task_queues: Iterable[TaskQueue]) -> None:

@@ -29,7 +29,7 @@ CODERS = (bytes, bytes)
 
 
 @asynccontextmanager
-async def doorway(
+async def served_methods(
     *, let_in: bool = True, most: int = 1000, now: Clock = clock.now, **methods: grpc.RpcMethodHandler[Any, Any]
 ) -> AsyncIterator[Any]:
     """Serve these methods of the job service, at most `most` calls at a time, and yield a channel to them."""

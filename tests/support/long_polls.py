@@ -31,7 +31,7 @@ QUEUE = QueueId("S", "ce", "q")
 AT_ONCE_S = 0.0
 
 
-SOON_S = 30.0
+POLL_TIMEOUT_S = 30.0
 """The timeout of long polls, which end before it by the event that they wait for."""
 
 
@@ -47,13 +47,13 @@ class FakeMatchEstimator:
     """
 
     def __init__(self) -> None:
-        self.asked = 0
-        self.gone: set[int] = set()
-        self.unclear: set[int] = set()
+        self.calls = 0
+        self.empty: set[int] = set()
+        self.failing: set[int] = set()
 
     def of(self, task_queue: TaskQueue, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> PossibleSlots:
-        self.asked += 1
-        if task_queue.id in self.unclear:
+        self.calls += 1
+        if task_queue.id in self.failing:
             raise KeyError(task_queue.id)
         found = PossibleSlots.NONE
         for slot in slots:
@@ -67,21 +67,21 @@ class FakeMatchEstimator:
         return self.of(task_queue, credential, [slot._replace(free=Amounts(cpus=1000)) for slot in slots])
 
     def has_jobs(self, task_queue: TaskQueue) -> bool:
-        return task_queue.id not in self.gone
+        return task_queue.id not in self.empty
 
     def slot_class(self, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         return tuple(slot.occupied is None for slot in slots)
 
 
-class Waiting:
+class LongPollBench:
     """Waiting calls in memory, each with the stamp of its pilot."""
 
     def __init__(self) -> None:
-        self.chances = FakeMatchEstimator()
-        self.polls = LongPolls(self.chances)
+        self.estimator = FakeMatchEstimator()
+        self.polls = LongPolls(self.estimator)
         self._stack = ExitStack()
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> LongPollBench:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,7 +99,7 @@ async def woken(*waiters: WaitingCall) -> list[bool]:
     return [await waiter.wait(AT_ONCE_S) for waiter in waiters]
 
 
-class Polls:
+class PendingPolls:
     """Pending long polls; those that are left are cancelled at the end of the block."""
 
     def __init__(self, grid: WireGrid) -> None:
@@ -107,7 +107,7 @@ class Polls:
         self._channels: list[grpc.aio.Channel] = []
         self._calls: list[asyncio.Task[Any]] = []
 
-    async def __aenter__(self) -> Polls:
+    async def __aenter__(self) -> PendingPolls:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -123,7 +123,9 @@ class Polls:
         `offer` are other fields of its slot offer.
         """
         matcher: Any = matcher_service_pb2_grpc.MatcherServiceStub(self._channel(pilot.token))
-        poll = self._start(matcher.RequestJobs(pilot.request(wait_s=SOON_S, **offer), timeout=SOON_S + 20))
+        poll = self._start(
+            matcher.RequestJobs(pilot.request(wait_s=POLL_TIMEOUT_S, **offer), timeout=POLL_TIMEOUT_S + 20)
+        )
         await asyncio.sleep(0)
         # the server handles the calls of one connection in order, since it has a single writer
         await matcher.ReportState(matcher_service_pb2.ReportStateRequest(request_id=request_id()))
@@ -132,8 +134,8 @@ class Polls:
     async def begin_wait(self, token: str, *job_ids: int) -> asyncio.Task[job_service_pb2.WaitForJobsResponse]:
         """Return a user's pending wait for jobs."""
         jobs: Any = job_service_pb2_grpc.JobServiceStub(self._channel(token))
-        request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=SOON_S)
-        wait = self._start(jobs.WaitForJobs(request, timeout=SOON_S + 20))
+        request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=POLL_TIMEOUT_S)
+        wait = self._start(jobs.WaitForJobs(request, timeout=POLL_TIMEOUT_S + 20))
         await asyncio.sleep(0)
         await jobs.GetJobs(job_service_pb2.GetJobsRequest(job_ids=job_ids))
         return wait

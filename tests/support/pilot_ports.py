@@ -56,7 +56,7 @@ class FakeClocks:
 
 
 @dataclass
-class FakeLink:
+class FakeServerLink:
     """A server in memory: waiting jobs are granted in order, as long as the first one fits a slot of the request."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class FakeNode:
         return self._faults
 
 
-class FakeWorkshop:
+class FakePayloadRunner:
     """Runs no processes. `true` ends at once, `sleep` when it is stopped; other programs do not exist."""
 
     def __init__(self) -> None:
@@ -249,7 +249,7 @@ class FakeWorkshop:
         self.closed = True
 
 
-class OddWorkshop(FakeWorkshop):
+class BrokenPayloadRunner(FakePayloadRunner):
     """Raises an unexpected error in the step `breaks` of job 1; "bring" is the upload of large output."""
 
     def __init__(self, breaks: str) -> None:
@@ -290,15 +290,15 @@ def a_prepare_job(job: GrantedJob, **more: Any) -> PrepareJob:
     return PrepareJob(job, a_slot(job), **more)
 
 
-class Bench:
+class PayloadBench:
     """A payload runner and the events that it has published."""
 
-    def __init__(self, workshop: PayloadRunner, link: FakeLink, folder: Path) -> None:
-        self.workshop = workshop
+    def __init__(self, payload_runner: PayloadRunner, link: FakeServerLink, folder: Path) -> None:
+        self.payload_runner = payload_runner
         self.link = link
         self.folder = folder
-        self.told: asyncio.Queue[PayloadEvent] = asyncio.Queue()
-        workshop.subscribe(self.told.put_nowait)
+        self.events: asyncio.Queue[PayloadEvent] = asyncio.Queue()
+        payload_runner.subscribe(self.events.put_nowait)
 
     def an_input(self, name: str, content: bytes, *, executable: bool = False) -> InputFile:
         """Return an input file that the server stores."""
@@ -308,26 +308,26 @@ class Bench:
 
     async def prepare(self, job: GrantedJob, **order: Any) -> None:
         """Prepare a job with its files; `order` are other fields of the instruction."""
-        self.workshop.prepare(a_prepare_job(job, **order))
-        await self.workshop.fetch(job.key)
+        self.payload_runner.prepare(a_prepare_job(job, **order))
+        await self.payload_runner.fetch(job.key)
 
     async def start(self, job: GrantedJob, **order: Any) -> AttemptKey:
         """Prepare and start a job; `order` as in `prepare`."""
         await self.prepare(job, **order)
-        self.workshop.start(job.key)
+        self.payload_runner.start(job.key)
         return job.key
 
     async def next_event(self) -> PayloadEvent:
         async with asyncio.timeout(20):
-            return await self.told.get()
+            return await self.events.get()
 
-    async def ends(self) -> PayloadExited:
+    async def next_exit(self) -> PayloadExited:
         """Wait for the end of a payload, which must be the next event."""
         event = await self.next_event()
         assert isinstance(event, PayloadExited), event
         return event
 
-    async def passes_limit(self) -> LimitPassed:
+    async def limit_passed(self) -> LimitPassed:
         event = await self.next_event()
         assert isinstance(event, LimitPassed), event
         return event
@@ -335,27 +335,27 @@ class Bench:
     async def run(self, job: GrantedJob, **order: Any) -> tuple[PayloadExited, dict[str, ReportedOutput], str]:
         """Run a job to its end; returns the exit, the output by name, and the notes for its owner."""
         await self.start(job, **order)
-        end = await self.ends()
+        end = await self.next_exit()
         files, notes = await self.store(job.key)
         return end, files, notes
 
     async def store(self, key: AttemptKey) -> tuple[dict[str, ReportedOutput], str]:
         """Store the output of an attempt; returns it by name, and the notes for the owner."""
-        left = await self.workshop.collect(key)
-        stored = await self.workshop.upload_large(key, left) if left.large else left
+        left = await self.payload_runner.collect(key)
+        stored = await self.payload_runner.upload_large(key, left) if left.large else left
         return {file.name: file for file in stored.files}, "; ".join(stored.notes)
 
-    def work_of(self, key: AttemptKey) -> Path:
+    def work_folder(self, key: AttemptKey) -> Path:
         return next(self.folder.glob(f"*/jobs/{key}/work"))
 
 
 @asynccontextmanager
-async def a_workshop(
+async def a_payload_runner(
     folder: Path, handling: PayloadRules | None = None, groups: CgroupMaker | None = None
-) -> AsyncIterator[Bench]:
-    link = FakeLink()
-    workshop = LocalPayloadRunner(PilotFolder(folder), link, SITE, handling or PayloadRules(watch_s=0.05), groups)
+) -> AsyncIterator[PayloadBench]:
+    link = FakeServerLink()
+    payload_runner = LocalPayloadRunner(PilotFolder(folder), link, SITE, handling or PayloadRules(watch_s=0.05), groups)
     try:
-        yield Bench(workshop, link, folder)
+        yield PayloadBench(payload_runner, link, folder)
     finally:
-        await workshop.close()
+        await payload_runner.close()

@@ -26,7 +26,7 @@ from pilotage_agents.router.ports import (
     RoutedJobTarget,
 )
 
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 
 
 _ENDED = (RoutedJobState.COMPLETED, RoutedJobState.GONE)
@@ -35,7 +35,7 @@ _STILL_RUNNING = RoutedJobStatus(RoutedJobState.RUNNING)
 
 
 @dataclass
-class HeldFiles:
+class InMemoryFiles:
     """Input files of jobs, held in memory by checksum."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def a_copy(name: str, *command: str, shared_proxy: str = "", **described: Any) -
     return RoutedJobRequest(name, 7, 3, "Site 2", description, ad, "ann", "sky", "higgs", shared_proxy)
 
 
-async def submitted(target: RoutedJobTarget, files: HeldFiles, *copies: RoutedJobRequest) -> list[str]:
+async def submitted(target: RoutedJobTarget, files: InMemoryFiles, *copies: RoutedJobRequest) -> list[str]:
     """Submit routed jobs, which the target must accept; returns their references."""
     answers = await target.submit(copies, files)
     references = [answer.glidein_id for answer in answers if isinstance(answer, Submitted)]
@@ -82,9 +82,11 @@ async def submitted(target: RoutedJobTarget, files: HeldFiles, *copies: RoutedJo
     return references
 
 
-async def status_when(target: RoutedJobTarget, reference: str, states: Collection[RoutedJobState]) -> RoutedJobStatus:
+async def wait_for_status(
+    target: RoutedJobTarget, reference: str, states: Collection[RoutedJobState]
+) -> RoutedJobStatus:
     """Wait until a routed job is in one of the states; returns its status."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             status = (await target.poll([reference]))[reference]
             if status.state in states:
@@ -94,7 +96,7 @@ async def status_when(target: RoutedJobTarget, reference: str, states: Collectio
 
 async def end_of(target: RoutedJobTarget, reference: str) -> RoutedJobStatus:
     """Wait until a routed job has ended; returns its status."""
-    return await status_when(target, reference, (RoutedJobState.COMPLETED, RoutedJobState.GONE))
+    return await wait_for_status(target, reference, (RoutedJobState.COMPLETED, RoutedJobState.GONE))
 
 
 async def texts_of(target: RoutedJobTarget, reference: str) -> Mapping[str, str]:
@@ -112,7 +114,7 @@ def _by_program(copy: RoutedJobRequest) -> RoutedJobStatus:
 
 
 @dataclass
-class FakeCopyTarget:
+class FakeTarget:
     """Keeps routed jobs by reference ("ref:" and the name) and their output in `folder`.
 
     - `initial_status` returns the first status of a routed job. By default /bin/true, /bin/false and /bin/echo
@@ -124,7 +126,7 @@ class FakeCopyTarget:
     """
 
     folder: Path
-    begins: Callable[[RoutedJobRequest], RoutedJobStatus] = _by_program
+    initial_status: Callable[[RoutedJobRequest], RoutedJobStatus] = _by_program
     copies: dict[str, RoutedJobRequest] = field(default_factory=dict)
     statuses: dict[str, RoutedJobStatus] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)
@@ -205,7 +207,7 @@ class FakeCopyTarget:
             except PilotageError as error:
                 return NotSubmitted(str(error))
             self.copies[reference] = copy
-            self.statuses[reference] = self.begins(copy)
+            self.statuses[reference] = self.initial_status(copy)
             self.since[copy.name] = self.clock()
             self.made[copy.name] = self.made.get(copy.name, 0) + 1
         return Unanswered("the answer was lost") if self.loses_answers else Submitted(reference)
