@@ -21,7 +21,7 @@ _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 5.0
 
 
-class Patience:
+class RetryBudget:
     """Retries calls while no server answers, with growing pauses, for at most `timeout_s` in each outage.
 
     `notify` gets one line for each outage. Use it only for calls that may be repeated: read-only calls, and calls with
@@ -71,7 +71,7 @@ class Patience:
 
 
 def wait_until_final(
-    client: JobCalls, job_ids: Sequence[int], retry: Patience, timeout_s: float = math.inf
+    client: JobCalls, job_ids: Sequence[int], retry: RetryBudget, timeout_s: float = math.inf
 ) -> list[JobStatus]:
     """Return the jobs when all are final, or in their present state after `timeout_s`."""
     ends_s = boot_time_s() + timeout_s
@@ -81,7 +81,7 @@ def wait_until_final(
             return jobs
 
 
-def follow_until_final(client: JobCalls, job_id: int, retry: Patience) -> Iterator[JobEvent]:
+def follow_until_final(client: JobCalls, job_id: int, retry: RetryBudget) -> Iterator[JobEvent]:
     """Yield a job's events from the first to the final one, each once, across restarts of the server."""
     position = 0
     while True:

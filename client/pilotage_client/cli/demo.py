@@ -25,7 +25,7 @@ from pilotage_client.cli.why import show
 from pilotage_client.connection import UP_FILE, ServerOptions, new_request_id
 from pilotage_client.models import JobEvent, JobStatus
 from pilotage_client.readers import read_jobs_with_files
-from pilotage_client.retry import Patience
+from pilotage_client.retry import RetryBudget
 from pilotage_client.up.processes import Echo, program, tied_to_parent
 
 _JOB_FILES = ("hello.toml", "array.toml", "requirements.jdl", "words.submit", "nowhere.toml")
@@ -85,7 +85,7 @@ def _run_examples(
     started_s = boot_time_s()
     with _up(scratch, examples, echo) as data, Client.located(ServerOptions(data=data)) as client:
         echo(f"\n== The stack is up after {boot_time_s() - started_s:.1f} s; submitting the examples ==")
-        retry = Patience(_START_TIMEOUT_S, echo)  # `up` restarts a server that fails
+        retry = RetryBudget(_START_TIMEOUT_S, echo)  # `up` restarts a server that fails
         labels: dict[int, str] = {}
         for name in _JOB_FILES:
             descriptions = read_jobs_with_files(examples / name)
@@ -133,7 +133,7 @@ def _up(scratch: Path, examples: Path, echo: Echo) -> Iterator[Path]:
             process.wait()
 
 
-def _watch(client: Client, labels: Mapping[int, str], echo: Echo, retry: Patience) -> list[JobStatus]:
+def _watch(client: Client, labels: Mapping[int, str], echo: Echo, retry: RetryBudget) -> list[JobStatus]:
     """Show the events of jobs as they happen, until all have ended or a timeout."""
     position, give_up_s, is_over = 0, boot_time_s() + _JOBS_TIMEOUT_S, False
     while True:

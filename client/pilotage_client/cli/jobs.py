@@ -33,7 +33,7 @@ from pilotage_client.cli.options import (
 from pilotage_client.cli.resources import LANGUAGE
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus, state_name
 from pilotage_client.readers import read_jobs_with_files
-from pilotage_client.retry import DEFAULT_RETRY_S, Patience, follow_until_final, wait_until_final
+from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, follow_until_final, wait_until_final
 from pilotage_client.templates import apply_template, find_template, with_change
 
 
@@ -321,10 +321,10 @@ PATIENCE = click.option(
 )
 
 
-def retry_option(text: str) -> Patience:
+def retry_option(text: str) -> RetryBudget:
     """Return the retries of the option --patience; they are reported on the standard error."""
     seconds = parse_duration(text, "--patience").total_seconds()
-    return Patience(seconds, lambda line: click.echo(f"pilotage: {line}", err=True))
+    return RetryBudget(seconds, lambda line: click.echo(f"pilotage: {line}", err=True))
 
 
 @click.command()

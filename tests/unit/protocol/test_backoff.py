@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pilotage.backoff import backoff, jittered
 from pilotage.errors import NotFoundError, OverloadedError, ServerUnreachableError, WorldError
 from pilotage.rpc.channel import LONGEST_SPREAD_S, MAX_TRIES, OverloadRetry
-from pilotage_client.retry import Patience
+from pilotage_client.retry import RetryBudget
 
 REFUSED = OverloadedError("the server is overloaded", 0.5)
 LONG_S = 1e6
@@ -105,11 +105,11 @@ class Outage:
             raise ServerUnreachableError("no server answers")
         return "answer"
 
-    def retry_for(self, timeout_s: float) -> Patience:
+    def retry_for(self, timeout_s: float) -> RetryBudget:
         def sleep(seconds: float) -> None:
             self.now_s += seconds
 
-        return Patience(timeout_s, self.lines.append, clock=lambda: self.now_s, sleep=sleep)
+        return RetryBudget(timeout_s, self.lines.append, clock=lambda: self.now_s, sleep=sleep)
 
 
 def test_client_survives_outage_and_reports_it_once() -> None:
