@@ -99,7 +99,7 @@ async def main():
     script = f"trap 'touch {folder}/terminated; exit' TERM; touch {folder}/ready; while :; do sleep 0.05; done"
     child = Child("child", ("/bin/sh", "-c", script), BoundedLog(folder / "log"))
     await child.start()
-    await child.end()
+    await child.wait()
 asyncio.run(main())
 """
 
