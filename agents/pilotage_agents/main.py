@@ -66,18 +66,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pilotage-agents", description="Background agents of Pilotage.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, what in (
-        (SITE_DIRECTOR, "send pilots to the queues that waiting work could use"),
-        (POOL_CLEANUP, "keep mappings fresh and have idle pools removed"),
+        (SITE_DIRECTOR, "submit pilots to the queues that can run waiting jobs"),
+        (POOL_CLEANUP, "refresh pool mappings and remove idle pools"),
         (DRAIN, "make room for multicore jobs on nodes whose policy uses OnlyMulticore"),
-        (JOB_ROUTER, "send waiting jobs as copies along the routes of a table"),
-        (RACER, "let copies of stragglers and urgent jobs race on other sites"),
+        (JOB_ROUTER, "submit waiting jobs to the targets of a route table"),
+        (RACER, "start race copies of stragglers and urgent jobs on other sites"),
     ):
         command = _command(commands, name, what)
         command.add_argument("--once", action="store_true", help="run one cycle and exit")
         command.add_argument("--dry-run", action="store_true", help="print what a cycle would do and why, and exit")
         command.set_defaults(usage=command.format_usage())
     _command(commands, "run", "run every agent that the configuration has a section for")
-    routes = commands.add_parser(ROUTES, help="look at route tables", description="Look at route tables.")
+    routes = commands.add_parser(ROUTES, help="check route tables", description="Check route tables.")
     questions = routes.add_subparsers(dest="question", required=True, metavar="QUESTION")
     add_check_options(questions.add_parser("check", help="show the routes of a table, and which of them take a job"))
     return parser

@@ -1,4 +1,4 @@
-"""Jobs and their events as values of the Python API, with the JSON keys that scripts depend on (DESIGN §14)."""
+"""Jobs and their events as values of the Python API, with the JSON keys that scripts depend on."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class PilotSettings(ProgramSettings):
     log_json: bool = Field(True, description="Whether each log line is a JSON object, else text for people.")
 
     @model_validator(mode="after")
-    def _one_token(self) -> PilotSettings:
+    def _check_one_token(self) -> PilotSettings:
         if (self.token is None) == (self.token_file is None):
             raise ValueError("give either token or token_file")
         for name in ("ca", "pools"):

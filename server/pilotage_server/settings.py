@@ -97,12 +97,12 @@ Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 class HealthSetting(Section):
     """When a circuit breaker opens and how it is probed; rates are failures a second."""
 
-    watch: bool = Field(True, description="Whether black holes are looked for.")
-    fast_s: Seconds = Field(60, ge=1, le=DAY_S, description="A payload that fails sooner has failed fast.")
-    interval_s: Seconds = Field(600, ge=10, le=DAY_S, description="Over it failures are counted.")
-    node_rate: Rate = Field(0.01, description="What a node may have of them.")
-    queue_rate: Rate = Field(0.03, description="What a queue may have.")
-    site_rate: Rate = Field(0.03, description="What a site may have.")
+    watch: bool = Field(True, description="Whether the server detects black holes.")
+    fast_s: Seconds = Field(60, ge=1, le=DAY_S, description="A payload that fails within this time has failed fast.")
+    interval_s: Seconds = Field(600, ge=10, le=DAY_S, description="The time over which fast failures are counted.")
+    node_rate: Rate = Field(0.01, description="Fast failures a second that a node may have.")
+    queue_rate: Rate = Field(0.03, description="Fast failures a second that a queue may have.")
+    site_rate: Rate = Field(0.03, description="Fast failures a second that a site may have.")
     proofs: int = Field(3, ge=1, le=1000, description="Successful trials in a row that open a place.")
     longest_pause_s: Seconds = Field(3600, ge=1, le=MONTH_S, description="The longest time between two trials.")
 
@@ -130,7 +130,7 @@ class RunningLimitSetting(Section):
     queue: str | None = Field(None, description="The queue; none = the whole CE.")
     attribute: str = Field(min_length=1, description="owner, group, vo, or the name of a job attribute.")
     value: str = Field(description="The value that is limited.")
-    at_most: int = Field(ge=0, le=10**9, description="Jobs.")
+    at_most: int = Field(ge=0, le=10**9, description="The most jobs that run at once.")
 
 
 DATABASES = ("sqlite", "postgresql")
@@ -153,62 +153,90 @@ class ServerSettings(ProgramSettings):
     reflection: bool = Field(True, description="Whether the server describes its services to tools.")
     log_json: bool = Field(True, description="One JSON object a line, else text for people.")
     log_level: LogLevel = Field(LogLevel.INFO, description="From which level on lines are logged.")
-    stop_grace_s: Seconds = Field(10, ge=0, le=3600, description="How long calls go on at the stop.")
-    long_poll_s: Seconds = Field(60, ge=1, le=3600, description="The longest that a call waits.")
-    max_calls_in_flight: int = Field(1000, ge=1, le=10**6, description="More calls that do not just wait are refused.")
-    alive_every_s: Seconds = Field(1, ge=0.1, le=10, description="How often the server notes that it lives.")
-    expire_every_s: Seconds = Field(5, ge=0.1, le=600, description="How often ended leases are looked for.")
-    retention_every_s: Seconds = Field(300, ge=1, le=DAY_S, description="How often old things are removed.")
+    stop_grace_s: Seconds = Field(10, ge=0, le=3600, description="How long calls may go on after the order to stop.")
+    long_poll_s: Seconds = Field(60, ge=1, le=3600, description="The longest wait of a long poll.")
+    max_calls_in_flight: int = Field(
+        1000, ge=1, le=10**6, description="Calls served at once; more are refused. Long polls do not count."
+    )
+    alive_every_s: Seconds = Field(1, ge=0.1, le=10, description="How often the server records that it is alive.")
+    expire_every_s: Seconds = Field(5, ge=0.1, le=600, description="How often expired leases are processed.")
+    retention_every_s: Seconds = Field(300, ge=1, le=DAY_S, description="How often old records and files are removed.")
 
-    lease_s: Seconds = Field(1200, ge=1, le=DAY_S, description="A lease where the job asks no other.")
-    shortest_lease_s: Seconds = Field(30, ge=1, le=DAY_S, description="The shortest that a job may ask.")
-    longest_lease_s: Seconds = Field(DAY_S, ge=1, le=MONTH_S, description="The longest that a job may ask.")
+    lease_s: Seconds = Field(1200, ge=1, le=DAY_S, description="Default lease of a job.")
+    shortest_lease_s: Seconds = Field(30, ge=1, le=DAY_S, description="The shortest lease that a job may request.")
+    longest_lease_s: Seconds = Field(DAY_S, ge=1, le=MONTH_S, description="The longest lease that a job may request.")
     attempt_limit: int = Field(3, ge=1, le=1000, description="Lost attempts after which a job has failed.")
     heartbeat_s: Seconds = Field(30, ge=0.1, le=3600, description="How often pilots report.")
-    pilot_silence_s: Seconds = Field(1800, ge=1, le=MONTH_S, description="A pilot silent so long is lost.")
-    pilot_submission_s: Seconds = Field(600, ge=1, le=YEAR_S, description="The same if nobody submits its glidein.")
-    pilot_arrival_s: Seconds = Field(
-        7 * DAY_S, ge=1, le=YEAR_S, description="The same since its glidein was last seen."
+    pilot_silence_s: Seconds = Field(
+        1800, ge=1, le=MONTH_S, description="A pilot without contact for this time is lost."
     )
-    end_margin_s: Seconds = Field(0, ge=0, le=DAY_S, description="Taken off the time left of every slot.")
-    life_gap_s: Seconds = Field(30, ge=1, le=DAY_S, description="A longer time without server counts.")
+    pilot_submission_s: Seconds = Field(
+        600, ge=1, le=YEAR_S, description="A pilot whose glidein is not submitted within this time is lost."
+    )
+    pilot_arrival_s: Seconds = Field(
+        7 * DAY_S, ge=1, le=YEAR_S, description="A pilot whose glidein was last seen this long ago is lost."
+    )
+    end_margin_s: Seconds = Field(0, ge=0, le=DAY_S, description="Subtracted from the time left of every slot.")
+    life_gap_s: Seconds = Field(
+        30, ge=1, le=DAY_S, description="Leases are extended by outages of all servers that are longer."
+    )
     pilot_token_s: Seconds = Field(14 * DAY_S, ge=60, le=YEAR_S, description="Life of a pilot's token.")
     longest_token_s: Seconds = Field(YEAR_S, ge=60, le=10 * YEAR_S, description="The longest life of a token.")
 
-    half_life_s: Seconds = Field(DAY_S, ge=1, le=10 * YEAR_S, description="After it a use counts half.")
-    foresight_s: Seconds = Field(600, ge=0, le=DAY_S, description="A core just given counts as used so long.")
-    priority_factor: Weight = Field(1, description="Default of accounts.")
-    priority_factors: dict[AccountName, Weight] = Field({}, description="By VO/GROUP/OWNER; twice it, half the share.")
+    half_life_s: Seconds = Field(DAY_S, ge=1, le=10 * YEAR_S, description="Half-life of recorded use.")
+    foresight_s: Seconds = Field(
+        600, ge=0, le=DAY_S, description="Use that is charged in advance for each matched core."
+    )
+    priority_factor: Weight = Field(1, description="Default priority factor of accounts.")
+    priority_factors: dict[AccountName, Weight] = Field(
+        {}, description="By VO/GROUP/OWNER; a factor of 2 halves the share."
+    )
     group_quotas: dict[GroupName, QuotaSetting] = Field({}, description='By VO/GROUP: 3, "40 cores" or "25 %".')
     group_accept_surplus: bool = Field(True, description="Whether groups may use more cores than their quotas.")
-    group_dynamic_machine_constraint: ClassAdExpression | None = Field(None, description="Slots that quotas count.")
+    group_dynamic_machine_constraint: ClassAdExpression | None = Field(
+        None, description="Slots that count for quotas in percent."
+    )
     discount_suspended: bool = Field(False, description="Whether suspended time is not charged.")
-    submit_policy: Path | None = Field(None, description="HTCondor configuration whose SUBMIT_EXPRS jobs get.")
+    submit_policy: Path | None = Field(None, description="HTCondor configuration with the SUBMIT_EXPRS for new jobs.")
     submit_domain: str | None = Field(None, description="The jobs' SUBMIT_SITE_DOMAIN; none = they have none.")
-    running_limits: tuple[RunningLimitSetting, ...] = Field((), description="Limits on what runs at a place.")
-    health: HealthSetting = Field(HealthSetting(), description="When jobs fail fast at a place.")
+    running_limits: tuple[RunningLimitSetting, ...] = Field((), description="Limits on the number of running jobs.")
+    health: HealthSetting = Field(HealthSetting(), description="Detection of black holes.")
 
-    preemption_requirements: ClassAdExpression | None = Field(None, description="Must be true too, beside the slot's.")
-    system_periodic_hold: ClassAdExpression | None = Field(None, description="Over any job's ad; true = held.")
-    system_periodic_hold_reason: ClassAdExpression | None = Field(None, description="A text: why.")
-    system_periodic_hold_subcode: ClassAdExpression | None = Field(None, description="An integer: its code.")
-    system_periodic_release: ClassAdExpression | None = Field(None, description="The same; true = released.")
-    system_periodic_remove: ClassAdExpression | None = Field(None, description="The same; true = removed.")
+    preemption_requirements: ClassAdExpression | None = Field(
+        None, description="Must be true for preemption, like the slot's."
+    )
+    system_periodic_hold: ClassAdExpression | None = Field(None, description="Evaluated for each job; true = hold it.")
+    system_periodic_hold_reason: ClassAdExpression | None = Field(None, description="Text of the hold reason.")
+    system_periodic_hold_subcode: ClassAdExpression | None = Field(None, description="Integer code of the hold reason.")
+    system_periodic_release: ClassAdExpression | None = Field(
+        None, description="Evaluated for each job; true = release it."
+    )
+    system_periodic_remove: ClassAdExpression | None = Field(
+        None, description="Evaluated for each job; true = remove it."
+    )
     max_releases: int | None = Field(None, ge=0, le=10**6, description="Releases of one job; none = without limit.")
-    policies_every_s: Seconds = Field(60, ge=1, le=DAY_S, description="How often jobs' policies are looked at.")
-    policies_cpu_share: float = Field(0.05, ge=0.001, le=1, description="Of one processor, for looking at them.")
+    policies_every_s: Seconds = Field(
+        60, ge=1, le=DAY_S, description="How often the periodic policies of jobs are evaluated."
+    )
+    policies_cpu_share: float = Field(0.05, ge=0.001, le=1, description="Share of one processor for evaluating them.")
 
     pool_refresh_age_s: Seconds = Field(900, ge=1, le=DAY_S, description="Older mappings are computed again.")
     pool_grace_s: Seconds = Field(3600, ge=0, le=YEAR_S, description="How long a pool without live job is kept.")
 
-    max_jobs_per_call: int = Field(1_000_000, ge=1, le=10**8, description="Jobs of one submission.")
-    max_descriptions_per_call: int = Field(20_000, ge=1, le=10**6, description="Its descriptions.")
+    max_jobs_per_call: int = Field(1_000_000, ge=1, le=10**8, description="The most jobs of one submission.")
+    max_descriptions_per_call: int = Field(
+        20_000, ge=1, le=10**6, description="The most descriptions of one submission."
+    )
     max_file_mib: int = Field(1024, ge=1, le=10**6, description="The largest file of a sandbox.")
     max_output_mib: int = Field(4096, ge=1, le=10**7, description="All output files of one attempt.")
     optimizers: tuple[str, ...] = Field(JobLimits().optimizers, description="The optimizer chain, in order.")
-    keep_jobs_s: Seconds = Field(MONTH_S, ge=60, le=10 * YEAR_S, description="For finished jobs, pilots and trees.")
-    keep_uploads_s: Seconds = Field(DAY_S, ge=60, le=YEAR_S, description="For files that no job has.")
-    keep_requests_s: Seconds = Field(DAY_S, ge=60, le=YEAR_S, description="For answers to repeated requests.")
+    keep_jobs_s: Seconds = Field(
+        MONTH_S, ge=60, le=10 * YEAR_S, description="How long finished jobs, pilots and trees are kept."
+    )
+    keep_uploads_s: Seconds = Field(DAY_S, ge=60, le=YEAR_S, description="How long files without a job are kept.")
+    keep_requests_s: Seconds = Field(
+        DAY_S, ge=60, le=YEAR_S, description="How long answers to repeated requests are kept."
+    )
     retention_batch: int = Field(200, ge=1, le=10**5, description="Jobs removed in one transaction.")
 
     @field_validator("listen")

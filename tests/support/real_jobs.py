@@ -20,7 +20,7 @@ from support.brute_force import OracleJob, Row
 
 DRAWN = ("Memory", "CPUs", "OS", "Tags", "MaxWallTime", "Country", "CEType", "Facility", "Profile")
 STAND_IN = "#!/bin/sh\necho ran: $0 with $# arguments\n"
-MOST_OF_A_FILE = 3
+MAX_OF_A_FILE = 3
 SECTIONS_EACH = 2
 
 
@@ -62,7 +62,7 @@ def real_jobs(shared_data: Path, rows: Sequence[Row], manned: Sequence[Row], sta
 def _descriptions(shared_data: Path) -> Iterator[JobDescription]:
     for file in sorted((shared_data / "data" / "jdl").iterdir()) + sorted((shared_data / "data" / "submit").iterdir()):
         try:
-            described = read_jobs(file)[:MOST_OF_A_FILE]
+            described = read_jobs(file)[:MAX_OF_A_FILE]
         except ReadError:
             continue  # the tests of the readers cover malformed files
         yield from described * SECTIONS_EACH

@@ -41,10 +41,10 @@ from pilotage_server.operations.routing.route_jobs import route_jobs
 from pilotage_server.operations.routing.routed_jobs import (
     OpenRoutedJob,
     ReleasedRoutedJobs,
-    give_up_copies,
-    list_copies,
-    report_copies,
-    unwanted_copies,
+    give_up_routed_jobs,
+    list_routed_jobs,
+    report_routed_jobs,
+    unwanted_routed_jobs,
 )
 from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid
@@ -122,10 +122,10 @@ class Router:
     def send_reports(self, *reports: RouterReport) -> ReportAnswer:
         """Report on routed jobs."""
         results = self.grid.write(
-            lambda transaction, state: report_copies(transaction, state, AN_AGENT, self.turn, reports)
+            lambda transaction, state: report_routed_jobs(transaction, state, AN_AGENT, self.turn, reports)
         )
         return ReportAnswer(
-            results, self.grid.read(lambda transaction, _: unwanted_copies(transaction, self.name)).copies
+            results, self.grid.read(lambda transaction, _: unwanted_routed_jobs(transaction, self.name)).copies
         )
 
     def report(self, job_id: int, outcome: Outcome | None = None, *, node: str = "", **fields: Any) -> ReportAnswer:
@@ -155,7 +155,7 @@ class Router:
 
     def copies(self) -> list[OpenRoutedJob]:
         """Return the open routed jobs of the router."""
-        return list(self.grid.read(lambda transaction, _: list_copies(transaction, self.name)).copies)
+        return list(self.grid.read(lambda transaction, _: list_routed_jobs(transaction, self.name)).copies)
 
     def stop(self) -> None:
         """Release the leadership."""
@@ -163,7 +163,9 @@ class Router:
 
     def give_up(self) -> ReleasedRoutedJobs:
         """Give up the routed jobs of the router, as an operator."""
-        return self.grid.write(lambda transaction, state: give_up_copies(transaction, state, an_operator(), self.name))
+        return self.grid.write(
+            lambda transaction, state: give_up_routed_jobs(transaction, state, an_operator(), self.name)
+        )
 
 
 def open_jobs(copies: Iterable[OpenRoutedJob]) -> list[int]:

@@ -143,7 +143,7 @@ class Bologna:
 
 
 _REMEMBER_JOB_ATTRIBUTE = "STARTD_JOB_ATTRS = BolognaBatchJob"
-"""Without it a slot ad lacks the attribute of the running job (DESIGN §13)."""
+"""Without it a slot ad lacks the attribute of the running job."""
 
 
 def set_owner_activity(node: VirtualNode, load: float, keyboard_idle_s: int) -> None:

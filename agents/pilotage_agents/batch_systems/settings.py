@@ -41,7 +41,7 @@ class SshSettings(Section):
     transfer_timeout_s: float = Field(120, ge=1, le=3600, description="The longest time of a transfer.")
 
 
-def _names_no_cluster(option: str) -> str:
+def _check_no_cluster(option: str) -> str:
     if option.startswith(("-M", "--cluster")):
         raise ValueError("set `cluster` instead, so that all commands use the same cluster")
     return option
@@ -59,7 +59,7 @@ class SlurmBatchSystemSettings(Section):
     cluster: Annotated[str, Field(pattern=r"^[^\s,;-][^\s,;]*$|^$")] = Field(
         "", description="The cluster that gets the jobs if the commands know several; empty = their own."
     )
-    sbatch_options: tuple[Annotated[str, Field(pattern="^-"), AfterValidator(_names_no_cluster)], ...] = Field(
+    sbatch_options: tuple[Annotated[str, Field(pattern="^-"), AfterValidator(_check_no_cluster)], ...] = Field(
         (), description='Options of each submission, such as "--qos=grid".'
     )
     timeout_s: float = Field(30, ge=0.1, le=600, description="The timeout of a command.")
@@ -73,13 +73,13 @@ class SlurmBatchSystemSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _has_a_node_folder_for_a_node_bundle(self) -> SlurmBatchSystemSettings:
+    def _check_node_folder(self) -> SlurmBatchSystemSettings:
         if self.node_bundle and not self.node_folder:
             raise ValueError("node_bundle needs a node_folder: nodes that see the pilots' folders find it there")
         return self
 
 
-def _is_no_mark_of_ours(name: str) -> str:
+def _check_name_mark(name: str) -> str:
     attribute = name.lower().removeprefix("+").removeprefix("my.")
     if attribute in ("pilotagestamp", "pilotagequeue"):
         raise ValueError("is set by the site director, which finds its pilots by it")
@@ -100,11 +100,11 @@ class HtcondorBatchSystemSettings(Section):
     collector: Annotated[str, Field(pattern=r'^[^\s"\\]*$')] = Field(
         "", description="The collector of the schedd's pool; empty = that of this host's HTCondor configuration."
     )
-    submit: dict[
-        Annotated[str, Field(pattern=r"^\+?[A-Za-z_][\w.]*$"), AfterValidator(_is_no_mark_of_ours)], _OneLine
-    ] = Field(
-        default_factory=dict,
-        description='Added to each job\'s submit description, such as {"accounting_group" = "grid"}.',
+    submit: dict[Annotated[str, Field(pattern=r"^\+?[A-Za-z_][\w.]*$"), AfterValidator(_check_name_mark)], _OneLine] = (
+        Field(
+            default_factory=dict,
+            description='Added to each job\'s submit description, such as {"accounting_group" = "grid"}.',
+        )
     )
     timeout_s: float = Field(60, ge=0.1, le=600, description="The timeout of a call.")
     kill_after_s: Seconds = Field(30, description="A cancelled pilot is killed after this time.")

@@ -270,8 +270,8 @@ def _target(routed: TrackedJob) -> str:
     return routed.target
 
 
-_MOST_IN_A_CALL = 1000
-_MOST_ENDED_IN_A_CALL = 200
+_MAX_IN_A_CALL = 1000
+_MAX_ENDED_IN_A_CALL = 200
 """Fewer in a call, as reports of ends have files."""
 
 
@@ -318,10 +318,10 @@ class RoutedJobReporter:
 
     def _next(self) -> list[TrackedJob]:
         """Return the jobs of the next call."""
-        found = [self._jobs.get(key) for key in islice(self._jobs.reports_due, _MOST_IN_A_CALL)]
+        found = [self._jobs.get(key) for key in islice(self._jobs.reports_due, _MAX_IN_A_CALL)]
         jobs = [routed for routed in found if routed is not None]
         ended = [routed for routed in jobs if routed.outcome is not None]
-        return ended[:_MOST_ENDED_IN_A_CALL] if len(ended) > _MOST_ENDED_IN_A_CALL else jobs
+        return ended[:_MAX_ENDED_IN_A_CALL] if len(ended) > _MAX_ENDED_IN_A_CALL else jobs
 
     def _apply_answer(
         self, reports: Sequence[tuple[TrackedJob, Mapping[str, AdValue]]], answer: RoutedJobReportAnswer

@@ -155,7 +155,7 @@ def _thrown_away(file: BinaryIO, path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-MOST_EVENTS = 10_000
+MAX_EVENTS = 10_000
 """So many events come in a page, and a few more."""
 
 _INLINE_BYTES = 64 << 10
@@ -169,7 +169,7 @@ _STILL_S = 120.0
 class RouterServerLink:
     """Calls a server over gRPC, in a turn."""
 
-    def __init__(self, channel: grpc.aio.Channel, turn: Leadership, *, most_events: int = MOST_EVENTS) -> None:
+    def __init__(self, channel: grpc.aio.Channel, turn: Leadership, *, most_events: int = MAX_EVENTS) -> None:
         self._router = turn.agent
         self._turn = leadership_to_wire(turn)
         self._most_events = most_events

@@ -54,14 +54,14 @@ class ServerSection(Section):
     )
 
 
-def _sees_folders(settings: SlurmBatchSystemSettings) -> SlurmBatchSystemSettings:
+def _check_folders(settings: SlurmBatchSystemSettings) -> SlurmBatchSystemSettings:
     if settings.node_folder or (settings.ssh is not None and settings.ssh.folder):
         raise ValueError("jobs return their output by a folder that the nodes see under the router's path")
     return settings
 
 
 PushedIntoSettings = Annotated[
-    LocalBatchSystemSettings | Annotated[SlurmBatchSystemSettings, AfterValidator(_sees_folders)],
+    LocalBatchSystemSettings | Annotated[SlurmBatchSystemSettings, AfterValidator(_check_folders)],
     Field(discriminator="type"),
 ]
 """A batch system that jobs are submitted to; its nodes see the router's folder."""

@@ -103,7 +103,7 @@ _RECORD_NAMES = (_RECORD, _ENDED, _STRIPPED, _COLLECTED)
 """The names that a record's file gets one after the other; a search in this order never misses it."""
 
 TOKEN_NAME, _POOLS = "token", "pools.json"
-_MOST_UNCOLLECTED, _MOST_STRIPPED = 1000, 10_000
+_MAX_UNCOLLECTED, _MAX_STRIPPED = 1000, 10_000
 _UNFINISHED_FOR = timedelta(hours=1)
 
 CONFIG_NAME = "pilot.json"
@@ -273,9 +273,9 @@ class GlideinFolders:
         Of too many folders not yet collected only the records stay: they name the output that lies elsewhere. Old
         folders without a record, left by a director that stopped while it wrote them, are removed too.
         """
-        for path in self._beyond(max(keep, _MOST_UNCOLLECTED), _ENDED):
+        for path in self._beyond(max(keep, _MAX_UNCOLLECTED), _ENDED):
             _strip(path)
-        forgotten = self._beyond(_MOST_STRIPPED, _STRIPPED)
+        forgotten = self._beyond(_MAX_STRIPPED, _STRIPPED)
         if forgotten:
             log.error("output that cannot be collected is given up", glideins=len(forgotten))
         for path in (*forgotten, *self._beyond(keep, _COLLECTED)):

@@ -31,7 +31,7 @@ from pilotage_client.api import Client
 from pilotage_client.connection import ServerOptions
 
 DONE, FAILED, INVALID_REQUEST, UNREACHABLE = 0, 1, 2, 3
-"""The documented exit codes (DESIGN §14)."""
+"""The documented exit codes."""
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 ONE_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")

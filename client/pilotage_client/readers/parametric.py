@@ -21,7 +21,7 @@ from pilotage.text import fold
 from pilotage_client.readers.draft import StatementFaultError
 from pilotage_client.readers.jdl_text import Attribute, JdlValue, as_text, flattened, rewritten, texts_in
 
-MOST_JOBS = 100_000
+MAX_JOBS = 100_000
 """A file with more jobs is rejected: it is most likely an error, and would fill the memory."""
 
 _PARTS = ("parameters", "parameterstart", "parameterstep", "parameterfactor")
@@ -154,8 +154,8 @@ def _dirac_values(sequence: _Sequence, count: int) -> Sequence[AdValue]:
 def _check_count(count: int, attribute: Attribute) -> None:
     if count < 1:
         raise StatementFaultError(attribute.line, f"{attribute.name} gives no job")
-    if count > MOST_JOBS:
-        raise StatementFaultError(attribute.line, f"{attribute.name} gives {count} jobs, more than {MOST_JOBS}")
+    if count > MAX_JOBS:
+        raise StatementFaultError(attribute.line, f"{attribute.name} gives {count} jobs, more than {MAX_JOBS}")
 
 
 def _number(attribute: Attribute) -> int | float:

@@ -19,7 +19,7 @@ from pilotage_client.readers.submit_commands import draft_of, is_command, squash
 from pilotage_client.readers.submit_handlers import SubmitCommand
 from pilotage_client.readers.submit_text import StatementKind, SubmitProgram, SubmitStatement, submit_statements
 
-MOST_JOBS = 100_000
+MAX_JOBS = 100_000
 """The number of different jobs that one file may queue."""
 
 _SOURCE = re.compile(r"(?:^|[\s,])(?P<source>in|from|matching)\b(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
@@ -71,8 +71,8 @@ def read_queue_statement(
     items = items[selected]
     if not items:
         raise StatementFaultError(statement.line, "the queue statement has no items")
-    if len(items) > MOST_JOBS:
-        raise StatementFaultError(statement.line, f"more than {MOST_JOBS} items")
+    if len(items) > MAX_JOBS:
+        raise StatementFaultError(statement.line, f"more than {MAX_JOBS} items")
     return QueueRequest(count, tuple(items))
 
 
@@ -235,8 +235,8 @@ def _descriptions(
         for description in _jobs_of_queue(program, queue, request, process, duplicates[queue.line]):
             process += description.count or 1
             jobs += 1
-            if jobs > MOST_JOBS or process > LARGEST_COUNT:
-                raise StatementFaultError(queue.line, f"more than {MOST_JOBS} different jobs, {LARGEST_COUNT} in all")
+            if jobs > MAX_JOBS or process > LARGEST_COUNT:
+                raise StatementFaultError(queue.line, f"more than {MAX_JOBS} different jobs, {LARGEST_COUNT} in all")
             yield description
     if not jobs:
         raise StatementFaultError(queues[-1].line, "no job is queued")
@@ -250,8 +250,8 @@ def _jobs_of_queue(
         program.define(item)
         commands = _Commands(program, queue)
         together = 1 if program.jobs_differ() else max(request.count, 1)
-        if request.count // together > MOST_JOBS:
-            raise StatementFaultError(queue.line, f"more than {MOST_JOBS} different jobs")
+        if request.count // together > MAX_JOBS:
+            raise StatementFaultError(queue.line, f"more than {MAX_JOBS} different jobs")
         for step in range(0, request.count, together):
             numbers = {"Process": process, "ProcId": process, "Step": step, "Row": row, "ItemIndex": row}
             program.define_builtin({name: str(number) for name, number in numbers.items()})

@@ -226,7 +226,7 @@ class ServerSession:
         return [self._heartbeat.send(call, self._slots.version, now)]
 
     def _take_reports(self, now: Now) -> tuple[Report, ...]:
-        ends = _that_fit_together(each.report() for each in self._unreported_ends(now))
+        ends = _within_size_limit(each.report() for each in self._unreported_ends(now))
         reports = (*ends, *(each.report() for each in self._payloads.unreported_under_way()))
         for report in reports:
             self._payloads.mark_reported(report.key, report.state)
@@ -273,7 +273,7 @@ class ServerSession:
         self.prefetch.validate()
 
 
-def _that_fit_together(ends: Iterable[Report]) -> Iterator[Report]:
+def _within_size_limit(ends: Iterable[Report]) -> Iterator[Report]:
     """Yield the first of the ends that fit in a message; the very first in any case."""
     room = MAX_REPORT_BYTES
     for position, end in enumerate(ends):

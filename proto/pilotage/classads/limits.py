@@ -24,13 +24,13 @@ from pilotage.classads.tokens import Token, TokenKind, calls, nesting, tokens
 LONGEST_SUBJECT = 1000
 """The largest text that a pattern is matched against, in bytes."""
 
-MOST_STEPS = 20_000
+MAX_STEPS = 20_000
 """Match steps of one pattern."""
 
-MOST_STEPS_REPEATED = 2000
+MAX_STEPS_REPEATED = 2000
 """Match steps of a pattern that is matched repeatedly: in a list, or after each replacement."""
 
-MOST_PATTERNS = 10
+MAX_PATTERNS = 10
 """Patterns in a user's expression; a repeated one counts as `REPEATED_WEIGHT`."""
 
 REPEATED_WEIGHT = 5
@@ -41,7 +41,7 @@ PATTERN_FUNCTIONS = {"regexp": 2, "regexps": 3, "replace": 3, "replaceall": 3}
 LIST_FUNCTIONS = frozenset({"regexpmember", "stringlistregexpmember", "stringlist_regexpmember"})
 """Functions that match a pattern, their first argument, in each element of a list."""
 
-_MOST_MEMORY_KIB = 20_000
+_MAX_MEMORY_KIB = 20_000
 # For a longer text this branch tries more ways than there are steps and fails: the result is an error.
 _NOTHING_LONG = rf"(?:(?s:(?=.{{{LONGEST_SUBJECT + 1}}}).*.*.*)(*FAIL)|)"
 _AT_ANY_PLACE, _AT_ANY_LINE = "(?s:.*?)", r"(?:|(?s:.*?\\n))"
@@ -53,12 +53,12 @@ _VERB = re.compile(r"(?<!\\)\((?:\*|\?[R0])")
 
 def _frame(most_steps: int, place: str) -> str:
     """Return the ClassAd text that precedes a pattern."""
-    return rf'"(*LIMIT_MATCH={most_steps})(*LIMIT_HEAP={_MOST_MEMORY_KIB})\\G{_NOTHING_LONG}{place}\\K(?:"'
+    return rf'"(*LIMIT_MATCH={most_steps})(*LIMIT_HEAP={_MAX_MEMORY_KIB})\\G{_NOTHING_LONG}{place}\\K(?:"'
 
 
-_FRAME = _frame(MOST_STEPS, _AT_ANY_PLACE)
-_FRAME_OF_LINES = _frame(MOST_STEPS, _AT_ANY_LINE)
-_FRAME_REPEATED = _frame(MOST_STEPS_REPEATED, _AT_ANY_PLACE)
+_FRAME = _frame(MAX_STEPS, _AT_ANY_PLACE)
+_FRAME_OF_LINES = _frame(MAX_STEPS, _AT_ANY_LINE)
+_FRAME_REPEATED = _frame(MAX_STEPS_REPEATED, _AT_ANY_PLACE)
 _FRAMES = (_FRAME, _FRAME_OF_LINES, _FRAME_REPEATED)
 
 
@@ -151,9 +151,9 @@ def pattern_weight(text: str) -> int:
 def patterns_fault(text: str) -> str | None:
     """Return why users may not use these patterns; None = the outline shows no reason."""
     weight = pattern_weight(text)
-    if weight > MOST_PATTERNS:
+    if weight > MAX_PATTERNS:
         many = f"a repeated pattern counts as {REPEATED_WEIGHT}"
-        return f"it has {weight} patterns ({many}), at most {MOST_PATTERNS} are allowed"
+        return f"it has {weight} patterns ({many}), at most {MAX_PATTERNS} are allowed"
     return next((fault for call in pattern_calls(text) if (fault := _fault_of(call))), None)
 
 
@@ -211,7 +211,7 @@ def _arguments(visible: list[Token], opening: int) -> tuple[tuple[Token, ...], .
 
 
 LARGEST_EXPRESSION = 4096
-"""The largest expression of a user, in bytes (DESIGN §7)."""
+"""The largest expression of a user, in bytes."""
 
 DEEPEST_EXPRESSION = 50
 """The deepest nesting of its brackets."""

@@ -115,7 +115,7 @@ _INCOMPLETE = "the job left more files than are looked through"
 
 _WILD = frozenset("*?[")
 _ANY_DEPTH = "**"
-_MOST_ANY_DEPTHS = 2
+_MAX_ANY_DEPTHS = 2
 _NOTES_SHOWN = 20
 
 FolderState = Mapping[str, tuple[int, int]]
@@ -188,8 +188,8 @@ class OutputSearch:
         plain = next((place for place, part in enumerate(parts) if not _WILD.isdisjoint(part)), len(parts))
         if plain == len(parts):
             return ()
-        if parts.count(_ANY_DEPTH) > _MOST_ANY_DEPTHS:
-            raise JobFaultError(f"a pattern has {_ANY_DEPTH} no more than {_MOST_ANY_DEPTHS} times")
+        if parts.count(_ANY_DEPTH) > _MAX_ANY_DEPTHS:
+            raise JobFaultError(f"a pattern has {_ANY_DEPTH} no more than {_MAX_ANY_DEPTHS} times")
         if any(_ANY_DEPTH in part and part != _ANY_DEPTH for part in parts):
             raise JobFaultError(f"{_ANY_DEPTH} is no part of a name")
         top = self._folder.joinpath(*parts[:plain])

@@ -39,7 +39,7 @@ from pilotage_server.core.pilots.pilots import SlotInfo
 from pilotage_server.operations.leadership import lock_leadership
 from pilotage_server.operations.pilots.nodes import get_node_use, list_node_attributes, list_slots, set_node_attributes
 from pilotage_server.operations.pilots.pilots import (
-    MOST_AT_ONCE,
+    MAX_AT_ONCE,
     NewPilots,
     PilotInfo,
     drain_pilots,
@@ -71,7 +71,7 @@ def new_pilots_from_wire(message: pilot_service_pb2.RegisterPilotsRequest) -> tu
 def stamps_to_renew_from_wire(message: pilot_service_pb2.RenewCredentialsRequest) -> tuple[str, ...]:
     """Return the stamps of the pilots whose credentials are renewed."""
     fields = Fields(message)
-    fields.faults.unless(1 <= len(message.stamps) <= MOST_AT_ONCE, "stamps", f"names none, or more than {MOST_AT_ONCE}")
+    fields.faults.unless(1 <= len(message.stamps) <= MAX_AT_ONCE, "stamps", f"names none, or more than {MAX_AT_ONCE}")
     stamps = fields("stamps", lambda stamps: all_from_wire(stamps, text_from_wire))
     fields.length("lifetime_s")
     fields.done()
@@ -79,8 +79,8 @@ def stamps_to_renew_from_wire(message: pilot_service_pb2.RenewCredentialsRequest
 
 
 def _pilot_count(number: int) -> int:
-    if not 1 <= number <= MOST_AT_ONCE:
-        raise InvalidInputError(Violation("", f"{number} is not a number of pilots from 1 to {MOST_AT_ONCE}"))
+    if not 1 <= number <= MAX_AT_ONCE:
+        raise InvalidInputError(Violation("", f"{number} is not a number of pilots from 1 to {MAX_AT_ONCE}"))
     return number
 
 

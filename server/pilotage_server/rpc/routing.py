@@ -13,7 +13,12 @@ from pilotage_server.core.routing import MalformedReport, RouterReport
 from pilotage_server.operations.jobs.files import store_contents
 from pilotage_server.operations.routing.explain import explain_routes
 from pilotage_server.operations.routing.route_jobs import list_routes, load_routable_jobs, put_routes, route_jobs
-from pilotage_server.operations.routing.routed_jobs import give_up_copies, list_copies, report_copies, unwanted_copies
+from pilotage_server.operations.routing.routed_jobs import (
+    give_up_routed_jobs,
+    list_routed_jobs,
+    report_routed_jobs,
+    unwanted_routed_jobs,
+)
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.framework.calls import caller
 from pilotage_server.rpc.framework.transactions import Transactions
@@ -81,7 +86,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         # Not part of the stored answer: each report would store the same long list.
         unwanted = await self._transactions.read(
             lambda transaction, _: unwanted_page_to_wire(
-                unwanted_copies(transaction, received.turn.agent, received.unwanted_after)
+                unwanted_routed_jobs(transaction, received.turn.agent, received.unwanted_after)
             )
         )
         answer.MergeFrom(unwanted)
@@ -97,7 +102,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         malformed = [each for each in checked if isinstance(each, MalformedReport)]
 
         def report(transaction: Transaction, state: ServerState) -> route_service_pb2.ReportCopiesResponse:
-            answer = report_results_to_wire(report_copies(transaction, state, identity, received.turn, reports))
+            answer = report_results_to_wire(report_routed_jobs(transaction, state, identity, received.turn, reports))
             answer.MergeFrom(malformed_to_wire(malformed))
             return answer
 
@@ -120,7 +125,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     ) -> route_service_pb2.ListCopiesResponse:
         router, after = routed_jobs_page_from_wire(request)
         return await self._transactions.read(
-            lambda transaction, _: open_routed_jobs_to_wire(list_copies(transaction, router, after))
+            lambda transaction, _: open_routed_jobs_to_wire(list_routed_jobs(transaction, router, after))
         )
 
     async def PutRoutes(
@@ -154,7 +159,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         fields.done()
 
         def give_up(transaction: Transaction, state: ServerState) -> route_service_pb2.GiveUpCopiesResponse:
-            return released_to_wire(give_up_copies(transaction, state, identity, router))
+            return released_to_wire(give_up_routed_jobs(transaction, state, identity, router))
 
         return await self._transactions.once(
             identity, "GiveUpCopies", request, route_service_pb2.GiveUpCopiesResponse, give_up

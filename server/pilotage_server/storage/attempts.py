@@ -282,7 +282,7 @@ def load_running(session: Session, fast: timedelta, now: datetime, wanted: Runni
 
 def _running(row: Sequence[Any], now: datetime) -> RunningAttempts:
     *spot, trial, begun, count, matched = row
-    where, longest = _spot(spot), now - sql.utc_time(begun)
+    where, longest = _evidence_key(spot), now - sql.utc_time(begun)
     lasted = AttemptGroup(where, False, count, sql.utc_time(matched), longest, bool(trial)) if count else None
     return RunningAttempts(where, longest, lasted)
 
@@ -290,10 +290,10 @@ def _running(row: Sequence[Any], now: datetime) -> RunningAttempts:
 def _ended(row: Sequence[Any]) -> AttemptGroup:
     *spot, trial, failed, count, matched, longest_s = row
     longest = timedelta(seconds=longest_s)
-    return AttemptGroup(_spot(spot), bool(failed), count, sql.utc_time(matched), longest, bool(trial))
+    return AttemptGroup(_evidence_key(spot), bool(failed), count, sql.utc_time(matched), longest, bool(trial))
 
 
-def _spot(row: Sequence[Any]) -> EvidenceKey:
+def _evidence_key(row: Sequence[Any]) -> EvidenceKey:
     site, ce, queue, node, vo, group, owner = row
     return EvidenceKey(QueueId(site, ce, queue), node, Account(vo, group, owner))
 

@@ -198,7 +198,7 @@ def lock_expired(session: Session, now: datetime, most: int) -> tuple[JobRecord,
 
 
 def extend_all(session: Session, gap: timedelta) -> None:
-    """Extend every lease by `gap`, and move the last contact of pilots by it: no server was there to hear them."""
+    """Extend every lease by `gap`, and move the last contact of pilots by it: no server could receive them."""
     # Sorted here: with ORDER BY the database would read all jobs by id instead of those with a lease.
     jobs = sorted(session.execute(select(JOBS.c.id, JOBS.c.lease_until).where(IS_LEASED)))
     if jobs:

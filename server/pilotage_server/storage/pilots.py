@@ -30,7 +30,7 @@ IS_ARRIVING = PILOTS.c.state.in_(sorted(state.value for state in ARRIVING))
 IS_PRESENT = PILOTS.c.state.in_(sorted(state.value for state in ALIVE | ARRIVING))
 IS_OVER = PILOTS.c.state.in_(sorted(state.value for state in OVER))
 
-_MOST_LISTED = 100_000
+_MAX_LISTED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
         glidein_seen=glidein_seen,
         last_seen=last_seen,
         ends=ends,
-        owes_answers=bool(owes),
+        has_unreported_ends=bool(owes),
     )
 
 
@@ -135,7 +135,7 @@ def list_pilots(
             had_arrived = PILOTS.c.last_seen.is_not(None)
             wanted |= had_arrived & (PILOTS.c.state == PilotState.LOST.value) & (PILOTS.c.ended >= lost_since)
         query = query.where(wanted)
-    rows = session.execute(query.order_by(PILOTS.c.registered.desc(), PILOTS.c.stamp).limit(_MOST_LISTED))
+    rows = session.execute(query.order_by(PILOTS.c.registered.desc(), PILOTS.c.stamp).limit(_MAX_LISTED))
     return tuple(_record(tuple(row)) for row in rows)
 
 

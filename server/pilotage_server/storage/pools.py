@@ -227,7 +227,7 @@ def move_job_group(session: Session, holding: JobGroup, destination: Destination
     """Move the live jobs of a group to another pool and task queue."""
     session.execute(
         update(JOBS)
-        .where(_in_holding(holding), _IS_LIVE)
+        .where(_in_group(holding), _IS_LIVE)
         .values(pool_id=destination.pool_id, task_queue_id=destination.task_queue_id)
     )
 
@@ -249,11 +249,11 @@ def pools_now(session: Session, job_ids: Collection[int]) -> dict[int, str]:
 
 def load_waiting_jobs(session: Session, holding: JobGroup) -> tuple[JobRecord, ...]:
     """Return the waiting jobs of a group, by id."""
-    ids = session.execute(select(JOBS.c.id).where(_in_holding(holding), _IS_WAITING)).scalars()
+    ids = session.execute(select(JOBS.c.id).where(_in_group(holding), _IS_WAITING)).scalars()
     return tuple(load_jobs(session, ids).values())
 
 
-def _in_holding(holding: JobGroup) -> ColumnElement[bool]:
+def _in_group(holding: JobGroup) -> ColumnElement[bool]:
     return and_(
         JOBS.c.template_id == holding.template_id,
         JOBS.c.task_queue_id == holding.task_queue_id,

@@ -32,13 +32,13 @@ _BINDING = f"""
 """  # noqa: S608 - of our own texts only
 
 
-def insert_copies(session: Session, copies: Sequence[RoutedJobRecord]) -> None:
+def insert_routed_jobs(session: Session, copies: Sequence[RoutedJobRecord]) -> None:
     """Store new routed jobs."""
     columns = {name: [getattr(copy, name) for copy in copies] for name in RoutedJobRecord._fields}
     sql.insert_rows(session, COPIES, columns)
 
 
-def load_copies(session: Session, keys: Iterable[AttemptKey]) -> dict[AttemptKey, RoutedJobRecord]:
+def load_routed_jobs(session: Session, keys: Iterable[AttemptKey]) -> dict[AttemptKey, RoutedJobRecord]:
     """Return the existing ones of these routed jobs."""
     wanted = set(keys)
     if not wanted:

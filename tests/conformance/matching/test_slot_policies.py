@@ -16,12 +16,12 @@ from pilotage.errors import InvalidInputError
 from pilotage.values.accounts import Account
 from pilotage.values.offers import AdPart, OccupiedSlot, SlotOffer
 from pilotage_server.core.identity import PilotCredential
-from pilotage_server.core.matching.slot_policy import MOST_JOB_NAMES, SlotPolicies
+from pilotage_server.core.matching.slot_policy import MAX_JOB_NAMES, SlotPolicies
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.core.rules import Rules
 from pilotage_server.operations.matching.idle_pilots import PossibleSlots, ServerMatchEstimator, could_match
 from pilotage_server.operations.matching.work import Match, WorkAnswer, WorkRequest
-from pilotage_server.operations.queueing.rekeying import MOST_REFERENCES
+from pilotage_server.operations.queueing.rekeying import MAX_REFERENCES
 from pilotage_server.storage.attempts import load_attempts
 from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
@@ -238,21 +238,21 @@ def _first_answer(grid: Grid, pilot: Pilot, slot: SlotOffer) -> WorkAnswer:
 
 def test_slot_with_too_many_references_gets_no_job(grid: Grid) -> None:
     (job_id,) = grid.submit()
-    many_references = " || ".join(f"TARGET.A{number}" for number in range(MOST_JOB_NAMES + 1))
+    many_references = " || ".join(f"TARGET.A{number}" for number in range(MAX_JOB_NAMES + 1))
     answer = grid.start_pilot().request_jobs(a_slot_with("a", Start=f"({many_references}) =!= True"), a_slot("b"))
-    assert answer.faults == {"a": f"refers to {MOST_JOB_NAMES + 1} job attributes, and may refer to {MOST_JOB_NAMES}"}
+    assert answer.faults == {"a": f"refers to {MAX_JOB_NAMES + 1} job attributes, and may refer to {MAX_JOB_NAMES}"}
     assert [match.job_id for match in answer.matches] == [job_id]
     assert grid.state.significant_attributes == frozenset()
 
 
 def test_slot_over_limit_of_significant_attributes_gets_no_job(grid: Grid) -> None:
-    grid.state.significant_attributes = frozenset(f"a{number}" for number in range(MOST_REFERENCES))
+    grid.state.significant_attributes = frozenset(f"a{number}" for number in range(MAX_REFERENCES))
     grid.submit()
     slots = a_slot_with("a", Start="TARGET.Another =!= True"), a_slot_with("b", Start="TARGET.A0 =!= True")
     answer = grid.start_pilot().request_jobs(*slots)
     assert [match.slot for match in answer.matches] == ["b"]
     assert "which leaves no room for another" in answer.faults["a"]
-    assert len(grid.state.significant_attributes) == MOST_REFERENCES
+    assert len(grid.state.significant_attributes) == MAX_REFERENCES
 
 
 STARTS = ("true", "TARGET.Batch =?= True", "Multi || TARGET.Batch =?= True", "time() % 2 == TARGET.Parity")

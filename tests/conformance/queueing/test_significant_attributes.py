@@ -11,7 +11,7 @@ import pytest
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import JobCause
-from pilotage_server.core.queueing.task_queue import MOST_VALUES, Traits
+from pilotage_server.core.queueing.task_queue import MAX_VALUES, Traits
 from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.matching.offers import head_ads
@@ -180,31 +180,31 @@ def test_attributes_of_own_expression_are_significant(server: Server) -> None:
 
 def test_attribute_with_too_many_values_leaves_key(server: Server) -> None:
     server.refer("seed")
-    ids = server.submit_all([{"attributes": {"Seed": seed}} for seed in range(MOST_VALUES + 20)])
+    ids = server.submit_all([{"attributes": {"Seed": seed}} for seed in range(MAX_VALUES + 20)])
     counts = server.counts(ids)
-    assert sorted(counts.values()) == [*[1] * MOST_VALUES, 20]
+    assert sorted(counts.values()) == [*[1] * MAX_VALUES, 20]
     rest = server.traits(ids[-1])
     assert (rest.attributes, rest.escaped) == ((), ("seed",))
     heads = server.database.read(lambda transaction: head_ads(transaction, server.task_queue_id(ids[-1]), 5))
-    assert [head.job_id for head in heads] == list(ids[MOST_VALUES : MOST_VALUES + 5])
-    assert [head.ad["Seed"] for head in heads] == [*range(MOST_VALUES, MOST_VALUES + 5)]
+    assert [head.job_id for head in heads] == list(ids[MAX_VALUES : MAX_VALUES + 5])
+    assert [head.ad["Seed"] for head in heads] == [*range(MAX_VALUES, MAX_VALUES + 5)]
     (known,) = server.submit(attributes={"Seed": 3})
     assert server.task_queue_id(known) == server.task_queue_id(ids[3])
 
 
 def test_later_reference_with_too_many_values_leaves_key(server: Server) -> None:
-    ids = server.submit_all([{"attributes": {"Seed": seed}} for seed in range(MOST_VALUES + 20)])
+    ids = server.submit_all([{"attributes": {"Seed": seed}} for seed in range(MAX_VALUES + 20)])
     (other,) = server.submit(requirements={"Memory": 1}, attributes={"Seed": 1000})
     server.refer("seed")
-    assert sorted(server.counts(ids).values()) == [*[1] * MOST_VALUES, 20]
+    assert sorted(server.counts(ids).values()) == [*[1] * MAX_VALUES, 20]
     assert server.traits(other).value("Seed") == 1000
 
 
 def test_attribute_of_running_limit_stays_in_key(database: Database) -> None:
     limit = RunningLimit("CERN", None, None, "Seed", "7", 1)
     server = Server(database, Rules(running_limits=(limit,)))
-    ids = server.submit_all([{"attributes": {"Seed": seed}} for seed in range(MOST_VALUES + 5)])
-    assert len(server.counts(ids)) == MOST_VALUES + 5
+    ids = server.submit_all([{"attributes": {"Seed": seed}} for seed in range(MAX_VALUES + 5)])
+    assert len(server.counts(ids)) == MAX_VALUES + 5
 
 
 def test_attribute_of_running_limit_survives_rekeying(database: Database) -> None:

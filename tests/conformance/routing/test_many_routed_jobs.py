@@ -11,8 +11,8 @@ from pilotage_server.operations.routing.routed_jobs import (
     MAX_GIVEN_UP,
     MAX_REASON_LENGTH,
     MAX_UNWANTED,
-    list_copies,
-    unwanted_copies,
+    list_routed_jobs,
+    unwanted_routed_jobs,
 )
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
@@ -37,10 +37,10 @@ def test_unwanted_routed_jobs_are_listed_in_pages(grid: Grid, router: Router) ->
     ids = grid.submit(count=MAX_UNWANTED + BEYOND)
     router.take(*ids)
     grid.change(JobChange.REMOVE, *ids)
-    first = grid.read(lambda transaction, _: unwanted_copies(transaction, router.name))
+    first = grid.read(lambda transaction, _: unwanted_routed_jobs(transaction, router.name))
     assert ([routed_job.job_id for routed_job in first.copies], first.more) == (ids[:MAX_UNWANTED], True)
     last = first.copies[-1]
-    rest = grid.read(lambda transaction, _: unwanted_copies(transaction, router.name, (last.job_id, last.attempt)))
+    rest = grid.read(lambda transaction, _: unwanted_routed_jobs(transaction, router.name, (last.job_id, last.attempt)))
     assert ([routed_job.job_id for routed_job in rest.copies], rest.more) == (ids[MAX_UNWANTED:], False)
 
 
@@ -70,7 +70,7 @@ def test_long_reason_is_truncated(grid: Grid, router: Router) -> None:
 def test_lists_routed_jobs_after_a_key(grid: Grid, router: Router) -> None:
     ids = grid.submit(count=3)
     router.take(*ids)
-    listed = grid.read(lambda transaction, _: list_copies(transaction, router.name, (ids[0], 1)))
+    listed = grid.read(lambda transaction, _: list_routed_jobs(transaction, router.name, (ids[0], 1)))
     assert (open_jobs(listed.copies), listed.more) == (ids[1:], False)
 
 

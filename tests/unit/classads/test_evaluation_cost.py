@@ -9,7 +9,7 @@ import pytest
 from pilotage.classads.library import AdValue, Expression
 from pilotage.classads.text import ad_text
 from pilotage.job_description import JobDescription, JobPolicy
-from pilotage_server.core.classads.evaluation import LONGEST_CHAIN, MOST_STEPS, is_too_costly
+from pilotage_server.core.classads.evaluation import LONGEST_CHAIN, MAX_STEPS, is_too_costly
 from pilotage_server.core.jobs.files import JobLimits
 from pilotage_server.core.submission.validation import description_faults
 from support.grid import a_slot
@@ -60,7 +60,7 @@ def test_length_of_reference_chain_is_bounded() -> None:
 
 
 def test_work_on_list_elements_counts_for_each_element() -> None:
-    ad: dict[str, AdValue] = {"few": (1, 2), "many": tuple(range(MOST_STEPS)), "want": Expression("Capability > 4")}
+    ad: dict[str, AdValue] = {"few": (1, 2), "many": tuple(range(MAX_STEPS)), "want": Expression("Capability > 4")}
     assert not is_costly("countMatches(MY.want, few) >= 1", ad)
     assert is_costly("countMatches(MY.want, many) >= 1", ad)
     nested: dict[str, AdValue] = {f"a{n}": Expression(f"evalInEachContext(MY.a{n + 1}, few)") for n in range(5)}

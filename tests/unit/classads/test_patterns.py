@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pilotage.classads.evaluation import Ad, NoValue, Result, compile_bounded, compile_expression, evaluate
 from pilotage.classads.library import AdValue, Expression, InvalidClassAdError, classad_library, quoted
-from pilotage.classads.limits import LONGEST_SUBJECT, MOST_PATTERNS, framed, unframed
+from pilotage.classads.limits import LONGEST_SUBJECT, MAX_PATTERNS, framed, unframed
 from pilotage.classads.text import ad_text
 from pilotage.job_description import JobPolicy
 from pilotage_server.core.classads.evaluation import is_too_costly
@@ -147,7 +147,7 @@ def test_removing_bounds_restores_the_text(text: str) -> None:
         r'regexp("a\\.b\\(*", Name, "i") || regexp("\\\\X", Name)',
         'replace(" ", Name, "") == "a" && replaceAll("[ab]", Name, "") == ""',
         "regexp() || regexp + 1",
-        "||".join(['regexp("a", Name)'] * MOST_PATTERNS),
+        "||".join(['regexp("a", Name)'] * MAX_PATTERNS),
     ],
 )
 def test_users_may_use_literal_patterns(text: str) -> None:
@@ -165,7 +165,7 @@ def test_users_may_use_literal_patterns(text: str) -> None:
         ('stringList_RegexpMember("a", Names)', "lists of any length"),
         ('regexpMember("a", Names)', "lists of any length"),
         ('eval("regexp(A, B)")', "regexp takes a plain text only"),
-        ("||".join(['regexp("a", Name)'] * (MOST_PATTERNS + 1)), "at most 10"),
+        ("||".join(['regexp("a", Name)'] * (MAX_PATTERNS + 1)), "at most 10"),
         ("||".join(['replaceAll("a", Name, "") == ""'] * 3), "at most 10"),
         ('regexp("(", Name)', "is not a valid pattern"),
         ('regexp("a)|b(?:", Name)', "is not a valid pattern"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotage_server.core.matching.job_views import MOST_SORTINGS, AutoClusters, JobViews, Rank
+from pilotage_server.core.matching.job_views import MAX_SORTINGS, AutoClusters, JobViews, Rank
 from pilotage_server.core.queueing.bitsets import ALL_BITS
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from support.match_bench import MatchBench
@@ -52,7 +52,7 @@ def test_number_of_views_and_groupings_is_bounded() -> None:
     assert views.view(queues[0]) is not first
     assert views.view(queues[2]) is views.view(queues[2])
     cached = views.groups_by(BATCH, board.index)
-    for number in range(MOST_SORTINGS):
+    for number in range(MAX_SORTINGS):
         views.groups_by(frozenset({f"name{number}"}), board.index)
     assert views.groups_by(BATCH, board.index) is not cached
 

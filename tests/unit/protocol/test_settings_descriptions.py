@@ -15,12 +15,17 @@ from pilotage_server.settings import ServerSettings
 PROGRAMS: tuple[type[ProgramSettings], ...] = (ServerSettings, PilotSettings, AgentSettings)
 
 
-def sections(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+def product_sections(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for section in model.__subclasses__():
-        yield section
-        yield from sections(section)
+        if section.__module__.startswith("pilotage"):
+            yield section
+            yield from product_sections(section)
 
 
-@pytest.mark.parametrize("model", [*PROGRAMS, *(each for each in sections(Section) if each.__module__.startswith("pilotage"))], ids=lambda model: model.__name__)
+@pytest.mark.parametrize(
+    "model",
+    [*PROGRAMS, *product_sections(Section)],
+    ids=lambda model: model.__name__,
+)
 def test_each_setting_has_a_description(model: type[BaseModel]) -> None:
     assert not [name for name, field in model.model_fields.items() if not field.description]

@@ -189,10 +189,10 @@ class WrapperEnd:
 
 
 _CODE = re.compile(r"\d{1,3}", re.ASCII)
-_MOST_CODE = 255
-_MOST_NODE = 255
+_MAX_CODE = 255
+_MAX_NODE = 255
 """The longest name of a host (POSIX, HOST_NAME_MAX)."""
-_MOST_CPU_S = 1e12
+_MAX_CPU_S = 1e12
 
 
 def parse_start(text: str) -> WrapperStart | None:
@@ -203,7 +203,7 @@ def parse_start(text: str) -> WrapperStart | None:
     time, _, node = text.strip().partition(" ")
     at = _time(time)
     plain = "".join(each for each in node if each.isprintable())
-    return None if at is None else WrapperStart(at, plain[:_MOST_NODE])
+    return None if at is None else WrapperStart(at, plain[:_MAX_NODE])
 
 
 def parse_end(text: str) -> WrapperEnd | None:
@@ -214,7 +214,7 @@ def parse_end(text: str) -> WrapperEnd | None:
     lines = text.splitlines()
     fields = {name: value for name, _, value in (line.partition(" ") for line in lines)}
     time, code = _time(fields.get("time", "")), fields.get("code", "")
-    if lines[-1:] != ["whole"] or time is None or not _CODE.fullmatch(code) or int(code) > _MOST_CODE:
+    if lines[-1:] != ["whole"] or time is None or not _CODE.fullmatch(code) or int(code) > _MAX_CODE:
         return None
     return WrapperEnd(int(code), time, "told" in fields, _cpu_s(lines))
 
@@ -238,4 +238,4 @@ def _cpu_s(lines: Sequence[str]) -> float | None:
         return None
     minutes, seconds, more_minutes, more_seconds = (float(part.replace(",", ".")) for part in used[1].groups())
     cpu_s = 60 * (minutes + more_minutes) + seconds + more_seconds
-    return round(cpu_s, 3) if cpu_s <= _MOST_CPU_S else None
+    return round(cpu_s, 3) if cpu_s <= _MAX_CPU_S else None

@@ -21,7 +21,7 @@ from pilotage_agents.router.core.model import CollectedFile
 from pilotage_agents.router.core.routed_job import RemoteJob
 from pilotage_agents.router.server_link import upload_requests, write_download
 
-_MOST_IN_A_CALL = 1000
+_MAX_IN_A_CALL = 1000
 _TRANSFER_S = 86_400.0
 """The deadline of a transfer; one without progress is given up long before."""
 
@@ -153,7 +153,7 @@ async def _for_existing(job_ids: Sequence[int], do: Callable[[Sequence[int]], Aw
     collected = list(dict.fromkeys(job_ids))
     while collected:
         try:
-            await do(collected[:_MOST_IN_A_CALL])
+            await do(collected[:_MAX_IN_A_CALL])
         except NotFoundError as error:
             # One missing job fails the call for the others.
             others = [job_id for job_id in collected if str(job_id) != error.name]
@@ -161,7 +161,7 @@ async def _for_existing(job_ids: Sequence[int], do: Callable[[Sequence[int]], Aw
                 raise
             collected = others
         else:
-            collected = collected[_MOST_IN_A_CALL:]
+            collected = collected[_MAX_IN_A_CALL:]
 
 
 def _metadata(token: str) -> tuple[tuple[str, str], ...]:

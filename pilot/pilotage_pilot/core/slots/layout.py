@@ -120,7 +120,7 @@ def _shared(sizes: list[int | None], total: int, what: str) -> list[int]:
     return [left // unstated if size is None else size for size in sizes]
 
 
-_MOST_SLOTS = 4096
+_MAX_SLOTS = 4096
 _TYPE = re.compile(r"num_slots_type_(\d+)")
 
 
@@ -231,6 +231,6 @@ def _number(policy: Policy, knob: str, default: int) -> int:
         value = text
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise InvalidInputError(Violation(knob, f"{text} is not a number of at least 0"))
-    if knob.startswith("NUM_SLOTS") and value > _MOST_SLOTS:
-        raise InvalidInputError(Violation(knob, f"{text} is more than {_MOST_SLOTS} slots"))
+    if knob.startswith("NUM_SLOTS") and value > _MAX_SLOTS:
+        raise InvalidInputError(Violation(knob, f"{text} is more than {_MAX_SLOTS} slots"))
     return int(value)

@@ -2,7 +2,7 @@
 
 Rules
 -----
-- No job is lost and none runs twice (DESIGN §8). An attempt has one outcome, recorded once.
+- No job is lost and none runs twice. An attempt has one outcome, recorded once.
 - A repeated report is confirmed again and changes nothing.
 - A late report of attempt n re-adopts n if n was lost because its pilot was silent and n+1 has not been matched.
 - Only lost leases and failed starts count towards the limit of attempts. Evictions and declined jobs do not.

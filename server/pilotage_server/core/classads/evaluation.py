@@ -29,7 +29,7 @@ from pilotage_server.core.classads.views import AdSnapshot, Names, Projection, e
 Get: TypeAlias = "Callable[[str], AdValue | None]"
 """Returns the value of an attribute by folded name; None = missing."""
 
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 """Largest number of attribute look-ups in one evaluation."""
 
 STEPS_OF_PATTERN = 100
@@ -41,7 +41,7 @@ STEPS_OF_USERS_PATTERN = 900
 LONGEST_CHAIN = 50
 """Largest depth of attributes that mention each other."""
 
-MOST_CHARACTERS = 2**28
+MAX_CHARACTERS = 2**28
 """Largest length of a text that nested concatenations could produce."""
 
 _USUAL_LIST = 16
@@ -110,8 +110,8 @@ class _EvaluationCost:
 
     @property
     def is_too_much(self) -> bool:
-        is_growing = self._growth > 0 and self._size ** (self._growth + 1) > MOST_CHARACTERS
-        return self._is_endless or self._steps > MOST_STEPS or is_growing
+        is_growing = self._growth > 0 and self._size ** (self._growth + 1) > MAX_CHARACTERS
+        return self._is_endless or self._steps > MAX_STEPS or is_growing
 
     def follow(self, text: str, at: _Level) -> None:
         outline = _outline(text)
@@ -151,9 +151,9 @@ def _length(value: AdValue) -> int:
             return 0
 
 
-MOST_TABLES = 4096
-MOST_IN_A_TABLE = 20_000
-MOST_RESULTS = 400_000
+MAX_TABLES = 4096
+MAX_IN_A_TABLE = 20_000
+MAX_RESULTS = 400_000
 
 _KEPT_FRACTION = 7 / 8
 """Fraction of the results that stays when the cache is full."""
@@ -165,7 +165,7 @@ Table = dict[str, Result]
 class EvaluationCache:
     """A bounded cache of results."""
 
-    def __init__(self, most_tables: int = MOST_TABLES, most_results: int = MOST_RESULTS) -> None:
+    def __init__(self, most_tables: int = MAX_TABLES, most_results: int = MAX_RESULTS) -> None:
         self._most_tables = most_tables
         self._most_results = most_results
         self._kept = 0
@@ -186,7 +186,7 @@ class EvaluationCache:
                 self._kept -= len(self._tables.popitem(last=False)[1])
         else:
             self._tables.move_to_end(key)
-        if len(table) >= MOST_IN_A_TABLE:
+        if len(table) >= MAX_IN_A_TABLE:
             self._kept -= len(table)
             table.clear()
         return table

@@ -5,7 +5,7 @@ Rules
 - Attributes of the description are the same for all jobs of an array. Those of the `RunHistory` change each time the
   job is requeued. `INDIVIDUAL` attributes differ between all jobs and never separate task queues.
 - Reserved names belong to the server, to pilots or to fields of the description. Their values in a job's ad come from
-  the server, whatever the description contains (DESIGN §12). Names are compared folded.
+  the server, whatever the description contains. Names are compared folded.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pilotage.errors import StateConflictError
 
 
 class JobState(StrEnum):
-    """The states of a job (DESIGN §3). RACING = its own attempt has failed, and race copies still run (`races`)."""
+    """The states of a job. RACING = its own attempt has failed, and race copies still run (`races`)."""
 
     RECEIVED = "RECEIVED"
     WAITING = "WAITING"

@@ -1,4 +1,4 @@
-"""The fair order: groups, then owners, those furthest below their share first (DESIGN §7).
+"""The fair order: groups, then owners, those furthest below their share first.
 
 Rules
 -----

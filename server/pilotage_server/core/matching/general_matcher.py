@@ -5,7 +5,7 @@ Rules
 - Slots are served in order; each sees what the round gave to those before it.
 - Among fitting jobs go first: those of the owner that holds the slot, the slot's RANK, the group, then the owner
   furthest
-  below their fair share, the higher priority, the older job (DESIGN §7).
+  below their fair share, the higher priority, the older job.
 - Prefetched jobs come from the task queue of the first job. Of the slots that are left, a job with a Rank takes the one
   that it ranks highest.
 - Cheap checks come first: sizes and times, limits and quotas, then the policies of both sides. What does not fit a slot

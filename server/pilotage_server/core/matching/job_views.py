@@ -27,8 +27,8 @@ from pilotage_server.core.queueing.waiting_jobs import WaitingJobs
 USER_PRIORITY = frozenset({"submittorprio", "submitteruserprio"})
 """Folded names of the user's priority in a job's ad: HTCondor's negotiator has both spellings."""
 
-MOST_VIEWS = 20_000
-MOST_SORTINGS = 32
+MAX_VIEWS = 20_000
+MAX_SORTINGS = 32
 
 _INDIVIDUAL = "individual"
 _OF_THE_SLOT = frozenset({fold(CURRENT_TIME)})
@@ -68,7 +68,7 @@ class JobSnapshot(AdSnapshot):
 class JobViews:
     """The views of task queues, the least recently used first, and the groupings of those that wait."""
 
-    def __init__(self, most: int = MOST_VIEWS) -> None:
+    def __init__(self, most: int = MAX_VIEWS) -> None:
         self._most = most
         self._views: OrderedDict[int, JobView] = OrderedDict()
         self._groups: OrderedDict[Names, ViewGroups] = OrderedDict()
@@ -88,7 +88,7 @@ class JobViews:
         """Return the task queues in `waiting`, grouped by the attributes `wanted`."""
         groups = self._groups.setdefault(wanted, ViewGroups(wanted))
         self._groups.move_to_end(wanted)
-        if len(self._groups) > MOST_SORTINGS:
+        if len(self._groups) > MAX_SORTINGS:
             self._groups.popitem(last=False)
         groups.sync(waiting, self)
         return groups
@@ -152,10 +152,10 @@ def folded(ad: Mapping[str, AdValue]) -> dict[str, AdValue]:
     return {fold(name): value for name, value in ad.items()}
 
 
-MOST_QUESTIONS = 32
+MAX_QUESTIONS = 32
 """The number of expressions for which autoclusters are kept."""
 
-MOST_ORDERS = 256
+MAX_ORDERS = 256
 """The number of orders that are kept for an expression."""
 
 
@@ -207,7 +207,7 @@ class AutoClusters:
             ranks[rank.rank] = ranks.get(rank.rank, 0) | bits
         order = [ranks[rank] for rank in sorted(ranks, reverse=True)]
         if all(rank.is_constant for rank, _ in found):
-            while len(self._orders) >= MOST_ORDERS:
+            while len(self._orders) >= MAX_ORDERS:
                 del self._orders[next(iter(self._orders))]
             self._orders[key, among] = order
         return order
@@ -265,7 +265,7 @@ class JobViewCache:
         """Return the autoclusters for a view of these attributes."""
         autoclusters = self._by_names.get(wanted)
         if autoclusters is None:
-            while len(self._by_names) >= MOST_QUESTIONS:
+            while len(self._by_names) >= MAX_QUESTIONS:
                 del self._by_names[next(iter(self._by_names))]
             autoclusters = self._by_names[wanted] = AutoClusters(
                 self.waiting, lambda each: view_key(wanted, self.views.view(each))

@@ -21,7 +21,7 @@ from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.core.queueing.trait_index import SizeClass
 from pilotage_server.core.queueing.waiting_jobs import WaitingJobs
 
-MOST_CLASSES = 8192
+MAX_CLASSES = 8192
 
 _MOST_REFUSED = 256
 """After so many refusals one by one, all admitted task queues of a queue are looked up at once."""
@@ -144,7 +144,7 @@ class SlotClass:
 class SlotClasses:
     """The classes of recently offered slots."""
 
-    def __init__(self, waiting: TaskQueueIndex, end_margin: timedelta, most: int = MOST_CLASSES) -> None:
+    def __init__(self, waiting: TaskQueueIndex, end_margin: timedelta, most: int = MAX_CLASSES) -> None:
         self._waiting = waiting
         self._end_margin = end_margin
         self._most = most

@@ -49,15 +49,15 @@ from pilotage_server.core.queueing.slot_offers import location_attributes, size_
 
 TIMES = folded_set((CURRENT_TIME, "LastHeardFrom"))
 REMOTE_USER_PRIORITY = fold("RemoteUserPrio")
-MOST_POLICIES = 8192
+MAX_POLICIES = 8192
 MAX_EXPRESSIONS = 2048
 """The number of ads whose expressions are cached, for slots that have changed in plain values only."""
 
 MOST_BYTES = 256 * 1024 * 1024
 """About the size of the slots' ads that are cached, without their shared parts."""
 
-MOST_NAMES = 20_000
-MOST_JOB_NAMES = 250
+MAX_NAMES = 20_000
+MAX_JOB_NAMES = 250
 """The most job attributes that one policy may refer to; each of them may split task queues."""
 
 _START, _RANK, _PREEMPTION, _WEIGHT = map(fold, ("Start", "Rank", "PreemptionRequirements", "SlotWeight"))
@@ -109,7 +109,7 @@ class SlotPolicy:
         self._layers = tuple(layers)
         self.size = size
         self.view = AdView(size_attributes(size), *self._layers, time_dependent=TIMES | {REMOTE_USER_PRIORITY})
-        self.expressions = expressions or self._analysed(fault)
+        self.expressions = expressions or self._analyse(fault)
         self.start, self.rank, self.preemption_requirements, self.weight_text, self.job_names, self.fault = (
             self.expressions
         )
@@ -138,14 +138,14 @@ class SlotPolicy:
         projection = part.projection(None if refers.is_dynamic else refers.my, refers.free)
         return slot_weight(evaluate_projections(self.weight_text, projection, None), float(amounts.cpus))
 
-    def _analysed(self, fault: str) -> PolicyExpressions:
+    def _analyse(self, fault: str) -> PolicyExpressions:
         start, rank = self._text(_START, "true"), self._text(_RANK, "0", "0.0")
         preemption = self._text(_PREEMPTION, "false")
         wanted = self.job_references(start) | self.job_references(rank) | self.job_references(preemption)
         by_name = {"START": start, "RANK": rank, "PREEMPTION_REQUIREMENTS": preemption}
         fault = fault or self._randomness_fault(by_name)
-        if not fault and len(wanted) > MOST_JOB_NAMES:
-            fault = f"refers to {len(wanted)} job attributes, and may refer to {MOST_JOB_NAMES}"
+        if not fault and len(wanted) > MAX_JOB_NAMES:
+            fault = f"refers to {len(wanted)} job attributes, and may refer to {MAX_JOB_NAMES}"
         return PolicyExpressions(start, rank, preemption, self._text(_WEIGHT), wanted, fault)
 
     def _text(self, name: str, *defaults: str) -> str:
@@ -248,7 +248,7 @@ class MatchPolicyEvaluator:
 class SlotPolicies:
     """The policies of recently offered slots, with caches for their evaluation."""
 
-    def __init__(self, most: int = MOST_POLICIES, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_POLICIES, most_bytes: int = MOST_BYTES) -> None:
         self.parts = AdPartStore()
         self.views = JobViews()
         self._most = most
@@ -306,7 +306,7 @@ class SlotPolicies:
 
     def _note_names(self, policy: SlotPolicy) -> None:
         names = frozenset(policy.view.names())
-        if len(self.names) < MOST_NAMES and not names <= self.names:
+        if len(self.names) < MAX_NAMES and not names <= self.names:
             self.names |= names
 
 

@@ -38,7 +38,7 @@ class PilotRecord:
     `vos` = the VOs that it serves, none = all that its queue admits. `drain_reason` "" = it need not drain.
     `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never. `ends`
     = when its glidein ends, None = unknown. `jobs_ended` counts the attempts that it has reported as ended.
-    `owes_answers` = it has not reported the end of attempts that were taken from it.
+    `has_unreported_ends` = it has not reported the end of attempts that were taken from it.
     """
 
     stamp: str
@@ -55,7 +55,7 @@ class PilotRecord:
     glidein_seen: datetime | None
     last_seen: datetime | None
     ends: datetime | None
-    owes_answers: bool
+    has_unreported_ends: bool
 
     @property
     def drains(self) -> bool:
@@ -144,5 +144,5 @@ def is_silent(pilot: PilotRecord, rules: Rules, now: datetime) -> bool:
     """Whether a pilot has not called for so long that it counts as lost."""
     if pilot.state in ALIVE:
         return pilot.last_seen is not None and now - pilot.last_seen > rules.pilot_silence
-    patience = rules.pilot_arrival if pilot.state is PilotState.SUBMITTED else rules.pilot_submission
-    return pilot.state in ARRIVING and now - (pilot.glidein_seen or pilot.registered) > patience
+    time_limit = rules.pilot_arrival if pilot.state is PilotState.SUBMITTED else rules.pilot_submission
+    return pilot.state in ARRIVING and now - (pilot.glidein_seen or pilot.registered) > time_limit

@@ -1,7 +1,7 @@
 """Which queues a task queue may run on: the one predicate for match, demand and explanation.
 
 A queue admits a task queue when the pool's mapping contains it (without a pool: when the queue is open to the VO), the
-keywords agree, and the sizes fit those that the queue states (DESIGN §7). `pilotage.resources.eligibility` decides; the
+keywords agree, and the sizes fit those that the queue states. `pilotage.resources.eligibility` decides; the
 results are cached as long as the tree is the same. Bans change by the minute, so callers check them once a request.
 """
 
@@ -17,7 +17,7 @@ from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.core.resources.mappings import PoolMappings
 from pilotage_server.core.resources.tree import ActiveTree
 
-_MOST_REMEMBERED = 200_000
+_MAX_REMEMBERED = 200_000
 
 
 class QueueAccess:
@@ -63,7 +63,7 @@ class QueueAccess:
             fits = self._fits[key] = {}
         remembered = fits.get(queue)
         if remembered is None:
-            if self._remembered >= _MOST_REMEMBERED:
+            if self._remembered >= _MAX_REMEMBERED:
                 self._fits = {key: fits}
                 fits.clear()
                 self._remembered = 0

@@ -5,7 +5,7 @@ Rules
 - The checks are sizes against what is free, CPU time against the CPU work left, wall time against the time left, and
   what the pilot declined. A missing request is satisfied by every slot.
 - CPU time is in normalised CPU seconds of one core. The CPU work left is the wall time left, less a margin, times the
-  node's power per core (DESIGN §7; DIRAC's CPUTime). The number of requested cores does not change it.
+  node's power per core (DIRAC's CPUTime). The number of requested cores does not change it.
 """
 
 from __future__ import annotations

@@ -234,8 +234,8 @@ def _value(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-MOST_VALUES = 64
-"""The most values of one attribute that may tell the task queues of one pool apart (DESIGN §7)."""
+MAX_VALUES = 64
+"""The most values of one attribute that may tell the task queues of one pool apart."""
 
 _ValueKey: TypeAlias = tuple[str, str, str]
 
@@ -269,7 +269,7 @@ class ValueCounts:
 
     def _is_crowded(self, key: _ValueKey, text: str) -> bool:
         values = self._values.get(key, {})
-        return len(values) >= MOST_VALUES and text not in values
+        return len(values) >= MAX_VALUES and text not in values
 
 
 def _values(traits: Traits) -> list[tuple[_ValueKey, str]]:

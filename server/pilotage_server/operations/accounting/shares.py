@@ -29,7 +29,7 @@ def list_shares(transaction: Transaction, state: ServerState, identity: Identity
         When a user asks for the shares of another VO.
     """
     shown = visible_vo(identity, vo)
-    _set_pool_size(state, _pie(transaction, state))
+    _set_pool_size(state, _pool_cores(transaction, state))
     waiting: Counter[Account] = Counter()
     with state.lock:
         for each in state.waiting.waiting():
@@ -49,7 +49,7 @@ def set_shares(
         stored.store_factor(transaction.session, account, factors[account])
     for group in sorted(quotas):
         stored.store_quota(transaction.session, group, quotas[group])
-    transaction.after_commit(partial(_set_pool_size, state, _pie(transaction, state)))
+    transaction.after_commit(partial(_set_pool_size, state, _pool_cores(transaction, state)))
     transaction.after_commit(partial(_set_overrides, state, stored.load_set_shares(transaction.session)))
 
 
@@ -61,10 +61,10 @@ def load_overrides(transaction: Transaction, state: ServerState) -> None:
 def refresh_pool_size(transaction: Transaction, state: ServerState) -> None:
     """Compute the pool size again, if any quota is a part of it; pilots come and go."""
     if state.shares.settings.needs_pool_size():
-        _set_pool_size(state, _pie(transaction, state))
+        _set_pool_size(state, _pool_cores(transaction, state))
 
 
-def _pie(transaction: Transaction, state: ServerState) -> float:
+def _pool_cores(transaction: Transaction, state: ServerState) -> float:
     return pool_size(load_slots(transaction.session), state.rules.sharing.machine_constraint, transaction.now)
 
 

@@ -268,7 +268,7 @@ def end_pilot(
     release_fences_of_pilots(transaction, state, [stamp])
 
 
-MOST_HEARTBEATS = 64
+MAX_HEARTBEATS = 64
 """Heartbeats of one transaction: a bound on how long others wait."""
 
 
@@ -287,7 +287,7 @@ Write = Callable[[HeartbeatAnswer, datetime, bytes], bytes]
 class HeartbeatBatch:
     """Records heartbeats in group commits."""
 
-    most = MOST_HEARTBEATS
+    most = MAX_HEARTBEATS
 
     def __init__(self, state: ServerState, write: Write) -> None:
         self._state = state

@@ -87,7 +87,7 @@ def commands_of(
     callers: Sequence[tuple[PilotCredential, PilotRecord | None, frozenset[AttemptKey]]],
 ) -> list[tuple[PilotCommand, ...]]:
     """Return the commands for each pilot. The attempts in its set need no Kill: the answer reports them as lost."""
-    owing = {pilot.stamp for _, pilot, _ in callers if pilot is not None and pilot.owes_answers}
+    owing = {pilot.stamp for _, pilot, _ in callers if pilot is not None and pilot.has_unreported_ends}
     taken = taken_attempts(transaction, state, owing) if owing else {}
     found: list[tuple[PilotCommand, ...]] = []
     for credential, pilot, held in callers:

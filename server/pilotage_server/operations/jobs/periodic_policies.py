@@ -27,7 +27,7 @@ from pilotage_server.storage.templates import load_descriptions
 
 ACTOR = "server"
 
-MOST_AT_ONCE = 1000
+MAX_AT_ONCE = 1000
 """Jobs of a submission that are evaluated before they can be matched; the others follow within moments."""
 
 
@@ -60,7 +60,7 @@ def scan_next(transaction: Transaction, state: ServerState, place: retention.Wat
 
 def apply_to_new_jobs(transaction: Transaction, state: ServerState, job_ids: Sequence[int]) -> None:
     """Apply the policies of new jobs at once, so that none starts first."""
-    jobs = load_jobs(transaction.session, job_ids[:MOST_AT_ONCE]).values()
+    jobs = load_jobs(transaction.session, job_ids[:MAX_AT_ONCE]).values()
     due = tuple(_decisions(transaction, state, jobs, _descriptions(transaction, jobs)))
     if due:
         apply_policies(transaction, state, due)

@@ -17,7 +17,7 @@ from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import FeedQuery, events_between, events_of, feed_bounds
 from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
-from pilotage_server.storage.routing import load_attributes, load_copies
+from pilotage_server.storage.routing import load_attributes, load_routed_jobs
 from pilotage_server.storage.templates import load_description
 
 ALL = "*"
@@ -102,7 +102,7 @@ def get_ad(transaction: Transaction, identity: Identity, job_id: int) -> Mapping
     if not router_of(job):
         return ad
     key = (job.id, job.attempt)
-    copy = load_copies(transaction.session, [key]).get(key)
+    copy = load_routed_jobs(transaction.session, [key]).get(key)
     if job.is_leased and copy is not None and copy.reference:
         ad["RoutedToJobId"] = copy.reference
     return with_mirrored(ad, load_attributes(transaction.session, key))

@@ -15,7 +15,7 @@ from pilotage.values.offers import AdPart, SlotOffer
 from pilotage_server.core.matching.general_matcher import SlotEvaluators
 from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicy
 from pilotage_server.core.queueing.job_ads import full_job_ad
-from pilotage_server.operations.queueing.rekeying import MOST_REFERENCES, has_room_for, unknown_references
+from pilotage_server.operations.queueing.rekeying import MAX_REFERENCES, has_room_for, unknown_references
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.task_queues import load_first_waiting
@@ -87,7 +87,7 @@ def _job_references(
 
 def _no_room_for(names: frozenset[str]) -> str:
     return (
-        f"{MOST_REFERENCES} job attributes are significant already, which leaves no room for {', '.join(sorted(names))}"
+        f"{MAX_REFERENCES} job attributes are significant already, which leaves no room for {', '.join(sorted(names))}"
     )
 
 

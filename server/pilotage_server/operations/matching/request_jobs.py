@@ -225,7 +225,7 @@ def _left(job: JobRecord | None, match: AttemptKey, stamp: str, now: datetime) -
     return max(timedelta(0), job.lease_until - now)
 
 
-MOST_REQUESTS = 64
+MAX_REQUESTS = 64
 """The most requests in one transaction, so that none waits for long."""
 
 
@@ -252,7 +252,7 @@ class WorkDone:
 class WorkBatch:
     """Serves requests for jobs; `write` encodes the answer to a request that was made so long ago."""
 
-    most = MOST_REQUESTS
+    most = MAX_REQUESTS
 
     def __init__(self, state: ServerState, write: Callable[[WorkAnswer, timedelta], bytes]) -> None:
         self._state = state

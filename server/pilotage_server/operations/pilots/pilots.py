@@ -24,7 +24,7 @@ from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.leases import lock_jobs
 from pilotage_server.storage.pilots import change_pilots, has_run_any, load_pilots, remove_slots
 
-MOST_AT_ONCE = 1000
+MAX_AT_ONCE = 1000
 
 LOST_SHOWN_FOR = timedelta(hours=1)
 """How long a lost pilot is listed among the live ones."""
@@ -59,8 +59,8 @@ def register_pilots(
     InvalidInputError
         The count is not between 1 and 1,000.
     """
-    if not 1 <= wanted.count <= MOST_AT_ONCE:
-        raise InvalidInputError(Violation("count", f"is {wanted.count}; 1 to {MOST_AT_ONCE} pilots are made at once"))
+    if not 1 <= wanted.count <= MAX_AT_ONCE:
+        raise InvalidInputError(Violation("count", f"is {wanted.count}; 1 to {MAX_AT_ONCE} pilots are made at once"))
     if not state.tree.knows(wanted.queue):
         raise NotFoundError("queue", str(wanted.queue))
     vos = tuple(sorted(set(wanted.vos)))

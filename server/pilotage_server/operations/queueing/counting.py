@@ -11,7 +11,7 @@ from pilotage_server.storage import task_queues
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.task_queues import read_heads
 
-_MOST_COUNTED = 1000
+_MAX_COUNTED = 1000
 """At most so many jobs of a task queue are counted while a request waits."""
 
 ASSUMED = 1_000_000
@@ -19,13 +19,13 @@ ASSUMED = 1_000_000
 
 
 def count_up_to_limit(transaction: Transaction, ids: Collection[int]) -> dict[int, int]:
-    """Return the numbers of waiting jobs by task queue, each at most `_MOST_COUNTED`."""
-    return task_queues.count_some(transaction.session, ids, _MOST_COUNTED)
+    """Return the numbers of waiting jobs by task queue, each at most `_MAX_COUNTED`."""
+    return task_queues.count_some(transaction.session, ids, _MAX_COUNTED)
 
 
 def add_task_queue(state: ServerState, task_queue: TaskQueue, count: int, head: QueueHead | None = None) -> None:
     """Add a task queue with its count, which may be incomplete."""
-    is_all = count < _MOST_COUNTED
+    is_all = count < _MAX_COUNTED
     state.waiting.add(task_queue, count, head, assumed=0 if is_all else ASSUMED)
     if not is_all:
         state.pending_counts.add(task_queue.id)

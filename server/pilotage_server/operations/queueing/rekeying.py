@@ -24,7 +24,7 @@ from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.task_queues import insert_significant, load_task_queues, lock_significant
 from pilotage_server.storage.templates import load_descriptions
 
-MOST_REFERENCES = 2000
+MAX_REFERENCES = 2000
 """The most significant attributes; jobs do not get the values of others."""
 
 _NAME = re.compile(r"[a-z_]\w{0,254}", re.ASCII)
@@ -38,7 +38,7 @@ def unknown_references(state: ServerState, names: Iterable[str]) -> frozenset[st
 
 def has_room_for(state: ServerState, names: Collection[str]) -> bool:
     """Whether so many unknown references may become significant as well."""
-    return len(state.significant_attributes) + len(names) <= MOST_REFERENCES
+    return len(state.significant_attributes) + len(names) <= MAX_REFERENCES
 
 
 def add_references(transaction: Transaction, state: ServerState, names: Iterable[str]) -> None:

@@ -36,7 +36,7 @@ from pilotage_server.storage.attempts import AttemptKey, insert_attempts, mark_t
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.leases import lock_jobs
-from pilotage_server.storage.routing import insert_copies
+from pilotage_server.storage.routing import insert_routed_jobs
 
 
 def gates_of(transaction: Transaction, state: ServerState, wanted: Sequence[QueueId]) -> dict[QueueId, Gate]:
@@ -203,7 +203,7 @@ def _take(
         RoutedJobRecord(job.id, job.attempt, leadership.agent, copy.route, copy.target, "", transaction.now)
         for (copy, _), job in zip(taken, after, strict=True)
     ]
-    insert_copies(transaction.session, records)
+    insert_routed_jobs(transaction.session, records)
 
 
 def _move(transaction: Transaction, leadership: Leadership, copy: NewRoutedJob, job: JobRecord) -> Transition:

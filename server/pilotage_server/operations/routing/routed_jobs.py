@@ -19,7 +19,7 @@ from pilotage_server.operations.attempts.reports import record_received
 from pilotage_server.operations.attempts.transitions import Transition, apply_transitions, release_fences
 from pilotage_server.operations.leadership import lock_leadership
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.storage import leadership as stored_turns
+from pilotage_server.storage import leadership as stored_leadership
 from pilotage_server.storage.attempts import AttemptKey, next_taken, next_unreported
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
@@ -28,7 +28,7 @@ from pilotage_server.storage.routing import (
     binding_attempts,
     forget_router,
     is_known,
-    load_copies,
+    load_routed_jobs,
     set_attributes,
     set_nodes,
     set_references,
@@ -83,7 +83,7 @@ class ReleasedRoutedJobs:
     more: bool
 
 
-def report_copies(
+def report_routed_jobs(
     transaction: Transaction,
     state: ServerState,
     identity: Identity,
@@ -93,7 +93,7 @@ def report_copies(
     """Record a router's reports and return their results; raises LeadershipLostError."""
     lock_leadership(transaction, leadership)
     lock_jobs(transaction.session, (report.job_id for report in reports), rivals=transaction.is_retry)
-    copies = load_copies(transaction.session, (report.key for report in reports))
+    copies = load_routed_jobs(transaction.session, (report.key for report in reports))
     own_keys = {key for key, copy in copies.items() if copy.router == leadership.agent}
     _store_facts(transaction, copies, [report for report in reports if report.key in own_keys])
     stamp = router_stamp(leadership.agent)
@@ -149,7 +149,7 @@ def _hold(transaction: Transaction, state: ServerState, stamp: str, reasons: Map
     )
 
 
-def unwanted_copies(transaction: Transaction, router: str, after: AttemptKey = FIRST) -> UnwantedRoutedJobs:
+def unwanted_routed_jobs(transaction: Transaction, router: str, after: AttemptKey = FIRST) -> UnwantedRoutedJobs:
     """Return a router's next routed jobs whose attempts have been ended here and whose end it has not reported."""
     found = next_taken(transaction.session, router_stamp(router), after, MAX_UNWANTED + 1)
     taken = found[:MAX_UNWANTED]
@@ -161,11 +161,11 @@ def _why_unwanted(attempt: AttemptRecord) -> str:
     return gone_reason(attempt)[:MAX_REASON_LENGTH]
 
 
-def list_copies(transaction: Transaction, router: str, after: AttemptKey = FIRST) -> OpenRoutedJobs:
+def list_routed_jobs(transaction: Transaction, router: str, after: AttemptKey = FIRST) -> OpenRoutedJobs:
     """Return a router's next routed jobs whose end it has not reported."""
     found = next_unreported(transaction.session, router_stamp(router), after, MAX_LISTED + 1)
     attempts = {attempt.key: attempt for attempt in found[:MAX_LISTED]}
-    copies = load_copies(transaction.session, attempts)
+    copies = load_routed_jobs(transaction.session, attempts)
     jobs = load_jobs(transaction.session, (job_id for job_id, _ in copies))
     # A concurrent cleanup may remove a job that ended long ago and whose router was given up.
     listed = tuple(_open(copies[key], attempts[key], jobs[key[0]]) for key in sorted(copies) if key[0] in jobs)
@@ -176,7 +176,9 @@ def _open(copy: RoutedJobRecord, attempt: AttemptRecord, job: JobRecord) -> Open
     return OpenRoutedJob(copy, job.state, _why_unwanted(attempt) if attempt.ended is not None else "")
 
 
-def give_up_copies(transaction: Transaction, state: ServerState, identity: Identity, router: str) -> ReleasedRoutedJobs:
+def give_up_routed_jobs(
+    transaction: Transaction, state: ServerState, identity: Identity, router: str
+) -> ReleasedRoutedJobs:
     """Free at most 1,000 jobs of a router that will never report again; its remote jobs may still run.
 
     Jobs that it holds are requeued at no cost, and fences for its attempts are released. If the router comes back, its
@@ -189,7 +191,7 @@ def give_up_copies(transaction: Transaction, state: ServerState, identity: Ident
     StateConflictError
         The router is present: a replica of it is the leader.
     """
-    term = stored_turns.lock(transaction.session, router)
+    term = stored_leadership.lock(transaction.session, router)
     if term is not None and term.remaining(transaction.now):
         raise StateConflictError(f"job router {router} is running at {term.host}; only a lost router can be given up")
     stamp = router_stamp(router)
@@ -214,7 +216,7 @@ def give_up_copies(transaction: Transaction, state: ServerState, identity: Ident
     more = len(found) > MAX_GIVEN_UP
     if not more:
         forget_router(transaction.session, router)
-    copies = load_copies(transaction.session, keys)
+    copies = load_routed_jobs(transaction.session, keys)
     present = load_jobs(transaction.session, (job_id for job_id, _ in copies))
     return ReleasedRoutedJobs(
         tuple(OpenRoutedJob(copies[key], present[key[0]].state, reason) for key in sorted(copies)), more

@@ -37,15 +37,15 @@ def sync_resources(transaction: Transaction, state: ServerState) -> None:
     significant = load_significant(transaction.session)
     with state.lock:
         # Changes that this server has made since the query stay.
-        same_reach = tree is state.tree and (stored_bans == bans or state.bans is not bans)
+        same_access = tree is state.tree and (stored_bans == bans or state.bans is not bans)
         state.significant_attributes |= significant
         if state.bans is bans:
             state.bans = stored_bans
     if is_new:
-        same_reach &= _sync_mappings(transaction, state, tree)
+        same_access &= _sync_mappings(transaction, state, tree)
         state.pools_version = stamp
     activate_tree(state, tree)
-    if not same_reach:
+    if not same_access:
         state.publish_access_change()
 
 

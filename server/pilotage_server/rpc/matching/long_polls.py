@@ -291,13 +291,13 @@ class _PossibleClasses:
     """Which of the first `examined` classes could match jobs of one task queue."""
 
     examined: int = 0
-    by_chance: dict[PossibleSlots, set[_CallClass]] = field(
+    by_slots: dict[PossibleSlots, set[_CallClass]] = field(
         default_factory=lambda: {slots: set() for slots in PossibleSlots}
     )
 
     def add(self, call_class: _CallClass, best: PossibleSlots) -> None:
         for chance in best:
-            self.by_chance[chance].add(call_class)
+            self.by_slots[chance].add(call_class)
 
 
 class WaitingCalls:
@@ -392,7 +392,7 @@ class WaitingCalls:
         for call_class in self._classes[possible.examined :]:
             possible.add(call_class, self._estimator.upper_bound(task_queue, call_class.credential, call_class.slots))
         possible.examined = len(self._classes)
-        return possible.by_chance[chance]
+        return possible.by_slots[chance]
 
     def could_match(self, call: WaitingCall, task_queue: TaskQueue, chance: PossibleSlots) -> bool:
         """Return whether the call has such slots for the jobs; a negative estimate is remembered."""

@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 _RETRYABLE_STATES = frozenset({"40001", "40P01"})
 """SQLSTATE codes with which PostgreSQL aborts one of several transactions: serialization failures and deadlocks."""
 _TRIES = 5
-_MOST_CONNECTIONS = 32
+_MAX_CONNECTIONS = 32
 """More connections than a server has open: after so many lost ones in a row, the database is unavailable."""
 _OPERATIONS_AT_ONCE = 64
 
@@ -118,7 +118,7 @@ class Database:
 
         Connections that were lost while they were idle are replaced, because nothing has been executed yet.
         """
-        for _ in range(_MOST_CONNECTIONS):
+        for _ in range(_MAX_CONNECTIONS):
             try:
                 return self._begin_on(lines.acquire())
             except OperationalError as error:
