@@ -40,12 +40,12 @@ from pilotage_agents.router.context import RouterContext
 from pilotage_agents.router.core.routed_jobs import TrackedJobs
 from pilotage_agents.router.folder import RouterFolder
 from pilotage_agents.router.hooks import RouteHooks
-from pilotage_agents.router.places.places import ConfiguredTargets, queue_jobs_folder
 from pilotage_agents.router.router import JobRouter
 from pilotage_agents.router.server_link import RouterServerLink
 from pilotage_agents.router.settings import JobRouterSettings
 from pilotage_agents.router.table_file import RouteSource
-from pilotage_agents.router.targets import TargetPool
+from pilotage_agents.router.target_pool import TargetPool
+from pilotage_agents.router.targets.configured import ConfiguredTargets, queue_jobs_folder
 from pilotage_agents.router.tasks import BackgroundTasks
 from pilotage_agents.runtime.leadership import LeaderAgent, Replica, leadership_name, replica_id
 from pilotage_agents.runtime.loop import DEFAULT_BACKOFF, Agent, Backoff, RealPause

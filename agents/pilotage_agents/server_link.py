@@ -39,11 +39,11 @@ from pilotage_agents.site_director.ports import GlideinReportAnswer, PoolsOfQueu
 class AgentServerLink:
     """Calls to a server over gRPC; implements the links of all agents.
 
-    Calls that only the leader may make carry its `turn`; the server rejects them from other replicas.
+    Calls that only the leader may make carry its leadership; the server rejects them from other replicas.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, turn: Leadership | None = None) -> None:
-        self._turn = None if turn is None else leadership_to_wire(turn)
+    def __init__(self, channel: grpc.aio.Channel, leadership: Leadership | None = None) -> None:
+        self._leadership = None if leadership is None else leadership_to_wire(leadership)
         self._agents = agent_service_pb2_grpc.AgentServiceStub(channel)
         self._matcher = matcher_service_pb2_grpc.MatcherServiceStub(channel)
         self._nodes = node_service_pb2_grpc.NodeServiceStub(channel)
@@ -51,15 +51,15 @@ class AgentServerLink:
         self._pools = pool_service_pb2_grpc.PoolServiceStub(channel)
         self._resources = resource_service_pb2_grpc.ResourceServiceStub(channel)
 
-    async def take_leadership(self, turn: Leadership, for_s: float, host: str) -> LeadershipAnswer:
+    async def take_leadership(self, leadership: Leadership, for_s: float, host: str) -> LeadershipAnswer:
         """Request or renew the leadership for `for_s` seconds from now; `host` is the replica's host, for people."""
-        request = agent_service_pb2.TakeTurnRequest(turn=leadership_to_wire(turn), for_s=for_s, place=host)
+        request = agent_service_pb2.TakeTurnRequest(turn=leadership_to_wire(leadership), for_s=for_s, place=host)
         answer = await self._agents.TakeTurn(request)
         return leadership_answer_from_wire(answer)
 
-    async def release_leadership(self, turn: Leadership) -> None:
+    async def release_leadership(self, leadership: Leadership) -> None:
         """Let another replica lead at once."""
-        await self._agents.GiveBackTurn(agent_service_pb2.GiveBackTurnRequest(turn=leadership_to_wire(turn)))
+        await self._agents.GiveBackTurn(agent_service_pb2.GiveBackTurnRequest(turn=leadership_to_wire(leadership)))
 
     async def queues(self) -> tuple[TreeQueue, ...]:
         """Return all queues of the tree, in its order."""
@@ -92,7 +92,7 @@ class AgentServerLink:
             count=count,
             vos=vos,
             lifetime_s=lifetime_s,
-            turn=self._turn,
+            turn=self._leadership,
         )
         answer = await self._pilots.RegisterPilots(request)
         return tuple(RegisteredPilot(each.stamp, each.token) for each in answer.pilots)
@@ -116,7 +116,7 @@ class AgentServerLink:
         request = node_service_pb2.GetNodeUseRequest(queues=_to_wire(queues), attribute=ONLY_MULTICORE)
         answer = await self._nodes.GetNodeUse(request)
         waiting = (FarmDemand(each.cpus, each.jobs, frozenset(each.queue_indexes)) for each in answer.demands)
-        own_agent = self._turn.agent if self._turn is not None else ""
+        own_agent = self._leadership.agent if self._leadership is not None else ""
         return Farm(tuple(_node(each, own_agent) for each in answer.nodes), tuple(waiting))
 
     async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
@@ -125,7 +125,7 @@ class AgentServerLink:
             request_id=_request_id(),
             nodes=[node_service_pb2.NodeId(site=node.site, node=node.node) for node in nodes],
             set={ONLY_MULTICORE: str(value)},
-            turn=self._turn,
+            turn=self._leadership,
         )
         await self._nodes.SetNodeAttributes(request)
 

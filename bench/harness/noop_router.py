@@ -29,7 +29,7 @@ from pilotage_agents.router.ports import InputFiles, RoutedJobRequest
 from pilotage_agents.router.router import JobRouter
 from pilotage_agents.router.server_link import RouterServerLink
 from pilotage_agents.router.table_file import RouteSource, TableSettings
-from pilotage_agents.router.targets import TargetPool
+from pilotage_agents.router.target_pool import TargetPool
 from pilotage_agents.router.tasks import BackgroundTasks
 from pilotage_agents.runtime.leadership import LeaderAgent, Replica
 from pilotage_agents.runtime.loop import AgentLoop, RealPause

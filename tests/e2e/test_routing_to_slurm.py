@@ -18,8 +18,8 @@ from pilotage_agents.batch_systems.hosts import LocalHost
 from pilotage_agents.batch_systems.settings import SlurmBatchSystemSettings
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.router.core.model import RoutedJobState
-from pilotage_agents.router.places.job_folders import RoutedJobFolders
-from pilotage_agents.router.places.queue import BatchQueueTarget
+from pilotage_agents.router.targets.job_folders import RoutedJobFolders
+from pilotage_agents.router.targets.queue import BatchQueueTarget
 from support.routed_job_targets import InMemoryFiles, a_copy, end_of, submitted, texts_of, wait_for_status
 from support.slurm import PARTITION, SlurmCluster
 

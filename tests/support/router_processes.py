@@ -27,10 +27,10 @@ from pilotage.v1.values_pb2 import Value
 from pilotage.values.leadership import Leadership
 from pilotage.values.routing import NewRoutedJob
 from pilotage_agents.router.core.model import RoutedJobOutcome, RoutedJobReport, RoutedJobState, RoutedJobStatus
-from pilotage_agents.router.places.remote_server import RemoteServer
-from pilotage_agents.router.places.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.router.ports import Routed, RoutedJobRequest, RouterLink
 from pilotage_agents.router.server_link import RouterServerLink
+from pilotage_agents.router.targets.remote_server import RemoteServer
+from pilotage_agents.router.targets.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import Role
 from support.leadership import LONG_LEADERSHIP

@@ -45,7 +45,7 @@ from pilotage_agents.router.ports import (
 )
 from pilotage_agents.router.router import JobRouter
 from pilotage_agents.router.table_file import RouteSource, TableSettings
-from pilotage_agents.router.targets import TargetPool
+from pilotage_agents.router.target_pool import TargetPool
 from pilotage_agents.router.tasks import BackgroundTasks, report_progress
 from support.routed_job_targets import FakeTarget
 from support.virtual_clock import LoopTime, VirtualClock

@@ -26,9 +26,9 @@ _MAX_CURSORS = 1000
 class ServerRaceLink:
     """Calls of a racer to a server over gRPC; only the leader may start copies."""
 
-    def __init__(self, channel: grpc.aio.Channel, turn: Leadership, *, free_slots_wanted: bool) -> None:
+    def __init__(self, channel: grpc.aio.Channel, leadership: Leadership, *, free_slots_wanted: bool) -> None:
         self._free_slots_wanted = free_slots_wanted
-        self._turn = leadership_to_wire(turn)
+        self._leadership = leadership_to_wire(leadership)
         self._races = race_service_pb2_grpc.RaceServiceStub(channel)
 
     async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], RaceLoad]:
@@ -58,7 +58,7 @@ class ServerRaceLink:
         """Start copies of at most 1,000 different jobs; returns one result each, in order."""
         request = race_service_pb2.StartCopiesRequest(
             request_id=uuid.uuid4().hex,
-            turn=self._turn,
+            turn=self._leadership,
             copies=map(new_race_copy_to_wire, copies),
         )
         answer = await self._races.StartCopies(request)

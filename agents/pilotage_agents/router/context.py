@@ -8,7 +8,7 @@ from pilotage.clock import Clock
 from pilotage_agents.router.core.routed_jobs import TrackedJobs
 from pilotage_agents.router.hooks import RouteHooks
 from pilotage_agents.router.ports import RouterLink
-from pilotage_agents.router.targets import TargetPool
+from pilotage_agents.router.target_pool import TargetPool
 from pilotage_agents.router.tasks import BackgroundTasks
 
 

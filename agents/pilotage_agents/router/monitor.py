@@ -37,7 +37,7 @@ from pilotage_agents.router.core.routed_jobs import TrackedJobs
 from pilotage_agents.router.folder import CleanupEntry, RouterFolder
 from pilotage_agents.router.ports import FindAnswer, RoutedJobReportAnswer, RoutedJobTarget
 from pilotage_agents.router.submit import RoutedJobEnds, RoutedJobSender
-from pilotage_agents.router.targets import TargetPool
+from pilotage_agents.router.target_pool import TargetPool
 from pilotage_agents.router.tasks import BackgroundTasks
 
 log = structlog.get_logger()

@@ -167,11 +167,11 @@ _STILL_S = 120.0
 
 
 class RouterServerLink:
-    """Calls a server over gRPC, in a turn."""
+    """Calls a server over gRPC as the leader."""
 
-    def __init__(self, channel: grpc.aio.Channel, turn: Leadership, *, most_events: int = MAX_EVENTS) -> None:
-        self._router = turn.agent
-        self._turn = leadership_to_wire(turn)
+    def __init__(self, channel: grpc.aio.Channel, leadership: Leadership, *, most_events: int = MAX_EVENTS) -> None:
+        self._router = leadership.agent
+        self._leadership = leadership_to_wire(leadership)
         self._most_events = most_events
         self._jobs = job_service_pb2_grpc.JobServiceStub(channel)
         self._routes = route_service_pb2_grpc.RouteServiceStub(channel)
@@ -201,7 +201,7 @@ class RouterServerLink:
     async def route(self, request: str, jobs: Sequence[NewRoutedJob]) -> tuple[Routed | NotRouted, ...]:
         """Request at most 1,000 jobs for routes; returns one answer each, in order."""
         query = route_service_pb2.RouteJobsRequest(
-            request_id=request, turn=self._turn, copies=map(new_routed_job_to_wire, jobs)
+            request_id=request, turn=self._leadership, copies=map(new_routed_job_to_wire, jobs)
         )
         answer = await self._routes.RouteJobs(query)
         return tuple(
@@ -223,7 +223,7 @@ class RouterServerLink:
                 log.warning("output of a routed job cannot be read", job_id=report.job_id, reason=str(error))
                 messages.append(report_to_wire(without_output(report, str(error)), ()))
         answer = await self._routes.ReportCopies(
-            route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._turn, copies=messages)
+            route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._leadership, copies=messages)
         )
         refused = {(each.job_id, each.attempt): each.refusal for each in answer.results if not each.accepted}
         malformed = {(each.job_id, each.attempt): each.fault for each in answer.malformed}
@@ -231,7 +231,7 @@ class RouterServerLink:
 
     async def _unwanted(self, request: str) -> tuple[UnwantedRoutedJob, ...]:
         """Return all routed jobs that are no longer wanted; without reports all pages may share one request id."""
-        query = route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._turn)
+        query = route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._leadership)
         unwanted: list[UnwantedRoutedJob] = []
         while True:
             answer = await self._routes.ReportCopies(query)
@@ -254,7 +254,7 @@ class RouterServerLink:
     async def publish_routes(self, table: PublishedRoutes) -> None:
         """Replace the routes that the server shows to its users."""
         request = route_service_pb2.PutRoutesRequest(
-            turn=self._turn,
+            turn=self._leadership,
             routes=map(outline_to_wire, table.routes),
             constraint=table.constraint,
             max_jobs=table.max_jobs,
@@ -265,7 +265,7 @@ class RouterServerLink:
     async def fetch(self, job_id: int, file: InputFile, to: Path) -> None:
         """Write the complete, checked file to `to`; raises a PilotageError."""
         checksum = file.checksum or ""
-        request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=checksum, turn=self._turn)
+        request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=checksum, turn=self._leadership)
         await write_download(to, checksum, self._jobs.DownloadFile(request, timeout=_TRANSFER_S))
 
     async def upload(self, files: Sequence[CollectedFile]) -> None:

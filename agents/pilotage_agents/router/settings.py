@@ -17,8 +17,8 @@ from pilotage_agents.batch_systems.settings import LocalBatchSystemSettings, Slu
 from pilotage_agents.router.core.routed_job import SearchTimeouts
 from pilotage_agents.router.core.table import Targets
 from pilotage_agents.router.hooks import HookKind, HookSettings
-from pilotage_agents.router.places.remote_server import ServerAccess
 from pilotage_agents.router.table_file import TableSettings, TargetsSection, read_targets
+from pilotage_agents.router.targets.remote_server import ServerAccess
 from pilotage_agents.runtime.settings import Interval, Seconds
 
 Command = Annotated[tuple[str, ...], Field(min_length=1)]

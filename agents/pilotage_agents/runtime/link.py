@@ -30,8 +30,8 @@ class RegisteredPilot:
 class LeadershipLink(Protocol):
     """The leadership calls to the server; each raises a PilotageError when it fails."""
 
-    async def take_leadership(self, turn: Leadership, for_s: float, host: str) -> LeadershipAnswer:
+    async def take_leadership(self, leadership: Leadership, for_s: float, host: str) -> LeadershipAnswer:
         """Request or renew the leadership for `for_s` seconds from now; `host` is the replica's host, for people."""
 
-    async def release_leadership(self, turn: Leadership) -> None:
+    async def release_leadership(self, leadership: Leadership) -> None:
         """Let another replica lead at once."""

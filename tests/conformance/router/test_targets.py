@@ -19,11 +19,11 @@ from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.batch_systems.settings import SlurmBatchSystemSettings
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.router.core.model import RoutedJobState
-from pilotage_agents.router.places.job_folders import RoutedJobFolders
-from pilotage_agents.router.places.queue import BatchQueueTarget
-from pilotage_agents.router.places.remote_server import RemoteServer
-from pilotage_agents.router.places.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.router.ports import RefusedByJob, RoutedJobTarget
+from pilotage_agents.router.targets.job_folders import RoutedJobFolders
+from pilotage_agents.router.targets.queue import BatchQueueTarget
+from pilotage_agents.router.targets.remote_server import RemoteServer
+from pilotage_agents.router.targets.server import RemoteJobFolders, RemoteServerTarget
 from support.process_grid import ProcessGrid, a_process_grid
 from support.routed_job_targets import FakeTarget, InMemoryFiles, a_copy, end_of, submitted, texts_of, wait_for_status
 from support.slurm import PARTITION, SlurmCluster

@@ -11,10 +11,10 @@ from pilotage.jobs.files import OutputLimits
 from pilotage.resources.tree import QueueId
 from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.core.table import QueueTarget, ServerTarget
-from pilotage_agents.router.places.places import ConfiguredTargets
-from pilotage_agents.router.places.queue import BatchQueueTarget
-from pilotage_agents.router.places.remote_server import ServerAccess
-from pilotage_agents.router.places.server import RemoteServerTarget
+from pilotage_agents.router.targets.configured import ConfiguredTargets
+from pilotage_agents.router.targets.queue import BatchQueueTarget
+from pilotage_agents.router.targets.remote_server import ServerAccess
+from pilotage_agents.router.targets.server import RemoteServerTarget
 from pilotage_agents.runtime.link import TreeQueue
 from support.fake_batch_systems import FakeBatchSystem
 from support.routed_job_targets import InMemoryFiles, a_copy, submitted

@@ -16,9 +16,9 @@ from pilotage.jobs.files import OutputLimits
 from pilotage.resources.tree import QueueId
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
-from pilotage_agents.router.places.job_folders import RoutedJobFolders
-from pilotage_agents.router.places.queue import BatchQueueTarget
 from pilotage_agents.router.ports import RefusedByJob, RoutedJobRequest
+from pilotage_agents.router.targets.job_folders import RoutedJobFolders
+from pilotage_agents.router.targets.queue import BatchQueueTarget
 from support.processes import until
 from support.routed_job_targets import (
     WAIT_TIMEOUT_S,

@@ -20,9 +20,9 @@ from pilotage.resources.tree import QueueId
 from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, NotSubmitted, Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
-from pilotage_agents.router.places.job_folders import RoutedJobFolders
-from pilotage_agents.router.places.queue import BatchQueueTarget
 from pilotage_agents.router.ports import RouteUnsuitable
+from pilotage_agents.router.targets.job_folders import RoutedJobFolders
+from pilotage_agents.router.targets.queue import BatchQueueTarget
 from support.fake_batch_systems import FakeBatchSystem
 from support.routed_job_targets import InMemoryFiles, a_copy, end_of, submitted
 

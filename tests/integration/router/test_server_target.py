@@ -16,9 +16,9 @@ from pilotage.job_description import JobPolicy
 from pilotage.v1 import job_service_pb2
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
 from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
-from pilotage_agents.router.places.remote_server import RemoteServer
-from pilotage_agents.router.places.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.router.ports import RefusedByJob, RouteUnsuitable
+from pilotage_agents.router.targets.remote_server import RemoteServer
+from pilotage_agents.router.targets.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_server.core.identity import Role
 from support.process_grid import ProcessGrid, a_process_grid
 from support.routed_job_targets import a_copy, end_of, submitted, texts_of

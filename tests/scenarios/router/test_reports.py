@@ -18,7 +18,7 @@ from pilotage_agents.router.core.routed_jobs import TrackedJobs
 from pilotage_agents.router.hooks import RouteHooks
 from pilotage_agents.router.monitor import RoutedJobCleanup, RoutedJobReporter
 from pilotage_agents.router.ports import RoutedJobReportAnswer
-from pilotage_agents.router.targets import TargetPool
+from pilotage_agents.router.target_pool import TargetPool
 from pilotage_agents.router.tasks import BackgroundTasks
 from support.router_scene import NO_HOOKS, FakeRouterLink, RouterScene
 from support.virtual_clock import START

@@ -10,8 +10,8 @@ import pytest
 from pilotage.errors import InvalidInputError
 from pilotage_agents.router.core.table import target_key
 from pilotage_agents.router.hooks import HookKind
-from pilotage_agents.router.places.remote_server import ServerAccess
 from pilotage_agents.router.settings import JobRouterSettings
+from pilotage_agents.router.targets.remote_server import ServerAccess
 from pilotage_agents.settings import read_settings
 
 TABLE = 'table = "routes"\n'

@@ -55,7 +55,7 @@ def record_upload(transaction: Transaction, store: FileStore, identity: Identity
 
 
 def check_download(
-    transaction: Transaction, identity: Identity, job_id: int, checksum: str, turn: Leadership | None = None
+    transaction: Transaction, identity: Identity, job_id: int, checksum: str, leadership: Leadership | None = None
 ) -> None:
     """Raise unless the caller may download this content of this job.
 
@@ -71,9 +71,9 @@ def check_download(
     """
     if identity.pilot is not None:
         allowed = _is_brought(transaction, job_id, checksum, identity.pilot.stamp)
-    elif turn is not None and Role.AGENT in identity.roles:
-        check_leadership(transaction, turn)
-        allowed = _is_brought(transaction, job_id, checksum, router_stamp(turn.agent))
+    elif leadership is not None and Role.AGENT in identity.roles:
+        check_leadership(transaction, leadership)
+        allowed = _is_brought(transaction, job_id, checksum, router_stamp(leadership.agent))
     else:
         job = visible_job(transaction, identity, job_id)
         allowed = stored.brings(transaction.session, job.template_id, checksum)

@@ -31,7 +31,6 @@ from pilotage_agents.batch_systems.shape import Shape
 from pilotage_agents.router.core.model import CollectedFile, RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.core.routed_job import batch_job_status, is_end_missing
 from pilotage_agents.router.core.script import WRAPPER_NAME, WrapperStart
-from pilotage_agents.router.places.job_folders import RoutedJobFolders
 from pilotage_agents.router.ports import (
     FindAnswer,
     InputFiles,
@@ -40,6 +39,7 @@ from pilotage_agents.router.ports import (
     RoutedJobRequest,
     RouteUnsuitable,
 )
+from pilotage_agents.router.targets.job_folders import RoutedJobFolders
 
 log = structlog.get_logger()
 

@@ -16,11 +16,11 @@ from pilotage.resources.tree import QueueId
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.batch_systems.shape import queue_facts
 from pilotage_agents.router.core.table import QueueTarget, ServerTarget, Target
-from pilotage_agents.router.places.job_folders import RoutedJobFolders, kept_ce_type
-from pilotage_agents.router.places.queue import BatchQueueTarget
-from pilotage_agents.router.places.remote_server import RemoteServer, ServerAccess
-from pilotage_agents.router.places.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.router.ports import RoutedJobTarget
+from pilotage_agents.router.targets.job_folders import RoutedJobFolders, kept_ce_type
+from pilotage_agents.router.targets.queue import BatchQueueTarget
+from pilotage_agents.router.targets.remote_server import RemoteServer, ServerAccess
+from pilotage_agents.router.targets.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.runtime.link import TreeQueue
 
 log = structlog.get_logger()

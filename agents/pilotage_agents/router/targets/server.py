@@ -32,15 +32,6 @@ from pilotage.v1.job_service_pb2 import SubmitJobsRequest
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
 from pilotage_agents.router.core.model import CollectedFile, RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.core.routed_job import JobReference, remote_status
-from pilotage_agents.router.places.job_folders import (
-    check_is_there,
-    folder_of,
-    make_folder,
-    names_untouched,
-    remove_folder,
-    write_private,
-)
-from pilotage_agents.router.places.remote_server import RemoteCaller, RemoteServer
 from pilotage_agents.router.ports import (
     FindAnswer,
     InputFiles,
@@ -49,6 +40,15 @@ from pilotage_agents.router.ports import (
     RoutedJobRequest,
     RouteUnsuitable,
 )
+from pilotage_agents.router.targets.job_folders import (
+    check_is_there,
+    folder_of,
+    make_folder,
+    names_untouched,
+    remove_folder,
+    write_private,
+)
+from pilotage_agents.router.targets.remote_server import RemoteCaller, RemoteServer
 
 _TOKEN, _REQUEST, _JOB_ID, _CALLER, _OUTPUT = "token", "request", "job-id", "in-the-name-of", "output"
 
