@@ -1,4 +1,4 @@
-# Pilotage from a checkout. Needs Python 3.11 or later and make; all else goes into .venv.
+# Pilotage from a checkout. Needs Python 3.11 or later and make; everything else is installed in .venv.
 
 VENV := .venv
 STAMP := $(VENV)/.stamp
@@ -14,12 +14,12 @@ help: ## list the targets
 
 venv: $(STAMP) ## set up the virtual environment
 
-# Made anew only when what it holds is declared anew.
+# Rebuilt when pyproject.toml changes.
 $(STAMP): pyproject.toml
 	@deploy/make-venv $(VENV)
 	@touch $@
 
-# The stubs of the protocol are no part of the repository: made when a .proto is newer than they are.
+# The stubs of the protocol are not in the repository: they are generated when a .proto is newer.
 $(VENV)/.stubs: $(STAMP) proto/generate.py $(wildcard proto/pilotage/v1/*.proto)
 	@$(BIN)/python proto/generate.py
 	@touch $@
@@ -27,8 +27,8 @@ $(VENV)/.stubs: $(STAMP) proto/generate.py $(wildcard proto/pilotage/v1/*.proto)
 demo: $(VENV)/.stubs ## start everything here, run the example jobs, stop everything
 	@$(BIN)/pilotage demo --examples deploy/examples
 
-# A quarter of the time of two processes is waiting for others, which a third one fills.
-test: $(VENV)/.stubs ## run all tests, in three processes: that keeps two cores busy
+# Tests wait for other processes a quarter of the time, which a third process fills.
+test: $(VENV)/.stubs ## run all tests in three processes, which keeps two cores busy
 	@HYPOTHESIS_PROFILE=ci $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 FAST := not (postgresql or process or slow)
@@ -37,7 +37,7 @@ test-fast: $(VENV)/.stubs ## run the tests that need neither PostgreSQL nor serv
 	@HYPOTHESIS_PROFILE=ci $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --sqlite -m "$(FAST)" \
 	    tests/model tests/conformance tests/scenarios tests/unit
 
-check: $(VENV)/.stubs ## lint, formats, import rules, types, rules of CONTRIBUTING.md
+check: $(VENV)/.stubs ## check lint, formats, import contracts, types and the rules of CONTRIBUTING.md
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint proto
@@ -53,7 +53,7 @@ format: $(VENV)/.stubs ## format code and protocol
 
 compiled: $(COMPILED)/.stamp ## set up .venv-compiled, in which the server's hot modules are compiled; needs a C compiler
 
-# Installed as a wheel: nothing compiled lies beside the sources. Made anew when any of them is newer.
+# Installed as a wheel, so that no compiled file lies beside the sources. Rebuilt when a source is newer.
 $(COMPILED)/.stamp: $(VENV)/.stubs hatch_build.py $(shell find $(filter-out tests,$(PACKAGES)) -name '*.py' -not -name '*_pb2*')
 	@rm -rf build/compiled
 	@PILOTAGE_COMPILED=1 $(BIN)/python -m hatchling build --target wheel --directory build/compiled
@@ -61,25 +61,25 @@ $(COMPILED)/.stamp: $(VENV)/.stubs hatch_build.py $(shell find $(filter-out test
 	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$$wheel"
 	@touch $@
 
-test-compiled: $(COMPILED)/.stamp ## run the tests of what is compiled, and of what calls it, on the compiled modules
+test-compiled: $(COMPILED)/.stamp ## run the tests of the compiled modules and of their callers on the compiled modules
 	@HYPOTHESIS_PROFILE=ci $(COMPILED)/bin/pytest tests/unit tests/model tests/conformance
 
-bench: $(COMPILED)/.stamp ## measure all that is claimed about speed, on the compiled server: JSON lines, then a table; takes long
+bench: $(COMPILED)/.stamp ## run all benches on the compiled server; print JSON lines, then a table; takes long
 	@$(COMPILED)/bin/python bench/bench_all.py
 
-bench-smoke: $(VENV)/.stubs ## run all benches at a hundredth of their size, to see that they work
+bench-smoke: $(VENV)/.stubs ## run all benches at a hundredth of their size, to check that they work
 	@$(BIN)/python bench/bench_all.py --scale 0.01
 
-bench-%: $(COMPILED)/.stamp ## run one of them, bench/bench_%.py: bench-rates, bench-growth-plot, bench-peers, ...
+bench-%: $(COMPILED)/.stamp ## run one bench, bench/bench_%.py: bench-rates, bench-growth-plot, bench-peers, ...
 	@$(COMPILED)/bin/python bench/bench_$(subst -,_,$*).py $(OPTIONS)
 
-sim-drain: $(VENV)/.stubs ## let the drain controller look after a simulated farm: JSON lines, and docs/how-to/draining.svg
+sim-drain: $(VENV)/.stubs ## run the drain controller on a simulated farm; print JSON lines, write docs/how-to/draining.svg
 	@$(BIN)/python bench/sim_drain.py $(OPTIONS)
 
-pilot-bundle: $(VENV)/.stubs ## one file that is a pilot on a bare Python: dist/pilotage-pilot-VERSION-cpXY-MACHINE.pyz
+pilot-bundle: $(VENV)/.stubs ## build the pilot as one file for a bare Python: dist/pilotage-pilot-VERSION-cpXY-MACHINE.pyz
 	@$(BIN)/python deploy/pilot_bundle/build_bundle.py $(OPTIONS)
 
-clean: ## remove what the targets above have made
+clean: ## remove the results of all targets
 	rm -rf $(VENV) $(COMPILED) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find $(PACKAGES) bench -name '__pycache__' -type d -prune -exec rm -rf {} +
 	find proto -name '*_pb2*.py*' -delete
