@@ -235,7 +235,7 @@ def list_pools(transaction: Transaction, state: ServerState, identity: Identity,
 
 
 def visible_vo(identity: Identity, vo: str) -> str | None:
-    """Return the VO whose resources are shown to a caller who asks for `vo` ("" = all that is allowed); None = all VOs.
+    """Return the VO whose resources a caller sees for the filter `vo` ("" = all that is allowed); None = all VOs.
 
     Raises
     ------
