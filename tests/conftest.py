@@ -18,6 +18,7 @@ from support.shared_data import ENVIRONMENT, shared_data_dir
 pytest_plugins = [
     "support.postgresql",
     "support.mosquitto",
+    "support.spin",
     "support.database",
     "support.server",
     "support.slurm",
@@ -37,7 +38,7 @@ MARKS_OF_FIXTURES = {
     "shared_data": ["shared_data"],
     "postgresql": ["postgresql_server"],
     "process": [
-        *("server", "shared_server", "served", "mosquitto", "slurm", "slurm_clusters", "sshd"),
+        *("server", "shared_server", "served", "mosquitto", "slurm", "slurm_clusters", "sshd", "spin"),
         *("pilot_bundle", "compiled_packages"),
     ],
     "slow": ["compiled_packages"],
