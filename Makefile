@@ -7,7 +7,8 @@ PACKAGES := proto server pilot agents client tests
 COMPILED := .venv-compiled
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast model-check check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle clean
+
+.PHONY: help venv demo chaos test test-fast model-check check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,6 +40,9 @@ test-fast: $(VENV)/.stubs ## run the tests that need neither PostgreSQL nor serv
 
 model-check: $(VENV)/.stubs ## search all states of the lease protocol's model; needs spin and gcc
 	@$(BIN)/pytest -n 2 tests/model/attempts/test_lease_protocol.py
+
+chaos: $(VENV)/.stubs ## run a grid under faults and judge what clients and payloads saw; OPTIONS="--minutes 30 --faults 200 --seed N"
+	@cd tests && $(abspath $(BIN))/python -m chaos $(OPTIONS)
 
 check: $(VENV)/.stubs ## check lint, formats, import contracts, types and the rules of CONTRIBUTING.md
 	$(BIN)/ruff check .

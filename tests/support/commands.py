@@ -227,7 +227,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     ],
     "slots": [
         *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),
-        *("gpus", "free_cpus", "load", "job", "since", "since_state", "last_seen"),
+        *("gpus", "free_cpus", "load", "policy_fault", "job", "since", "since_state", "last_seen"),
     ],
     "node list": ["site", "node", "settings"],
     "shares": ["time", "half_life_s", "pie_cores", "surplus_accepted", "groups", "accounts"],

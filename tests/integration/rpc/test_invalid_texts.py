@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -82,7 +83,7 @@ def put_mark(message: Message, path: tuple[FieldDescriptor, ...]) -> None:
         getattr(message, first.name).append(MARK)
     elif not rest:
         setattr(message, first.name, MARK)
-    elif first.message_type.GetOptions().map_entry:
+    elif first.message_type is not None and first.message_type.GetOptions().map_entry:
         getattr(message, first.name)[MARK] = "text"
     else:
         inner = getattr(message, first.name)
@@ -104,7 +105,7 @@ def test_no_invalid_text_is_a_fault_of_the_server(grid: WireGrid, shared_server:
     for token in tokens:
         with shared_server.channel(token, timeout_s=20) as channel:
             for method in methods():
-                call = channel.unary_unary(f"/{method.containing_service.full_name}/{method.name}")
+                call: Any = channel.unary_unary(f"/{method.containing_service.full_name}/{method.name}")
                 for path in text_paths(method.input_type):
                     message = GetMessageClass(method.input_type)()
                     put_mark(message, path)
@@ -121,6 +122,6 @@ def test_reason_with_a_nul_is_an_invalid_argument(grid: WireGrid, shared_server:
         request = resource_service_pb2.HoldPlaceRequest(
             request_id="1", place=resource_service_pb2.Place(site="SITE"), reason="no\0"
         )
-        call = channel.unary_unary("/pilotage.v1.ResourceService/HoldPlace")
+        call: Any = channel.unary_unary("/pilotage.v1.ResourceService/HoldPlace")
         with pytest.raises(InvalidInputError, match="reason: holds a NUL character"):
             call(request.SerializeToString())
