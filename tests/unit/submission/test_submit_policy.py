@@ -87,7 +87,7 @@ def test_transforms_see_job_attributes_and_each_other(tmp_path: Path) -> None:
         ("NoSuchThing + 1", "evaluates to undefined"),
         ('1 + "a"', "evaluates to error"),
         ("{1, 2}", "evaluates to no single value"),
-        ("Kind", "evaluates to undefined"),
+        ("Kind", "evaluates to error"),
         ('strcat("' + "x" * 600 + '", "' + "y" * 600 + '")', "makes a text of 1200 characters"),
     ],
 )
