@@ -202,6 +202,15 @@ def log_refused_attributes(refused: Mapping[str, str]) -> None:
     log.warning("attributes of the node not taken", refused=dict(refused))
 
 
+def log_policy_faults(faults: Mapping[str, str]) -> None:
+    """Log the slots that get no jobs for their policies, and those that get jobs again."""
+    for slot, why in faults.items():
+        if why:
+            log.warning("slot gets no jobs for its policy", slot=slot, why=why)
+        else:
+            log.info("slot gets jobs again", slot=slot)
+
+
 ReadPools = Callable[[bool], Awaitable[PoolsRead]]
 """Reads the pools; True = from the server, not from the settings or their file."""
 
@@ -330,7 +339,7 @@ class PilotRunner:
                 self._start(self._send_heartbeat(instruction))
             case ins.ReadPools(fresh):
                 self._start(self._load_pools(fresh))
-            case ins.ValidateNode() | ins.SampleNode() | ins.ReportRefusedAttributes():
+            case ins.ValidateNode() | ins.SampleNode() | ins.ReportRefusedAttributes() | ins.ReportPolicyFaults():
                 self._do_for_node(instruction)
             case ins.EndPilot():
                 assert self._ended is not None, "the runner runs"
@@ -347,6 +356,8 @@ class PilotRunner:
                 self.feed(ev.NodeSampled(self._node.sample(self._payload_runner.cpu_times())))
             case ins.ReportRefusedAttributes(refused):
                 log_refused_attributes(refused)
+            case ins.ReportPolicyFaults(faults):
+                log_policy_faults(faults)
             case _:
                 assert_never(instruction)
 

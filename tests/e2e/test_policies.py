@@ -269,3 +269,18 @@ def test_slots_of_a_whole_machine_node_print_like_condor_status(grid: PolicyProc
         whole = grid.pilotage("slots", "--long", "--constraint", "CAN_RUN_WHOLE_MACHINE").splitlines()
         assert {"CAN_RUN_WHOLE_MACHINE = true", 'Name = "slot3@node1"', 'State = "Owner"', "Cpus = 2"} <= {*whole}
         assert any(line.startswith("Start = ") and "slot3_State" in line for line in whole)
+
+
+def test_costly_policy_loses_its_slot_with_a_visible_reason(grid: PolicyProcesses) -> None:
+    texts = [f'S{n} = "{"+".join([f"eval(S{n - 1})"] * 8)}"' for n in range(2, 9)]
+    names = " ".join(f"S{n}" for n in range(1, 9))
+    policy = ["NUM_SLOTS = 1", 'S1 = "1"', *texts, f"STARTD_ATTRS = $(STARTD_ATTRS) {names}", "START = eval(S8) > 0"]
+    job = grid.submit("true")
+    with grid.pilot(grid.policy("\n".join((*policy, ""))), wait_s=1) as pilot:
+        why = "START costs too much to evaluate: "
+        grid.until(lambda: why in pilot.log())
+        grid.until(lambda: why in grid.as_operator("slots"))
+        (slot,) = grid.as_operator.json_objects("slots")
+        assert slot["policy_fault"].startswith(why)
+        assert "slot's START costs too much to evaluate" in grid.pilotage("why", job)
+        assert grid.states(job)[-1] == "WAITING"

@@ -171,7 +171,7 @@ class VirtualNode:
                 self.feed(ev.NodeValidated())
             case ins.SampleNode():
                 self.feed(ev.NodeSampled(self.owner_activity.sample(self.now.boot_s, self._busy())))
-            case ins.ReportRefusedAttributes():
+            case ins.ReportRefusedAttributes() | ins.ReportPolicyFaults():
                 pass
             case ins.EndPilot():
                 self.ended = instruction

@@ -17,8 +17,10 @@ from pilotage.classads.evaluation import Ad, CompiledExpression, NoValue, compil
 from pilotage.classads.library import Expression
 from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.resources.tree import QueueId
+from pilotage.rpc.wire import section_from_wire
 from pilotage.units import parse_time
 from pilotage.v1 import node_service_pb2, pilot_service_pb2
+from pilotage.values.offers import POLICY_FAULT
 from pilotage_client.api import Client, NodeName
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -85,6 +87,7 @@ def slots(client: Client, attributes: tuple[str, ...], constraint: str, af: bool
                     "gpus": info.slot.amounts.gpus,
                     "free_cpus": info.slot.free.cpus,
                     "load": info.slot.load,
+                    "policy_fault": _policy_fault(info) or None,
                     "job": info.slot.job_id or None,
                     "since": iso(time_of(info.slot, "since")),
                     "since_state": iso(time_of(info.slot, "since_state")),
@@ -132,6 +135,15 @@ def _print_table(found: Sequence[node_service_pb2.SlotInfo]) -> None:
         states = Counter(info.slot.state for info in found)
         shown = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         click.echo(f"\n{len(found)} slot{'s' if len(found) > 1 else ''}: {shown}")
+    for info in found:
+        if why := _policy_fault(info):
+            click.echo(f"{info.slot.name}@{info.node} gets no jobs for its policy: {why}")
+
+
+def _policy_fault(info: node_service_pb2.SlotInfo) -> str:
+    """Return why the server gives the slot no jobs for its policy; "" = it does."""
+    fault = section_from_wire(info.slot.attributes).get(POLICY_FAULT, "")
+    return fault if isinstance(fault, str) else ""
 
 
 def _slot_row(info: node_service_pb2.SlotInfo, now: datetime) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ request counts after it, since the answer may have missed the announced jobs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -196,7 +196,8 @@ class JobsGranted:
     """A request for jobs was answered, possibly without a job.
 
     `vacate` are orders to free occupied slots. Slots whose ads have a part in `ad_parts_wanted`, which the server
-    lacks, were not matched. `node_attributes` None = unchanged.
+    lacks, were not matched. `node_attributes` None = unchanged. `slot_faults` = why slots get no jobs for their
+    policies.
     """
 
     request_id: str
@@ -207,6 +208,7 @@ class JobsGranted:
     vacate: tuple[VacateOrder, ...] = ()
     ad_parts_wanted: tuple[str, ...] = ()
     node_attributes: NodeAttributes | None = None
+    slot_faults: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ class Slot:
     """A slot as it is reported.
 
     `since` is the start of its activity, `since_state` that of its state, `key` its attempt. `ad` is its ClassAd
-    without these, empty = unchanged since the last report; `readings` are its loads and idle times.
+    without these, empty = unchanged since the last report; `readings` are its loads and idle times. `policy_fault` =
+    why the server gives it no jobs for its policy, "" = it does.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Slot:
     partitionable: bool = False
     ad: str = ""
     readings: Mapping[str, float] = field(default_factory=dict)
+    policy_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,13 @@ class ReportRefusedAttributes:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportPolicyFaults:
+    """Log the slots that get no jobs for their policies: reasons by slot; "" = the slot gets jobs again."""
+
+    faults: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class EndPilot:
     """End the pilot's process."""
 
@@ -193,7 +202,7 @@ PayloadInstruction = PrepareJob | StartPayload | KillPayload | StoreOutput | For
 ServerInstruction = RequestJobs | RecallRequest | SendHeartbeat | ReadPools
 """Calls of the server."""
 
-NodeInstruction = ValidateNode | SampleNode | ReportRefusedAttributes
+NodeInstruction = ValidateNode | SampleNode | ReportRefusedAttributes | ReportPolicyFaults
 """Instructions for the node."""
 
 Instruction = ServerInstruction | PayloadInstruction | NodeInstruction | EndPilot

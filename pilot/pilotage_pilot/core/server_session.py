@@ -28,8 +28,8 @@ from pilotage_pilot.core.events import (
     RequestFailed,
 )
 from pilotage_pilot.core.heartbeat import HeartbeatSchedule, PoolList
-from pilotage_pilot.core.instructions import ReportRefusedAttributes, RequestJobs, SendHeartbeat
-from pilotage_pilot.core.jobs.placement import JobPlacement
+from pilotage_pilot.core.instructions import ReportPolicyFaults, ReportRefusedAttributes, RequestJobs, SendHeartbeat
+from pilotage_pilot.core.jobs.placement import JobPlacement, matched_offers
 from pilotage_pilot.core.jobs.prefetch import Prefetch
 from pilotage_pilot.core.jobs.pull import JobPull
 from pilotage_pilot.core.lifetime import EndReason
@@ -83,6 +83,9 @@ class ServerSession:
             self.pools.mark_stale()
         instructions = self._results(event.results, request.call.reports, now)
         instructions += self._set_attributes(event.node_attributes, now)
+        matched = [offer.name for offer in matched_offers(event, request)]
+        faults = self._slots.set_policy_faults(matched, event.slot_faults)
+        instructions += [ReportPolicyFaults(faults)] if faults else []
         return instructions + self._placement.place(event, request, now, takes_jobs=takes_jobs)
 
     def request_failed(self, event: RequestFailed, now: Now) -> None:

@@ -12,6 +12,7 @@ from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, section_to_wire, time_from_wire, time_to_wire
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
 from pilotage.values.attempts import AttemptKey
+from pilotage.values.offers import POLICY_FAULT
 from pilotage.values.wire.amounts import amounts_to_wire, job_amounts_from_wire
 from pilotage.values.wire.attempts import (
     held_lease_to_wire,
@@ -119,7 +120,8 @@ def _slot_to_wire(slot: Slot) -> matcher_service_pb2.SlotState:
         partitionable=slot.partitionable,
         ad=slot.ad,
     )
-    section_to_wire(slot.readings, message.attributes)
+    fault = {POLICY_FAULT: slot.policy_fault} if slot.policy_fault else {}
+    section_to_wire({**slot.readings, **fault}, message.attributes)
     return message
 
 
@@ -146,6 +148,7 @@ def granted_from_wire(request_id: str, message: matcher_service_pb2.RequestJobsR
         tuple(vacate_from_wire(order) for order in message.vacate),
         tuple(message.ad_parts_wanted),
         _node_attributes_from_wire(message),
+        dict(message.slot_faults),
     )
 
 

@@ -2,6 +2,7 @@
 
 A name without a scope is looked up in MY, then in TARGET. The current time is an attribute of the ads
 (`CURRENT_TIME`), never the machine's clock. A result is a value, `UNDEFINED` or `ERROR`; only True is true.
+The cost of each evaluation is bounded before it (`pilotage.classads.cost`); one that could cost too much is `ERROR`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from pilotage.classads.cost import Cost, TooCostlyError, expression_cost
 from pilotage.classads.library import (
     AdValue,
     Expression,
@@ -28,7 +30,7 @@ from pilotage.classads.library import (
 from pilotage.classads.limits import bounds_fault, framed, pattern_calls, unframed
 from pilotage.classads.tokens import ad_fault, calls, with_time_from
 from pilotage.job_description import Scalar
-from pilotage.text import text_fault
+from pilotage.text import fold, text_fault
 
 CURRENT_TIME = "MyCurrentTime"
 """The attribute that holds the current time, in seconds since 1970."""
@@ -91,6 +93,7 @@ class Ad:
 
     def __init__(self, attributes: Mapping[str, AdValue]) -> None:
         self._ad = classad_library().ClassAd()
+        self._known: dict[str, AdValue | None] = {}
         for name, value in attributes.items():
             self.set(name, value)
 
@@ -104,15 +107,24 @@ class Ad:
     def set(self, name: str, value: AdValue) -> None:
         """Set the attribute `name`; raises InvalidClassAdError for a value that an ad cannot hold."""
         self._ad[name] = _for_library(value)
+        self._known.pop(fold(name), None)
 
     def update(self, text: str) -> None:
         """Set all attributes of the ad `text`; raises InvalidClassAdError."""
         with _decoding_errors():
             self._ad.update(_parsed_ad(text))
+        self._known.clear()
 
     def discard(self, name: str) -> None:
         """Remove the attribute `name`, if present."""
         self._ad.pop(name, None)
+        self._known.pop(fold(name), None)
+
+    def get(self, name: str) -> AdValue | None:
+        """Return the value of an attribute by its folded name, expressions unevaluated; None = missing."""
+        if name not in self._known:
+            self._known[name] = plain_value(self._ad[name]) if name in self._ad else None
+        return self._known[name]
 
     def copy(self) -> Ad:
         """Return an independent copy."""
@@ -122,8 +134,11 @@ class Ad:
 
     def value(self, name: str) -> Result:
         """Evaluate the attribute `name` inside the ad; a missing attribute is undefined."""
-        if name not in self._ad:
+        value = self.get(fold(name))
+        if value is None:
             return NoValue.UNDEFINED
+        if isinstance(value, Expression) and evaluation_fault(value.text, self) is not None:
+            return NoValue.ERROR
         try:
             return _result(self._ad.eval(name))
         except library_failures():
@@ -142,8 +157,38 @@ class Ad:
 def evaluate(expression: CompiledExpression, my: Ad, target: Ad | None = None) -> Result:
     """Evaluate `expression` with these ads as MY and TARGET; without a TARGET its names are undefined.
 
-    An expression that the library cannot evaluate, such as a chain of hundreds of operators, results in `ERROR`.
+    An expression that could cost too much results in `ERROR`, as does one that the library cannot evaluate, such as a
+    chain of hundreds of operators.
     """
+    if evaluation_fault(expression.text, my, target) is not None:
+        return NoValue.ERROR
+    return _evaluated(expression, my, target)
+
+
+def evaluation_fault(text: str, my: Ad, target: Ad | None = None) -> str | None:
+    """Return why the evaluation of an expression with these ads costs too much; None = it does not."""
+    try:
+        evaluation_cost(text, my, target)
+    except TooCostlyError as error:
+        return str(error)
+    return None
+
+
+def evaluation_cost(text: str, my: Ad, target: Ad | None = None) -> Cost:
+    """Return a bound of the cost of evaluating an expression with these ads; raises TooCostlyError."""
+    ads = (my,) if target is None else (my, target)
+
+    def evaluate_in(argument: str, ad: int) -> Result:
+        other = ads[1 - ad] if target is not None else None
+        try:
+            return _evaluated(compile_expression(argument), ads[ad], other)
+        except InvalidClassAdError:
+            return NoValue.ERROR
+
+    return expression_cost(text, [ad.get for ad in ads], evaluate_in)
+
+
+def _evaluated(expression: CompiledExpression, my: Ad, target: Ad | None) -> Result:
     try:
         if target is None:
             return _result(expression.tree.eval(my.library_ad))
@@ -159,6 +204,9 @@ def compile_bounded(text: str) -> CompiledExpression:
         raise InvalidClassAdError(fault)
     compiled = compile_expression(text, refuse_random=True)
     _check_patterns(text)
+    fault = evaluation_fault(text, Ad({}))
+    if fault is not None:
+        raise InvalidClassAdError(fault)
     try:
         with _decoding_errors():
             compiled.tree.eval(classad_library().ClassAd())

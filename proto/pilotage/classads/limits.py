@@ -245,6 +245,18 @@ def evaluated_texts(text: str) -> Iterator[str | None]:
             yield _plain_text(visible[place + 2 : place + 4])
 
 
+def evaluated_arguments(text: str) -> Iterator[str]:
+    """Yield the argument of each call of eval that is not itself in the argument of one."""
+    visible = [token for token in tokens(text) if not token.is_blank]
+    end = 0
+    for place, (token, following) in enumerate(pairwise(visible)):
+        if token.start >= end and token.name == "eval" and following.text == "(":
+            inside = [token for argument in _arguments(visible, place + 1) for token in argument]
+            if inside:
+                end = inside[-1].end
+                yield text[inside[0].start : end]
+
+
 def _fault_of_calls(text: str) -> str | None:
     for evaluated in evaluated_texts(text):
         if evaluated is None:

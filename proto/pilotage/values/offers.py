@@ -12,6 +12,9 @@ from pilotage.values.accounts import Account
 from pilotage.values.amounts import Amounts
 from pilotage.values.attempts import AttemptKey
 
+POLICY_FAULT = "PolicyFault"
+"""The attribute of a slot's report that tells why the server gives it no jobs for its policy."""
+
 MAX_PART_BYTES = 256 * 1024
 """The largest part of ads; an ad of a node with hundreds of slots is far smaller."""
 

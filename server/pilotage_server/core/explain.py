@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pilotage.classads.clauses import failing_clauses
-from pilotage.classads.evaluation import Ad
+from pilotage.classads.evaluation import Ad, evaluation_fault
 from pilotage.classads.library import plain_value
 from pilotage.classads.text import value_text
 from pilotage.job_description import Value
@@ -116,6 +116,10 @@ def policy_obstacles(requirements: str, job: Ad, slot: Ad) -> Iterator[Obstacle]
             yield Obstacle(f"of the job's expression, {clause.text}", clause.values)
     if "Start" in slot.library_ad:
         start = value_text(plain_value(slot.library_ad["Start"]))
+        fault = evaluation_fault(start, slot, job)
+        if fault is not None:
+            yield Obstacle(f"the slot's START costs too much to evaluate: {fault}")
+            return
         if is_random(start):
             yield Obstacle("the slot's START calls random(), which is refused")
         for clause in failing_clauses(start, slot, job):

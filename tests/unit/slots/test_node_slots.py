@@ -14,6 +14,7 @@ from pilotage_pilot.core.attempts.attempt import Ending
 from pilotage_pilot.core.instructions import (
     ContinuePayload,
     RecallRequest,
+    ReportPolicyFaults,
     ReportRefusedAttributes,
     RequestJobs,
     SampleNode,
@@ -99,6 +100,21 @@ def test_refused_attributes_are_reported_once(tmp_path: Path) -> None:
     assert set(bench.one(ReportRefusedAttributes).refused) == {"Start"}
     bench.answer_heartbeat(node_attributes=ev.NodeAttributes(1, {"OnlyBig": "true", "Start": "false"}))
     assert bench.take(ReportRefusedAttributes) == []
+
+
+def test_policy_fault_is_logged_and_reported_until_it_is_mended(tmp_path: Path) -> None:
+    bench = a_node(tmp_path, "NUM_SLOTS = 2\n", answers_heartbeats=False)
+    reported_slots(bench)
+    bench.answer_heartbeat()
+    call = bench.take(RequestJobs)[-1]
+    bench.feed(ev.JobsGranted(call.request_id, slot_faults={"slot2": "START costs too much"}))
+    assert bench.one(ReportPolicyFaults).faults == {"slot2": "START costs too much"}
+    assert [slot.policy_fault for slot in reported_slots(bench)] == ["", "START costs too much"]
+    bench.answer_heartbeat()
+    bench.take(ReportPolicyFaults)
+    bench.pass_time(60)
+    bench.feed(ev.JobsGranted(bench.take(RequestJobs)[-1].request_id))
+    assert bench.one(ReportPolicyFaults).faults == {"slot2": ""}
 
 
 @pytest.mark.parametrize("source", ["shipped", "published"])

@@ -61,7 +61,7 @@ class JobPlacement:
             if self._payloads.get(job.key) is None and job.key not in self._prefetch:
                 instructions += self._take(job, request, offers_left.get(job.slot), now, takes_jobs=takes_jobs)
         instructions += self._make_room(event.vacate, offers, now)
-        matched = _matched_offers(event, request)
+        matched = matched_offers(event, request)
         instructions += self._withdraw(event.vacate, matched, now)
         unused = tuple(offer.name for offer in matched if offer.claim)
         self._slots.release(unused, "its account has no job for it", now)
@@ -117,7 +117,7 @@ class JobPlacement:
         return instructions
 
 
-def _matched_offers(event: JobsGranted, request: JobRequest) -> list[SlotOffer]:
+def matched_offers(event: JobsGranted, request: JobRequest) -> list[SlotOffer]:
     """Return the offers that the server matched."""
     if event.node_attributes is not None:
         return []

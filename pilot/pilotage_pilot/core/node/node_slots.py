@@ -9,7 +9,7 @@ effect on the slot is applied here. Slots are polled in their order. Source of d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -75,6 +75,7 @@ class NodeSlots:
         """Grows with every change that a report of the slots shows."""
         self._drain: DrainHow | None = None
         self._has_sample = False
+        self._policy_faults: dict[str, str] = {}
         for slot in self.book:
             ads.add(slot.facts)
         for slot in self.book:
@@ -96,7 +97,18 @@ class NodeSlots:
 
     def _shown(self, slot: NodeSlot, reported_ads: Mapping[str, str]) -> Slot:
         ad = self.ads.full_text(slot.name)
-        return slot.shown("" if reported_ads.get(slot.name) == ad else ad, self.ads.readings(slot.name))
+        shown = slot.shown("" if reported_ads.get(slot.name) == ad else ad, self.ads.readings(slot.name))
+        fault = self._policy_faults.get(slot.name, "")
+        return replace(shown, policy_fault=fault) if fault else shown
+
+    def set_policy_faults(self, offered: Iterable[str], faults: Mapping[str, str]) -> dict[str, str]:
+        """Record why the server gives offered slots no jobs for their policies; returns what has changed, "" = none."""
+        changed = {
+            name: faults.get(name, "") for name in offered if faults.get(name, "") != self._policy_faults.get(name, "")
+        }
+        self._policy_faults = {name: why for name, why in {**self._policy_faults, **changed}.items() if why}
+        self.version += bool(changed)
+        return changed
 
     def of(self, key: AttemptKey) -> Slot | None:
         """Return the slot of an attempt; None = in no slot."""

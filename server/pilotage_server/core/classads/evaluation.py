@@ -1,10 +1,7 @@
-"""Evaluation of expressions over one or two ads: its cost, and caches of results.
+"""Evaluation of expressions over one or two ads, and caches of results.
 
 Rules
 -----
-- The cost of an expression is bounded before its evaluation, because the ClassAd library cannot be interrupted.
-  The bound follows every mention of an attribute, as often as it occurs, in both ads. So it overestimates. `eval` of
-  computed texts is not followed: users may not write it, and operators of slots are trusted.
 - A result of two ads is cached by the expression and the projections of both ads. A result that depends on the time
   is not cached. When the cache is full, the least recently used slot values are removed with all their results.
 - An expression that cannot be evaluated is an error value, never an exception.
@@ -13,143 +10,16 @@ Rules
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
 
 from pilotage.classads.evaluation import CURRENT_TIME, Ad, NoValue, Result, compile_expression, evaluate
 from pilotage.classads.library import AdValue, Expression, InvalidClassAdError
-from pilotage.classads.limits import GROWING, REPEATING, evaluated_texts, pattern_weight
 from pilotage.classads.references import references
-from pilotage.classads.tokens import TokenKind, calls, tokens, with_time_from
+from pilotage.classads.tokens import calls, with_time_from
 from pilotage.text import fold
-from pilotage_server.core.classads.views import AdSnapshot, Names, Projection, expression_texts
-
-Get: TypeAlias = "Callable[[str], AdValue | None]"
-"""Returns the value of an attribute by folded name; None = missing."""
-
-MAX_STEPS = 10_000
-"""Largest number of attribute look-ups in one evaluation."""
-
-STEPS_OF_PATTERN = 100
-"""Cost of one regular expression match."""
-
-STEPS_OF_USERS_PATTERN = 900
-"""Cost of a match where a user wrote both pattern and text: users may try to keep the server busy."""
-
-LONGEST_CHAIN = 50
-"""Largest depth of attributes that mention each other."""
-
-MAX_CHARACTERS = 2**28
-"""Largest length of a text that nested concatenations could produce."""
-
-_USUAL_LIST = 16
-_MAX_OUTLINES = 8192
-
-
-def is_too_costly(text: str, gets: Sequence[Get], steps_of_pattern: int = STEPS_OF_PATTERN) -> bool:
-    """Whether the evaluation of the expression over these ads could exceed the allowed cost."""
-    cost = _EvaluationCost(gets, steps_of_pattern)
-    cost.follow(text, _Level())
-    return cost.is_too_much
-
-
-def multiplies_cost(text: str) -> bool:
-    """Whether the expression costs more than the attributes that it mentions."""
-    return _outline(text).repeats or _outline(text).grows
-
-
-class _Outline(NamedTuple):
-    """The attributes that an expression mentions, folded and repeated, and the kinds of functions that it calls.
-
-    `patterns` = the number of regular expression matches.
-    """
-
-    mentions: tuple[str, ...]
-    repeats: bool
-    grows: bool
-    patterns: int
-
-
-@lru_cache(maxsize=_MAX_OUTLINES)
-def _outline(text: str) -> _Outline:
-    called = set(calls(text))
-    evaluated = [_outline(inner) for inner in evaluated_texts(text) if inner is not None]
-    mentions = [name for token in tokens(text) for name in _token_names(token.kind, token.name)]
-    return _Outline(
-        (*mentions, *(name for outline in evaluated for name in outline.mentions)),
-        bool(called & REPEATING) or any(outline.repeats for outline in evaluated),
-        bool(called & GROWING) or any(outline.grows for outline in evaluated),
-        pattern_weight(text),
-    )
-
-
-def _token_names(kind: TokenKind, name: str) -> list[str]:
-    return list(filter(None, fold(name).split("."))) if kind is TokenKind.WORD else [fold(name)] if name else []
-
-
-class _Level(NamedTuple):
-    """The position of an expression in an evaluation: its number of evaluations, and the attributes that lead to it."""
-
-    times: int = 1
-    growth: int = 0
-    path: tuple[str, ...] = ()
-
-
-class _EvaluationCost:
-    """The cost of an evaluation as far as it has been followed."""
-
-    def __init__(self, gets: Sequence[Get], steps_of_pattern: int) -> None:
-        self._gets = gets
-        self._steps_of_pattern = steps_of_pattern
-        self._steps = 0
-        self._size = 0
-        self._growth = 0
-        self._is_endless = False
-
-    @property
-    def is_too_much(self) -> bool:
-        is_growing = self._growth > 0 and self._size ** (self._growth + 1) > MAX_CHARACTERS
-        return self._is_endless or self._steps > MAX_STEPS or is_growing
-
-    def follow(self, text: str, at: _Level) -> None:
-        outline = _outline(text)
-        self._size += len(text)
-        self._is_endless |= len(at.path) > LONGEST_CHAIN
-        found = {name: self._values(name) for name in set(outline.mentions).difference(at.path)}
-        times = at.times * (_elements(text, found.values()) if outline.repeats else 1)
-        growth = at.growth + outline.grows
-        self._growth = max(self._growth, growth)
-        self._steps += times * self._steps_of_pattern * outline.patterns
-        for name in outline.mentions:
-            if self.is_too_much:
-                return
-            self._steps += times
-            for value in found.get(name, ()):
-                self._size += _length(value)
-                for inner in expression_texts([value]):
-                    self.follow(inner, _Level(times, growth, (*at.path, name)))
-
-    def _values(self, name: str) -> list[AdValue]:
-        return [value for get in self._gets if (value := get(name)) is not None]
-
-
-def _elements(text: str, found: Iterable[list[AdValue]]) -> int:
-    """Return an upper bound of the length of the lists that an expression iterates over."""
-    lists = [value for values in found for value in values if isinstance(value, tuple)]
-    return _USUAL_LIST + text.count(",") + sum(map(len, lists))
-
-
-def _length(value: AdValue) -> int:
-    match value:
-        case str():
-            return len(value)
-        case tuple():
-            return sum(map(_length, value))
-        case _:
-            return 0
-
+from pilotage_server.core.classads.views import AdSnapshot, Names, Projection
 
 MAX_TABLES = 4096
 MAX_IN_A_TABLE = 20_000
@@ -310,10 +180,6 @@ def evaluate_projections(text: str, my_projection: Projection, target_projection
 
     It is an error where an ad cannot hold a value, or where the evaluation would cost too much.
     """
-    ads = [my_projection] if target_projection is None else [my_projection, target_projection]
-    is_simple = all(ad.is_plain for ad in ads) and not multiplies_cost(text)
-    if not is_simple and is_too_costly(text, [ad.get for ad in ads]):
-        return NoValue.ERROR
     try:
         return evaluate(
             compile_expression(text), my_projection.ad(), None if target_projection is None else target_projection.ad()

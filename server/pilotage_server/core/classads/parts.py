@@ -22,6 +22,12 @@ MOST_BYTES = 64 * 1024 * 1024
 LONGEST_EXPRESSION = 16 * 1024
 """Characters of one expression in an ad; site policies are far shorter."""
 
+MAX_ATTRIBUTES = 5000
+"""Attributes of one part; those of a node whose hundreds of slots show each other their states are fewer."""
+
+MAX_EXPRESSION_CHARACTERS = 128 * 1024
+"""Characters of all expressions in one part."""
+
 _OF_AN_ATTRIBUTE = 200
 """Bytes that an attribute takes in memory beside its text."""
 
@@ -95,12 +101,27 @@ def ad_attributes(text: str) -> dict[str, AdValue]:
         raise InvalidClassAdError(f"it has {len(text)} characters, at most {MAX_PART_BYTES} are allowed")
     literals = _literals(text)
     if literals is not None:
+        _check_size(literals)
         return literals
     attributes = {fold(name): value for name, value in Ad.read(text).plain().items()}
-    for name, value in attributes.items():
-        if any(len(expression) > LONGEST_EXPRESSION for expression in expression_texts([value])):
-            raise InvalidClassAdError(f"{name} is longer than the {LONGEST_EXPRESSION} characters of an expression")
+    _check_size(attributes)
     return attributes
+
+
+def _check_size(attributes: Mapping[str, AdValue]) -> None:
+    """Raise InvalidClassAdError for too many attributes, or for expressions that are too long, each or together."""
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise InvalidClassAdError(f"it has {len(attributes)} attributes, at most {MAX_ATTRIBUTES} are allowed")
+    total = 0
+    for name, value in attributes.items():
+        for expression in expression_texts([value]):
+            total += len(expression)
+            if len(expression) > LONGEST_EXPRESSION:
+                raise InvalidClassAdError(f"{name} is longer than the {LONGEST_EXPRESSION} characters of an expression")
+    if total > MAX_EXPRESSION_CHARACTERS:
+        raise InvalidClassAdError(
+            f"its expressions have {total} characters, at most {MAX_EXPRESSION_CHARACTERS} are allowed"
+        )
 
 
 def _literals(text: str) -> dict[str, AdValue] | None:

@@ -8,6 +8,7 @@ Rules
 - A name without a scope that its own ad lacks is looked up in the other ad.
 - `eval` of a text that the ad itself determines is followed: site policies write
   `eval(strcat("slot", SlotID + 8, "_State"))` for lack of arrays. Any other `eval` may read everything.
+  Both the number of these texts in an expression and the cost of each are bounded.
 - Names are folded.
 """
 
@@ -18,7 +19,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from pilotage.classads.evaluation import CURRENT_TIME, Ad, compile_expression, evaluate
+from pilotage.classads.cost import MAX_STEPS_OF_EVAL, TooCostlyError
+from pilotage.classads.evaluation import CURRENT_TIME, Ad, compile_expression, evaluate, evaluation_cost
 from pilotage.classads.library import AdValue, Expression, InvalidClassAdError
 from pilotage.classads.references import References, references
 from pilotage.classads.tokens import Token, TokenKind, calls, tokens, with_time_from
@@ -35,6 +37,10 @@ def expression_references(text: str) -> References:
     return references(with_time_from(CURRENT_TIME, text))
 
 
+MAX_EVALS = 200
+"""Calls of eval in one expression that are followed; an expression with more may read everything."""
+
+
 def references_in(text: str, get: Get) -> References:
     """Return the references of an expression of this ad, including the names that its `eval` calls yield."""
     refers = expression_references(text)
@@ -42,6 +48,8 @@ def references_in(text: str, get: Get) -> References:
         return refers
     parts = _without_evals(text)
     found = expression_references(parts.rest)
+    if len(parts.arguments) > MAX_EVALS:
+        return refers
     for argument in parts.arguments:
         found |= _evaluated_names(argument, get)
     return refers if found.is_dynamic else found
@@ -145,8 +153,11 @@ def _evaluated_names(argument: str, get: Get) -> References:
     if refers.is_dynamic or refers.target or refers.free - found.keys():
         return _ANYTHING
     try:
-        text = evaluate(compile_expression(argument), Ad(found))
-    except InvalidClassAdError:
+        ad = Ad(found)
+        if evaluation_cost(argument, ad).steps > MAX_STEPS_OF_EVAL:
+            return _ANYTHING
+        text = evaluate(compile_expression(argument), ad)
+    except (InvalidClassAdError, TooCostlyError):
         return _ANYTHING
     return direct | expression_references(text) if isinstance(text, str) else direct
 

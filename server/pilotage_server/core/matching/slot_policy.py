@@ -8,7 +8,7 @@ Rules
 - A slot without START takes any job. Without RANK it ranks all equally. Without PREEMPTION_REQUIREMENTS no other user's
   job preempts.
 - The server sets the location, the size and the time of a slot, whatever its ad contains.
-- A slot whose policy cannot be read, or contains random(), gets no jobs.
+- A slot whose policy cannot be read, contains random(), or costs too much to evaluate, gets no jobs.
 
 Source: HTCondor manual, startd policy.
 """
@@ -18,11 +18,12 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
-from pilotage.classads.evaluation import CURRENT_TIME, Result, is_true
-from pilotage.classads.library import AdValue
+from pilotage.classads.evaluation import CURRENT_TIME, Ad, Result, evaluation_fault, is_true
+from pilotage.classads.library import AdValue, InvalidClassAdError
 from pilotage.classads.text import value_text
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold, folded_set
@@ -142,11 +143,12 @@ class SlotPolicy:
         start, rank = self._text(_START, "true"), self._text(_RANK, "0", "0.0")
         preemption = self._text(_PREEMPTION, "false")
         wanted = self.job_references(start) | self.job_references(rank) | self.job_references(preemption)
+        weight = self._text(_WEIGHT)
         by_name = {"START": start, "RANK": rank, "PREEMPTION_REQUIREMENTS": preemption}
-        fault = fault or self._randomness_fault(by_name)
+        fault = fault or self._randomness_fault(by_name) or self._cost_fault({**by_name, "SlotWeight": weight})
         if not fault and len(wanted) > MAX_JOB_NAMES:
             fault = f"refers to {len(wanted)} job attributes, and may refer to {MAX_JOB_NAMES}"
-        return PolicyExpressions(start, rank, preemption, self._text(_WEIGHT), wanted, fault)
+        return PolicyExpressions(start, rank, preemption, weight, wanted, fault)
 
     def _text(self, name: str, *defaults: str) -> str:
         """Return an expression of the ad; "" = there is none, or it equals the default."""
@@ -157,6 +159,25 @@ class SlotPolicy:
     def _randomness_fault(self, by_name: Mapping[str, str]) -> str:
         random = [name for name, text in by_name.items() if self.view.is_random(text)]
         return f"{' and '.join(random)} would change each time: random() is not allowed here" if random else ""
+
+    def _cost_fault(self, by_name: Mapping[str, str]) -> str:
+        """Return which expression costs too much for any job; "" = none."""
+        ad = self._ad_of_expressions(by_name.values())
+        for name, text in by_name.items():
+            fault = evaluation_fault(text, ad) if text else None
+            if fault is not None:
+                return f"{name} costs too much to evaluate: {fault}"
+        return ""
+
+    def _ad_of_expressions(self, texts: Iterable[str]) -> Ad:
+        """Return the part of the ad that these expressions refer to; an attribute that no ad can hold is left out."""
+        ad = Ad({})
+        for text in texts:
+            found, _ = reference_closure(references_in(text, self.view.get), self.view.get)
+            for name, value in found.items():
+                with suppress(InvalidClassAdError):
+                    ad.set(name, value)
+        return ad
 
 
 class MatchPolicyEvaluator:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import timedelta
 
+from pilotage.classads.cost import STEPS_OF_USERS_PATTERN, cost_fault
 from pilotage.classads.evaluation import compile_bounded
 from pilotage.classads.library import Expression, InvalidClassAdError
 from pilotage.condor.quoting import quoting_fault
@@ -17,7 +18,6 @@ from pilotage.errors import Violation
 from pilotage.job_description import InputFile, JobDescription, render_text
 from pilotage.jobs.file_names import fault_of_name, is_checksum
 from pilotage.text import fold
-from pilotage_server.core.classads.evaluation import STEPS_OF_USERS_PATTERN, is_too_costly
 from pilotage_server.core.jobs.attributes import description_attributes, universe_fault
 from pilotage_server.core.jobs.descriptions import Overrides
 from pilotage_server.core.jobs.files import JobLimits
@@ -153,8 +153,9 @@ def _expressions(description: JobDescription, _limits: JobLimits) -> Iterator[Vi
         except InvalidClassAdError as error:
             yield Violation(where, str(error))
         else:
-            if is_too_costly(text, [ad.get], STEPS_OF_USERS_PATTERN):
-                yield Violation(where, "takes too long to evaluate, with all attributes that it refers to")
+            fault = cost_fault(text, [ad.get], steps_of_pattern=STEPS_OF_USERS_PATTERN)
+            if fault is not None:
+                yield Violation(where, f"takes too long to evaluate: {fault}")
 
 
 def _attributes(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:

@@ -126,5 +126,5 @@ class WorkAnswer:
     @property
     def is_all_matches(self) -> bool:
         """Whether the answer contains only matches, as most do."""
-        more = self.results or self.commands or self.vacates or self.ad_parts_wanted
+        more = self.results or self.commands or self.vacates or self.ad_parts_wanted or self.faults
         return not (more or self.pools_changed or self.node_settings is not None)

@@ -257,6 +257,7 @@ def work_answer_to_wire(answer: WorkAnswer) -> matcher_service_pb2.RequestJobsRe
         vacate=[vacate_to_wire(vacate) for vacate in answer.vacates],
         ad_parts_wanted=answer.ad_parts_wanted,
         node_attributes=node_attributes_to_wire(answer.node_settings),
+        slot_faults=answer.faults,
     )
 
 
