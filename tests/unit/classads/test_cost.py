@@ -19,7 +19,7 @@ from pilotage_agents.router.core.table import GRID, Route, RouteLimits, RouteTab
 from pilotage_server.core.jobs.files import JobLimits
 from pilotage_server.core.submission.validation import description_faults
 from support.grid import a_slot
-from support.match_bench import MatchBench, a_slot_with
+from support.match_bench import QUEUE, MatchBench, a_slot_with
 
 
 def exponential_ad(levels: int, width: int = 2) -> dict[str, AdValue]:
@@ -210,6 +210,9 @@ def test_slot_with_nested_evals_gets_no_job() -> None:
     job = board.waiting()
     costly = a_slot_with("costly", Start="eval(S8) > 0", **{n: f'"{text}"' for n, text in NESTED_EVALS.items()})
     assert board.places(costly, a_slot("cheap")) == {job: "cheap"}
+    policy = board.policies.policy(costly, QUEUE)
+    assert policy is not None
+    assert policy.fault.startswith("START costs too much to evaluate: ")
 
 
 def test_costly_job_does_not_stop_a_route_or_slot() -> None:

@@ -173,7 +173,9 @@ class SlotPolicy:
         """Return the part of the ad that these expressions refer to; an attribute that no ad can hold is left out."""
         ad = Ad({})
         for text in texts:
-            found, _ = reference_closure(references_in(text, self.view.get), self.view.get)
+            found, refers = reference_closure(references_in(text, self.view.get), self.view.get)
+            if refers.is_dynamic:
+                found = {name: value for name in self.view.names() if (value := self.view.get(name)) is not None}
             for name, value in found.items():
                 with suppress(InvalidClassAdError):
                     ad.set(name, value)
