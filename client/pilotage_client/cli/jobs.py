@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pilotage.errors import InvalidInputError, StateConflictError, Violation
+from pilotage.errors import InvalidInputError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
 from pilotage.v1 import jobs_pb2
@@ -31,6 +31,7 @@ from pilotage_client.cli.options import (
     with_client,
 )
 from pilotage_client.cli.resources import LANGUAGE
+from pilotage_client.connection import new_request_id
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus, state_name
 from pilotage_client.readers import read_jobs_with_files
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, follow_until_final, wait_until_final
@@ -244,6 +245,12 @@ reschedule = _change("reschedule", "Return jobs to the queue with a new count of
 )
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only check the jobs.")
+@click.option(
+    "--request-id",
+    default=None,
+    metavar="ID",
+    help="Repeat the submission with this id, which a failed one printed: the jobs are submitted once.",
+)
 @click.option("--json", "as_json", is_flag=True, help='One JSON object {"jobs": [ID...], "warnings": [...]}.')
 @with_client
 def submit(
@@ -254,6 +261,7 @@ def submit(
     folder: Path | None,
     group: str,
     validate_only: bool,
+    request_id: str | None,
     as_json: bool,
 ) -> None:
     """Submit the jobs of job files, all or none."""
@@ -262,7 +270,15 @@ def submit(
         job_template = find_template(template, [folder] if folder else [])
         by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
     descriptions = [description for file in files for description in by_file[file]]
-    submitted = client.submit(descriptions, group=group, validate_only=validate_only)
+    request_id = request_id or new_request_id()
+    try:
+        submitted = client.submit(descriptions, group=group, validate_only=validate_only, request_id=request_id)
+    except WorldError:
+        if not validate_only:
+            click.echo(
+                f"It is unknown whether the jobs were submitted. Repeat with: --request-id {request_id}", err=True
+            )
+        raise
     warnings = (*_warnings_of_readers(by_file), *submitted.warnings)
     if as_json:
         echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings)})

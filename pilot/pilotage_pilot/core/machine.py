@@ -242,6 +242,9 @@ class PilotMachine:
     def _reasons_to_leave(self, now: Now) -> Instructions:
         if self._payloads.node_fails_jobs:
             return self._drain("too many starts failed on this node", now, ExitCode.NODE_UNFIT)
+        if now.boot_s >= self._idle_timeout.unreachable_boot_s(self._session.last_contact_boot_s):
+            self._shutdown.limit_time(now.boot_s + self._rules.goodbye_timeout_s)
+            return self._drain("the server could not be reached for too long", now, ExitCode.NO_SERVER)
         idle_end_boot_s = self._idle_timeout.idle_end_boot_s()
         if now.boot_s >= idle_end_boot_s:
             if self._session.job_pull.found_no_job(idle_end_boot_s):
@@ -249,9 +252,6 @@ class PilotMachine:
                     EndReason(f"it had no job for {self._rules.max_idle_s:g} s", is_normal=True), now
                 )
             return self._session.job_pull.request_again(now)
-        if now.boot_s >= self._idle_timeout.unreachable_boot_s(self._session.last_contact_boot_s):
-            self._shutdown.limit_time(now.boot_s + self._rules.goodbye_timeout_s)
-            return self._drain("the server could not be reached for too long", now, ExitCode.NO_SERVER)
         return []
 
     def _leave(self, now: Now) -> Instructions:

@@ -8,11 +8,11 @@ server, may replace the owner's own account. The VO of a job always pays.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from pilotage.accounts import LARGEST
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
 
@@ -41,11 +41,31 @@ def charged_account(owner: Account, accounting: str) -> Account:
     return Account(owner.vo, group or owner.group, user or owner.owner)
 
 
+MAX_WEIGHT_OF_A_CORE = 100
+"""The largest SlotWeight of a slot by its cores, so that a site cannot charge users for any use that it likes.
+
+A slot with one core and half a terabyte of memory, weighed by memory, stays below it.
+"""
+
+
 def slot_weight(value: object, cores: float) -> float:
-    """Return the weight of a slot whose SlotWeight has this value; `cores` unless it is a number from 0 up."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+    """Return the weight of a slot whose SlotWeight has this value; `cores` unless it is a number from 0 up.
+
+    A larger weight than `MAX_WEIGHT_OF_A_CORE` for each core, at least one, counts as that.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         return cores
-    return float(value)
+    return min(float(value), MAX_WEIGHT_OF_A_CORE * max(cores, 1.0))
+
+
+def name_fault(name: str, *, may_nest: bool = False) -> str:
+    """Return why no owner, VO or group may have this name; "" = it may. `may_nest` = a slash is allowed, as in groups.
+
+    Names are joined as VO/group/owner: with a slash in the first or the last, two accounts could be one.
+    """
+    if not name.isprintable():
+        return "holds a character that cannot be printed"
+    return "holds a slash" if "/" in name and not may_nest else ""
 
 
 class Role(StrEnum):

@@ -14,10 +14,14 @@ def closed_by_from_wire(message: resource_service_pb2.HoldPlaceRequest, owner: s
     fields = Fields(message)
     fields.faults.unless(bool(message.reason.strip()), "reason", "is missing: a place is closed for a reason")
     closed = HoldOrder(
-        fields("place", location_from_wire), fields("reason", reason_from_wire).strip(), owner, fields.time("until")
+        fields("place", location_from_wire), fields("reason", _stripped_reason), owner, fields.time("until")
     )
     fields.done()
     return closed
+
+
+def _stripped_reason(reason: str) -> str:
+    return reason_from_wire(reason).strip()
 
 
 def location_from_wire(message: resource_service_pb2.Place) -> Location:

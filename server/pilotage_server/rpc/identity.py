@@ -11,7 +11,7 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.rpc.wire import text_from_wire, time_to_wire
 from pilotage.v1 import identity_service_pb2, identity_service_pb2_grpc
 from pilotage.values.wire.fields import Fields, all_from_wire
-from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.identity import Identity, Role, name_fault
 from pilotage_server.rpc.framework.calls import caller_token
 from pilotage_server.rpc.framework.tokens import TokenIssuer
 from pilotage_server.rpc.framework.wire_values import check_not_empty
@@ -49,16 +49,28 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
 
     def _requested_token(self, request: identity_service_pb2.IssueTokenRequest) -> tuple[Identity, timedelta]:
         fields = Fields(request)
-        owner, vo = fields.text("owner"), fields.text("vo")
+        owner, vo = fields("owner", _joinable_name), fields("vo", _joinable_name)
         fields("roles", check_not_empty)
         roles = fields("roles", lambda names: all_from_wire(names, role_for_token))
-        groups = fields("groups", lambda names: all_from_wire(names, text_from_wire))
+        groups = fields("groups", lambda names: all_from_wire(names, _group_name))
         lifetime = fields.length("lifetime_s")
         longest_s = self._longest.total_seconds()
         fields.faults.unless(bool(request.owner.strip()), "owner", "is missing")
         fields.faults.unless(0 < request.lifetime_s <= longest_s, "lifetime_s", f"is not 1 to {longest_s:.0f} s")
         fields.done()
         return Identity(owner, vo, groups, frozenset(roles)), lifetime
+
+
+def _joinable_name(name: str) -> str:
+    if fault := name_fault(name):
+        raise InvalidInputError(Violation("", fault))
+    return text_from_wire(name)
+
+
+def _group_name(name: str) -> str:
+    if fault := name_fault(name, may_nest=True):
+        raise InvalidInputError(Violation("", fault))
+    return text_from_wire(name)
 
 
 def role_for_token(name: str) -> Role:

@@ -185,3 +185,17 @@ def test_logs_follow_a_rescheduled_job_to_its_next_end(server: RunningServer, tm
                     client.remove([job_id], "enough")
             assert json.loads(line)["reason"].endswith("enough")
             assert logs.wait(60) == 0
+
+
+def test_submission_is_repeated_with_the_printed_request_id(shared_server: RunningServer, tmp_path: Path) -> None:
+    shell = Shell(shared_server, tmp_path, "alice", Role.USER)
+    job = tmp_path / "job.toml"
+    job.write_text('executable = "/bin/true"\n')
+    address, shell.address = shell.address, free_address()
+    failed = shell.run("submit", str(job))
+    assert failed.exit_code == 3
+    request_id = failed.stderr.split("--request-id ")[1].split()[0]
+    shell.address = address
+    answers = [shell.run("submit", "--json", "--request-id", request_id, str(job)).stdout for _ in range(2)]
+    assert answers[0] == answers[1]
+    assert len(json.loads(answers[0])["jobs"]) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import stat
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -50,6 +51,18 @@ def test_acknowledged_changes_survive_a_crash(grid: WireGrid) -> None:
     pilot.finish(match.job_id)
     assert grid.state_of(match.job_id) == "DONE"
     assert pilot.request_jobs().matches
+
+
+def test_database_is_private_even_after_it_was_not(grid: WireGrid) -> None:
+    server = grid.server
+    files = {path: stat.S_IMODE(path.stat().st_mode) for path in server.data.glob("pilotage.db*")}
+    assert len(files) == 3
+    assert set(files.values()) == {0o600}
+    server.kill()
+    for path in server.data.glob("pilotage.db*"):
+        path.chmod(0o644)
+    server.start()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in server.data.glob("pilotage.db*")} == {0o600}
 
 
 def test_request_repeated_after_a_crash_has_one_effect(grid: WireGrid) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pilotage.values.accounts import Account
+from pilotage_server.core.identity import MAX_WEIGHT_OF_A_CORE
 from support.grid import a_slot
 from support.match_bench import MatchBench, a_slot_with
 from support.virtual_clock import START
@@ -96,6 +97,13 @@ def test_slot_weight_is_that_of_the_allocated_part() -> None:
     weight = "[SlotWeight = ifThenElse(Memory / 1000 > Cpus, Memory / 1000, Cpus)]"
     ((choice, _),) = board.round(a_slot("s", 8, 64_000, partitionable=True, ad_changes=weight))
     assert choice.weight == 8.0
+
+
+def test_slot_weight_is_bounded_by_the_cores() -> None:
+    board = MatchBench()
+    board.waiting(cpus=2)
+    ((choice, _),) = board.round(a_slot("s", 4, ad_changes="[SlotWeight = 1e9]"))
+    assert choice.weight == 4.0 * MAX_WEIGHT_OF_A_CORE
 
 
 @pytest.mark.parametrize("weight", ["", "SlotWeight = -1", 'SlotWeight = "2"', "SlotWeight = NoSuch"])

@@ -162,8 +162,9 @@ def test_unfit_node_ends_pilot_with_own_exit_code() -> None:
     assert end.exit_code is ExitCode.NODE_UNFIT
 
 
-def test_unreachable_server_ends_pilot() -> None:
-    bench = PilotBench(rules=PilotRules(unreachable_s=300))
+@pytest.mark.parametrize("max_idle_s", [None, 60.0, 600.0])
+def test_unreachable_server_ends_pilot(max_idle_s: float | None) -> None:
+    bench = PilotBench(rules=PilotRules(unreachable_s=300, max_idle_s=max_idle_s))
     bench.answers_heartbeats = False
     for _ in range(100):
         for call in bench.take(RequestJobs):

@@ -49,6 +49,27 @@ def test_pilot_token_has_stamp_queue_and_vos(issuer: TokenIssuer, verifier: Toke
     assert verifier.verify(issuer.issue(pilot, HOUR, NOW), NOW).identity == pilot
 
 
+@pytest.mark.parametrize(
+    "identity",
+    [
+        Identity("a/b", "sky", (), frozenset({Role.USER})),
+        Identity("b", "sky/a", (), frozenset({Role.USER})),
+        Identity("b\n", "sky", (), frozenset({Role.USER})),
+        Identity("b", "sky", ("first\0",), frozenset({Role.USER})),
+    ],
+)
+def test_names_that_could_join_to_others_are_refused(
+    identity: Identity, issuer: TokenIssuer, verifier: TokenVerifier
+) -> None:
+    with pytest.raises(UnauthenticatedError, match="the name"):
+        verifier.verify(issuer.issue(identity, HOUR, NOW), NOW)
+
+
+def test_groups_may_nest(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
+    nested = Identity("b", "sky", ("/sky/first",), frozenset({Role.USER}))
+    assert verifier.verify(issuer.issue(nested, HOUR, NOW), NOW).identity == nested
+
+
 def test_token_expires_after_earlier_verification(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
     token = issuer.issue(ALICE, HOUR, NOW)
     verifier.verify(token, NOW + HOUR - timedelta(seconds=1))

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from pilotage.errors import UnauthenticatedError, WorldError
 from pilotage.resources.tree import QueueId
-from pilotage_server.core.identity import Identity, PilotCredential, Role
+from pilotage_server.core.identity import Identity, PilotCredential, Role, name_fault
 
 ISSUER = "pilotage"
 """The name of a stand-alone server as an issuer."""
@@ -127,7 +127,15 @@ def _identity(claims: Mapping[str, Any]) -> Identity:
     roles = frozenset(Role(role) for role in claims["roles"])
     groups = tuple(str(group) for group in claims.get("groups", ()))
     pilot = _credential(claims) if Role.PILOT in roles else None
-    return Identity(str(claims["sub"]), str(claims.get("vo", "")), groups, roles, pilot)
+    identity = Identity(str(claims["sub"]), str(claims.get("vo", "")), groups, roles, pilot)
+    for name, fault in (
+        (identity.owner, name_fault(identity.owner)),
+        (identity.vo, name_fault(identity.vo)),
+        *((group, name_fault(group, may_nest=True)) for group in groups),
+    ):
+        if fault:
+            raise ValueError(f"the name {name!r} {fault}")
+    return identity
 
 
 def _credential(claims: Mapping[str, Any]) -> PilotCredential:

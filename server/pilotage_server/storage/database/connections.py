@@ -16,7 +16,9 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -48,6 +50,8 @@ _QUICK_COMPRESSION = """
 """
 """Use lz4 for long values, such as stored answers, where PostgreSQL offers it: it takes an eighth of the time."""
 
+_OWNER_ONLY = 0o600
+_LOG_FILES = ("-wal", "-shm", "-journal")
 _BEGIN = "begin"
 """Execution option of SQLite's engines: the statement that begins a transaction."""
 _STATEMENTS_KEPT = 512
@@ -71,7 +75,22 @@ def open_engines(url: str) -> tuple[Engine, Engine]:
     if parsed.database in (None, "", ":memory:"):
         return writing, writing
     refuse_network_file_system(parsed.database)
+    _make_private(Path(parsed.database))
     return _sqlite_engine(url, beginning="BEGIN", cache_kib=_READER_CACHE_KIB), writing
+
+
+def _make_private(database: Path) -> None:
+    """Create the database's file for its owner alone, and take an existing one from others; raises WorldError.
+
+    SQLite gives the files of its log the mode of the database's file.
+    """
+    try:
+        os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY))
+        for file in (database, *(database.with_name(database.name + suffix) for suffix in _LOG_FILES)):
+            with suppress(FileNotFoundError):
+                file.chmod(_OWNER_ONLY)
+    except OSError as error:
+        raise WorldError(f"the database {database} cannot be opened for this user alone: {error}") from error
 
 
 def _set_up_postgresql(connection: Any, _record: Any) -> None:
