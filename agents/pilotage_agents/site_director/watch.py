@@ -229,6 +229,7 @@ class GlideinWatch:
     async def refresh(self, failures: QueueFailures) -> QueueFailures:
         """Poll the batch systems and report the changes; returns `failures` with those found."""
         live = await self._live_records()
+        asked = self._clock()
         # Possible glideins are reported first, so that the server does not give up a pilot before the director does.
         await self.report_present([live[stamp] for stamp in sorted(self._unreported)])
         async with asyncio.TaskGroup() as group:
@@ -241,7 +242,7 @@ class GlideinWatch:
             [*adopted, *(each for poll in polls for each in poll.there if self._is_report_due(each))]
         )
         ended = [each for poll in polls for each in poll.ended]
-        worked = await self._report_ended(ended)
+        worked = await self._report_ended(ended, asked)
         await self._reaper.reap()
         await self._credentials.renew([each for poll in polls for each in poll.waiting])
         return self._updated_failures(failures, ended, worked)
@@ -306,13 +307,22 @@ class GlideinWatch:
         except WorldError as error:
             log.warning("record of a glidein could not be written", stamp=record.stamp, reason=str(error))
 
-    async def _report_ended(self, ended: Sequence[tuple[GlideinRecord, GlideinStatus]]) -> set[str]:
-        """Report ends and forget the glideins; returns the stamps of pilots that had run a job."""
+    async def _report_ended(self, ended: Sequence[tuple[GlideinRecord, GlideinStatus]], asked: datetime) -> set[str]:
+        """Report ends and forget the glideins; returns the stamps of pilots that had run a job.
+
+        `asked` is a time before the batch systems were asked.
+        """
         worked: set[str] = set()
         for some in _report_batches(ended):
             reports = [
                 GlideinReport(
-                    each.stamp, each.glidein_id, PilotState.ENDED, status.reason, each.stamp in self._cancelled
+                    each.stamp,
+                    each.glidein_id,
+                    PilotState.ENDED,
+                    status.reason,
+                    called_back=each.stamp in self._cancelled,
+                    processes_ended=status.processes_ended,
+                    age=max(timedelta(0), self._clock() - asked),
                 )
                 for each, status in some
             ]

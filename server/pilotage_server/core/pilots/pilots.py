@@ -3,7 +3,7 @@
 Rules
 -----
 - A call of a pilot outweighs silence: a lost pilot that calls again is alive again.
-- A pilot that has ended, or whose glidein has ended in its batch system, gets no work any more.
+- A pilot that has ended gets no work any more. So does one whose glidein has ended, if no process of it can be left.
 - An unknown state in the batch system never ends a pilot. A lost pilot that had not called yet counts as submitted
   again when its glidein is reported.
 """
@@ -127,6 +127,16 @@ def ended_unexpectedly(pilot: PilotRecord, report: GlideinReport, *, queue_known
     """Whether the reported end is of a glidein that had existed and that neither an agent nor an operator ended."""
     was_there = bool(report.glidein_id or pilot.glidein_id)
     return was_there and queue_known and not (report.called_back or pilot.drains)
+
+
+def has_surely_ended(pilot: PilotRecord, report: GlideinReport, now: datetime) -> bool:
+    """Whether no process of a reported glidein is left, so that its leases can end at once.
+
+    A pilot that has never called holds no lease. One that has called since the batch system was asked is alive.
+    """
+    if pilot.last_seen is None:
+        return True
+    return report.processes_ended and pilot.last_seen <= now - report.age
 
 
 def why_no_work(pilot: PilotRecord | None, *, queue_known: bool) -> str:

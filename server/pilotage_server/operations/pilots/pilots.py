@@ -13,7 +13,7 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.identity import Identity, PilotCredential
 from pilotage_server.core.jobs.states import JobCause
-from pilotage_server.core.pilots.pilots import ALIVE, OVER, PilotRecord, ended_unexpectedly
+from pilotage_server.core.pilots.pilots import ALIVE, OVER, PilotRecord, ended_unexpectedly, has_surely_ended
 from pilotage_server.operations.attempts.heartbeats import end_pilot
 from pilotage_server.operations.attempts.transitions import LostAttempt, requeue_or_fail
 from pilotage_server.operations.server_state import ServerState
@@ -88,8 +88,10 @@ def report_glideins(
 ) -> GlideinReportResult:
     """Record the states of glideins in a batch system.
 
-    An ended glidein ends the leases of its pilot at once, unless the pilot has ended itself. It came back empty if it
-    ran no job and was not ordered to end. Each pilot is loaded again before it is ended, because it may have changed.
+    An ended glidein ends the leases of its pilot at once if no process of it can be left. Otherwise its payloads may
+    run on, as when a node fails that is only out of reach: the pilot is lost, and its leases run out. A glidein came
+    back empty if it ran no job and was not ordered to end. Each pilot is loaded again before it is ended, because it
+    may have changed.
     """
     known = stored.load_pilots(transaction.session, [report.stamp for report in reports])
     present = [report for report in reports if report.state is not PilotState.ENDED and report.stamp in known]
@@ -106,7 +108,7 @@ def report_glideins(
 
 
 def _record_gone(transaction: Transaction, state: ServerState, identity: Identity, report: GlideinReport) -> bool:
-    """End a pilot whose glidein has ended, and return whether it had run a job."""
+    """End a pilot whose glidein has ended, or mark it as lost, and return whether it had run a job."""
     pilot = stored.load_pilots(transaction.session, [report.stamp]).get(report.stamp)
     if pilot is None:  # retention has removed it meanwhile
         return False
@@ -115,9 +117,20 @@ def _record_gone(transaction: Transaction, state: ServerState, identity: Identit
     if pilot.state is not PilotState.ENDED:
         reason = report.reason or "its glidein is gone"
         unasked = ended_unexpectedly(pilot, report, queue_known=state.tree.knows(pilot.queue))
-        _lose_all(transaction, state, pilot, reason, actor=identity.owner)
-        end_pilot(transaction, state, pilot.stamp, reason, came_back_empty=unasked and not has_run)
+        is_empty = unasked and not has_run
+        if has_surely_ended(pilot, report, transaction.now):
+            _lose_all(transaction, state, pilot, reason, actor=identity.owner)
+            end_pilot(transaction, state, pilot.stamp, reason, came_back_empty=is_empty)
+        elif pilot.state is not PilotState.LOST:
+            _mark_lost(transaction, [pilot.stamp], f"its processes may still run: {reason}", came_back_empty=is_empty)
     return has_run
+
+
+def _mark_lost(transaction: Transaction, stamps: Collection[str], reason: str, **columns: object) -> None:
+    """Mark pilots as lost. Their leases continue; one that calls again is alive again."""
+    values = {"state": PilotState.LOST.value, "reason": reason, "ended": transaction.now, **columns}
+    change_pilots(transaction.session, stamps, values)
+    remove_slots(transaction.session, stamps)
 
 
 def _record_glidein_id(transaction: Transaction, pilot: PilotRecord, report: GlideinReport) -> None:
@@ -188,13 +201,7 @@ def mark_disconnected(transaction: Transaction, _state: ServerState, stamps: Ite
     Their leases continue: the jobs may still run. A pilot that calls again is alive again.
     """
     alive = [pilot.stamp for pilot in load_pilots(transaction.session, stamps).values() if pilot.state in ALIVE]
-    values = {
-        "state": PilotState.LOST.value,
-        "reason": "its connection broke (its last will)",
-        "ended": transaction.now,
-    }
-    change_pilots(transaction.session, alive, values)
-    remove_slots(transaction.session, alive)
+    _mark_lost(transaction, alive, "its connection broke (its last will)")
     return tuple(alive)
 
 
