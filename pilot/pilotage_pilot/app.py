@@ -46,6 +46,7 @@ from pilotage_pilot.supervise.cgroups import cgroup_maker
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
 from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
 from pilotage_pilot.supervise.spawn import PayloadSite, without_secrets
+from pilotage_pilot.supervise.watchdog import WatchdogLink
 
 log = structlog.get_logger()
 
@@ -60,7 +61,7 @@ class Pilot:
     link: PilotServerLink
 
 
-def build_pilot(settings: PilotSettings) -> Pilot:
+def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -> Pilot:
     """Return the pilot of these settings, inside a running event loop.
 
     Raises
@@ -93,7 +94,7 @@ def build_pilot(settings: PilotSettings) -> Pilot:
         )
         slots = _slots(settings, facts, share, keeper, now)
         machine = PilotMachine(name, slots, settings.rules(), lifetime, now)
-        payload_runner = _payload_runner(settings, name, folder, link, facts)
+        payload_runner = _payload_runner(settings, name, folder, link, facts, watchdog)
         undo.pop_all()
     pools = _pools_reader(settings, link)
     log.info("pilot starts", name=name, queue=str(queue), node=facts.name, share=share.sources, gpus=share.gpu_ids)
@@ -211,7 +212,12 @@ def _facts(settings: PilotSettings, share: NodeShare, lifetime: Lifetime, now: N
 
 
 def _payload_runner(
-    settings: PilotSettings, name: str, folder: PilotFolder, link: GrpcLink, facts: NodeDescription
+    settings: PilotSettings,
+    name: str,
+    folder: PilotFolder,
+    link: GrpcLink,
+    facts: NodeDescription,
+    watchdog: WatchdogLink | None,
 ) -> LocalPayloadRunner:
     handling = PayloadRules(
         bounds=OutputLimits(settings.output_mib * _MIB, all_bytes=settings.all_output_mib * _MIB),
@@ -223,10 +229,10 @@ def _payload_runner(
     site = PayloadSite(
         name, settings.payload_path, str(facts.attributes["Queue"]), facts.name, passed=settings.pass_environment
     )
-    groups = cgroup_maker(name) if settings.cgroups else None
+    groups = cgroup_maker(name, [watchdog.pid] if watchdog is not None else []) if settings.cgroups else None
     if groups is None:
         log.info("payloads have no control groups", why="off" if not settings.cgroups else "not permitted")
-    return LocalPayloadRunner(folder, link, site, handling, groups)
+    return LocalPayloadRunner(folder, link, site, handling, groups, watchdog)
 
 
 def _signal(name: str | None) -> signal.Signals | None:

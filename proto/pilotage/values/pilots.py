@@ -23,8 +23,8 @@ class GlideinReport:
     """The state of a pilot's glidein in its batch system: SUBMITTED, RUNNING or ENDED.
 
     `glidein_id` "" = none is known: an ended one is a failed submission; another one is a submission without an answer,
-    so that the glidein may exist. `called_back` = the reporting agent cancelled it. `processes_ended` = no process of an
-    ended one is left; else its payloads may run on. `age` is the time since the batch system was asked.
+    so that the glidein may exist. `called_back` = the reporting agent cancelled it. `processes_ended` = no process of
+    an ended one is left; else its payloads may run on. `age` is the time since the batch system was asked.
     """
 
     stamp: str

@@ -144,7 +144,7 @@ async def test_killed_pilot_is_lost_at_once(
 ) -> None:
     async with a_pilot(grid, mosquitto, listener) as pilot:
         await until(lambda: state_of(operator, pilot) == "RUNNING")
-        pilot.process.kill()
+        pilot.kill()
         await until(lambda: state_of(operator, pilot) == "LOST")
         async with broker_link(mosquitto, "late", TOPICS.node(pilot.stamp)) as (_, late):
             status = await next_status(pilot, late)

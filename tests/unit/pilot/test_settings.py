@@ -14,8 +14,8 @@ import structlog
 from pilotage.errors import InvalidInputError, WorldError
 from pilotage.settings import load_settings
 from pilotage_pilot.app import read_pool_ids, token_reader
+from pilotage_pilot.command_line import run
 from pilotage_pilot.link.server_link import queue_of_token
-from pilotage_pilot.main import run
 from pilotage_pilot.settings import PilotSettings
 
 
