@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,13 @@ class Site:
     slurm: SlurmCluster
     submitted_before: int
 
-    def submit(self, count: int) -> list[int]:
+    def submit(self, count: int, lease: timedelta | None = None) -> list[int]:
         """Submit jobs that run until `open_gate`; each writes its process id at its start and its end."""
         waits = f"while ! [ -e {self.folder}/gate ]; do sleep 0.1; done"
         scripts = [
             f"echo $$ >> {self.folder}/started{n}; {waits}; echo $$ >> {self.folder}/ended{n}" for n in range(count)
         ]
-        descriptions = [JobDescription("/bin/sh", f"-c '{script}'") for script in scripts]
+        descriptions = [JobDescription("/bin/sh", f"-c '{script}'", lease=lease) for script in scripts]
         return list(self.user.submit(descriptions).job_ids)
 
     def open_gate(self) -> None:

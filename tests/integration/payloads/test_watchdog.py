@@ -34,6 +34,7 @@ for line in sys.stdin:
         os.kill(os.getpid(), signal.SIGSTOP)
     payload = subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True)
     watchdog.set_leader(place, payload.pid)
+    print("started", flush=True)
 """
 """A line of input is a deadline and the script of a payload; without a script this pilot stops before the start."""
 
@@ -57,7 +58,9 @@ class LazyPilot:
         assert self.watchdog.stdout is not None
         self.watchdog.stdin.write(f"{deadline_s} {script}\n")
         self.watchdog.stdin.flush()
-        return int(self.watchdog.stdout.readline())
+        lines = {self.watchdog.stdout.readline().strip() for _ in range(2 if script else 1)}
+        (pid,) = lines - {"started"}
+        return int(pid)
 
 
 @contextmanager
