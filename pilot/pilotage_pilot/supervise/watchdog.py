@@ -63,7 +63,7 @@ class _TimerEvent(ctypes.Structure):
 
 
 class _TimerSetting(ctypes.Structure):
-    """Linux's struct itimerspec: the interval, 0 = once, and the time."""
+    """Linux's struct itimerspec: the interval and the first time."""
 
     _fields_ = (
         ("interval_s", ctypes.c_long),
@@ -80,7 +80,8 @@ _SI_TIMER = -2
 class _BootTimer:
     """A timer on the boot clock that sends SIGCONT to this process: that wakes it even if it is stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: int) -> None:
+        self._interval_s = interval_s
         self._library = ctypes.CDLL(None, use_errno=True)
         timer = ctypes.c_void_p()
         event = _TimerEvent(None, signal.SIGCONT, 0, b"")
@@ -88,10 +89,10 @@ class _BootTimer:
         self._timer = timer if made == 0 else None
 
     def set(self, boot_s: float) -> None:
-        """Wake this process at that time, in place of the time before."""
+        """Wake this process at that time and then at each interval, in place of the times before."""
         if self._timer is not None and boot_s < NEVER:
             # Zero would disarm it; a time in the past fires at once.
-            setting = _TimerSetting(0, 0, int(boot_s), max(1, int(boot_s % 1 * 1e9)))
+            setting = _TimerSetting(self._interval_s, 0, int(boot_s), max(1, int(boot_s % 1 * 1e9)))
             self._library.timer_settime(self._timer, _TIMER_ABSTIME, ctypes.byref(setting), None)
 
 
@@ -251,7 +252,9 @@ _KILLED = 1
 
 _AWAITED = (*_RELAYED, signal.SIGCHLD, _POKE)
 _RECHECK_S = 0.5
-_LONGEST_WAIT_S = 60.0
+_LONGEST_WAIT_S = 1.0
+"""A watchdog that was stopped before it set its timer for a new deadline looks at the deadlines after this time."""
+
 _FIRST_ROUND_S, _LONGEST_ROUND_S = 0.002, 0.2
 
 
@@ -284,7 +287,8 @@ class _Watchdog:
     def __init__(self, pilot: int, table: DeadlineTable) -> None:
         self._pilot = pilot
         self._table = table
-        self._timer = _BootTimer()
+        # Stopped at work, it is woken by the next interval.
+        self._timer = _BootTimer(int(_LONGEST_WAIT_S))
 
     def run(self) -> int:
         """Return the exit code of the pilot, when neither it nor any process of its payloads exists."""
@@ -300,10 +304,11 @@ class _Watchdog:
         return _KILLED
 
     def _wait(self, until_boot_s: float) -> None:
-        """Wait for a signal or until that time, and pass on the signal."""
-        self._timer.set(until_boot_s)
+        """Wait for a signal or until that time, at most `_LONGEST_WAIT_S`, and pass on the signal."""
+        now_s = boot_time_s()
+        timeout_s = min(_LONGEST_WAIT_S, max(0.0, until_boot_s - now_s))
+        self._timer.set(now_s + timeout_s)
         # Without a timer of the kernel the timeout serves.
-        timeout_s = min(_LONGEST_WAIT_S, max(0.0, until_boot_s - boot_time_s()))
         received = signal.sigtimedwait(_AWAITED, timeout_s)
         if received is not None and received.si_code != _SI_TIMER and received.si_signo in _RELAYED:
             self._signal_pilot(RELAYS[signal.Signals(received.si_signo)])

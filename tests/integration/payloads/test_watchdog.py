@@ -34,7 +34,7 @@ for line in sys.stdin:
         os.kill(os.getpid(), signal.SIGSTOP)
     payload = subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True)
     watchdog.set_leader(place, payload.pid)
-    print("started", flush=True)
+    os.write(1, b"started\\n")
 """
 """A line of input is a deadline and the script of a payload; without a script this pilot stops before the start."""
 
