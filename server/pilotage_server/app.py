@@ -33,13 +33,14 @@ from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.jobs.periodic_policies import watch_all
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
-from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier, load_or_make_key
+from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
+from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.server import RpcServer, ServiceContext, ServiceLimits
 from pilotage_server.settings import MIB, ServerSettings, read_submit_policy
 from pilotage_server.storage.blobs import open_store
 from pilotage_server.storage.database.engine import Database, closing, upgrade
-from pilotage_server.token_files import RENEW_EVERY_S, TokenFiles
+from pilotage_server.token_files import TokenFiles
 
 
 def is_compiled() -> bool:
@@ -56,6 +57,9 @@ log = structlog.get_logger()
 
 _GC_THRESHOLD = 50_000
 
+KEYS_EVERY_S = 3.0
+"""Interval at which the files of the signing keys are read."""
+
 BROKER_CLEANUP_EVERY_S = 60.0
 """Interval at which the messages of ended pilots are removed from the broker."""
 
@@ -67,7 +71,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
     """
     with _translate_errors(settings), exclusive_folder(settings.data, "another server"):
         _remove_ready_file(ready_file)
-        issuer = TokenIssuer(load_or_make_key(settings.key_file))
+        issuer = TokenIssuer(KeySet(KeyFiles(settings.key_file).load_or_make()), grid=settings.grid)
         if token_files is not None:
             token_files.write(issuer)
         submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
@@ -126,7 +130,7 @@ async def _serve(
             tasks.create_task(run_periodically(duty, stopping))
             for duty in (
                 *periodic_tasks(settings, transactions, context.store, server.wake_followers),
-                *_token_tasks(token_files, context.issuer),
+                *_token_tasks(settings, token_files, context.issuer),
                 *(() if feed is None else (PeriodicTask("ended nodes", BROKER_CLEANUP_EVERY_S, feed.remove_ended),)),
             )
         ]
@@ -160,10 +164,23 @@ def _broker_feed(settings: ServerSettings, transactions: Transactions) -> Broker
     return BrokerFeed(broker, f"pilotage-server-{secrets.token_hex(6)}", transactions)
 
 
-def _token_tasks(token_files: TokenFiles | None, issuer: TokenIssuer) -> Iterator[PeriodicTask]:
+def _token_tasks(
+    settings: ServerSettings, token_files: TokenFiles | None, issuer: TokenIssuer
+) -> Iterator[PeriodicTask]:
+    refresh = partial(_refresh_keys, KeyFiles(settings.key_file), issuer.keys)
+    yield PeriodicTask("signing keys", KEYS_EVERY_S, partial(asyncio.to_thread, refresh))
     if token_files is not None:
-        renew = partial(asyncio.to_thread, token_files.write, issuer)
-        yield PeriodicTask("tokens in files", RENEW_EVERY_S, renew)
+        renew = partial(asyncio.to_thread, token_files.renew, issuer)
+        yield PeriodicTask("tokens in files", KEYS_EVERY_S, renew)
+
+
+def _refresh_keys(files: KeyFiles, keys: KeySet) -> None:
+    """Read the signing keys again. Without a readable key the present ones stay."""
+    found = files.load()
+    if not found:
+        raise WorldError(f"the signing key {files.first} is gone; the present keys stay", transient=False)
+    if keys.replace(found):
+        log.info("signing keys changed", keys=[key.kid for key in keys.all()], signing=keys.signing(clock.now()).kid)
 
 
 def _stop_on_signals() -> asyncio.Event:

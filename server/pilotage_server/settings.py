@@ -147,7 +147,15 @@ class ServerSettings(ProgramSettings):
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
     files: str | None = Field(None, description="URL of the store of files; none = in the data folder.")
     broker: BrokerUrl | None = Field(None, description="URL of an MQTT broker, mqtt://HOST:PORT; none = no broker.")
-    signing_key: Path | None = Field(None, description="Key of the tokens; none = in the data folder.")
+    grid: str = Field(
+        "pilotage", min_length=1, max_length=255, description="The grid's name; tokens for another grid are refused."
+    )
+    signing_key: Path | None = Field(
+        None, description="First key of the tokens, with later ones beside it; none = in the data folder."
+    )
+    key_overlap_s: Seconds = Field(
+        600, ge=0, le=MONTH_S, description="A new key signs after this time, when every server has read it."
+    )
     tls_cert: Path | None = Field(None, description="Certificate chain (PEM); none = loopback only.")
     tls_key: Path | None = Field(None, description="The certificate's key (PEM).")
     reflection: bool = Field(True, description="Whether the server describes its services to tools.")
@@ -294,7 +302,7 @@ class ServerSettings(ProgramSettings):
 
     @property
     def key_file(self) -> Path:
-        """The file of the key that signs tokens."""
+        """The file of the first key of the tokens."""
         return self.signing_key or self.data / "keys" / "tokens.pem"
 
     def rules(self) -> Rules:

@@ -18,6 +18,7 @@ from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.framework.calls import Call, hot
 from pilotage_server.rpc.framework.dispatch import CallAccess, CallsInFlight, Dispatcher, LoopCalls
+from pilotage_server.rpc.framework.key_files import KeySet, signing_key
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 
 SERVICE = "pilotage.v1.JobService"
@@ -33,7 +34,7 @@ async def served_methods(
     *, let_in: bool = True, most: int = 1000, now: Clock = clock.now, **methods: grpc.RpcMethodHandler[Any, Any]
 ) -> AsyncIterator[Any]:
     """Serve these methods of the job service, at most `most` calls at a time, and yield a channel to them."""
-    issuer = TokenIssuer(Ed25519PrivateKey.generate())
+    issuer = TokenIssuer(KeySet([signing_key(Ed25519PrivateKey.generate())]))
     token = issuer.issue(Identity("alice", "sky", (), frozenset({Role.USER})), timedelta(hours=1), clock.now())
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")

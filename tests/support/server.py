@@ -26,7 +26,8 @@ from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint, open_async_channel, open_channel
 from pilotage.v1 import jobs_pb2, matcher_service_pb2, matcher_service_pb2_grpc, values_pb2
 from pilotage_server.core.identity import Identity, PilotCredential, Role
-from pilotage_server.rpc.framework.tokens import TokenIssuer, load_or_make_key
+from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
+from pilotage_server.rpc.framework.tokens import TokenIssuer
 from support.processes import free_address
 
 START_TIMEOUT_S = 60.0
@@ -125,7 +126,7 @@ class RunningServer:
         return self._issuer().issue(identity, timedelta(hours=1), clock.now())
 
     def _issuer(self) -> TokenIssuer:
-        return TokenIssuer(load_or_make_key(self._key))
+        return TokenIssuer(KeySet(KeyFiles(self._key).load_or_make()))
 
     def channel(self, token: str, *, timeout_s: float = 30.0) -> grpc.Channel:
         """Return a channel with this token; it is also a context manager that closes it."""

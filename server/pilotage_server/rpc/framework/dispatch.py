@@ -30,6 +30,7 @@ from pilotage.telemetry import CAUSE_HEADER, cause_bound, valid_cause
 from pilotage_server.rpc.framework.access import check_access
 from pilotage_server.rpc.framework.calls import Call, CallContext, CallInfo, error_status, idle, is_hot
 from pilotage_server.rpc.framework.grpc_calls import CallAcceptor, WireCall
+from pilotage_server.rpc.framework.scopes import check_scopes
 from pilotage_server.rpc.framework.tokens import TokenVerifier, VerifiedToken
 
 
@@ -162,7 +163,7 @@ _BEARER = "bearer "
 
 
 class CallAccess:
-    """The access check of all methods of Pilotage's services: token, then role."""
+    """The access check of all methods of Pilotage's services: token, role, scope."""
 
     def __init__(self, verifier: TokenVerifier, clock: Clock) -> None:
         self._verifier = verifier
@@ -172,6 +173,7 @@ class CallAccess:
         """Return the verified token; raises the PilotageError that refuses the call."""
         token = self._verifier.verify(_bearer_token(metadata), self._clock())
         check_access(method, token.identity)
+        check_scopes(method, token.permissions)
         return token
 
 

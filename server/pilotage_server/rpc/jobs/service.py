@@ -18,6 +18,7 @@ from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire,
 from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_wire
 from pilotage.values.wire.leadership import leadership_from_wire
 from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.record import FeedPage
 from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
@@ -26,7 +27,8 @@ from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
 from pilotage_server.operations.jobs.queries import get_ad, get_description, get_events, get_jobs, list_jobs, read_feed
 from pilotage_server.operations.jobs.submission import submit_jobs
-from pilotage_server.rpc.framework.calls import caller, wait_time_s
+from pilotage_server.rpc.framework.calls import caller, caller_token, wait_time_s
+from pilotage_server.rpc.framework.scopes import Permission, require
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.framework.wire_values import check_count, job_ids_from_wire
 from pilotage_server.rpc.jobs.event_feed import EndFollower, EventFeed, Follower
@@ -294,6 +296,8 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         fields = Fields(request)
         change, reason = fields("change", change_from_wire), fields("reason", reason_from_wire)
         fields.done()
+        permission = Permission.CANCEL if change is JobChange.REMOVE else Permission.MODIFY
+        require({permission}, caller_token().permissions, f"to {change} jobs")
 
         def make(transaction: Any, state: Any) -> job_service_pb2.ChangeJobsResponse:
             results = change_jobs(transaction, state, identity, job_ids, change, reason)
