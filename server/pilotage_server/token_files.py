@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pilotage.clock import Clock
-from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.identity import AGENT_NAMES, Identity, Role
 from pilotage_server.rpc.framework.key_files import write_private
 from pilotage_server.rpc.framework.tokens import TokenIssuer
 
@@ -23,8 +23,7 @@ ROLES = {
     "user": (Role.USER,),
     "operator": (Role.USER, Role.OPERATOR),
     "admin": (Role.USER, Role.OPERATOR, Role.ADMIN),
-    "agent": (Role.AGENT,),
-}
+} | {role.value: (role,) for role in AGENT_NAMES}
 """Name of each token file → roles of its token."""
 
 
@@ -66,9 +65,9 @@ class TokenFiles:
         self._written = (issuer.keys.signing(now).kid, now + timedelta(seconds=RENEW_EVERY_S))
 
     def _tokens(self, issuer: TokenIssuer) -> Iterator[tuple[str, str]]:
-        """Yield the name of each file and its token; the agents' token has its own owner."""
+        """Yield the name of each file and its token; the token of an agent has its own owner."""
         now = self.clock()
         for name, roles in ROLES.items():
-            owner = "agent:local" if Role.AGENT in roles else self.owner.owner
+            owner = self.owner.owner if Role.USER in roles else f"{name}:local"
             identity = Identity(owner, self.owner.vo, self.owner.groups, frozenset(roles))
             yield name, issuer.issue(identity, BOOTSTRAP_LIFETIME, now)

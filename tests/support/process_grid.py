@@ -61,7 +61,7 @@ class ProcessGrid:
         return self.server.token(vo=self.vos[0] if self.vos else VO)
 
     def pilot_token(self) -> str:
-        with self.server.channel(self.server.token(Role.AGENT)) as channel:
+        with self.server.channel(self.server.token(Role.DIRECTOR)) as channel:
             request = pilot_service_pb2.RegisterPilotsRequest(
                 request_id=request_id(), queue=queue_to_wire(QUEUE), count=1, vos=self.vos
             )

@@ -25,7 +25,7 @@ from pilotage.errors import ServerUnreachableError
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint, open_async_channel, open_channel
 from pilotage.v1 import jobs_pb2, matcher_service_pb2, matcher_service_pb2_grpc, values_pb2
-from pilotage_server.core.identity import Identity, PilotCredential, Role
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, PilotCredential, Role
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
 from pilotage_server.rpc.framework.tokens import TokenIssuer
 from support.processes import free_address
@@ -115,9 +115,16 @@ class RunningServer:
             self.process.kill()
             self.process.wait()
 
-    def token(self, *roles: Role, owner: str = "alice", vo: str = VO, groups: tuple[str, ...] = ("grp",)) -> str:
+    def token(
+        self,
+        *roles: Role,
+        owner: str = "alice",
+        vo: str = VO,
+        groups: tuple[str, ...] = ("grp",),
+        bounds: AgentBounds = UNBOUND,
+    ) -> str:
         """Return a token with roles, `user` by default, signed with the server's own key."""
-        identity = Identity(owner, vo, groups, frozenset(roles or (Role.USER,)))
+        identity = Identity(owner, vo, groups, frozenset(roles or (Role.USER,)), bounds=bounds)
         return self._issuer().issue(identity, timedelta(hours=1), clock.now())
 
     def pilot_token(self, stamp: str, queue: QueueId, vos: tuple[str, ...] = ()) -> str:

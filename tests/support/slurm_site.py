@@ -17,7 +17,7 @@ from pilotage.v1 import pilot_service_pb2
 from pilotage_agents.batch_systems.settings import SshSettings
 from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
-from pilotage_server.core.identity import Role
+from pilotage_server.core.identity import AGENT_NAMES, Role
 from support.commands import PROGRAMS
 from support.server import RunningServer, running_server
 from support.slurm import PARTITION, SlurmCluster
@@ -151,7 +151,7 @@ def running_site(slurm: SlurmCluster, folder: Path, more: str = "") -> Iterator[
         user = stack.enter_context(Client(server.address, server.token()))
         operator = stack.enter_context(Client(server.address, server.token(Role.OPERATOR, Role.ADMIN)))
         operator.put_tree(json.dumps(TREE), "json")
-        (folder / "agent.token").write_text(server.token(Role.AGENT, owner="agent:test"))
+        (folder / "agent.token").write_text(server.token(*AGENT_NAMES, owner="agent:test"))
         (folder / "agents.toml").write_text(_configuration(server, slurm, more))
         command = [str(PROGRAMS / "pilotage-agents"), "site-director", "--config", str(folder / "agents.toml")]
         before = slurm.submissions()

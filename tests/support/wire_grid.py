@@ -103,6 +103,10 @@ class WireGrid:
         request = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=text, format="json")
         return self.resources.PutTree(request).version
 
+    def list_pilots(self) -> list[pilot_service_pb2.Pilot]:
+        """Return all pilots."""
+        return list(self.pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=True)).pilots)
+
     def user(self, owner: str = "alice", **who: Any) -> job_service_pb2_grpc.JobServiceStub:
         """Return the job service for a user."""
         token = self.server.token(owner=owner, **({"vo": self.vo} | who))

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from pilotage.settings import AnchoredPath, Section
 from pilotage_agents.batch_systems.settings import BatchSystemSettings, SlurmBatchSystemSettings
-from pilotage_agents.runtime.settings import Interval, Seconds
+from pilotage_agents.runtime.settings import AgentSection, Interval, Seconds
 
 
 class WhenStopped(StrEnum):
@@ -43,7 +43,7 @@ class QueueSettings(Section):
     )
 
 
-class SiteDirectorSettings(Section):
+class SiteDirectorSettings(AgentSection):
     """The site director."""
 
     folder: AnchoredPath = Field(description="The folder that keeps the input and output of pilots.")

@@ -36,7 +36,7 @@ from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.core.pilots.node_use import FarmUse, NodeUse
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
 from pilotage_server.core.pilots.pilots import SlotInfo
-from pilotage_server.operations.leadership import lock_leadership
+from pilotage_server.operations.leadership import lock_leadership_of
 from pilotage_server.operations.pilots.nodes import get_node_use, list_node_attributes, list_slots, set_node_attributes
 from pilotage_server.operations.pilots.pilots import (
     MAX_AT_ONCE,
@@ -250,7 +250,7 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         lifetime = self._tokens.lifetime(request.lifetime_s)
 
         def register(transaction: Any, state: Any) -> pilot_service_pb2.RegisterPilotsResponse:
-            lock_leadership(transaction, leadership)
+            lock_leadership_of(transaction, identity, leadership)
             credentials = register_pilots(transaction, state, identity, wanted, _new_stamp)
             stamps = [pilot_service_pb2.PilotCredential(stamp=made.stamp) for made in credentials]
             return pilot_service_pb2.RegisterPilotsResponse(pilots=stamps)
@@ -267,7 +267,10 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         self, request: pilot_service_pb2.RenewCredentialsRequest, context: Any
     ) -> pilot_service_pb2.RenewCredentialsResponse:
         stamps, lifetime = stamps_to_renew_from_wire(request), self._tokens.lifetime(request.lifetime_s)
-        credentials = await self._transactions.read(lambda transaction, _: renewable_credentials(transaction, stamps))
+        bounds = caller().bounds
+        credentials = await self._transactions.read(
+            lambda transaction, _: renewable_credentials(transaction, stamps, bounds)
+        )
         pilots = [
             pilot_service_pb2.PilotCredential(stamp=each.stamp, token=self._tokens.issue(each, lifetime))
             for each in credentials
@@ -356,7 +359,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         change = (dict(request.set), tuple(request.unset))
 
         def set_them(transaction: Transaction, state: ServerState) -> node_service_pb2.SetNodeAttributesResponse:
-            lock_leadership(transaction, leadership)
+            lock_leadership_of(transaction, identity, leadership)
             agent = leadership.agent if leadership is not None else ""
             changed = set_node_attributes(transaction, state, identity, nodes, change, agent)
             return node_service_pb2.SetNodeAttributesResponse(nodes=map(node_settings_to_wire, changed))
@@ -387,6 +390,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         fields("queues", check_count)
         queues = fields("queues", lambda queues: all_from_wire(queues, queue_from_wire))
         fields.done()
+        bounds = caller().bounds
         return await self._transactions.read(
-            lambda transaction, state: farm_use_to_wire(get_node_use(transaction, state, queues, attribute))
+            lambda transaction, state: farm_use_to_wire(get_node_use(transaction, state, queues, attribute, bounds))
         )

@@ -24,10 +24,11 @@ FEED_LOCK = 0x70696C6F
 
 @dataclass(frozen=True, slots=True)
 class FeedQuery:
-    """A query of events: `whose` = (VO, owner), None = any; `job_ids` empty = any."""
+    """A query of events: `whose` = (VO, owner), None = any; `job_ids` and `vos` empty = any."""
 
     whose: tuple[str, str] | None = None
     job_ids: tuple[int, ...] = ()
+    vos: tuple[str, ...] = ()
 
 
 def lock_feed(session: Session) -> None:
@@ -140,9 +141,13 @@ def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, 
     query = select(EVENTS).where(EVENTS.c.id > after, EVENTS.c.id <= up_to)
     if wanted.job_ids:
         query = query.where(EVENTS.c.job_id.in_(wanted.job_ids))
+    if wanted.whose is not None or wanted.vos:
+        query = query.join(JOBS, JOBS.c.id == EVENTS.c.job_id)
     if wanted.whose is not None:
         vo, owner = wanted.whose
-        query = query.join(JOBS, JOBS.c.id == EVENTS.c.job_id).where(JOBS.c.vo == vo, JOBS.c.owner == owner)
+        query = query.where(JOBS.c.vo == vo, JOBS.c.owner == owner)
+    if wanted.vos:
+        query = query.where(func.lower(JOBS.c.vo).in_([vo.lower() for vo in wanted.vos]))
     rows = session.execute(query.order_by(EVENTS.c.id).limit(limit)).mappings()
     return tuple(job_event(row) for row in rows)
 

@@ -218,11 +218,12 @@ def without_node(session: Session, stamps: Collection[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class NodePilot:
-    """A living pilot and its node; `node_json` = the node as last reported."""
+    """A living pilot, its node and its queue; `node_json` = the node as last reported."""
 
     stamp: str
     node: NodeId
     node_json: str
+    queue: QueueId
 
 
 def load_node_pilots(session: Session, nodes: Iterable[NodeId]) -> tuple[NodePilot, ...]:
@@ -234,7 +235,10 @@ def load_node_pilots(session: Session, nodes: Iterable[NodeId]) -> tuple[NodePil
         for chunk in chunks(names)
         for row in session.execute(select(PILOTS).where(IS_ALIVE, PILOTS.c.node.in_(chunk)).order_by(PILOTS.c.stamp))
     ]
-    found = (NodePilot(row.stamp, NodeId(row.site, row.node), row.node_json) for row in rows)
+    found = (
+        NodePilot(row.stamp, NodeId(row.site, row.node), row.node_json, QueueId(row.site, row.ce, row.queue))
+        for row in rows
+    )
     return tuple(pilot for pilot in found if pilot.node in wanted)
 
 

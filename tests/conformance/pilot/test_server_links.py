@@ -57,7 +57,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 def pilot_token(server: RunningServer) -> str:
     request = pilot_service_pb2.RegisterPilotsRequest(request_id=request_id(), queue=queue_to_wire(QUEUE), count=1)
-    with server.channel(server.token(Role.AGENT)) as channel:
+    with server.channel(server.token(Role.DIRECTOR)) as channel:
         return PilotServiceStub(channel).RegisterPilots(request).pilots[0].token
 
 

@@ -81,7 +81,7 @@ def test_submit_pools_of_unknown_queue_are_marked_unknown(grid: WireGrid) -> Non
     for queue in ("long", "short", "nowhere"):
         request.queues.add(site="SITE", ce="ce1", queue=queue)
 
-    director = matcher_service_pb2_grpc.MatcherServiceStub(grid.channel(grid.server.token(Role.AGENT)))
+    director = matcher_service_pb2_grpc.MatcherServiceStub(grid.channel(grid.server.token(Role.DIRECTOR)))
     answer = director.GetSubmitPoolsForQueue(request)
 
     (pool,) = {job.pool for job in grid.jobs.GetJobs(job_service_pb2.GetJobsRequest(job_ids=[job_id])).jobs}

@@ -150,7 +150,7 @@ async def test_pilot_ends_after_the_idle_timeout(grid: ProcessGrid) -> None:
 async def test_supply_counts_pilots_that_ran_no_job(new_grid: ProcessGrid) -> None:
     async with new_grid.pilot(max_idle_s=0) as pilot:
         await pilot.ends()
-    async with new_grid.server.async_channel(new_grid.server.token(Role.AGENT)) as channel:
+    async with new_grid.server.async_channel(new_grid.server.token(Role.DIRECTOR)) as channel:
         (supply,) = (await AgentServerLink(channel).demand([QUEUE])).supplies
     assert supply.empty_returns is not None
     assert (supply.empty_returns.pilots, supply.empty_returns.sendings) == (1, 1)

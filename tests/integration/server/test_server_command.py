@@ -16,6 +16,7 @@ from pilotage.v1 import (
     identity_service_pb2,
     identity_service_pb2_grpc,
 )
+from pilotage_server.token_files import ROLES
 from support.server import RunningServer, files_bounded_by, running_server
 
 pytestmark = pytest.mark.process
@@ -127,7 +128,7 @@ def test_token_signed_offline_is_accepted(server: RunningServer) -> None:
 def test_bootstrap_tokens_are_private_and_have_their_roles(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     with running_server(tmp_path / "data", arguments=["--bootstrap-tokens", str(tokens), "--vo", "sea"]) as server:
-        for name in ("user", "operator", "admin", "agent"):
+        for name in ROLES:
             file = tokens / f"{name}.token"
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             with server.channel(file.read_text().strip()) as channel:

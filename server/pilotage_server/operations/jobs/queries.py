@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pilotage.classads.library import AdValue
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.job_description import JobDescription
-from pilotage_server.core.identity import Identity
-from pilotage_server.core.jobs.changes import may_change, may_read
+from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.jobs.changes import may_change
 from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, router_of
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.paging import position_of, token_of
@@ -62,7 +62,7 @@ def get_jobs(transaction: Transaction, identity: Identity, job_ids: Sequence[int
     found = load_jobs(transaction.session, job_ids)
     for job_id in job_ids:
         job = found.get(job_id)
-        if job is None or not may_read(identity, job.owner, job.vo):
+        if job is None or not may_change(identity, job.owner, job.vo):
             raise NotFoundError("job", str(job_id))
     return tuple(found[job_id] for job_id in job_ids)
 
@@ -154,8 +154,9 @@ def read_feed(
     if after >= newest:
         return FeedPage((), after_position, at_end=True)
     up_to = min(newest, after + WINDOW)
-    owner_filter = None if identity.is_shown_everything else (identity.vo, identity.owner)
-    events = events_between(transaction.session, after, up_to, FeedQuery(owner_filter, tuple(job_ids)), limit)
+    owner_filter = None if identity.sees_everything or Role.ROUTER in identity.roles else (identity.vo, identity.owner)
+    query = FeedQuery(owner_filter, tuple(job_ids), identity.bounds.vos)
+    events = events_between(transaction.session, after, up_to, query, limit)
     if len(events) == limit:
         return FeedPage(events, events[-1].position, at_end=False)
     return FeedPage(events, up_to, at_end=up_to == newest)

@@ -8,10 +8,10 @@ from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
 
-from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.errors import InvalidInputError, NotFoundError, PermissionDeniedError, Violation
 from pilotage.resources.tree import QueueId
 from pilotage.values.pilots import GlideinReport, PilotState
-from pilotage_server.core.identity import Identity, PilotCredential
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, PilotCredential, check_queues
 from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.core.pilots.pilots import ALIVE, OVER, PilotRecord, ended_unexpectedly, has_surely_ended
 from pilotage_server.operations.attempts.heartbeats import end_pilot
@@ -58,22 +58,36 @@ def register_pilots(
         The tree does not have the queue.
     InvalidInputError
         The count is not between 1 and 1,000.
+    PermissionDeniedError
+        The caller is bound to other queues or VOs.
     """
     if not 1 <= wanted.count <= MAX_AT_ONCE:
         raise InvalidInputError(Violation("count", f"is {wanted.count}; 1 to {MAX_AT_ONCE} pilots are made at once"))
     if not state.tree.knows(wanted.queue):
         raise NotFoundError("queue", str(wanted.queue))
-    vos = tuple(sorted(set(wanted.vos)))
+    check_queues(identity, [wanted.queue])
+    vos = tuple(sorted(set(wanted.vos or identity.bounds.vos)))
+    foreign = next((vo for vo in vos if not identity.bounds.has_vo(vo)), None)
+    if foreign is not None:
+        raise PermissionDeniedError(f"the token of {identity.owner} is not for pilots of the VO {foreign}")
     new = [stored.NewPilot(new_stamp(), wanted.queue, vos, identity.owner) for _ in range(wanted.count)]
     stored.insert_pilots(transaction.session, new, transaction.now)
     return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in new)
 
 
-def renewable_credentials(transaction: Transaction, stamps: Sequence[str]) -> tuple[PilotCredential, ...]:
-    """Return the contents of new tokens for these pilots; unknown and ended ones get none."""
-    known = stored.load_pilots(transaction.session, stamps)
+def renewable_credentials(
+    transaction: Transaction, stamps: Sequence[str], bounds: AgentBounds = UNBOUND
+) -> tuple[PilotCredential, ...]:
+    """Return the contents of new tokens for these pilots; unknown, foreign and ended ones get none."""
+    known = _pilots_within(transaction, stamps, bounds)
     live = [pilot for stamp, pilot in sorted(known.items()) if pilot.state is not PilotState.ENDED]
     return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in live)
+
+
+def _pilots_within(transaction: Transaction, stamps: Sequence[str], bounds: AgentBounds) -> dict[str, PilotRecord]:
+    """Return the known pilots of the queues in these bounds."""
+    known = stored.load_pilots(transaction.session, stamps)
+    return {stamp: pilot for stamp, pilot in known.items() if bounds.has_queue(pilot.queue)}
 
 
 class GlideinReportResult(NamedTuple):
@@ -93,7 +107,7 @@ def report_glideins(
     back empty if it ran no job and was not ordered to end. Each pilot is loaded again before it is ended, because it
     may have changed.
     """
-    known = stored.load_pilots(transaction.session, [report.stamp for report in reports])
+    known = _pilots_within(transaction, [report.stamp for report in reports], identity.bounds)
     present = [report for report in reports if report.state is not PilotState.ENDED and report.stamp in known]
     awaited = {report.stamp for report in present if known[report.stamp].is_awaited}
     stored.change_pilots(transaction.session, awaited, {"glidein_seen": transaction.now})

@@ -23,7 +23,7 @@ import jwt
 from pilotage.errors import UnauthenticatedError
 from pilotage.resources.tree import QueueId
 from pilotage_server.core.containers import BoundedCache
-from pilotage_server.core.identity import Identity, PilotCredential, Role, name_fault
+from pilotage_server.core.identity import AgentBounds, Identity, PilotCredential, Role, UNBOUND, name_fault
 from pilotage_server.rpc.framework.key_files import KeySet
 from pilotage_server.rpc.framework.scopes import Permission, permissions_of
 
@@ -44,6 +44,7 @@ _MAX_CACHED, _MAX_CACHED_BYTES = 50_000, 64 * 1024 * 1024
 _CACHED_OBJECTS_BYTES = 2000
 """About the size of a cached token's values, beside its text."""
 
+_BOUNDS = ("queues", "vos", "turns")
 _MAX_ID_CHARS = 256
 _REQUIRED = ("iss", "sub", "exp", "iat", "aud")
 _UNCHECKED: Any = dict.fromkeys(("verify_exp", "verify_iat", "verify_nbf"), False)  # `now` is ours to compare with
@@ -131,6 +132,8 @@ class TokenIssuer:
             claims["scope"] = " ".join(scopes)
         if identity.pilot is not None:
             claims |= _pilot_claims(identity.pilot)
+        if identity.bounds != UNBOUND:
+            claims["bounds"] = {name: list(getattr(identity.bounds, name)) for name in _BOUNDS}
         key = self.keys.signing(now)
         return jwt.encode(claims, key.private, algorithm=_ALGORITHM, headers={"kid": key.kid})
 
@@ -264,7 +267,9 @@ def _identity(claims: Mapping[str, Any]) -> Identity:
     roles = frozenset(Role(role) for role in claims["roles"])
     groups = tuple(str(group) for group in claims.get("groups", ()))
     pilot = _credential(claims) if Role.PILOT in roles else None
-    identity = Identity(str(claims["sub"]), str(claims.get("vo", "")), groups, roles, pilot)
+    bounds = claims.get("bounds", {})
+    bound = AgentBounds(*(tuple(str(each) for each in bounds.get(name, ())) for name in _BOUNDS))
+    identity = Identity(str(claims["sub"]), str(claims.get("vo", "")), groups, roles, pilot, bound)
     for name, fault in (
         (identity.owner, name_fault(identity.owner)),
         (identity.vo, name_fault(identity.vo)),
