@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--server", action="append", metavar="HOST:PORT", help="server to connect to; repeatable")
     for name, what in (
-        ("token-file", "the pilot's credential"),
+        ("token-file", "the pilot's enrolment secret; the file is removed when it has been used"),
         ("ca-file", "authorities of the server's certificate (PEM)"),
         ("pools-file", "the pools to request jobs with; default: read from the server"),
         ("scratch", "working folder"),

@@ -34,6 +34,7 @@ from pilotage_server.operations.jobs.periodic_policies import watch_all
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
+from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.server import RpcServer, ServiceContext, ServiceLimits
@@ -101,7 +102,9 @@ def _service_context(
 ) -> ServiceContext:
     store = open_store(settings.files_url, settings.max_file_mib * MIB)
     verifier = TokenVerifier([issuer.trusted()])
-    return ServiceContext(Transactions(database, state), store, issuer, verifier, clock.now, clock.boot_time_s)
+    proofs = PilotProofs(issuer, timedelta(seconds=settings.proof_window_s))
+    transactions = Transactions(database, state)
+    return ServiceContext(transactions, store, issuer, verifier, proofs, clock.now, clock.boot_time_s)
 
 
 async def _serve(
@@ -114,7 +117,9 @@ async def _serve(
         settings.long_poll_s,
         settings.max_calls_in_flight,
         timedelta(seconds=settings.pilot_token_s),
+        timedelta(seconds=settings.enrolment_s),
         timedelta(seconds=settings.longest_token_s),
+        settings.second_use,
     )
     server = RpcServer(context, limits, reflects=settings.reflection)
     address = _listen(server, settings)

@@ -40,6 +40,7 @@ from pilotage_server.core.health.black_holes import HealthRules, LocationLevel
 from pilotage_server.core.identity import ACCOUNTING_GROUP
 from pilotage_server.core.jobs.attributes import TRANSFORMED_NAMES, is_reserved
 from pilotage_server.core.jobs.files import JobLimits, Retention
+from pilotage_server.core.pilots.pilots import SecondUse
 from pilotage_server.core.rules import PolicyRules, Rules, RunningLimit, Sharing
 from pilotage_server.core.submission.optimizers import check_chain
 from pilotage_server.core.submission.submit_policy import SubmitPolicy, SubmitTransform
@@ -188,7 +189,19 @@ class ServerSettings(ProgramSettings):
     life_gap_s: Seconds = Field(
         30, ge=1, le=DAY_S, description="Leases are extended by outages of all servers that are longer."
     )
-    pilot_token_s: Seconds = Field(14 * DAY_S, ge=60, le=YEAR_S, description="Life of a pilot's token.")
+    pilot_token_s: Seconds = Field(
+        3 * DAY_S, ge=60, le=YEAR_S, description="Life of an enrolled pilot's token, which the pilot renews at half."
+    )
+    enrolment_s: Seconds = Field(
+        7 * DAY_S, ge=60, le=YEAR_S, description="Default life of a pilot's enrolment secret, if it is not used."
+    )
+    second_use: SecondUse = Field(
+        SecondUse.DRAIN,
+        description="What a second use of an enrolment secret does to its pilot: report, drain or evict.",
+    )
+    proof_window_s: Seconds = Field(
+        60, ge=5, le=3600, description="How far the time of a pilot's proof may be from the server's."
+    )
     longest_token_s: Seconds = Field(YEAR_S, ge=60, le=10 * YEAR_S, description="The longest life of a token.")
 
     half_life_s: Seconds = Field(DAY_S, ge=1, le=10 * YEAR_S, description="Half-life of recorded use.")

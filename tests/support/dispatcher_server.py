@@ -19,6 +19,7 @@ from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.framework.calls import Call, hot
 from pilotage_server.rpc.framework.dispatch import CallAccess, CallsInFlight, Dispatcher, LoopCalls
 from pilotage_server.rpc.framework.key_files import KeySet, signing_key
+from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 
 SERVICE = "pilotage.v1.JobService"
@@ -38,7 +39,7 @@ async def served_methods(
     token = issuer.issue(Identity("alice", "sky", (), frozenset({Role.USER})), timedelta(hours=1), clock.now())
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
-    access = CallAccess(TokenVerifier([issuer.trusted()]), now)
+    access = CallAccess(TokenVerifier([issuer.trusted()]), PilotProofs(issuer, timedelta(minutes=1)), now)
     async with asyncio.TaskGroup() as tasks:
         in_flight = CallsInFlight(most, clock.boot_time_s)
         dispatcher = Dispatcher(server, access, LoopCalls(tasks), in_flight, clock.boot_time_s)

@@ -76,7 +76,7 @@ class SiteDirectorSettings(AgentSection):
     pilot: dict[str, Any] = Field(default_factory=dict, description="Settings of every pilot.")
     credential_s: Seconds = Field(
         7 * 86400,
-        description="How long a token outlives the wall time; a pilot that has waited half of this gets a new one.",
+        description="How long a pilot may wait with its enrolment secret; at half of it the pilot gets another.",
     )
     default_wall_time_s: Seconds = Field(7 * 86400, description="The wall time of queues for which the tree has none.")
     when_stopped: WhenStopped = Field(

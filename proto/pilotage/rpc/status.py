@@ -29,6 +29,7 @@ from pilotage.errors import (
     OverloadedError,
     PermissionDeniedError,
     PilotageError,
+    ProofTimeError,
     ServerUnreachableError,
     StateConflictError,
     UnauthenticatedError,
@@ -66,6 +67,11 @@ class _ErrorForm:
 _FORMS: Mapping[type[PilotageError], _ErrorForm] = {
     NotFoundError: _ErrorForm(
         grpc.StatusCode.NOT_FOUND, "NOT_FOUND", lambda _, fields: NotFoundError(fields["kind"], fields["name"])
+    ),
+    ProofTimeError: _ErrorForm(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "PROOF_TIME",
+        lambda text, fields: ProofTimeError(text, int(fields["server_time_ms"])),
     ),
     UnauthenticatedError: _ErrorForm(
         grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", lambda text, _: UnauthenticatedError(text)
@@ -138,6 +144,8 @@ def _fields_of(error: PilotageError) -> dict[str, str]:
             return {"kind": error.kind, "name": error.name}
         case LeaseLostError():
             return {"job_id": str(error.job_id), "attempt": str(error.attempt), "why": error.why}
+        case ProofTimeError():
+            return {"server_time_ms": str(error.server_time_ms)}
         case LeadershipLostError():
             return {"agent": error.agent}
         case _:

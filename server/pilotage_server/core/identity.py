@@ -78,6 +78,7 @@ class Role(StrEnum):
     USER = "user"
     OPERATOR = "operator"
     PILOT = "pilot"
+    ENROLMENT = "enrolment"
     DIRECTOR = "director"
     ROUTER = "router"
     DRAINER = "drainer"
@@ -100,11 +101,15 @@ _OPERATORS = frozenset({Role.OPERATOR, Role.ADMIN})
 
 @dataclass(frozen=True, slots=True)
 class PilotCredential:
-    """The binding of a pilot's token; `vos` empty = every VO that the queue's access list allows."""
+    """The binding of a pilot's token; `vos` empty = every VO that the queue's access list allows.
+
+    `nonce_hash` is that of the random bytes which the pilot enrolled with; "" = it has not enrolled yet.
+    """
 
     stamp: str
     queue: QueueId
     vos: tuple[str, ...] = ()
+    nonce_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,8 +99,8 @@ def _group_name(name: str) -> str:
 
 
 def role_for_token(name: str) -> Role:
-    """Return the role of a name; raises InvalidInputError for PILOT: registration issues those tokens."""
-    allowed = [role for role in Role if role is not Role.PILOT]
+    """Return the role of a name; raises InvalidInputError for those of pilots, which enrolment gives."""
+    allowed = [role for role in Role if role not in {Role.PILOT, Role.ENROLMENT}]
     if name not in allowed:
         why = f'"{name}" is not one of {", ".join(allowed)}'
         raise InvalidInputError(Violation("", why))

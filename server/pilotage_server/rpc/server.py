@@ -40,10 +40,12 @@ from pilotage.v1 import (
     share_service_pb2_grpc,
 )
 from pilotage_server.core.jobs.record import FeedEvent
+from pilotage_server.core.pilots.pilots import SecondUse
 from pilotage_server.operations.matching.idle_pilots import ServerMatchEstimator
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.accounting import ShareServicer
 from pilotage_server.rpc.framework.dispatch import CallAccess, CallsInFlight, Dispatcher, LoopCalls, in_event_loop
+from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.identity import IdentityServicer
@@ -122,12 +124,14 @@ SERVICES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Limits of the services: longest wait of a call, calls in flight, lifetimes of tokens."""
+    """Limits of the services: longest wait of a call, calls in flight, lifetimes of tokens, second uses of secrets."""
 
     longest_wait_s: float
     calls_in_flight: int
     pilot_token: timedelta
+    enrolment: timedelta
     longest_token: timedelta
+    second_use: SecondUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ class ServiceContext:
     store: FileStore
     issuer: TokenIssuer
     verifier: TokenVerifier
+    proofs: PilotProofs
     clock: Clock
     boot_clock: BootClock
 
@@ -169,7 +174,7 @@ class RpcServer:
     def serve(self, tasks: asyncio.TaskGroup) -> None:
         """Take calls from now on; coroutines of calls run in `tasks`."""
         context = self._context
-        access = CallAccess(context.verifier, context.clock)
+        access = CallAccess(context.verifier, context.proofs, context.clock)
         in_flight = CallsInFlight(self._limits.calls_in_flight, context.boot_clock)
         dispatcher = Dispatcher(self._server, access, LoopCalls(tasks), in_flight, context.boot_clock)
         self._add_services(dispatcher)
@@ -179,7 +184,15 @@ class RpcServer:
     def _add_services(self, server: Any) -> None:
         context, limits = self._context, self._limits
         transactions, wait_s = context.transactions, limits.longest_wait_s
-        tokens = PilotTokens(context.issuer, context.clock, limits.pilot_token, limits.longest_token)
+        tokens = PilotTokens(
+            context.issuer,
+            context.verifier,
+            context.proofs,
+            context.clock,
+            limits.pilot_token,
+            limits.enrolment,
+            limits.longest_token,
+        )
         jobs = JobServicer(transactions, context.store, self._feed, context.boot_clock, wait_s)
         matcher = MatcherServicer(transactions, context.store, self._polls, context.boot_clock, wait_s)
         identity = IdentityServicer(context.issuer, context.clock, limits.longest_token)
@@ -187,7 +200,9 @@ class RpcServer:
         matcher_service_pb2_grpc.add_MatcherServiceServicer_to_server(matcher, server)
         pool_service_pb2_grpc.add_PoolServiceServicer_to_server(PoolServicer(transactions), server)
         resource_service_pb2_grpc.add_ResourceServiceServicer_to_server(ResourceServicer(transactions), server)
-        pilot_service_pb2_grpc.add_PilotServiceServicer_to_server(PilotServicer(transactions, tokens), server)
+        pilot_service_pb2_grpc.add_PilotServiceServicer_to_server(
+            PilotServicer(transactions, tokens, limits.second_use), server
+        )
         node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(transactions), server)
         routes = RouteServicer(transactions, context.store)
         route_service_pb2_grpc.add_RouteServiceServicer_to_server(routes, server)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pilotage import clock
+from pilotage.clock import boot_time_s
 from pilotage.errors import NotFoundError
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint
@@ -27,6 +28,7 @@ from pilotage.values.offers import SlotOffer
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat, without_waiting
 from pilotage_pilot.core.model import Report, ReportedState
 from pilotage_pilot.link.base import NodeDescription, PilotServerLink
+from pilotage_pilot.link.enrolment import EnrolledCredential, EnrolmentSecret
 from pilotage_pilot.link.server_link import GrpcLink
 from pilotage_server.core.identity import Role
 from support.pilot_bench import a_job
@@ -76,7 +78,9 @@ async def ends(request: pytest.FixtureRequest) -> AsyncIterator[LinkEnds]:
         yield LinkEnds(fake, lambda: fake.put(a_job(1)))
         return
     server: RunningServer = request.getfixturevalue("served")
-    link = GrpcLink(Endpoint((server.address,), pilot_token(server)), QUEUE)
+    link = GrpcLink(
+        Endpoint((server.address,)), QUEUE, EnrolledCredential(EnrolmentSecret(pilot_token(server)), boot_time_s)
+    )
     yield LinkEnds(link, lambda: asyncio.to_thread(submit, server))
     await link.close()
 

@@ -127,7 +127,7 @@ def report_node(
     server: RunningServer, operator: Operator, name: str, *, free: int, single: int, settable: bool
 ) -> Callable[..., None]:
     """Report the slots of a pilot on a node of 16 cores; return a function that reports again."""
-    credential = operator.register()
+    token = server.enrolled(operator.register().token)
 
     def report(free: int, single: int) -> None:
         whole = values_pb2.Amounts(cpus=16)
@@ -135,7 +135,7 @@ def report_node(
         one = values_pb2.Amounts(cpus=1)
         slots += (SlotState(name=f"slot1_{number}", amounts=one, job_id=number + 1) for number in range(single))
         node = NodeState(name=name, amounts=whole, slots=slots, settable_attributes=["OnlyMulticore"] * settable)
-        with server.channel(credential.token) as channel:
+        with server.channel(token) as channel:
             MatcherServiceStub(channel).ReportState(ReportStateRequest(request_id=request_id(), node=node))
 
     report(free, single)

@@ -130,4 +130,9 @@ def test_users_cannot_call_operator_methods() -> None:
 def test_pilot_and_administrator_methods_require_one_role() -> None:
     assert REQUIRED_ROLES["/pilotage.v1.MatcherService/RequestJobs"] == {Role.PILOT}
     assert REQUIRED_ROLES["/pilotage.v1.MatcherService/ReportState"] == {Role.PILOT}
+    assert REQUIRED_ROLES["/pilotage.v1.PilotService/Enrol"] == {Role.ENROLMENT}
+    assert {name for name, roles in REQUIRED_ROLES.items() if Role.ENROLMENT in roles} == {
+        "/pilotage.v1.PilotService/Enrol",
+        "/pilotage.v1.IdentityService/WhoAmI",
+    }
     assert REQUIRED_ROLES["/pilotage.v1.IdentityService/IssueToken"] == {Role.ADMIN}

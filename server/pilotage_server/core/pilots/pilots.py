@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
@@ -31,11 +32,21 @@ OVER = frozenset({PilotState.ENDED, PilotState.LOST})
 """Pilots that have ended or are lost."""
 
 
+class SecondUse(StrEnum):
+    """What happens to a pilot whose enrolment secret is used a second time."""
+
+    REPORT = "report"
+    DRAIN = "drain"
+    EVICT = "evict"
+
+
 @dataclass(frozen=True, slots=True)
 class PilotRecord:
     """A pilot by its stamp.
 
-    `vos` = the VOs that it serves, none = all that its queue admits. `drain_reason` "" = it need not drain.
+    `vos` = the VOs that it serves, none = all that its queue admits. `nonce_hash` is that of
+    its random bytes at its enrolment, "" = it has not enrolled.
+    `alarm` = why an operator must look at it, "" = nothing happened. `drain_reason` "" = it need not drain.
     `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never. `ends`
     = when its glidein ends, None = unknown. `jobs_ended` counts the attempts that it has reported as ended.
     `has_unreported_ends` = it has not reported the end of attempts that were taken from it.
@@ -48,6 +59,8 @@ class PilotRecord:
     reason: str
     glidein_id: str
     node: str
+    nonce_hash: str
+    alarm: str
     drain_reason: str
     drain_evicts: bool
     jobs_ended: int

@@ -50,7 +50,7 @@ class NewPilots:
 def register_pilots(
     transaction: Transaction, state: ServerState, identity: Identity, wanted: NewPilots, new_stamp: Callable[[], str]
 ) -> tuple[PilotCredential, ...]:
-    """Register new pilots of a queue, and return the contents of their tokens.
+    """Register new pilots of a queue, and return the contents of their enrolment secrets.
 
     Raises
     ------
@@ -78,9 +78,11 @@ def register_pilots(
 def renewable_credentials(
     transaction: Transaction, stamps: Sequence[str], bounds: AgentBounds = UNBOUND
 ) -> tuple[PilotCredential, ...]:
-    """Return the contents of new tokens for these pilots; unknown, foreign and ended ones get none."""
+    """Return the contents of new secrets for these pilots; unknown, foreign, enrolled and ended ones get none."""
     known = _pilots_within(transaction, stamps, bounds)
-    live = [pilot for stamp, pilot in sorted(known.items()) if pilot.state is not PilotState.ENDED]
+    live = [
+        pilot for stamp, pilot in sorted(known.items()) if pilot.state is not PilotState.ENDED and not pilot.nonce_hash
+    ]
     return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in live)
 
 

@@ -65,6 +65,8 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "ReportGlideins": _DIRECTORS,
         "ListPilots": _OWNERS,
         "DrainPilots": _OPERATORS,
+        "Enrol": frozenset({Role.ENROLMENT}),
+        "RenewToken": _PILOTS,
     },
     "NodeService": {
         "ListSlots": _OWNERS,

@@ -89,6 +89,11 @@ def caller_token() -> VerifiedToken:
     return _current_call.get().token
 
 
+def caller_address() -> str:
+    """Return the network address of the caller, for people."""
+    return _current_call.get().wire.peer()
+
+
 @contextmanager
 def idle() -> Iterator[None]:
     """Do not count the call of this coroutine, if any, as in flight within the block, where it only waits."""

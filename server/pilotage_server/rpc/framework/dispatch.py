@@ -27,9 +27,11 @@ from pilotage.clock import BootClock, Clock
 from pilotage.errors import InvalidInputError, OverloadedError, UnauthenticatedError, Violation
 from pilotage.rpc.status import status_of
 from pilotage.telemetry import CAUSE_HEADER, cause_bound, valid_cause
+from pilotage_server.core.identity import Role
 from pilotage_server.rpc.framework.access import check_access
 from pilotage_server.rpc.framework.calls import Call, CallContext, CallInfo, error_status, idle, is_hot
 from pilotage_server.rpc.framework.grpc_calls import CallAcceptor, WireCall
+from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.scopes import check_scopes
 from pilotage_server.rpc.framework.tokens import TokenVerifier, VerifiedToken
 
@@ -163,17 +165,21 @@ _BEARER = "bearer "
 
 
 class CallAccess:
-    """The access check of all methods of Pilotage's services: token, role, scope."""
+    """The access check of all methods of Pilotage's services: token, role, scope, proof of an enrolled pilot."""
 
-    def __init__(self, verifier: TokenVerifier, clock: Clock) -> None:
+    def __init__(self, verifier: TokenVerifier, proofs: PilotProofs, clock: Clock) -> None:
         self._verifier = verifier
+        self._proofs = proofs
         self._clock = clock
 
     def authorize(self, method: str, metadata: Mapping[str, Any]) -> VerifiedToken:
         """Return the verified token; raises the PilotageError that refuses the call."""
-        token = self._verifier.verify(_bearer_token(metadata), self._clock())
+        now = self._clock()
+        token = self._verifier.verify(_bearer_token(metadata), now)
         check_access(method, token.identity)
         check_scopes(method, token.permissions)
+        if Role.PILOT in token.identity.roles:
+            self._proofs.check(method, metadata, token, now)
         return token
 
 

@@ -52,6 +52,11 @@ class WireCall:
         """Return the call's metadata by key."""
         return dict(self._metadata)
 
+    def peer(self) -> str:
+        """Return the address of the caller, such as "ipv4:192.0.2.1:40000"."""
+        text: bytes | str = self._call.peer()
+        return text.decode() if isinstance(text, bytes) else text
+
     def on_end(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the call has ended, for whatever reason. For the serving thread only."""
         self._on_end = (callback,)

@@ -44,6 +44,8 @@ _MAX_CACHED, _MAX_CACHED_BYTES = 50_000, 64 * 1024 * 1024
 _CACHED_OBJECTS_BYTES = 2000
 """About the size of a cached token's values, beside its text."""
 
+_PROOF_SECRET = b"pilotage: keys of pilots' tokens\0"
+_PILOT_ROLES = frozenset({Role.PILOT, Role.ENROLMENT})
 _BOUNDS = ("queues", "vos", "turns")
 _MAX_ID_CHARS = 256
 _REQUIRED = ("iss", "sub", "exp", "iat", "aud")
@@ -137,6 +139,16 @@ class TokenIssuer:
         key = self.keys.signing(now)
         return jwt.encode(claims, key.private, algorithm=_ALGORITHM, headers={"kid": key.kid})
 
+    def proof_secret(self, kid: str) -> bytes:
+        """Return the secret from which the keys of pilots with tokens by this signing key are derived.
+
+        Raises UnauthenticatedError for a key that is unknown or retired.
+        """
+        key = next((each for each in self.keys.all() if each.kid == kid), None)
+        if key is None:
+            raise UnauthenticatedError(f"the token's signing key {kid!r} is unknown or retired")
+        return sha256(_PROOF_SECRET + key.private.private_bytes_raw()).digest()
+
     def trusted(self) -> TrustedIssuer:
         """Return this issuer as an entry for a verifier."""
         return _OwnIssuer(self)
@@ -181,6 +193,7 @@ def _pilot_claims(credential: PilotCredential) -> dict[str, Any]:
         "ce": queue.ce,
         "queue": queue.queue,
         "vos": list(credential.vos),
+        **({"cnf": {"nonce": credential.nonce_hash}} if credential.nonce_hash else {}),
     }
 
 
@@ -266,7 +279,7 @@ def _time(number: object) -> datetime:
 def _identity(claims: Mapping[str, Any]) -> Identity:
     roles = frozenset(Role(role) for role in claims["roles"])
     groups = tuple(str(group) for group in claims.get("groups", ()))
-    pilot = _credential(claims) if Role.PILOT in roles else None
+    pilot = _credential(claims) if roles & _PILOT_ROLES else None
     bounds = claims.get("bounds", {})
     bound = AgentBounds(*(tuple(str(each) for each in bounds.get(name, ())) for name in _BOUNDS))
     identity = Identity(str(claims["sub"]), str(claims.get("vo", "")), groups, roles, pilot, bound)

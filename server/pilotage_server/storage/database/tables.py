@@ -428,6 +428,8 @@ class PilotRow(Base, table=True):
     ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
     came_back_empty: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
     glidein_seen: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    nonce_hash: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
+    alarm: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
 
 
 class SlotRow(Base, table=True):
