@@ -78,12 +78,14 @@ class GrpcLink:
 
     async def download(self, job_id: int, checksum: str) -> AsyncIterator[bytes]:
         """Stream an input file of a job."""
+        await self._credential.enrol(self._pilots)
         request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=checksum)
         async for piece in self._jobs.DownloadFile(request):
             yield piece.content
 
     async def upload(self, path: Path, checksum: str, size: int) -> None:
         """Upload the first `size` bytes of a file, which have this checksum."""
+        await self._credential.enrol(self._pilots)
         await self._jobs.UploadFile(_pieces(path, checksum, size))
 
     async def close(self) -> None:
