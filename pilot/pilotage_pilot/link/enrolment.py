@@ -11,6 +11,7 @@ import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -19,7 +20,9 @@ from pilotage.errors import PilotageError, ProofTimeError
 from pilotage.rpc.proof import NONCE_BYTES, BoundToken
 from pilotage.rpc.wire import time_from_wire
 from pilotage.v1 import pilot_service_pb2
-from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
+
+if TYPE_CHECKING:
+    from pilotage.v1.pilot_service_pb2_grpc import PilotServiceAsyncStub
 
 log = structlog.get_logger()
 
@@ -66,7 +69,7 @@ class EnrolledCredential:
             log.warning("the clock of the server has changed")
             self._bound.set_time(datetime.fromtimestamp(error.server_time_ms / 1000, UTC))
 
-    async def enrol(self, pilots: PilotServiceStub) -> None:
+    async def enrol(self, pilots: PilotServiceAsyncStub) -> None:
         """Enrol unless that is done; a failed call is repeated with the same bytes. Raises a PilotageError."""
         if self._bound is not None:
             return
@@ -77,7 +80,7 @@ class EnrolledCredential:
                 self._secret.discard()
                 log.info("pilot is enrolled")
 
-    async def renew_if_due(self, pilots: PilotServiceStub) -> None:
+    async def renew_if_due(self, pilots: PilotServiceAsyncStub) -> None:
         """Renew the token if it is time; a failure is logged, because the present token still works."""
         if self._boot_clock() < self._renew_at_s:
             return
