@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import jwt
 import pytest
 
 from pilotage import clock
@@ -17,6 +18,8 @@ from pilotage.rpc.wire import queue_to_wire, time_from_wire
 from pilotage.v1 import matcher_service_pb2, pilot_service_pb2
 from pilotage.v1.matcher_service_pb2_grpc import MatcherServiceStub
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
+from pilotage_server.rpc.framework.key_files import KeyFiles
+from support.processes import until
 from support.server import RunningServer, enrolled, request_id, running_server
 from support.wire_grid import QUEUE, WireGrid, a_job
 
@@ -113,11 +116,15 @@ def test_proof_of_another_method_or_time_is_refused(grid: WireGrid) -> None:
         heartbeat(grid.server, token.token, lambda _: f"{round(clock.now().timestamp() * 1000)}:{moved}")
 
 
+def renewed(server: RunningServer, token: BoundToken) -> BoundToken:
+    with server.channel(token) as channel:
+        found = PilotServiceStub(channel).RenewToken(pilot_service_pb2.RenewTokenRequest()).token
+    return BoundToken(found.token, found.key, time_from_wire(found.server_time), clock.boot_time_s)
+
+
 def test_pilot_renews_its_token_with_the_old_one(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
-    with grid.server.channel(pilot.token) as channel:
-        found = PilotServiceStub(channel).RenewToken(pilot_service_pb2.RenewTokenRequest()).token
-    new = BoundToken(found.token, found.key, time_from_wire(found.server_time), clock.boot_time_s)
+    new = renewed(grid.server, pilot.token)
     assert new.token != pilot.token.token
     for token in (new, pilot.token):
         heartbeat(grid.server, token.token, token.prove)
@@ -162,3 +169,34 @@ def test_pilot_without_a_record_is_not_enrolled(grid: WireGrid, tmp_path: Path) 
     unknown = pytest.raises(PermissionDeniedError, match="does not know this pilot")
     with running_server(tmp_path / "data", signing_key=key) as other, unknown:
         other.enrolled(credential.token)
+
+
+async def test_rotation_of_keys_does_not_disturb_enrolled_pilots(server: RunningServer) -> None:
+    grid = WireGrid(server)
+    grid.put_tree()
+    old = grid.start_pilot().token
+    keys = KeyFiles(server.data / "keys" / "tokens.pem")
+    (first,) = keys.load()
+    second = keys.add(clock.now() - timedelta(seconds=1))
+    await until(lambda: kid_of(renewed(server, old)) == second.kid)
+    new = renewed(server, old)
+    for token in (old, new):
+        heartbeat(server, token.token, token.prove)
+    with pytest.raises(UnauthenticatedError, match="is wrong"):
+        heartbeat(server, new.token, old.prove)
+    keys.remove(first.kid)
+    await until(lambda: is_refused(server, old))
+    heartbeat(server, new.token, new.prove)
+    grid.close()
+
+
+def kid_of(token: BoundToken) -> object:
+    return jwt.get_unverified_header(token.token)["kid"]
+
+
+def is_refused(server: RunningServer, token: BoundToken) -> bool:
+    try:
+        heartbeat(server, token.token, token.prove)
+    except UnauthenticatedError:
+        return True
+    return False

@@ -295,4 +295,5 @@ def _identity(claims: Mapping[str, Any]) -> Identity:
 
 def _credential(claims: Mapping[str, Any]) -> PilotCredential:
     queue = QueueId(str(claims["site"]), str(claims["ce"]), str(claims["queue"]))
-    return PilotCredential(str(claims["stamp"]), queue, tuple(str(vo) for vo in claims.get("vos", ())))
+    vos, nonce_hash = tuple(str(vo) for vo in claims.get("vos", ())), str(claims.get("cnf", {}).get("nonce", ""))
+    return PilotCredential(str(claims["stamp"]), queue, vos, nonce_hash)
