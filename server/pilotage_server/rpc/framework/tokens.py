@@ -243,12 +243,13 @@ class TokenVerifier:
         issuer = self._issuer_of(token)
         kid = jwt.get_unverified_header(token).get("kid")
         key = issuer.find_key(kid)
+        options: Any = {**_UNCHECKED, "require": [*_REQUIRED, *issuer.required]}
         claims = jwt.decode(
             token,
             key.key,
             algorithms=[key.algorithm],
             audience=tuple(issuer.audiences),
-            options={**_UNCHECKED, "require": [*_REQUIRED, *issuer.required]},
+            options=options,
         )
         return _CheckedToken(_verified(token, claims, issuer, kid or ""), issuer, kid, key)
 
