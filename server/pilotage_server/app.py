@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import resource
 import secrets
 import signal
 import socket
@@ -33,6 +34,7 @@ from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.jobs.periodic_policies import watch_all
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
+from pilotage_server.rpc.framework.admission import CallLimits, CallQuota
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
@@ -61,6 +63,9 @@ _GC_THRESHOLD = 50_000
 KEYS_EVERY_S = 3.0
 """Interval at which the files of the signing keys are read."""
 
+_MOST_OPEN_FILES = 1 << 20
+"""More open files than any server needs; some machines have no bound."""
+
 BROKER_CLEANUP_EVERY_S = 60.0
 """Interval at which the messages of ended pilots are removed from the broker."""
 
@@ -70,6 +75,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
 
     Raises WorldError, with one sentence, if the data folder, the database, the key or the address cannot be used.
     """
+    _raise_file_limit()
     with _translate_errors(settings), exclusive_folder(settings.data, "another server"):
         _remove_ready_file(ready_file)
         issuer = TokenIssuer(KeySet(KeyFiles(settings.key_file).load_or_make()), grid=settings.grid)
@@ -90,6 +96,15 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
                 )
             finally:
                 _remove_ready_file(ready_file)
+
+
+def _raise_file_limit() -> None:
+    """Raise the soft limit of open files to the hard one: each connection is one, with or without a token."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        log.info("limit of open files is raised", before=soft, now=most)
 
 
 def _remove_ready_file(ready_file: Path | None) -> None:
@@ -113,15 +128,7 @@ async def _serve(
     _tune_garbage_collector()
     stopping = _stop_on_signals()
     transactions = context.transactions
-    limits = ServiceLimits(
-        settings.long_poll_s,
-        settings.max_calls_in_flight,
-        timedelta(seconds=settings.pilot_token_s),
-        timedelta(seconds=settings.enrolment_s),
-        timedelta(seconds=settings.longest_token_s),
-        settings.second_use,
-    )
-    server = RpcServer(context, limits, reflects=settings.reflection)
+    server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
     address = _listen(server, settings)
     database = transactions.database.url.render_as_string()
     tree = transactions.state.tree.version
@@ -148,6 +155,26 @@ async def _serve(
             task.cancel()
     board = transactions.state.matcher
     log.info("server stopped", jobs_bound=board.committed_total, choices_missed=board.exhausted_total)
+
+
+def _service_limits(settings: ServerSettings) -> ServiceLimits:
+    most = settings.max_open_calls_per_pilot
+    calls = CallLimits(
+        settings.max_calls_in_flight,
+        owner=CallQuota(settings.max_calls_in_flight_per_owner, settings.max_open_calls_per_owner),
+        vo=CallQuota(settings.max_calls_in_flight_per_vo, settings.max_open_calls_per_vo),
+        pilot=CallQuota(most, most),
+    )
+    return ServiceLimits(
+        settings.long_poll_s,
+        calls,
+        timedelta(seconds=settings.pilot_token_s),
+        timedelta(seconds=settings.enrolment_s),
+        timedelta(seconds=settings.longest_token_s),
+        settings.second_use,
+        timedelta(seconds=settings.handshake_s),
+        timedelta(seconds=settings.idle_connection_s),
+    )
 
 
 def _tune_garbage_collector() -> None:

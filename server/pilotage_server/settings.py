@@ -167,6 +167,17 @@ class ServerSettings(ProgramSettings):
     max_calls_in_flight: int = Field(
         1000, ge=1, le=10**6, description="Calls served at once; more are refused. Long polls do not count."
     )
+    max_calls_in_flight_per_vo: int = Field(500, ge=1, le=10**6, description="Those of one VO.")
+    max_calls_in_flight_per_owner: int = Field(250, ge=1, le=10**6, description="Those of one owner.")
+    max_open_calls_per_vo: int = Field(
+        10_000, ge=1, le=10**6, description="Open calls of one VO; long polls, feeds and transfers count too."
+    )
+    max_open_calls_per_owner: int = Field(500, ge=1, le=10**6, description="Open calls of one owner.")
+    max_open_calls_per_pilot: int = Field(64, ge=1, le=10**6, description="Open calls of one pilot.")
+    handshake_s: Seconds = Field(20, ge=1, le=3600, description="A connection that is not set up by then is closed.")
+    idle_connection_s: Seconds = Field(
+        600, ge=10, le=DAY_S, description="A connection without a call for this time is closed."
+    )
     alive_every_s: Seconds = Field(1, ge=0.1, le=10, description="How often the server records that it is alive.")
     expire_every_s: Seconds = Field(5, ge=0.1, le=600, description="How often expired leases are processed.")
     retention_every_s: Seconds = Field(300, ge=1, le=DAY_S, description="How often old records and files are removed.")

@@ -85,11 +85,13 @@ class RunningServer:
         *,
         arguments: Sequence[str] = (),
         max_file_bytes_on_disk: int | None = None,
+        open_files: int | None = None,
         **settings: object,
     ) -> None:
         self.data = data
         self._arguments = arguments
         self._max_file_bytes_on_disk = max_file_bytes_on_disk
+        self._open_files = open_files
         self.address = ""
         self.process: subprocess.Popen[bytes] | None = None
         self._ready = data / "ready.json"
@@ -111,7 +113,9 @@ class RunningServer:
 
     def _limits(self) -> tuple[str, ...]:
         """Return the command prefix that sets limits."""
-        return () if self._max_file_bytes_on_disk is None else files_bounded_by(self._max_file_bytes_on_disk)
+        file_size = () if self._max_file_bytes_on_disk is None else files_bounded_by(self._max_file_bytes_on_disk)
+        open_files = () if self._open_files is None else ("prlimit", f"--nofile={self._open_files}:")
+        return (*file_size, *open_files)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         give_up = clock.boot_time_s() + START_TIMEOUT_S

@@ -11,7 +11,7 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.rpc.wire import text_from_wire, time_to_wire
 from pilotage.v1 import identity_service_pb2, identity_service_pb2_grpc
 from pilotage.values.wire.fields import Fields, all_from_wire
-from pilotage_server.core.identity import AGENT_NAMES, AgentBounds, Identity, Role, UNBOUND, name_fault
+from pilotage_server.core.identity import AGENT_NAMES, UNBOUND, AgentBounds, Identity, Role, name_fault
 from pilotage_server.rpc.framework.calls import caller_token
 from pilotage_server.rpc.framework.tokens import TokenIssuer
 from pilotage_server.rpc.framework.wire_values import check_not_empty

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import grpc
@@ -41,10 +42,12 @@ from pilotage.v1 import (
 )
 from pilotage_server.core.jobs.record import FeedEvent
 from pilotage_server.core.pilots.pilots import SecondUse
+from pilotage_server.operations.jobs.queries import FeedNews, read_news
 from pilotage_server.operations.matching.idle_pilots import ServerMatchEstimator
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.accounting import ShareServicer
-from pilotage_server.rpc.framework.dispatch import CallAccess, CallsInFlight, Dispatcher, LoopCalls, in_event_loop
+from pilotage_server.rpc.framework.admission import Admission, CallLimits
+from pilotage_server.rpc.framework.dispatch import CallAccess, Dispatcher, LoopCalls, in_event_loop
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
@@ -98,7 +101,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # else a second server would silently share the port
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),  # gRPC's default of 5 min punishes keepalive
     # gRPC cancels calls beyond 1,000 that the serving thread has not taken, and names no retry delay. After a restart
-    # all pilots call at once, so that decision is left to `CallsInFlight`.
+    # all pilots call at once, so that decision is left to `Admission`.
     ("grpc.server.max_pending_requests", 50_000),
     ("grpc.server.max_pending_requests_hard_limit", 100_000),
 )
@@ -124,14 +127,20 @@ SERVICES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Limits of the services: longest wait of a call, calls in flight, lifetimes of tokens, second uses of secrets."""
+    """Limits of the services: longest wait of a call, calls in flight, lifetimes of tokens, second uses of secrets,
+    connections.
+
+    A connection is closed when it is not set up within `handshake`, and when it has had no call for `idle_connection`.
+    """
 
     longest_wait_s: float
-    calls_in_flight: int
+    calls: CallLimits
     pilot_token: timedelta
     enrolment: timedelta
     longest_token: timedelta
     second_use: SecondUse
+    handshake: timedelta
+    idle_connection: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +156,18 @@ class ServiceContext:
     boot_clock: BootClock
 
 
+def _options(limits: ServiceLimits) -> tuple[tuple[str, int], ...]:
+    """Return the options of gRPC's server.
+
+    A connection needs no token, so one that is of no use must end by itself. gRPC has no limit for each peer.
+    """
+    return (
+        *OPTIONS,
+        ("grpc.server_handshake_timeout_ms", round(limits.handshake.total_seconds() * 1000)),
+        ("grpc.max_connection_idle_ms", round(limits.idle_connection.total_seconds() * 1000)),
+    )
+
+
 class RpcServer:
     """The gRPC server with all services, their long polls and their event feed."""
 
@@ -155,10 +176,10 @@ class RpcServer:
         self._context = context
         self._limits = limits
         self._polls = LongPolls(ServerMatchEstimator(state, context.clock))
-        self._feed = EventFeed()
+        self._feed = EventFeed(partial(_read_news, context.transactions))
         self._health = Health()
         self._server = grpc.server(
-            ThreadPoolExecutor(OPEN_SERVICE_THREADS, thread_name_prefix="health"), options=OPTIONS
+            ThreadPoolExecutor(OPEN_SERVICE_THREADS, thread_name_prefix="health"), options=_options(limits)
         )
         self._health.add_to(self._server)
         if reflects:
@@ -175,9 +196,10 @@ class RpcServer:
         """Take calls from now on; coroutines of calls run in `tasks`."""
         context = self._context
         access = CallAccess(context.verifier, context.proofs, context.clock)
-        in_flight = CallsInFlight(self._limits.calls_in_flight, context.boot_clock)
-        dispatcher = Dispatcher(self._server, access, LoopCalls(tasks), in_flight, context.boot_clock)
+        admission = Admission(self._limits.calls, context.boot_clock)
+        dispatcher = Dispatcher(self._server, access, LoopCalls(tasks), admission, context.boot_clock)
         self._add_services(dispatcher)
+        tasks.create_task(self._feed.run())
         self._health.set_serving(SERVICES)
         dispatcher.open()
 
@@ -212,8 +234,8 @@ class RpcServer:
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
 
     def wake_followers(self) -> None:
-        """Wake the calls that follow events: another server may have committed some."""
-        self._feed.wake_all()
+        """Notify the calls that follow events: another server has committed some."""
+        self._feed.announce()
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, let those in flight end, and cancel the rest after `grace_s`."""
@@ -233,12 +255,16 @@ def _subscribe(state: ServerState, polls: LongPolls, feed: EventFeed) -> None:
     state.event_listeners.append(_event_publisher(feed))
 
 
-def _event_publisher(feed: EventFeed) -> Callable[[Sequence[FeedEvent]], None]:
-    """Return a listener that publishes events; without followers it leaves the event loop alone."""
-    publish_soon = in_event_loop(feed.publish)
+async def _read_news(transactions: Transactions, after: int | None) -> FeedNews:
+    return await transactions.read(lambda transaction, _: read_news(transaction, after))
 
-    def publish(events: Sequence[FeedEvent]) -> None:
+
+def _event_publisher(feed: EventFeed) -> Callable[[Sequence[FeedEvent]], None]:
+    """Return a listener that announces events; without followers it leaves the event loop alone."""
+    announce_soon = in_event_loop(feed.announce)
+
+    def publish(_events: Sequence[FeedEvent]) -> None:
         if feed.has_followers:
-            publish_soon(events)
+            announce_soon()
 
     return publish

@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping, func, select, text
 from sqlmodel import Session
 
 from pilotage_server.core.jobs.record import FeedEvent
-from pilotage_server.core.jobs.states import JobCause, JobState
+from pilotage_server.core.jobs.states import FINAL, JobCause, JobState
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.jobs import JOBS
@@ -150,6 +150,25 @@ def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, 
         query = query.where(func.lower(JOBS.c.vo).in_([vo.lower() for vo in wanted.vos]))
     rows = session.execute(query.order_by(EVENTS.c.id).limit(limit)).mappings()
     return tuple(job_event(row) for row in rows)
+
+
+def owners_between(session: Session, after: int, up_to: int) -> list[tuple[str, str]]:
+    """Return VO and owner of the jobs with events at after < position ≤ up_to, each once."""
+    return [(vo, owner) for vo, owner in sql.rows(session, _OWNERS, after, up_to)]
+
+
+_OWNERS = """
+    SELECT DISTINCT job.vo, job.owner FROM job_events AS event JOIN jobs AS job ON job.id = event.job_id
+    WHERE event.id > ? AND event.id <= ?
+"""
+
+
+def ended_between(session: Session, after: int, up_to: int) -> list[int]:
+    """Return the jobs that have got a final state at after < position ≤ up_to."""
+    return [job_id for (job_id,) in sql.rows(session, _ENDED, after, up_to, sorted(FINAL))]
+
+
+_ENDED = "SELECT DISTINCT job_id FROM job_events WHERE id > ? AND id <= ? AND to_state = ANY(?)"
 
 
 class QueueChange(NamedTuple):

@@ -94,6 +94,10 @@ class WireCall:
         send_status = cygrpc.SendStatusFromServerOperation(status.trailing_metadata, code, details, _NO_FLAGS)
         self._start((*self._initial_metadata(), send_status), self._on_status_sent, is_last=True)
 
+    def cancel(self) -> None:
+        """End the call at once, with messages that the caller has not taken; from any thread."""
+        self._call.cancel(cygrpc.StatusCode.cancelled, "the call was cancelled by the server")
+
     def _initial_metadata(self) -> tuple[Any, ...]:
         return () if self._metadata_sent else (cygrpc.SendInitialMetadataOperation(_NO_METADATA, _NO_FLAGS),)
 

@@ -23,7 +23,7 @@ import jwt
 from pilotage.errors import UnauthenticatedError
 from pilotage.resources.tree import QueueId
 from pilotage_server.core.containers import BoundedCache
-from pilotage_server.core.identity import AgentBounds, Identity, PilotCredential, Role, UNBOUND, name_fault
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, PilotCredential, Role, name_fault
 from pilotage_server.rpc.framework.key_files import KeySet
 from pilotage_server.rpc.framework.scopes import Permission, permissions_of
 

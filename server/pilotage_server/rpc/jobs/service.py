@@ -25,7 +25,15 @@ from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
-from pilotage_server.operations.jobs.queries import get_ad, get_description, get_events, get_jobs, list_jobs, read_feed
+from pilotage_server.operations.jobs.queries import (
+    feed_owner,
+    get_ad,
+    get_description,
+    get_events,
+    get_jobs,
+    list_jobs,
+    read_feed,
+)
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.rpc.framework.calls import caller, caller_token, wait_time_s
 from pilotage_server.rpc.framework.scopes import Permission, require
@@ -164,9 +172,9 @@ class EventCalls:
     ) -> AsyncIterator[job_service_pb2.WatchEventsResponse]:
         identity = caller()
         position, job_ids = _feed_request(request)
-        follower = Follower()
+        follower = Follower(feed_owner(identity))
         is_due = True  # the first message has the position, even without events
-        with self._event_feed.subscribed(follower):
+        async with self._event_feed.subscribed(follower):
             while True:
                 page = await self._page(identity, position, job_ids)
                 if is_due or page.events:
@@ -275,8 +283,9 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         fields.length("timeout_s")
         fields.done()
         until_s = self._boot_clock() + wait_time_s(context, request.timeout_s, self._longest_wait_s)
-        identity, follower = caller(), EndFollower(job_ids)
-        with self._feed.subscribed(follower):
+        identity = caller()
+        follower = EndFollower(feed_owner(identity), job_ids)
+        async with self._feed.subscribed(follower):
             while True:
                 follower.reset()
                 jobs = await self._transactions.read(lambda transaction, _: get_jobs(transaction, identity, job_ids))
