@@ -72,6 +72,10 @@ class ProofTimeError(UnauthenticatedError):
         self.server_time_ms = server_time_ms
 
 
+class QuotaExceededError(PilotageError):
+    """The caller, or its VO, has as much as it may have; the text has the numbers and what to do."""
+
+
 class StateConflictError(PilotageError):
     """The request does not fit the present state; it may succeed once the state has changed."""
 

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +27,7 @@ from pilotage.errors import WorldError
 from pilotage.mqtt.settings import parse_broker
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import split_address
-from pilotage_server.background import PeriodicTask, periodic_tasks, run_periodically
+from pilotage_server.background import HealthReport, PeriodicTask, periodic_tasks, run_periodically
 from pilotage_server.core.matching import matcher
 from pilotage_server.events.mqtt import BrokerFeed
 from pilotage_server.operations.accounting.limits import recount_limits
@@ -41,8 +42,9 @@ from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.server import RpcServer, ServiceContext, ServiceLimits
 from pilotage_server.settings import MIB, ServerSettings, read_submit_policy
-from pilotage_server.storage.blobs import open_store
+from pilotage_server.storage.blobs import local_folder, open_store
 from pilotage_server.storage.database.engine import Database, closing, upgrade
+from pilotage_server.storage.disk import DiskSpace
 from pilotage_server.token_files import TokenFiles
 
 
@@ -76,7 +78,8 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
     Raises WorldError, with one sentence, if the data folder, the database, the key or the address cannot be used.
     """
     _raise_file_limit()
-    with _translate_errors(settings), exclusive_folder(settings.data, "another server"):
+    disk = _disk_space(settings)
+    with _translate_errors(settings), _used_folder(settings, disk):
         _remove_ready_file(ready_file)
         issuer = TokenIssuer(KeySet(KeyFiles(settings.key_file).load_or_make()), grid=settings.grid)
         if token_files is not None:
@@ -84,6 +87,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
         submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
         rules = replace(settings.rules(), submission=submission)
         with closing(Database(settings.database_url)) as database:
+            _wait_for(database, settings.database_wait_s)
             upgrade(database)
             state = database.read(lambda transaction: load_state(transaction, rules))
             database.write(lambda transaction: record_server_life(transaction, state))
@@ -92,7 +96,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
             database.write(lambda transaction: watch_all(transaction, state))
             try:
                 asyncio.run(
-                    _serve(settings, _service_context(settings, database, state, issuer), ready_file, token_files)
+                    _serve(settings, _service_context(settings, database, state, issuer, disk), ready_file, token_files)
                 )
             finally:
                 _remove_ready_file(ready_file)
@@ -107,19 +111,55 @@ def _raise_file_limit() -> None:
         log.info("limit of open files is raised", before=soft, now=most)
 
 
+def _disk_space(settings: ServerSettings) -> DiskSpace:
+    files = local_folder(settings.files_url)
+    folders = [settings.data, files] if files.exists() else [settings.data]
+    return DiskSpace(folders, settings.disk_reserve_mib * MIB)
+
+
+@contextmanager
+def _used_folder(settings: ServerSettings, disk: DiskSpace) -> Iterator[None]:
+    """Make room if the disk is full, and lock the data folder."""
+    if settings.data.exists():
+        disk.keep_ballast()
+    with exclusive_folder(settings.data, "another server"):
+        disk.keep_ballast()
+        yield
+
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
+"""Pauses between two attempts to reach the database at the start."""
+
+
+def _wait_for(database: Database, longest_s: float) -> None:
+    """Return when the database can be reached; raises WorldError when it cannot within `longest_s`."""
+    until_s, pause_s = clock.boot_time_s() + longest_s, FIRST_PAUSE_S
+    while True:
+        try:
+            database.read(lambda _: None)
+        except WorldError as error:
+            if not error.transient or database.is_sqlite or clock.boot_time_s() + pause_s > until_s:
+                raise
+            log.warning("server waits for its database", why=str(error).splitlines()[0], again_in_s=pause_s)
+        else:
+            return
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
 def _remove_ready_file(ready_file: Path | None) -> None:
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 
 
 def _service_context(
-    settings: ServerSettings, database: Database, state: ServerState, issuer: TokenIssuer
+    settings: ServerSettings, database: Database, state: ServerState, issuer: TokenIssuer, disk: DiskSpace
 ) -> ServiceContext:
     store = open_store(settings.files_url, settings.max_file_mib * MIB)
     verifier = TokenVerifier([issuer.trusted()])
     proofs = PilotProofs(issuer, timedelta(seconds=settings.proof_window_s))
     transactions = Transactions(database, state)
-    return ServiceContext(transactions, store, issuer, verifier, proofs, clock.now, clock.boot_time_s)
+    return ServiceContext(transactions, store, disk, issuer, verifier, proofs, clock.now, clock.boot_time_s)
 
 
 async def _serve(
@@ -138,10 +178,11 @@ async def _serve(
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
         feed = _broker_feed(settings, transactions)
+        health = HealthReport(context.disk, server.report_health)
         background = [
             tasks.create_task(run_periodically(duty, stopping))
             for duty in (
-                *periodic_tasks(settings, transactions, context.store, server.wake_followers),
+                *periodic_tasks(settings, transactions, context.store, server.wake_followers, health),
                 *_token_tasks(settings, token_files, context.issuer),
                 *(() if feed is None else (PeriodicTask("ended nodes", BROKER_CLEANUP_EVERY_S, feed.remove_ended),)),
             )

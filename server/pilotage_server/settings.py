@@ -162,6 +162,9 @@ class ServerSettings(ProgramSettings):
     reflection: bool = Field(True, description="Whether the server describes its services to tools.")
     log_json: bool = Field(True, description="One JSON object a line, else text for people.")
     log_level: LogLevel = Field(LogLevel.INFO, description="From which level on lines are logged.")
+    database_wait_s: Seconds = Field(
+        300, ge=0, le=DAY_S, description="How long a starting server waits for its database."
+    )
     stop_grace_s: Seconds = Field(10, ge=0, le=3600, description="How long calls may go on after the order to stop.")
     long_poll_s: Seconds = Field(60, ge=1, le=3600, description="The longest wait of a long poll.")
     max_calls_in_flight: int = Field(
@@ -258,6 +261,15 @@ class ServerSettings(ProgramSettings):
     max_jobs_per_call: int = Field(1_000_000, ge=1, le=10**8, description="The most jobs of one submission.")
     max_descriptions_per_call: int = Field(
         20_000, ge=1, le=10**6, description="The most descriptions of one submission."
+    )
+    max_live_jobs_per_owner: int = Field(
+        10_000_000, ge=1, le=10**12, description="Jobs of one owner that have not ended."
+    )
+    max_live_jobs_per_vo: int = Field(50_000_000, ge=1, le=10**12, description="Those of one VO.")
+    max_stored_mib_per_owner: int = Field(102_400, ge=0, le=10**12, description="Uploads of one owner or pilot.")
+    max_stored_mib_per_vo: int = Field(1_024_000, ge=0, le=10**12, description="Uploads of one VO.")
+    disk_reserve_mib: int = Field(
+        1024, ge=0, le=10**7, description="Disk space kept for reports, at most 5 % of the disk; 0 = none."
     )
     max_file_mib: int = Field(1024, ge=1, le=10**6, description="The largest file of a sandbox.")
     max_output_mib: int = Field(4096, ge=1, le=10**7, description="All output files of one attempt.")
@@ -385,6 +397,10 @@ class ServerSettings(ProgramSettings):
             longest_lease=timedelta(seconds=self.longest_lease_s),
             max_file_bytes=self.max_file_mib * MIB,
             max_output_bytes=self.max_output_mib * MIB,
+            max_live_jobs_of_owner=self.max_live_jobs_per_owner,
+            max_live_jobs_of_vo=self.max_live_jobs_per_vo,
+            max_stored_bytes_of_owner=self.max_stored_mib_per_owner * MIB,
+            max_stored_bytes_of_vo=self.max_stored_mib_per_vo * MIB,
             optimizers=self.optimizers,
         )
 

@@ -30,6 +30,7 @@ from pilotage.errors import (
     PermissionDeniedError,
     PilotageError,
     ProofTimeError,
+    QuotaExceededError,
     ServerUnreachableError,
     StateConflictError,
     UnauthenticatedError,
@@ -86,6 +87,9 @@ _FORMS: Mapping[type[PilotageError], _ErrorForm] = {
     ),
     LeadershipLostError: _ErrorForm(
         grpc.StatusCode.ABORTED, "TURN_LOST", lambda _, fields: LeadershipLostError(fields["agent"])
+    ),
+    QuotaExceededError: _ErrorForm(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED", lambda text, _: QuotaExceededError(text)
     ),
     StateConflictError: _ErrorForm(
         grpc.StatusCode.FAILED_PRECONDITION, "STATE_CONFLICT", lambda text, _: StateConflictError(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -62,6 +62,7 @@ from pilotage_server.rpc.races import RaceServicer
 from pilotage_server.rpc.resources import PoolServicer, ResourceServicer
 from pilotage_server.rpc.routing import RouteServicer
 from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.disk import DiskSpace
 
 OPEN_SERVICE_THREADS = 4
 """Threads for each of the health and reflection services; more calls at a time are queued."""
@@ -70,10 +71,11 @@ OPEN_SERVICE_THREADS = 4
 class Health(health.HealthServicer):  # type: ignore[misc]
     """The standard health service."""
 
-    def set_serving(self, services: Iterable[str]) -> None:
-        """Report these services, and the server as a whole, as serving."""
-        for name in ("", *services):
-            self.set(name, health_pb2.HealthCheckResponse.SERVING)
+    def report(self, refused: Collection[str] = ()) -> None:
+        """Report all services, and the server as a whole (""), as serving, except those that are refused."""
+        for name in ("", *SERVICES):
+            status = "NOT_SERVING" if name in refused else "SERVING"
+            self.set(name, health_pb2.HealthCheckResponse.ServingStatus.Value(status))
 
     def add_to(self, server: grpc.Server) -> None:
         """Add the service to the server."""
@@ -124,11 +126,13 @@ SERVICES = tuple(
 )
 """Full names of Pilotage's own services."""
 
+JOB_SERVICE = job_service_pb2.DESCRIPTOR.services_by_name["JobService"].full_name
+"""It is not serving while submissions and uploads are refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Limits of the services: longest wait of a call, calls in flight, lifetimes of tokens, second uses of secrets,
-    connections.
+    """Limits of calls, of tokens' lifetimes and of connections; `second_use` is what follows a second enrolment.
 
     A connection is closed when it is not set up within `handshake`, and when it has had no call for `idle_connection`.
     """
@@ -149,6 +153,7 @@ class ServiceContext:
 
     transactions: Transactions
     store: FileStore
+    disk: DiskSpace
     issuer: TokenIssuer
     verifier: TokenVerifier
     proofs: PilotProofs
@@ -200,7 +205,7 @@ class RpcServer:
         dispatcher = Dispatcher(self._server, access, LoopCalls(tasks), admission, context.boot_clock)
         self._add_services(dispatcher)
         tasks.create_task(self._feed.run())
-        self._health.set_serving(SERVICES)
+        self._health.report()
         dispatcher.open()
 
     def _add_services(self, server: Any) -> None:
@@ -215,7 +220,7 @@ class RpcServer:
             limits.enrolment,
             limits.longest_token,
         )
-        jobs = JobServicer(transactions, context.store, self._feed, context.boot_clock, wait_s)
+        jobs = JobServicer(transactions, context.store, self._feed, context.boot_clock, wait_s, context.disk)
         matcher = MatcherServicer(transactions, context.store, self._polls, context.boot_clock, wait_s)
         identity = IdentityServicer(context.issuer, context.clock, limits.longest_token)
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
@@ -232,6 +237,11 @@ class RpcServer:
         race_service_pb2_grpc.add_RaceServiceServicer_to_server(RaceServicer(transactions), server)
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
+
+    def report_health(self, *, is_writable: bool, has_room: bool) -> None:
+        """Report whether the database can be written, and whether the disk has room for jobs and uploads."""
+        refused = () if has_room else (JOB_SERVICE,)
+        self._health.report(refused if is_writable else ("", *SERVICES))
 
     def wake_followers(self) -> None:
         """Notify the calls that follow events: another server has committed some."""

@@ -250,7 +250,12 @@ class FileStore(Protocol):
 
 def open_store(url: str, max_file_bytes: int) -> FileStore:
     """Return the store behind a URL: `file:///folder` so far; raises InvalidInputError for other schemes."""
+    return FolderStore(local_folder(url), max_file_bytes)
+
+
+def local_folder(url: str) -> Path:
+    """Return the folder of a store; raises InvalidInputError for other schemes than `file`."""
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.path:
-        return FolderStore(Path(unquote(parts.path)), max_file_bytes)
+        return Path(unquote(parts.path))
     raise InvalidInputError(Violation("files", f"{url!r} is no store for files; use file:///some/folder"))
