@@ -31,8 +31,8 @@ from pilotage_server.rpc.framework.calls import wait_for_event
 from pilotage_server.rpc.framework.transactions import Operation, Transactions
 from pilotage_server.settings import ServerSettings
 from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.disk import DiskSpace
 from pilotage_server.storage.retention import WatchPosition, first_watched
 
 log = structlog.get_logger()

@@ -62,7 +62,7 @@ from pilotage_server.rpc.races import RaceServicer
 from pilotage_server.rpc.resources import PoolServicer, ResourceServicer
 from pilotage_server.rpc.routing import RouteServicer
 from pilotage_server.storage.blobs import FileStore
-from pilotage_server.storage.disk import DiskSpace
+from pilotage_server.storage.database.disk import DiskSpace
 
 OPEN_SERVICE_THREADS = 4
 """Threads for each of the health and reflection services; more calls at a time are queued."""

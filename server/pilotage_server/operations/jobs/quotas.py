@@ -22,7 +22,7 @@ COUNT_AGAIN_S = 2.0
 """Interval at which they are counted when a quota is exceeded: jobs may have ended."""
 
 
-class LiveJobs:
+class JobQuotas:
     """The number of jobs that are not final, by VO and owner."""
 
     def __init__(self, limits: JobLimits) -> None:

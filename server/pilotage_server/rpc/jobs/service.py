@@ -36,7 +36,7 @@ from pilotage_server.operations.jobs.queries import (
     list_jobs,
     read_feed,
 )
-from pilotage_server.operations.jobs.quotas import LiveJobs, check_upload
+from pilotage_server.operations.jobs.quotas import JobQuotas, check_upload
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.rpc.framework.calls import caller, caller_token, wait_time_s
 from pilotage_server.rpc.framework.scopes import Permission, require
@@ -56,7 +56,7 @@ from pilotage_server.rpc.jobs.wire import (
     submitted_from_wire,
 )
 from pilotage_server.storage.blobs import FileStore
-from pilotage_server.storage.disk import DiskSpace
+from pilotage_server.storage.database.disk import DiskSpace
 
 MAX_PIECE_BYTES = 1024 * 1024
 """Limit of the bytes in one message of an upload."""
@@ -241,7 +241,7 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         self._feed = feed
         self._boot_clock = boot_clock
         self._longest_wait_s = longest_wait_s
-        self._live_jobs = LiveJobs(transactions.state.rules.jobs)
+        self._live_jobs = JobQuotas(transactions.state.rules.jobs)
 
     async def SubmitJobs(
         self, request: job_service_pb2.SubmitJobsRequest, context: Any
