@@ -45,8 +45,7 @@ from pilotage_server.settings import MIB, ServerSettings, read_submit_policy
 from pilotage_server.storage.blobs import local_folder, open_store
 from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.engine import Database, closing, upgrade
-from pilotage_server.storage.disk import DiskSpace
-from pilotage_server.token_files import RENEW_EVERY_S, TokenFiles
+from pilotage_server.token_files import TokenFiles
 
 
 def is_compiled() -> bool:

@@ -174,7 +174,7 @@ def _outline(text: str) -> _Outline:
         if token.kind in (TokenKind.WORD, TokenKind.QUOTED_NAME) and after != "("
     ]
     strings = [token for token in visible if token.kind is TokenKind.STRING]
-    shows_source = "{" in following or visible[:1] == ["{"] or "string" in called
+    shows_source = any(token.text == "{" for token in visible) or "string" in called
     has_loose_points = any(token.text.startswith(".") or token.text.endswith(".") for token in words)
     mentions = Counter(
         mention._replace(scope="both") if has_loose_points else mention

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from pilotage.errors import InvalidInputError, NotFoundError
-from pilotage_server.core.identity import Identity
+from pilotage_server.core.identity import Holder, Identity
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.record import FeedEvent, FeedPage
@@ -211,6 +211,6 @@ def test_news_name_the_owners_and_the_ended_jobs(
     first = database.read(lambda transaction: read_news(transaction, start))
     rest = database.read(lambda transaction: read_news(transaction, first.position))
 
-    assert (first.owners, first.ended, first.at_end) == ({feed_owner(ALICE)}, {job_id}, False)
-    assert (rest.owners, rest.ended, rest.at_end) == ({feed_owner(BOB)}, set(), True)
+    assert (set(first.owners), first.ended, first.at_end) == ({Holder(ALICE.vo, ALICE.owner)}, {job_id}, False)
+    assert (set(rest.owners), rest.ended, rest.at_end) == ({Holder(BOB.vo, BOB.owner)}, frozenset(), True)
     assert feed_owner(OLGA) is None

@@ -17,6 +17,7 @@ import pytest
 
 from pilotage.errors import OverloadedError
 from pilotage.rpc.channel import split_address
+from pilotage.rpc.proof import PROOF_HEADER, BoundToken
 from pilotage.rpc.status import error_of
 from pilotage.v1 import (
     job_service_pb2,
@@ -54,6 +55,11 @@ def metadata(token: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"),)
 
 
+def proven(token: BoundToken, method: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a pilot's call of this method of the matcher service."""
+    return (*metadata(token.token), (PROOF_HEADER, token.prove(f"/pilotage.v1.MatcherService/{method}")))
+
+
 async def test_feeds_of_one_user_leave_room_for_others(tmp_path: Path) -> None:
     with started_grid(tmp_path / "data", max_calls_in_flight=4, max_open_calls_per_owner=20) as grid:
         mallory, alice = (metadata(grid.server.token(owner=name, vo=grid.vo)) for name in ("mallory", "alice"))
@@ -82,7 +88,7 @@ async def test_heartbeats_are_served_while_users_fill_the_server(tmp_path: Path)
                 answers = [asyncio.ensure_future(_awaited(submit(a_submission()))) for _ in range(4)]
                 refused, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
                 request = matcher_service_pb2.ReportStateRequest(request_id=request_id())
-                heartbeat = matcher.ReportState(request, metadata=metadata(pilot.token), timeout=SOON_S)
+                heartbeat = matcher.ReportState(request, metadata=proven(pilot.token, "ReportState"), timeout=SOON_S)
                 with pytest.raises(grpc.aio.AioRpcError, match="under way"):
                     await submit(a_submission())  # by now the heartbeat has arrived too
                 await asyncio.to_thread(writer.execute, "ROLLBACK")
@@ -114,7 +120,7 @@ async def test_one_pilot_cannot_open_long_polls_without_end(tmp_path: Path) -> N
             matcher: Any = matcher_service_pb2_grpc.MatcherServiceStub(channel)
 
             def poll(pilot: WirePilot) -> Any:
-                return matcher.RequestJobs(pilot.request(wait_s=50.0), metadata=metadata(pilot.token))
+                return matcher.RequestJobs(pilot.request(wait_s=50.0), metadata=proven(pilot.token, "RequestJobs"))
 
             polls = [asyncio.ensure_future(_awaited(poll(first))) for _ in range(4)]
             (refused,), open_polls = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)

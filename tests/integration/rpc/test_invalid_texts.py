@@ -1,8 +1,9 @@
-"""Texts that a database cannot store, in every text field of every call: the caller is told, the server has no fault."""
+"""Texts that a database cannot store, in every text field of every call, are an error of the caller."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -11,7 +12,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from pilotage.errors import InvalidInputError, PilotageError
-from pilotage.resources.tree import QueueId
+from pilotage.rpc.proof import BoundToken
 from pilotage.v1 import (
     agent_service_pb2,
     identity_service_pb2,
@@ -27,7 +28,7 @@ from pilotage.v1 import (
 )
 from pilotage_server.core.identity import Role
 from support.server import RunningServer
-from support.wire_grid import QUEUE, WireGrid
+from support.wire_grid import WireGrid
 
 pytestmark = pytest.mark.process
 
@@ -82,7 +83,7 @@ def put_mark(message: Message, path: tuple[FieldDescriptor, ...]) -> None:
         getattr(message, first.name).append(MARK)
     elif not rest:
         setattr(message, first.name, MARK)
-    elif first.message_type.GetOptions().map_entry:
+    elif first.message_type is not None and first.message_type.GetOptions().map_entry:
         getattr(message, first.name)[MARK] = "text"
     else:
         inner = getattr(message, first.name)
@@ -91,21 +92,22 @@ def put_mark(message: Message, path: tuple[FieldDescriptor, ...]) -> None:
 
 @pytest.mark.parametrize("kind", INVALID)
 def test_no_invalid_text_is_a_fault_of_the_server(grid: WireGrid, shared_server: RunningServer, kind: str) -> None:
-    tokens = [shared_server.token(Role.ADMIN, Role.OPERATOR, Role.USER), shared_server.token(Role.AGENT)]
-    tokens.append(shared_server.pilot_token("0" * 32, QueueId(*QUEUE)))
+    agents = (Role.DIRECTOR, Role.ROUTER, Role.DRAINER, Role.CLEANER, Role.RACER)
+    tokens: list[str | BoundToken] = [shared_server.token(Role.ADMIN, Role.OPERATOR, Role.USER)]
+    tokens += [shared_server.token(*agents), grid.start_pilot().token]
     failed: list[str] = []
     for token in tokens:
         with shared_server.channel(token, timeout_s=20) as channel:
             for method in methods():
-                call = channel.unary_unary(f"/{method.containing_service.full_name}/{method.name}")
+                call: Any = channel.unary_unary(f"/{method.containing_service.full_name}/{method.name}")
                 for path in text_paths(method.input_type):
                     message = GetMessageClass(method.input_type)()
                     put_mark(message, path)
                     try:
                         call(message.SerializeToString().replace(MARK.encode(), INVALID[kind]))
                     except PilotageError as error:
-                        assert isinstance(error.__cause__, grpc.RpcError)
-                        if error.__cause__.code() in FAULTS_OF_THE_SERVER:
+                        code = getattr(error.__cause__, "code", lambda: None)()
+                        if code is None or code in FAULTS_OF_THE_SERVER:
                             failed.append(f"{method.name} {'.'.join(field.name for field in path)}: {error}")
     assert not failed
 
@@ -115,6 +117,6 @@ def test_reason_with_a_nul_is_an_invalid_argument(grid: WireGrid, shared_server:
         request = resource_service_pb2.HoldPlaceRequest(
             request_id="1", place=resource_service_pb2.Place(site="SITE"), reason="no\0"
         )
-        call = channel.unary_unary("/pilotage.v1.ResourceService/HoldPlace")
+        call: Any = channel.unary_unary("/pilotage.v1.ResourceService/HoldPlace")
         with pytest.raises(InvalidInputError, match="reason: holds a NUL character"):
             call(request.SerializeToString())

@@ -181,7 +181,7 @@ def test_bound_is_at_least_the_length_of_texts(attributes: dict[str, AdValue]) -
     assert not isinstance(text, str) or len(text) <= cost.characters <= MAX_CHARACTERS
 
 
-NESTED_EVALS: dict[str, AdValue] = {"S0": "1"} | {f"S{n}": "+".join([f"eval(S{n - 1})"] * 8) for n in range(1, 9)}
+NESTED_EVALS: dict[str, AdValue] = {"S0": "1", **{f"S{n}": "+".join([f"eval(S{n - 1})"] * 8) for n in range(1, 9)}}
 """2 to the power of 24 evaluations in 620 bytes."""
 
 
@@ -208,7 +208,8 @@ def test_expression_without_a_bound_is_an_error(text: str) -> None:
 def test_slot_with_nested_evals_gets_no_job() -> None:
     board = MatchBench()
     job = board.waiting()
-    costly = a_slot_with("costly", Start="eval(S8) > 0", **{n: f'"{text}"' for n, text in NESTED_EVALS.items()})
+    nested: dict[str, Any] = {name: f'"{text}"' for name, text in NESTED_EVALS.items()}
+    costly = a_slot_with("costly", Start="eval(S8) > 0", **nested)
     assert board.places(costly, a_slot("cheap")) == {job: "cheap"}
     policy = board.policies.policy(costly, QUEUE)
     assert policy is not None

@@ -90,7 +90,8 @@ def _make_private(database: Path) -> None:
             with suppress(FileNotFoundError):
                 file.chmod(_OWNER_ONLY)
     except OSError as error:
-        raise WorldError(f"the database {database} cannot be opened for this user alone: {error}") from error
+        message = f"the database {database} cannot be opened for this user alone: {error}"
+        raise WorldError(message, transient=False) from error
 
 
 def _set_up_postgresql(connection: Any, _record: Any) -> None:
