@@ -68,9 +68,6 @@ KEYS_EVERY_S = 3.0
 _MOST_OPEN_FILES = 1 << 20
 """More open files than any server needs; some machines have no bound."""
 
-BROKER_CLEANUP_EVERY_S = 60.0
-"""Interval at which the messages of ended pilots are removed from the broker."""
-
 
 def run_server(settings: ServerSettings, ready_file: Path | None = None, token_files: TokenFiles | None = None) -> None:
     """Serve until SIGTERM or SIGINT; `token_files` are renewed before they expire.
@@ -184,7 +181,7 @@ async def _serve(
             for duty in (
                 *periodic_tasks(settings, transactions, context.store, server.wake_followers, health),
                 *_token_tasks(settings, token_files, context.issuer),
-                *(() if feed is None else (PeriodicTask("ended nodes", BROKER_CLEANUP_EVERY_S, feed.remove_ended),)),
+                *(() if feed is None else feed.duties()),
             )
         ]
         if feed is not None:

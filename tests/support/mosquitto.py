@@ -60,10 +60,10 @@ class MosquittoServer:
             _, output = self._process.communicate(timeout=_TIMEOUT_S)
             pytest.fail(f"Mosquitto did not start: {output.decode()}")
 
-    def stop(self) -> None:
-        """Kill the broker, which loses all its state."""
+    def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Kill the broker, which loses all its state; with SIGTERM it publishes the wills of its clients first."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.send_signal(number)
             self._process.communicate(timeout=_TIMEOUT_S)
             self._process = None
 

@@ -111,6 +111,15 @@ class PostgresqlServer:
             self.drop(self._with_tables)
             self._with_tables = None
 
+    def refuse_connections(self, url: URL) -> None:
+        """Take a database away from its clients: their connections end, and new ones are refused."""
+        self._run(f"ALTER DATABASE {url.database} WITH ALLOW_CONNECTIONS false")
+        self._run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{url.database}'")
+
+    def accept_connections(self, url: URL) -> None:
+        """Let clients connect to a database again."""
+        self._run(f"ALTER DATABASE {url.database} WITH ALLOW_CONNECTIONS true")
+
     def drop(self, url: URL) -> None:
         """Remove a database and end its connections."""
         self._run(f"DROP DATABASE {url.database} WITH (FORCE)")

@@ -13,6 +13,7 @@ import structlog
 
 from pilotage.errors import InvalidInputError
 from pilotage.mqtt.connection import BrokerLink
+from pilotage.mqtt.limited_log import LimitedWarning
 from pilotage.mqtt.settings import Broker
 from pilotage.mqtt.topics import EVERY_POOL, WITHOUT_POOL, Message, NodeStatus, erase_message, read_probability
 from pilotage_pilot.core.events import BrokerChanged, BrokerEvent, ContactRequested, JobsAnnounced
@@ -40,6 +41,7 @@ class BrokerPublisher:
         self._connected = False
         self._pools: frozenset[str] = frozenset()
         self._idle = 0
+        self._warn_malformed = LimitedWarning("wake-up not understood")
         self._publish_event: Callable[[BrokerEvent], None] = lambda _: None
         self.subscribe_pools(())
 
@@ -90,7 +92,7 @@ class BrokerPublisher:
         try:
             return self._dice() < read_probability(message, self._idle)
         except InvalidInputError as error:
-            log.warning("wake-up not understood", topic=message.topic, why=str(error))
+            self._warn_malformed(topic=message.topic, why=str(error))
             return False
 
 

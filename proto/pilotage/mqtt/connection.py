@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import aiomqtt
 import structlog
 from paho.mqtt.reasoncodes import ReasonCode
 
 from pilotage.backoff import backoff, jittered
+from pilotage.clock import boot_time_s
+from pilotage.mqtt.limited_log import LimitedWarning
 from pilotage.mqtt.settings import Broker
 from pilotage.mqtt.topics import Message
 
@@ -23,8 +27,26 @@ _LONGEST_PAUSE_S = 30.0
 _KEEPALIVE_S = 20
 _AT_LEAST_ONCE = 1
 _FIRST_REFUSAL = 0x80
+_LONGEST_WHY = 200
 _MAX_UNSENT = 10_000
 """Hints that wait for the connection; the oldest are dropped, as the server has the truth anyway."""
+
+_SILENT = logging.getLogger("pilotage.mqtt.library")
+"""For the library's own lines: it has one for each dropped message. Failures reach us as errors, too."""
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+
+class _Inbox(asyncio.Queue[aiomqtt.Message]):
+    """Handles each message when it is read: a real queue grows while messages arrive faster than they are taken."""
+
+    def __init__(self, handle: Callable[[aiomqtt.Message], None]) -> None:
+        super().__init__()
+        self._handle = handle
+
+    def put_nowait(self, item: aiomqtt.Message) -> None:
+        """Handle a message."""
+        self._handle(item)
 
 
 class BrokerLink:
@@ -32,7 +54,7 @@ class BrokerLink:
 
     `on_connection(True)` is called again when topics are added, as their earlier messages were missed. Both are called
     in the event loop. Messages published without a connection are sent with the next one: of retained messages the
-    latest of each topic, of others the last thousands.
+    latest of each topic, of others the last thousands. No message and no error of a connection ends the link.
     """
 
     def __init__(
@@ -51,6 +73,7 @@ class BrokerLink:
         self._wanted: frozenset[str] = frozenset()
         self._retained: dict[str, Message] = {}
         self._unsent: deque[Message] = deque(maxlen=_MAX_UNSENT)
+        self._warn_message = LimitedWarning("message not handled")
         self._changed = asyncio.Event()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
@@ -62,8 +85,10 @@ class BrokerLink:
 
     def publish(self, message: Message) -> None:
         """Send a message as soon as there is a connection."""
-        if message.retained:
+        if message.retained and message.payload:
             self._retained[message.topic] = message
+        elif message.retained:  # erased topics are not kept: servers erase those of all ended pilots
+            self._retained.pop(message.topic, None)
         self._unsent.append(message)
         self._all_sent.clear()
         self._changed.set()
@@ -76,25 +101,25 @@ class BrokerLink:
         """Keep the connection until cancelled."""
         failures = 0
         while True:
+            start_s = boot_time_s()
             # In its own task: a connection that breaks while it is being closed would hide the cancellation.
             async with asyncio.TaskGroup() as tasks:
-                connection = tasks.create_task(self._connect())
-            failures = 1 if connection.result() else failures + 1
+                tasks.create_task(self._connect())
+            failures = 1 if boot_time_s() - start_s > _LONGEST_PAUSE_S else failures + 1
             pause_s = backoff(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             await asyncio.sleep(jittered(pause_s, random.random()))  # noqa: S311 - spreads many links over time
 
-    async def _connect(self) -> bool:
-        """Serve a connection until it breaks; returns whether it was established."""
-        stood = False
+    async def _connect(self) -> None:
+        """Serve a connection until it breaks."""
         try:
             async with self._client() as client:
                 _check_cancelled()
-                stood = True
                 log.info("broker connected", host=self._broker.host, port=self._broker.port)
                 await self._serve(client)
         except* (aiomqtt.MqttError, OSError) as errors:
             log.warning("no broker", host=self._broker.host, port=self._broker.port, why=_first(errors))
-        return stood
+        except* Exception as errors:  # the edge of a loop: the broker is no reason to end the process
+            log.error("broker connection failed", host=self._broker.host, why=_first(errors), exc_info=errors)
 
     def _client(self) -> aiomqtt.Client:
         will = self._will
@@ -107,6 +132,8 @@ class BrokerLink:
             will=None if will is None else aiomqtt.Will(will.topic, will.payload, _AT_LEAST_ONCE, will.retained),
             tls_context=ssl.create_default_context() if self._broker.tls else None,
             keepalive=_KEEPALIVE_S,
+            queue_type=cast("type[asyncio.Queue[aiomqtt.Message]]", lambda maxsize: _Inbox(self._receive)),
+            logger=_SILENT,
         )
 
     async def _serve(self, client: aiomqtt.Client) -> None:
@@ -115,7 +142,7 @@ class BrokerLink:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._send_loop(client))
-                tasks.create_task(self._receive_loop(client))
+                tasks.create_task(_until_disconnected(client))
         finally:
             self._on_connection(False)
 
@@ -154,9 +181,17 @@ class BrokerLink:
                 raise
         self._all_sent.set()
 
-    async def _receive_loop(self, client: aiomqtt.Client) -> None:
-        async for message in client.messages:
+    def _receive(self, message: aiomqtt.Message) -> None:
+        try:
             self._on_message(Message(str(message.topic), bytes(message.payload), bool(message.retain)))
+        except Exception as error:  # the edge of a loop
+            self._warn_message(topic=str(message.topic), why=repr(error)[:_LONGEST_WHY], exc_info=error)
+
+
+async def _until_disconnected(client: aiomqtt.Client) -> None:
+    """Wait until the connection breaks, which raises MqttError; the inbox has handled all messages."""
+    async for _ in client.messages:
+        pass
 
 
 def _check_cancelled() -> None:

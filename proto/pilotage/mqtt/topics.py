@@ -3,6 +3,8 @@
 The broker distributes hints: a lost message costs time and never work. Each pilot has one retained message with its
 node and slots; its last will marks it as lost. Wake-ups go to pools, with a probability with which each idle slot
 answers. A command only means "ask the server". Messages are JSON; unknown keys are ignored.
+
+A reader believes nothing of a message: it becomes a bounded value, or InvalidInputError.
 """
 
 from __future__ import annotations
@@ -19,6 +21,16 @@ WITHOUT_POOL = "none"
 
 EVERY_POOL = "any"
 """Stands for all pools: eligibility has changed, or pilots may not know a new pool yet."""
+
+MAX_PAYLOAD_BYTES = 64 << 10
+MAX_NAME = 256
+"""Characters of a stamp, of a node's name, and of each part of a queue's name."""
+
+MAX_SLOTS_SHOWN = 256
+"""Slots in a node status; of more slots the first are shown."""
+
+MAX_IDLE_SLOTS = 10_000
+_LONGEST_FAULT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,9 @@ class Topics:
     def stamp_of(self, topic: str) -> str | None:
         """Return the stamp in a node's topic; None = it is no node's topic."""
         head = self.node("")
-        return topic.removeprefix(head) if topic.startswith(head) and topic != head else None
+        stamp = topic.removeprefix(head)
+        is_stamp = topic.startswith(head) and 0 < len(stamp) <= MAX_NAME and "/" not in stamp
+        return stamp if is_stamp else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +91,8 @@ class NodeStatus:
             "node": self.node,
             "queue": self.queue,
             "state": "online" if self.online else "lost",
-            "idle_slots": self.idle_slots,
-            "slots": [dict(slot) for slot in self.slots],
+            "idle_slots": min(self.idle_slots, MAX_IDLE_SLOTS),
+            "slots": [dict(slot) for slot in self.slots[:MAX_SLOTS_SHOWN]],
         }
         return Message(topics.node(self.stamp), _text(content), retained=True)
 
@@ -93,17 +107,38 @@ def read_node_status(message: Message) -> NodeStatus | None:
     if not message.payload:
         return None
     content = _read(message)
-    try:
-        return NodeStatus(
-            stamp=str(content["stamp"]),
-            node=str(content["node"]),
-            queue=str(content["queue"]),
-            online=content["state"] == "online",
-            idle_slots=int(content["idle_slots"]),
-            slots=tuple(dict(slot) for slot in content["slots"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInputError(Violation(message.topic, f"is no node status: {error}")) from error
+    status = NodeStatus(
+        stamp=_name(message, content, "stamp", MAX_NAME),
+        node=_name(message, content, "node", MAX_NAME),
+        queue=_name(message, content, "queue", 3 * MAX_NAME),
+        online=_name(message, content, "state", MAX_NAME) == "online",
+        idle_slots=_idle_slots(message, content),
+        slots=_slots(message, content),
+    )
+    if message.topic.rpartition("/")[2] != status.stamp:
+        raise InvalidInputError(Violation(message.topic, "is the topic of another stamp than the message's"))
+    return status
+
+
+def _name(message: Message, content: Mapping[str, Any], key: str, longest: int) -> str:
+    name = content.get(key)
+    if not isinstance(name, str) or not 0 < len(name) <= longest:
+        raise InvalidInputError(Violation(message.topic, f"{key} is not a text of 1 to {longest} characters"))
+    return name
+
+
+def _idle_slots(message: Message, content: Mapping[str, Any]) -> int:
+    count = content.get("idle_slots")
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_IDLE_SLOTS:
+        raise InvalidInputError(Violation(message.topic, f"idle_slots is not a number from 0 to {MAX_IDLE_SLOTS}"))
+    return count
+
+
+def _slots(message: Message, content: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    slots = content.get("slots")
+    if isinstance(slots, list) and len(slots) <= MAX_SLOTS_SHOWN and all(isinstance(slot, dict) for slot in slots):
+        return tuple(slots)
+    raise InvalidInputError(Violation(message.topic, f"slots is not a list of at most {MAX_SLOTS_SHOWN} objects"))
 
 
 def wake_up_message(topics: Topics, pool_id: str, jobs: int, probability: float) -> Message:
@@ -118,7 +153,7 @@ def read_probability(message: Message, idle_slots: int = 1) -> float:
     """
     probability = _read(message).get("probability", 1.0)
     if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
-        raise InvalidInputError(Violation(message.topic, f"{probability!r} is not a probability"))
+        raise InvalidInputError(Violation(message.topic, f"{probability!r:.{_LONGEST_FAULT}} is not a probability"))
     return 1.0 - (1.0 - probability) ** max(1, idle_slots)
 
 
@@ -127,10 +162,12 @@ def _text(content: Mapping[str, Any]) -> bytes:
 
 
 def _read(message: Message) -> dict[str, Any]:
+    if len(message.payload) > MAX_PAYLOAD_BYTES:
+        raise InvalidInputError(Violation(message.topic, f"has more than {MAX_PAYLOAD_BYTES} bytes"))
     try:
         content = json.loads(message.payload)
-    except ValueError as error:
-        raise InvalidInputError(Violation(message.topic, f"is not JSON: {error}")) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(Violation(message.topic, f"is not JSON: {error!s:.{_LONGEST_FAULT}}")) from error
     if not isinstance(content, dict):
         raise InvalidInputError(Violation(message.topic, "is not a JSON object"))
     return content

@@ -12,21 +12,16 @@ from functools import partial
 
 import structlog
 
-from pilotage.errors import InvalidInputError
+from pilotage.clock import boot_time_s
 from pilotage.mqtt.connection import BrokerLink
 from pilotage.mqtt.settings import Broker
-from pilotage.mqtt.topics import (
-    EVERY_POOL,
-    Message,
-    NodeStatus,
-    Topics,
-    erase_message,
-    read_node_status,
-    wake_up_message,
-)
+from pilotage.mqtt.topics import EVERY_POOL, Message, Topics, erase_message, wake_up_message
+from pilotage_server.background import PeriodicTask
 from pilotage_server.core.matching.demand import answer_probability
+from pilotage_server.core.pilots.pilots import disconnected_after
 from pilotage_server.core.queueing.task_queue import TaskQueue
-from pilotage_server.operations.pilots.pilots import ended_stamps, mark_disconnected
+from pilotage_server.events.nodes import KnownNodes
+from pilotage_server.operations.pilots.pilots import ended_stamps, living_queues, mark_disconnected
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.framework.dispatch import in_event_loop
 from pilotage_server.rpc.framework.transactions import Transactions
@@ -34,49 +29,13 @@ from pilotage_server.rpc.framework.transactions import Transactions
 log = structlog.get_logger()
 
 
-class KnownNodes:
-    """The nodes of which the broker has messages."""
+READ_EVERY_S = 0.1
+"""Interval at which a batch of received messages is read."""
 
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-        self._nodes: dict[str, NodeStatus] = {}
-        self._lost: set[str] = set()
+CHECK_WILLS_EVERY_S = 1.0
 
-    def apply(self, message: Message) -> None:
-        """Apply a node's message."""
-        stamp = self._topics.stamp_of(message.topic)
-        if stamp is None:
-            return
-        try:
-            state = read_node_status(message)
-        except InvalidInputError as error:
-            log.warning("node message malformed", topic=message.topic, why=str(error))
-            return
-        self._lost.discard(stamp)
-        if state is None:
-            self._nodes.pop(stamp, None)
-            return
-        self._nodes[stamp] = state
-        if not state.online:
-            self._lost.add(stamp)
-
-    def take_lost(self) -> frozenset[str]:
-        """Return the stamps of pilots whose last will has arrived since the last call."""
-        lost, self._lost = frozenset(self._lost), set()
-        return lost
-
-    def stamps(self) -> frozenset[str]:
-        """Return the stamps of all pilots of which the broker has messages."""
-        return frozenset(self._nodes)
-
-    def idle_slots(self) -> Counter[str]:
-        """Return the number of idle slots by queue."""
-        idle: Counter[str] = Counter()
-        for node in self._nodes.values():
-            if node.online:
-                idle[node.queue] += node.idle_slots
-        return idle
-
+CLEANUP_EVERY_S = 60.0
+"""Interval at which the messages of ended pilots are removed from the broker."""
 
 BATCH_S = 0.02
 """New jobs are collected for this time: a submission of a thousand jobs is one message a pool."""
@@ -151,9 +110,9 @@ class BrokerFeed:
     def __init__(self, broker: Broker, name: str, transactions: Transactions) -> None:
         self._topics = broker.topics
         self._transactions = transactions
-        self._nodes = KnownNodes(broker.topics)
-        self._received = asyncio.Event()
-        self._link = BrokerLink(broker, name, self._on_message)
+        check_after_s = disconnected_after(transactions.state.rules).total_seconds()
+        self._nodes = KnownNodes(broker.topics, boot_time_s, check_after_s)
+        self._link = BrokerLink(broker, name, self._nodes.receive)
         self._link.subscribe([broker.topics.all_nodes])
         self._announcements = Announcements(transactions.state, broker.topics, self._nodes, self._link.publish)
         self._subscribe()
@@ -165,28 +124,39 @@ class BrokerFeed:
         state.access_listeners.append(in_event_loop(announcements.announce_all))
 
     async def run(self) -> None:
-        """Keep the connection, and mark pilots as lost when their last will arrives, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._link.run())
-            tasks.create_task(self._mark_lost())
+        """Keep the connection until cancelled."""
+        await self._link.run()
 
-    def _on_message(self, message: Message) -> None:
-        self._nodes.apply(message)
-        self._received.set()
+    def duties(self) -> tuple[PeriodicTask, ...]:
+        """Return what is done with the messages; it needs the database, and so it may fail and is tried again."""
+        return (
+            PeriodicTask("messages of nodes", READ_EVERY_S, self.read_messages),
+            PeriodicTask("last wills", CHECK_WILLS_EVERY_S, self.check_wills),
+            PeriodicTask("ended nodes", CLEANUP_EVERY_S, self.remove_ended),
+        )
 
-    async def _mark_lost(self) -> None:
-        while True:
-            await self._received.wait()
-            self._received.clear()
-            if wills := self._nodes.take_lost():
-                lost = await self._transactions.write(partial(mark_disconnected, stamps=wills))
-                for stamp in lost:
-                    log.warning("pilot lost", pilot_stamp=stamp, why="the broker published its last will")
+    async def read_messages(self) -> None:
+        """Read some of the received messages."""
+        reports = self._nodes.read_batch()
+        if reports:
+            unknown = self._nodes.unknown_stamps(reports)
+            living = await self._transactions.read(partial(living_queues, stamps=unknown)) if unknown else {}
+            self._nodes.apply(reports, living)
+
+    async def check_wills(self) -> None:
+        """Mark pilots as lost that have not called since a while before their last wills."""
+        due = self._nodes.due_wills()
+        if due:
+            lost = await self._transactions.write(partial(mark_disconnected, stamps=due))
+            for stamp in lost:
+                log.warning("pilot lost", pilot_stamp=stamp, why="it left the broker and has not called")
+            self._nodes.postpone_wills(due)
 
     async def remove_ended(self) -> None:
-        """Remove the messages of ended pilots from the broker."""
+        """Remove the messages of pilots that are over, and of unknown stamps, from the broker."""
         stamps = self._nodes.stamps()
         if stamps:
             over = await self._transactions.read(partial(ended_stamps, stamps=stamps))
+            self._nodes.remove(over)
             for stamp in over:
                 self._link.publish(erase_message(self._topics, stamp))

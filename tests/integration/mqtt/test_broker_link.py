@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from pilotage.errors import InvalidInputError
+from pilotage.mqtt.connection import BrokerLink
 from pilotage.mqtt.settings import parse_broker
 from pilotage.mqtt.topics import Message
 from support.mosquitto import MosquittoServer, broker_link
@@ -82,6 +83,49 @@ async def test_link_can_be_closed_while_it_publishes(mosquitto: MosquittoServer)
         async with asyncio.timeout(20), broker_link(mosquitto, "echo", "a/b") as (link, listener):
             link.publish(Message("a/b", b"received before it is acknowledged"))
             await listener.next()
+
+
+async def test_erased_messages_are_not_kept_for_the_next_connection(mosquitto: MosquittoServer) -> None:
+    async with (
+        broker_link(mosquitto, "server") as (server, server_listener),
+        broker_link(mosquitto, "listener", "nodes/+") as (_, listener),
+    ):
+        for number in range(3):
+            server.publish(Message(f"nodes/p{number}", b"", retained=True))
+        server.publish(Message("nodes/kept", b"kept", retained=True))
+        for _ in range(4):
+            await listener.next()
+        mosquitto.stop()
+        await server_listener.connected(False)
+        mosquitto.start()
+        await server_listener.connected()
+        await listener.connected()
+        server.publish(Message("nodes/last", b"last"))
+        topics = []
+        while (message := await listener.next()).topic != "nodes/last":
+            topics.append(message.topic)
+        assert set(topics) <= {"nodes/kept"}
+
+
+async def test_link_survives_messages_that_cannot_be_handled(mosquitto: MosquittoServer) -> None:
+    done = asyncio.Event()
+
+    def handle(message: Message) -> None:
+        if message.payload == b"last":
+            done.set()
+        raise RecursionError(message.payload)
+
+    link = BrokerLink(parse_broker(mosquitto.url), "victim", handle)
+    link.subscribe(["a/b"])
+    task = asyncio.create_task(link.run())
+    async with broker_link(mosquitto, "hostile") as (hostile, _):
+        for _ in range(2000):
+            hostile.publish(Message("a/b", b"x" * 1000, retained=True))
+        hostile.publish(Message("a/b", b"last", retained=True))
+        async with asyncio.timeout(20):
+            await done.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_all_sent_waits_until_the_broker_has_all_messages(mosquitto: MosquittoServer) -> None:

@@ -86,7 +86,21 @@ async def test_each_idle_slot_raises_the_probability(mosquitto: MosquittoServer)
         assert await pilot.next() == JobsAnnounced()
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"{nonsense", b'{"probability": 7}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *(
+            b"",
+            b"[]",
+            b"{nonsense",
+            b'{"probability": 7}',
+            b"\xff\xfe",
+            b"[" * 50_000,
+            b'{"probability": 1}' + b" " * 70_000,
+        ),
+        *(b'{"probability": %s}' % each for each in (b"NaN", b"-Infinity", b"1e999", b"9" * 5000, b'"1"', b"[]")),
+    ],
+)
 async def test_malformed_wake_up_is_ignored(mosquitto: MosquittoServer, payload: bytes) -> None:
     async with connected_pilot(mosquitto) as pilot:
         await pilot.receives_none_of(Message(TOPICS.pool(""), payload))

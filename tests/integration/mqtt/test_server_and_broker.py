@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from pilotage.mqtt.topics import Message, NodeStatus, Topics, read_probability
 from pilotage.v1 import job_service_pb2, pilot_service_pb2
 from support.mosquitto import MosquittoServer, RecordingSubscriber, broker_link
-from support.server import running_server
+from support.postgresql import PostgresqlServer
+from support.processes import until
+from support.server import RunningServer, running_server
 from support.wire_grid import WireGrid, WirePilot, a_job
 
 pytestmark = pytest.mark.process
@@ -23,7 +26,7 @@ TOPICS = Topics()
 @pytest.fixture
 def grid(mosquitto: MosquittoServer, tmp_path: Path) -> Iterator[WireGrid]:
     """Return a grid whose server has a broker."""
-    with running_server(tmp_path / "data", broker=mosquitto.url) as server:
+    with running_server(tmp_path / "data", broker=mosquitto.url, heartbeat_s=0.1) as server:
         grid = WireGrid(server)
         grid.put_tree()
         yield grid
@@ -62,35 +65,89 @@ async def test_jobs_of_one_submission_are_announced_together(grid: WireGrid, lis
     assert not message.retained
 
 
+async def wait_for_idle_slots(grid: WireGrid, listener: RecordingSubscriber) -> None:
+    """Wait until the server knows of 100 idle slots; it may receive them later than the test, so jobs are repeated."""
+    async with asyncio.timeout(30):
+        await asyncio.to_thread(grid.submit, a_job())
+        while read_probability(await next_message(listener, TOPICS.pool(""))) != pytest.approx(0.055):
+            await asyncio.to_thread(grid.submit, a_job())
+
+
 async def test_one_job_wakes_few_of_many_idle_slots(
     grid: WireGrid, listener: RecordingSubscriber, mosquitto: MosquittoServer
 ) -> None:
     pilot = await asyncio.to_thread(grid.start_pilot)
     async with broker_link(mosquitto, pilot.stamp) as (link, _):
         link.publish(status_of(pilot, idle_slots=100).message(TOPICS))
-        async with asyncio.timeout(20):
-            await asyncio.to_thread(grid.submit, a_job())
-            # The server may receive the idle slots later than this test: each job is announced separately.
-            while read_probability(await next_message(listener, TOPICS.pool(""))) != pytest.approx(0.055):
-                await asyncio.to_thread(grid.submit, a_job())
+        await wait_for_idle_slots(grid, listener)
 
 
-async def test_disconnected_pilot_is_lost_until_its_next_heartbeat(
+async def test_server_survives_hostile_messages_and_starts_on_them(
     grid: WireGrid, listener: RecordingSubscriber, mosquitto: MosquittoServer
 ) -> None:
-    pilot = await asyncio.to_thread(grid.start_pilot)
-    will = status_of(pilot, online=False).message(TOPICS)
-    async with broker_link(mosquitto, pilot.stamp, will=will) as (link, _):
-        link.publish(status_of(pilot).message(TOPICS))
+    pilot, other = [await asyncio.to_thread(grid.start_pilot) for _ in range(2)]
+    good = status_of(pilot, idle_slots=100).message(TOPICS)
+    async with broker_link(mosquitto, "hostile") as (hostile, _):
+        hostile.publish(replace(good, payload=good.payload.replace(b"100", b"Infinity")))
+        hostile.publish(Message(TOPICS.node(other.stamp), b"[" * 50_000, retained=True))
+        hostile.publish(Message(TOPICS.node("stranger"), b'{"idle_slots": ' + b"9" * 5000 + b"}", retained=True))
+        hostile.publish(Message(TOPICS.node("large"), b"x" * 1_000_000, retained=True))
+        for number in range(2000):
+            hostile.publish(status_of(pilot, idle_slots=1).message(Topics(f"{TOPICS.prefix}/nodes/x{number}")))
+            hostile.publish(replace(good, topic=TOPICS.node(f"stranger{number}")))
+        await hostile.all_sent()
+        await asyncio.to_thread(grid.server.stop)
+        await asyncio.to_thread(grid.server.start)
+        hostile.publish(good)
+        await wait_for_idle_slots(grid, listener)
+    lines = grid.server.log().splitlines()
+    assert 1 <= sum("node message malformed" in line for line in lines) <= 4, "one line a minute of each process"
+    assert not any('"level": "error"' in line for line in lines)
+
+
+async def test_silent_pilot_with_a_will_is_lost_until_its_next_heartbeat(
+    grid: WireGrid, listener: RecordingSubscriber, mosquitto: MosquittoServer
+) -> None:
+    pilot, forged, living = [await asyncio.to_thread(grid.start_pilot) for _ in range(3)]
+    async with broker_link(mosquitto, "all of them") as (link, _):
+        for each in (forged, living, pilot):
+            link.publish(status_of(each, online=False).message(TOPICS))
+        link.publish(status_of(forged).message(TOPICS))
         await next_message(listener, TOPICS.node(pilot.stamp))
-        assert state_of(grid, pilot) == "PILOT_STATE_RUNNING"
-        async with broker_link(mosquitto, pilot.stamp):
-            await next_message(listener, TOPICS.node(pilot.stamp))
-            async with asyncio.timeout(20):
-                while await asyncio.to_thread(state_of, grid, pilot) != "PILOT_STATE_LOST":
-                    pass
+        async with asyncio.timeout(40):
+            while await asyncio.to_thread(state_of, grid, pilot) != "PILOT_STATE_LOST":
+                await asyncio.to_thread(living.heartbeat)
+    assert [state_of(grid, each) for each in (forged, living)] == ["PILOT_STATE_RUNNING"] * 2
     await asyncio.to_thread(pilot.heartbeat)
     assert state_of(grid, pilot) == "PILOT_STATE_RUNNING"
+
+
+async def test_will_is_checked_after_the_database_was_away(
+    mosquitto: MosquittoServer, postgresql_server: PostgresqlServer, tmp_path: Path
+) -> None:
+    database = postgresql_server.new_database()
+    url = database.render_as_string(hide_password=False)
+    with running_server(tmp_path / "data", broker=mosquitto.url, heartbeat_s=0.1, database=url) as server:
+        grid = WireGrid(server)
+        grid.put_tree()
+        pilot = await asyncio.to_thread(grid.start_pilot)
+        async with broker_link(mosquitto, pilot.stamp) as (link, _):
+            link.publish(status_of(pilot).message(TOPICS))
+            await link.all_sent()
+            await asyncio.to_thread(postgresql_server.refuse_connections, database)
+            link.publish(status_of(pilot, online=False).message(TOPICS))
+            await until(lambda: bool(failed_duties(server) & {"messages of nodes", "last wills"}))
+            await asyncio.to_thread(postgresql_server.accept_connections, database)
+        async with asyncio.timeout(60):
+            while await asyncio.to_thread(state_of, grid, pilot) != "PILOT_STATE_LOST":
+                pass
+        grid.close()
+    postgresql_server.drop(database)
+
+
+def failed_duties(server: RunningServer) -> set[str]:
+    lines = map(json.loads, server.log().splitlines())
+    return {line["duty"] for line in lines if line["event"] == "duty failed"}
 
 
 async def test_removed_job_makes_its_pilot_poll(grid: WireGrid, listener: RecordingSubscriber) -> None:

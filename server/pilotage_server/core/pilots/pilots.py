@@ -3,6 +3,8 @@
 Rules
 -----
 - A call of a pilot outweighs silence: a lost pilot that calls again is alive again.
+- A last will is a hint: the broker publishes it, too, when it restarts or when only its own network fails. A pilot is
+  lost only if it has not called for longer than its heartbeats and their margin.
 - A pilot that has ended gets no work any more. So does one whose glidein has ended, if no process of it can be left.
 - An unknown state in the batch system never ends a pilot. A lost pilot that had not called yet counts as submitted
   again when its glidein is reported.
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from pilotage.job_description import Value
@@ -169,3 +171,18 @@ def is_silent(pilot: PilotRecord, rules: Rules, now: datetime) -> bool:
         return pilot.last_seen is not None and now - pilot.last_seen > rules.pilot_silence
     time_limit = rules.pilot_arrival if pilot.state is PilotState.SUBMITTED else rules.pilot_submission
     return pilot.state in ARRIVING and now - (pilot.glidein_seen or pilot.registered) > time_limit
+
+
+HEARTBEAT_MARGIN = timedelta(seconds=10)
+"""How late a heartbeat may be recorded: contacts are written every 5 s at most, and a call takes time."""
+
+
+def disconnected_after(rules: Rules) -> timedelta:
+    """Return the silence after which a pilot that has left the broker is lost."""
+    return rules.heartbeat + HEARTBEAT_MARGIN
+
+
+def is_disconnected(pilot: PilotRecord, rules: Rules, now: datetime) -> bool:
+    """Whether a pilot that has left the broker is lost: it does not call either."""
+    is_silent = pilot.last_seen is None or now - pilot.last_seen > disconnected_after(rules)
+    return pilot.state in ALIVE and is_silent

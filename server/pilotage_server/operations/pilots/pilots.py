@@ -13,7 +13,14 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, PilotCredential, check_queues
 from pilotage_server.core.jobs.states import JobCause
-from pilotage_server.core.pilots.pilots import ALIVE, OVER, PilotRecord, ended_unexpectedly, has_surely_ended
+from pilotage_server.core.pilots.pilots import (
+    ALIVE,
+    OVER,
+    PilotRecord,
+    ended_unexpectedly,
+    has_surely_ended,
+    is_disconnected,
+)
 from pilotage_server.operations.attempts.heartbeats import end_pilot
 from pilotage_server.operations.attempts.transitions import LostAttempt, requeue_or_fail
 from pilotage_server.operations.server_state import ServerState
@@ -211,14 +218,21 @@ def _live_pilots(transaction: Transaction, stamps: Collection[str]) -> dict[str,
     return {each: known[each] for each in dict.fromkeys(stamps) if each in known and known[each].state not in OVER}
 
 
-def mark_disconnected(transaction: Transaction, _state: ServerState, stamps: Iterable[str]) -> tuple[str, ...]:
-    """Mark live pilots as lost whose connection to the broker broke (last will), and return their stamps.
+def mark_disconnected(transaction: Transaction, state: ServerState, stamps: Iterable[str]) -> tuple[str, ...]:
+    """Mark pilots as lost that have left the broker (last will) and do not call either; return their stamps.
 
     Their leases continue: the jobs may still run. A pilot that calls again is alive again.
     """
-    alive = [pilot.stamp for pilot in load_pilots(transaction.session, stamps).values() if pilot.state in ALIVE]
-    _mark_lost(transaction, alive, "its connection broke (its last will)")
-    return tuple(alive)
+    known = load_pilots(transaction.session, stamps)
+    lost = [stamp for stamp, pilot in known.items() if is_disconnected(pilot, state.rules, transaction.now)]
+    _mark_lost(transaction, lost, "it left the broker (its last will) and has not called since")
+    return tuple(lost)
+
+
+def living_queues(transaction: Transaction, _state: ServerState, stamps: Iterable[str]) -> dict[str, QueueId]:
+    """Return the queues of those of these pilots that are known and neither ended nor lost."""
+    pilots = load_pilots(transaction.session, stamps)
+    return {stamp: pilot.queue for stamp, pilot in pilots.items() if pilot.state not in OVER}
 
 
 def ended_stamps(transaction: Transaction, _state: ServerState, stamps: Iterable[str]) -> tuple[str, ...]:
