@@ -211,6 +211,10 @@ def test_news_name_the_owners_and_the_ended_jobs(
     first = database.read(lambda transaction: read_news(transaction, start))
     rest = database.read(lambda transaction: read_news(transaction, first.position))
 
-    assert (set(first.owners), first.ended, first.at_end) == ({Holder(ALICE.vo, ALICE.owner)}, frozenset({job_id}), False)
+    assert (set(first.owners), first.ended, first.at_end) == (
+        {Holder(ALICE.vo, ALICE.owner)},
+        frozenset({job_id}),
+        False,
+    )
     assert (set(rest.owners), rest.ended, rest.at_end) == ({Holder(BOB.vo, BOB.owner)}, frozenset(), True)
     assert feed_owner(OLGA) is None
