@@ -275,9 +275,8 @@ def submit(
         submitted = client.submit(descriptions, group=group, validate_only=validate_only, request_id=request_id)
     except WorldError:
         if not validate_only:
-            click.echo(
-                f"It is unknown whether the jobs were submitted. Repeat with: --request-id {request_id}", err=True
-            )
+            repeat = f"repeat the command with --request-id {request_id}, which submits them once"
+            click.echo(f"pilotage: it is unknown whether the jobs were submitted: {repeat}", err=True)
         raise
     warnings = (*_warnings_of_readers(by_file), *submitted.warnings)
     if as_json:

@@ -194,7 +194,7 @@ def test_submission_is_repeated_with_the_printed_request_id(shared_server: Runni
     address, shell.address = shell.address, free_address()
     failed = shell.run("submit", str(job))
     assert failed.exit_code == 3
-    request_id = failed.stderr.split("--request-id ")[1].split()[0]
+    request_id = failed.stderr.split("--request-id ")[1].split(",")[0]
     shell.address = address
     answers = [shell.run("submit", "--json", "--request-id", request_id, str(job)).stdout for _ in range(2)]
     assert answers[0] == answers[1]

@@ -85,13 +85,14 @@ def _make_private(database: Path) -> None:
     SQLite gives the files of its log the mode of the database's file.
     """
     try:
-        os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY))
+        with suppress(FileNotFoundError):  # without the folder, SQLite says what is missing
+            os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY))
         for file in (database, *(database.with_name(database.name + suffix) for suffix in _LOG_FILES)):
             with suppress(FileNotFoundError):
                 file.chmod(_OWNER_ONLY)
     except OSError as error:
-        message = f"the database {database} cannot be opened for this user alone: {error}"
-        raise WorldError(message, transient=False) from error
+        why = f"the database {database} cannot be opened for this user alone: {error}"
+        raise WorldError(why, transient=False) from error
 
 
 def _set_up_postgresql(connection: Any, _record: Any) -> None:
