@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotage.v1.job_service_pb2_grpc import JobServiceStub
-from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
-from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
-from pilotage.v1.values_pb2 import Value
-
 from pilotage.classads.evaluation import Ad
 from pilotage.classads.library import AdValue
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2, pilot_service_pb2, resource_service_pb2
+from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
+from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+from pilotage.v1.values_pb2 import Value
 from pilotage_pilot.link.server_link import stamp_of_token
 from pilotage_pilot.supervise.proc import children_of
 from pilotage_server.core.identity import Role

@@ -15,15 +15,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+
+from pilotage.classads.library import AdValue
+from pilotage.resources.tree import QueueId
+from pilotage.v1 import job_service_pb2, jobs_pb2, resource_service_pb2, route_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.resource_service_pb2 import PutTreeRequest
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.v1.values_pb2 import Value
-
-from pilotage.classads.library import AdValue
-from pilotage.resources.tree import QueueId
-from pilotage.v1 import job_service_pb2, jobs_pb2, resource_service_pb2, route_service_pb2
 from pilotage.values.leadership import Leadership
 from pilotage.values.routing import NewRoutedJob
 from pilotage_agents.router.core.model import RoutedJobOutcome, RoutedJobReport, RoutedJobState, RoutedJobStatus

@@ -9,6 +9,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
+
+from pilotage.resources.tree import QueueId
+from pilotage.rpc.wire import queue_to_wire
+from pilotage.v1 import jobs_pb2
 from pilotage.v1.agent_service_pb2 import GiveBackTurnRequest, TakeTurnRequest
 from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
 from pilotage.v1.job_service_pb2 import DownloadFileRequest, UploadFileRequest
@@ -25,10 +29,6 @@ from pilotage.v1.route_service_pb2 import (
 )
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.v1.values_pb2 import Turn
-
-from pilotage.resources.tree import QueueId
-from pilotage.rpc.wire import queue_to_wire
-from pilotage.v1 import jobs_pb2
 from pilotage.values.attempts import Outcome, ReportResult
 from pilotage.values.leadership import Leadership
 from pilotage.values.routing import NewRoutedJob, UnwantedRoutedJob
