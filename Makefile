@@ -7,7 +7,7 @@ PACKAGES := proto server pilot agents client tests
 COMPILED := .venv-compiled
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle clean
+.PHONY: help venv demo chaos test test-fast check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,9 @@ FAST := not (postgresql or process or slow)
 test-fast: $(VENV)/.stubs ## run the tests that need neither PostgreSQL nor servers, in two processes
 	@HYPOTHESIS_PROFILE=ci $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --sqlite -m "$(FAST)" \
 	    tests/model tests/conformance tests/scenarios tests/unit
+
+chaos: $(VENV)/.stubs ## run a grid under faults and judge what clients and payloads saw; OPTIONS="--minutes 30 --faults 200 --seed N"
+	@cd tests && $(abspath $(BIN))/python -m chaos $(OPTIONS)
 
 check: $(VENV)/.stubs ## check lint, formats, import contracts, types and the rules of CONTRIBUTING.md
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from paho.mqtt import publish
 
 from pilotage import clock
 from pilotage.mqtt.connection import BrokerLink
@@ -59,6 +60,10 @@ class MosquittoServer:
                     continue
             _, output = self._process.communicate(timeout=_TIMEOUT_S)
             pytest.fail(f"Mosquitto did not start: {output.decode()}")
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publish a retained message, as any client may."""
+        publish.single(topic, payload, qos=1, retain=True, hostname="127.0.0.1", port=self.port)
 
     def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Kill the broker, which loses all its state; with SIGTERM it publishes the wills of its clients first."""

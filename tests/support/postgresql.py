@@ -69,11 +69,12 @@ WHERE t.relkind = 'r' AND t.relnamespace = 'public'::regnamespace AND (
 class PostgresqlServer:
     """A running server; `new_database` gives an empty database on it, `emptied_database` one with empty tables.
 
-    `url` is that of a database on the server, which serves to create others.
+    `url` is that of a database on the server, which serves to create others. `process` None = it is not ours.
     """
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, process: PostgresqlProcess | None = None) -> None:
         self._url = url
+        self.process = process
         self._with_tables: URL | None = None
 
     def url(self, database: str) -> URL:
@@ -156,10 +157,13 @@ def running_postgresql(programs: Path, settings: Mapping[str, str] = QUICK) -> I
     data = folder / "data"
     try:
         _make_cluster([*become, str(programs / "initdb")], data)
-        with _running([*become, *_server_command(programs, folder, data, settings)]):
-            yield PostgresqlServer(
-                URL.create("postgresql+psycopg", _USER, database="postgres", query={"host": str(folder)})
-            )
+        process = PostgresqlProcess([*become, *_server_command(programs, folder, data, settings)])
+        process.start()
+        try:
+            url = URL.create("postgresql+psycopg", _USER, database="postgres", query={"host": str(folder)})
+            yield PostgresqlServer(url, process)
+        finally:
+            process.stop()
     finally:
         shutil.rmtree(folder)
 
@@ -191,29 +195,40 @@ def _server_command(programs: Path, folder: Path, data: Path, settings: Mapping[
     return [str(programs / "postgres"), "-D", str(data), *options]
 
 
-@contextmanager
-def _running(command: list[str]) -> Iterator[None]:
-    process = subprocess.Popen(command, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    output: deque[str] = deque(maxlen=50)
-    ready = threading.Event()
-    reader = threading.Thread(target=_listen, args=(process, output, ready))
-    reader.start()
-    try:
+class PostgresqlProcess:
+    """The process of a server; `start` returns when it is ready."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._output: deque[str] = deque(maxlen=50)
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the server."""
+        process = subprocess.Popen(self._command, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        ready = threading.Event()
+        self._process, self._reader = process, threading.Thread(target=self._listen, args=(process, ready))
+        self._reader.start()
         ready.wait(_TIMEOUT_S)
-        assert process.poll() is None, f"PostgreSQL did not start: {''.join(output)}"
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)
+        assert process.poll() is None, f"PostgreSQL did not start: {''.join(self._output)}"
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server: SIGINT ends it in order, SIGQUIT at once, as a crash would."""
+        process, reader = self._process, self._reader
+        if process is None or reader is None:
+            return
+        process.send_signal(number)
         process.wait(_TIMEOUT_S)
         reader.join()
         assert process.stderr is not None
         process.stderr.close()
+        self._process = None
 
-
-def _listen(process: subprocess.Popen[str], output: deque[str], ready: threading.Event) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        output.append(line)
-        if _READY in line:
-            ready.set()
-    ready.set()
+    def _listen(self, process: subprocess.Popen[str], ready: threading.Event) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self._output.append(line)
+            if _READY in line:
+                ready.set()
+        ready.set()

@@ -1,0 +1,122 @@
+"""One run: the clients work, faults come at random, everything is healed, and the history is judged."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chaos.checker import Verdict, judge
+from chaos.faults import Fault, faults_of
+from chaos.grid import Grid
+from chaos.history import Journal
+from chaos.workload import Clients
+from pilotage.clock import boot_time_s
+
+_END_TIMEOUT_S = 180.0
+_MOST_AT_ONCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long faults are injected, how many, and on which database; the seed decides which and when."""
+
+    duration_s: float
+    faults: int
+    database: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened; `failures` are calls refused without reason and servers that ended by themselves.
+
+    `folder` keeps the history of a run that broke a promise, else None.
+    """
+
+    injected: Counter[str]
+    verdict: Verdict
+    failures: tuple[str, ...]
+    folder: Path | None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all promises were kept."""
+        return not self.verdict.violations and not self.failures
+
+
+def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Outcome:
+    """Run the plan and return what came of it."""
+    folder = Path(tempfile.mkdtemp(prefix="pilotage-chaos-"))
+    journal = Journal(folder / "history")
+    (folder / "grid").mkdir()
+    failures: list[str] = []
+    with Grid(folder / "grid", plan.database) as grid:
+        clients = Clients(journal, grid.client, plan.seed)
+        clients.start()
+        try:
+            injected = _inject_all(plan, grid, failures, progress)
+            progress("all faults are healed; waiting for the jobs")
+        finally:
+            clients.finish(_END_TIMEOUT_S)
+        failures += [*clients.refusals, *grid.revive_servers()]
+        outcome = Outcome(injected, judge(journal.read()), tuple(failures), journal.folder)
+        grid.save_logs(journal.folder)
+    shutil.rmtree(folder / "grid", ignore_errors=True)
+    if not outcome.is_good:
+        return outcome
+    shutil.rmtree(folder)
+    return replace(outcome, folder=None)
+
+
+def _inject_all(plan: Plan, grid: Grid, failures: list[str], progress: Callable[[str], None]) -> Counter[str]:
+    """Inject the faults, each kind in turn in random order; returns how often each was injected.
+
+    Servers that end by themselves are added to `failures` and started again.
+    """
+    dice = random.Random(plan.seed)
+    kinds = faults_of(grid)
+    injected: Counter[str] = Counter()
+    active: list[tuple[float, str, ExitStack]] = []
+    started_s = boot_time_s()
+    pause = threading.Event()
+    deck: list[Fault] = []
+    try:
+        for number in range(plan.faults):
+            _heal(active, lambda end_s: boot_time_s() >= end_s or len(active) >= _MOST_AT_ONCE)
+            deck = deck or dice.sample(kinds, len(kinds))
+            if not any(name.startswith("server") for _, name, _ in active):
+                failures += grid.revive_servers()
+            fault = _next(deck, {name for _, name, _ in active})
+            progress(f"{boot_time_s() - started_s:6.1f} s: {fault.name}")
+            stack = ExitStack()
+            stack.enter_context(fault.inject(dice))
+            injected[fault.name] += 1
+            active.append((boot_time_s() + dice.uniform(0, fault.longest_s), fault.name, stack))
+            due_s = started_s + (number + 1) * plan.duration_s / plan.faults
+            while boot_time_s() < due_s:
+                pause.wait(min(0.2, max(0.0, due_s - boot_time_s())))
+                _heal(active, lambda end_s: boot_time_s() >= end_s)
+    finally:
+        _heal(active, lambda _: True)
+    return injected
+
+
+def _next(deck: list[Fault], active: set[str]) -> Fault:
+    """Take the first fault of the deck whose first word, its victim, no active fault has."""
+    victims = {name.split()[0] for name in active}
+    index = next((index for index, fault in enumerate(deck) if fault.name.split()[0] not in victims), 0)
+    return deck.pop(index)
+
+
+def _heal(active: list[tuple[float, str, ExitStack]], is_due: Callable[[float], bool]) -> None:
+    for each in sorted(active, key=lambda each: each[0]):
+        if is_due(each[0]):
+            active.remove(each)
+            each[2].close()
