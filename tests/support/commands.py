@@ -230,6 +230,7 @@ KEYS: Mapping[str, Sequence[str]] = {
             "state",
             "reason",
             "alarm",
+            "alarm",
             "glidein_id",
             "node",
             "jobs",

@@ -157,9 +157,10 @@ class PilotProcess:
         return pid
 
     def kill(self) -> None:
-        """Kill the pilot, but not its watchdog."""
-        with contextlib.suppress(ProcessLookupError, ValueError):
-            os.kill(self.pid, signal.SIGKILL)
+        """Kill the pilot, but not its watchdog; a process without a child has not become a watchdog yet."""
+        children = children_of(self.process.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(children[0] if children else self.process.pid, signal.SIGKILL)
 
     async def ends(self) -> tuple[int, dict[str, Any]]:
         """Wait for the end of the process; returns the exit code and the last line of the log."""

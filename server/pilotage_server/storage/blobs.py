@@ -41,11 +41,15 @@ class FolderStore:
         """Start to take a content in; raises InvalidInputError where it is too large or no checksum."""
         if not is_checksum(checksum):
             raise InvalidInputError(Violation("checksum", f"{checksum!r} is no SHA-256 in 64 hex digits"))
+        self.check_size(size)
+        with _translated_errors(self._folder):
+            return FolderUpload(self, checksum, size, self._unfinished)
+
+    def check_size(self, size: int) -> None:
+        """Raise InvalidInputError for a content of a size that is not taken."""
         if not 0 <= size <= self._max_file_bytes:
             why = f"{size} bytes are not between 0 and the {self._max_file_bytes} that this server takes"
             raise InvalidInputError(Violation("size", why))
-        with _translated_errors(self._folder):
-            return FolderUpload(self, checksum, size, self._unfinished)
 
     def put(self, content: bytes) -> str:
         """Keep a small content and return its checksum."""
@@ -228,6 +232,9 @@ class FileStore(Protocol):
 
     def begin(self, checksum: str, size: int) -> Upload:
         """Start to take a content in; raises InvalidInputError where it is too large or no checksum."""
+
+    def check_size(self, size: int) -> None:
+        """Raise InvalidInputError for a content of a size that is not taken."""
 
     def put(self, content: bytes) -> str:
         """Keep a small content and return its checksum."""

@@ -91,6 +91,7 @@ class FileCalls:
         fields = Fields(first)
         checksum, size = fields("checksum", checksum_from_wire), fields.count("size")
         fields.done()
+        self._store.check_size(size)  # first: an absurd size must not count as announced
         holder = holder_of(identity)
         self._announced_bytes[holder] += size  # at once: others may announce theirs while this one is checked
         try:
