@@ -86,13 +86,13 @@ def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -
         now = Now(clock.now(), clock.boot_time_s())
         lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
         facts = _facts(settings, share, lifetime, now, queue)
-        mqtt_publisher = _mqtt_publisher(settings, secret.text, facts, queue)
         link = GrpcLink(
             Endpoint(settings.server, root_ca=_authorities(settings), tls=settings.tls),
             queue,
             EnrolledCredential(secret, clock.boot_time_s),
             timeout_s=settings.call_timeout_s,
         )
+        mqtt_publisher = _mqtt_publisher(settings, secret.text, facts, link)
         slots = _slots(settings, facts, share, keeper, now)
         machine = PilotMachine(name, slots, settings.rules(), lifetime, now)
         payload_runner = _payload_runner(settings, name, folder, link, facts, watchdog)
@@ -104,7 +104,7 @@ def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -
 
 
 def _mqtt_publisher(
-    settings: PilotSettings, token: str, facts: NodeDescription, queue: QueueId
+    settings: PilotSettings, token: str, facts: NodeDescription, link: GrpcLink
 ) -> MqttPublisher | None:
     if settings.broker is None:
         return None
@@ -116,8 +116,8 @@ def _mqtt_publisher(
             raise
         why = "needs the Python package aiomqtt, which is not installed: install pilotage[pilot]"
         raise InvalidInputError(Violation("broker", why)) from error
-    status = NodeStatus(stamp_of_token(token), facts.name, str(queue))
-    return BrokerPublisher(parse_broker(settings.broker.get_secret_value()), status)
+    status = NodeStatus(stamp_of_token(token), facts.name, str(facts.attributes["Queue"]))
+    return BrokerPublisher(parse_broker(settings.broker.get_secret_value()), status, get_login=link.broker_login)
 
 
 def _policy_keeper(settings: PilotSettings, share: NodeShare) -> PolicyKeeper | None:

@@ -165,6 +165,9 @@ async def _serve(
     _tune_garbage_collector()
     stopping = _stop_on_signals()
     transactions = context.transactions
+    feed = _broker_feed(settings, transactions)
+    if feed is not None and feed.logins is not None:
+        context = replace(context, make_broker_login=feed.logins.make)
     server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
     address = _listen(server, settings)
     database = transactions.database.url.render_as_string()
@@ -174,7 +177,6 @@ async def _serve(
         write_atomically(ready_file, json.dumps({"address": address}) + "\n")
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
-        feed = _broker_feed(settings, transactions)
         health = HealthReport(context.disk, server.report_health)
         background = [
             tasks.create_task(run_periodically(duty, stopping))
@@ -231,7 +233,9 @@ def _broker_feed(settings: ServerSettings, transactions: Transactions) -> Broker
     if settings.broker is None:
         return None
     broker = parse_broker(settings.broker.get_secret_value())
-    return BrokerFeed(broker, f"pilotage-server-{secrets.token_hex(6)}", transactions)
+    makes_logins = settings.broker_pilot_logins
+    log.info("broker is used", host=broker.host, logins="one per pilot" if makes_logins else "those of the settings")
+    return BrokerFeed(broker, f"pilotage-server-{secrets.token_hex(6)}", transactions, makes_logins=makes_logins)
 
 
 def _token_tasks(

@@ -79,6 +79,10 @@ def _check_broker(url: SecretStr) -> SecretStr:
     return url
 
 
+def _has_login(url: SecretStr) -> bool:
+    return parse_broker(url.get_secret_value()).username is not None
+
+
 def _read_quota(written: object) -> Quota:
     if isinstance(written, bool) or not isinstance(written, str | int | float):
         raise ValueError('is no quota; write a weight (3), "40 cores" or "25 %"')
@@ -148,6 +152,9 @@ class ServerSettings(ProgramSettings):
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
     files: str | None = Field(None, description="URL of the store of files; none = in the data folder.")
     broker: BrokerUrl | None = Field(None, description="URL of an MQTT broker, mqtt://HOST:PORT; none = no broker.")
+    broker_pilot_logins: bool = Field(
+        False, description="Whether each pilot gets a login of its own at the broker (Mosquitto's dynamic security)."
+    )
     grid: str = Field(
         "pilotage", min_length=1, max_length=255, description="The grid's name; tokens for another grid are refused."
     )
@@ -315,6 +322,8 @@ class ServerSettings(ProgramSettings):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
+        if self.broker_pilot_logins and (self.broker is None or not _has_login(self.broker)):
+            raise ValueError("broker_pilot_logins needs a broker whose URL has the login of the server")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together")
         host, _ = split_address(self.listen)

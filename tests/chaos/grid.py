@@ -24,7 +24,7 @@ from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
 from support.commands import PROGRAMS
 from support.debian import find_or_install
-from support.mosquitto import MosquittoServer, running_mosquitto
+from support.mosquitto import MosquittoServer, running_broker
 from support.postgresql import PostgresqlProcess, installed_programs, running_postgresql
 from support.server import RunningServer
 
@@ -90,7 +90,7 @@ class Grid:
         self._stack.close()
 
     def _start(self) -> None:
-        self.broker = self._stack.enter_context(running_mosquitto())
+        self.broker = self._stack.enter_context(running_broker(MosquittoServer))
         shared: dict[str, Any] = {**_SETTINGS, "broker": self.broker.url}
         if self.database == "postgresql":
             database = self._stack.enter_context(running_postgresql(find_or_install(installed_programs, "postgresql")))

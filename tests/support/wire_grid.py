@@ -46,6 +46,7 @@ class WirePilot:
         self.stamp = stamp
         self.token = token
         self.matcher = matcher_service_pb2_grpc.MatcherServiceStub(channel)
+        self.pilots = pilot_service_pb2_grpc.PilotServiceStub(channel)
 
     def request_jobs(
         self, *, wait_s: float = 0.0, cpus: int = 1, id_: str = ""

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 from pilotage.errors import InvalidInputError, ProofTimeError, Violation
 from pilotage.jobs.files import open_regular
+from pilotage.mqtt.settings import BrokerLogin
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint, open_async_channel
-from pilotage.v1 import job_service_pb2
+from pilotage.v1 import job_service_pb2, pilot_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.matcher_service_pb2_grpc import MatcherServiceStub
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
@@ -66,6 +67,11 @@ class GrpcLink:
         request = convert.pools_request(self._queue)
         answer = await self._called(partial(self._matcher.GetSubmitPoolsForQueue, request))
         return convert.pools_from_wire(answer)
+
+    async def broker_login(self) -> BrokerLogin | None:
+        """Return a new login at the broker; None = the server makes none."""
+        answer = await self._called(partial(self._pilots.GetBrokerLogin, pilot_service_pb2.GetBrokerLoginRequest()))
+        return BrokerLogin(answer.username, answer.password) if answer.username else None
 
     async def _called(self, make: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return the answer of a call of the enrolled pilot; raises a PilotageError."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import structlog
 
 from pilotage.clock import Clock
 from pilotage.errors import InvalidInputError, PermissionDeniedError, Violation
+from pilotage.mqtt.settings import BrokerLogin
 from pilotage.rpc.proof import NONCE_BYTES, hash_of_nonce
 from pilotage.rpc.wire import (
     enum_to_wire,
@@ -49,6 +51,7 @@ from pilotage_server.operations.pilots.pilots import (
     PilotInfo,
     drain_pilots,
     list_pilots,
+    living_queues,
     register_pilots,
     renewable_credentials,
     report_glideins,
@@ -269,11 +272,22 @@ def nonce_hash_from_wire(nonce: bytes) -> str:
     return hash_of_nonce(nonce)
 
 
+MakeBrokerLogin = Callable[[str], Awaitable[BrokerLogin]]
+"""Makes the login of a pilot, given by its stamp, at the broker; raises WorldError."""
+
+
 class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
     """Registers, enrols, shows and drains pilots."""
 
-    def __init__(self, transactions: Transactions, tokens: PilotTokens, second_use: SecondUse) -> None:
+    def __init__(
+        self,
+        transactions: Transactions,
+        tokens: PilotTokens,
+        second_use: SecondUse,
+        make_broker_login: MakeBrokerLogin | None = None,
+    ) -> None:
         self._transactions = transactions
+        self._make_broker_login = make_broker_login
         self._tokens = tokens
         self._second_use = second_use
 
@@ -326,6 +340,16 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         credential = credential_of(caller())
         renewed = await self._transactions.read(lambda transaction, _: renew_pilot(transaction, credential))
         return pilot_service_pb2.RenewTokenResponse(token=self._bound(credential, renewed))
+
+    async def GetBrokerLogin(
+        self, request: pilot_service_pb2.GetBrokerLoginRequest, context: Any
+    ) -> pilot_service_pb2.GetBrokerLoginResponse:
+        stamp = credential_of(caller()).stamp
+        is_living = await self._transactions.read(partial(living_queues, stamps=[stamp]))
+        if self._make_broker_login is None or not is_living:
+            return pilot_service_pb2.GetBrokerLoginResponse()
+        login = await self._make_broker_login(stamp)
+        return pilot_service_pb2.GetBrokerLoginResponse(username=login.username, password=login.password)
 
     def _bound(
         self, credential: PilotCredential, result: PilotCredential | EnrolmentRefused

@@ -57,7 +57,7 @@ from pilotage_server.rpc.jobs.service import JobServicer
 from pilotage_server.rpc.leadership import AgentServicer
 from pilotage_server.rpc.matching.long_polls import LongPolls
 from pilotage_server.rpc.matching.service import MatcherServicer
-from pilotage_server.rpc.pilots import NodeServicer, PilotServicer, PilotTokens
+from pilotage_server.rpc.pilots import MakeBrokerLogin, NodeServicer, PilotServicer, PilotTokens
 from pilotage_server.rpc.races import RaceServicer
 from pilotage_server.rpc.resources import PoolServicer, ResourceServicer
 from pilotage_server.rpc.routing import RouteServicer
@@ -149,7 +149,10 @@ class ServiceLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """What the services need: transactions, files, tokens and clocks."""
+    """What the services need: transactions, files, tokens and clocks.
+
+    `make_broker_login` None = pilots get no logins at the broker.
+    """
 
     transactions: Transactions
     store: FileStore
@@ -159,6 +162,7 @@ class ServiceContext:
     proofs: PilotProofs
     clock: Clock
     boot_clock: BootClock
+    make_broker_login: MakeBrokerLogin | None = None
 
 
 def _options(limits: ServiceLimits) -> tuple[tuple[str, int], ...]:
@@ -228,7 +232,7 @@ class RpcServer:
         pool_service_pb2_grpc.add_PoolServiceServicer_to_server(PoolServicer(transactions), server)
         resource_service_pb2_grpc.add_ResourceServiceServicer_to_server(ResourceServicer(transactions), server)
         pilot_service_pb2_grpc.add_PilotServiceServicer_to_server(
-            PilotServicer(transactions, tokens, limits.second_use), server
+            PilotServicer(transactions, tokens, limits.second_use, context.make_broker_login), server
         )
         node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(transactions), server)
         routes = RouteServicer(transactions, context.store)

@@ -67,6 +67,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "DrainPilots": _OPERATORS,
         "Enrol": frozenset({Role.ENROLMENT}),
         "RenewToken": _PILOTS,
+        "GetBrokerLogin": _PILOTS,
     },
     "NodeService": {
         "ListSlots": _OWNERS,
