@@ -131,7 +131,7 @@ def _submit(jobs: JobServiceStub, waiting: int) -> list[int]:
 def _a_router(server: RunningServer, folder: Path) -> Iterator[int]:
     """Run the router on its core until the end of the block; yields its process id."""
     table, token = folder / "table.ads", folder / "token"
-    token.write_text(server.token(Role.AGENT, owner="agent:router"))
+    token.write_text(server.token(Role.ROUTER, owner="agent:router"))
     table.write_text("\n".join(_route(number, name) for number, name in enumerate(noop_router.ROUTES)))
     command = [sys.executable, noop_router.__file__, server.address, str(token), str(table), str(folder / "router")]
     with on_core(LOAD_CORE):

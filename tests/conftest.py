@@ -38,7 +38,8 @@ MARKS_OF_FIXTURES = {
     "shared_data": ["shared_data"],
     "postgresql": ["postgresql_server"],
     "process": [
-        *("server", "shared_server", "served", "mosquitto", "slurm", "slurm_clusters", "sshd", "spin"),
+        *("server", "shared_server", "served", "mosquitto", "secured_mosquitto", "slurm", "slurm_clusters", "sshd"),
+        "spin",
         *("pilot_bundle", "compiled_packages"),
     ],
     "slow": ["compiled_packages"],

@@ -49,6 +49,7 @@ from pilotage_agents.router.targets.configured import ConfiguredTargets, queue_j
 from pilotage_agents.router.tasks import BackgroundTasks
 from pilotage_agents.runtime.leadership import LeaderAgent, Replica, leadership_name, replica_id
 from pilotage_agents.runtime.loop import DEFAULT_BACKOFF, Agent, Backoff, RealPause
+from pilotage_agents.runtime.settings import AgentSection
 from pilotage_agents.server_link import AgentServerLink
 from pilotage_agents.settings import AgentSettings
 from pilotage_agents.site_director.director import SiteDirector, names_by_ce_type
@@ -70,14 +71,19 @@ _CA_NAME = "ca.pem"
 
 
 def build_agents(
-    settings: AgentSettings, wanted: str | None, endpoint: Endpoint, channel: grpc.aio.Channel
+    settings: AgentSettings,
+    wanted: str | None,
+    endpoint: Endpoint,
+    open_channel: Callable[[AgentSection], grpc.aio.Channel],
 ) -> tuple[LeaderAgent, ...]:
     """Return the agent `wanted`, or with None every agent that the settings have a section for.
+
+    `open_channel` opens the channel of an agent, which has a token of its own.
 
     Raises InvalidInputError when there is no such section, or none at all.
     """
     makers: dict[str, Callable[[], LeaderAgent]] = {}
-    factory = _AgentFactory(settings, endpoint, channel)
+    factory = _AgentFactory(settings, endpoint, open_channel)
     if (director := settings.site_director) is not None:
         makers[SITE_DIRECTOR] = lambda: factory.site_director(director)
     if (cleanup := settings.pool_cleanup) is not None:
@@ -101,22 +107,23 @@ class _AgentFactory:
 
     settings: AgentSettings
     endpoint: Endpoint
-    channel: grpc.aio.Channel
+    open_channel: Callable[[AgentSection], grpc.aio.Channel]
 
     def pool_cleanup(self, settings: PoolCleanupSettings) -> LeaderAgent:
         leadership = Leadership(leadership_name(PoolCleanup.name), uuid4().hex)
-        link = AgentServerLink(self.channel, leadership)
+        link = AgentServerLink(self.open_channel(settings), leadership)
         return self._leader_agent(PoolCleanup(settings, link, now), leadership, link)
 
     def drain_controller(self, settings: DrainControllerSettings) -> LeaderAgent:
         leadership = Leadership(leadership_name(DrainController.name, settings.queues), uuid4().hex)
-        link = AgentServerLink(self.channel, leadership)
+        link = AgentServerLink(self.open_channel(settings), leadership)
         return self._leader_agent(DrainController(settings, link, RealPause()), leadership, link)
 
     def racer(self, settings: RacerSettings) -> LeaderAgent:
         leadership = Leadership(leadership_name(Racer.name), uuid4().hex)
-        link = ServerRaceLink(self.channel, leadership, free_slots_wanted=settings.needs_free_slot)
-        return self._leader_agent(Racer(settings, link), leadership, AgentServerLink(self.channel, leadership))
+        channel = self.open_channel(settings)
+        link = ServerRaceLink(channel, leadership, free_slots_wanted=settings.needs_free_slot)
+        return self._leader_agent(Racer(settings, link), leadership, AgentServerLink(channel, leadership))
 
     def site_director(self, settings: SiteDirectorSettings) -> LeaderAgent:
         folders = GlideinFolders(settings.folder / "pilots", {_CA_NAME: ca} if (ca := self.settings.ca_file) else {})
@@ -124,7 +131,7 @@ class _AgentFactory:
         ce_types = [each for system in settings.batch_systems.values() for each in system.ce_types]
         # A director that starts again in its folder is the same copy: it goes on at once.
         leadership = Leadership(leadership_name(SiteDirector.name, settings.queues, ce_types), folders.replica_id())
-        link = AgentServerLink(self.channel, leadership)
+        link = AgentServerLink(self.open_channel(settings), leadership)
         systems = {name: _batch_system(name, each, folders.root) for name, each in settings.batch_systems.items()}
         context = DirectorContext(folders, link, systems, now)
         lost_after, credential = timedelta(seconds=settings.lost_after_s), timedelta(seconds=settings.credential_s)
@@ -139,7 +146,8 @@ class _AgentFactory:
         hooks = RouteHooks(settings.hook_settings, folder.shared / "hooks")
         # A router that restarts in its folder is the same replica: it continues at once.
         leadership = Leadership(leadership_name(JobRouter.name, [settings.name]), replica_id(settings.folder))
-        server = AgentServerLink(self.channel, leadership)
+        channel = self.open_channel(settings)
+        server = AgentServerLink(channel, leadership)
         root = queue_jobs_folder(settings.shared_folder)
         systems = {name: _batch_system(name, each, root) for name, each in settings.batch_systems.items()}
         by_ce_type = {ce_type: systems[name] for ce_type, name in names_by_ce_type(settings.batch_systems).items()}
@@ -147,7 +155,7 @@ class _AgentFactory:
         access = settings.server_access
         targets = ConfiguredTargets(settings.shared_folder, bounds, by_ce_type, access, server.queues, origin)
         places = TargetPool(targets, now, settings.target_timeout_s)
-        link = RouterServerLink(self.channel, leadership)
+        link = RouterServerLink(channel, leadership)
         shared = RouterContext(settings.name, TrackedJobs(), link, places, hooks, now, BackgroundTasks(CYCLE_WAIT_S))
         source = RouteSource(settings.table_settings, now)
         interval = timedelta(seconds=settings.interval_s)

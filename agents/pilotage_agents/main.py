@@ -7,10 +7,13 @@ import asyncio
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
+import grpc.aio
 import structlog
 
 from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableError, WorldError
@@ -21,6 +24,7 @@ from pilotage_agents.app import DRAIN, JOB_ROUTER, POOL_CLEANUP, RACER, SITE_DIR
 from pilotage_agents.router.check import add_check_options, check_routes
 from pilotage_agents.runtime.leadership import LeaderAgent
 from pilotage_agents.runtime.loop import AgentLoop
+from pilotage_agents.runtime.settings import AgentSection
 from pilotage_agents.settings import AgentSettings, read_settings
 
 log = structlog.get_logger()
@@ -118,11 +122,17 @@ def _command_line_settings(options: argparse.Namespace) -> dict[str, dict[str, o
 
 async def _run(settings: AgentSettings, options: argparse.Namespace) -> None:
     root_ca = _read(settings.ca_file) if settings.ca_file else None
-    # The token is read for every call, so that a renewed one is used at once.
-    endpoint = Endpoint.parse(settings.server, lambda: _token(settings), root_ca)
-    async with open_async_channel(endpoint) as channel:
+    endpoint = Endpoint.parse(settings.server, root_ca=root_ca)
+    async with AsyncExitStack() as stack:
+
+        def open_channel(section: AgentSection) -> grpc.aio.Channel:
+            # The token is read for every call, so that a renewed one is used at once.
+            channel = open_async_channel(replace(endpoint, token=partial(_token, settings, section)))
+            stack.push_async_callback(channel.close)
+            return channel
+
         wanted = None if options.command == "run" else options.command
-        agents = build_agents(settings, wanted, endpoint, channel)
+        agents = build_agents(settings, wanted, endpoint, open_channel)
         if options.dry_run:
             for agent in agents:
                 sys.stdout.writelines(f"{line}\n" for line in await agent.dry_run())
@@ -135,11 +145,13 @@ async def _run(settings: AgentSettings, options: argparse.Namespace) -> None:
                 await _run_until_signal(agents)
 
 
-def _token(settings: AgentSettings) -> str:
-    if settings.token is not None:
+def _token(settings: AgentSettings, section: AgentSection) -> str:
+    """Return the token of the agent with this section."""
+    if section.token_file is None and settings.token is not None:
         return settings.token.get_secret_value()
-    assert settings.token_file is not None, "settings have one or the other"
-    return _read(settings.token_file).decode().strip()
+    path = section.token_file or settings.token_file
+    assert path is not None, "settings have one or the other"
+    return _read(path).decode().strip()
 
 
 def _read(path: Path) -> bytes:

@@ -10,11 +10,10 @@ import structlog
 from pydantic import Field
 
 from pilotage.clock import Clock
-from pilotage.settings import Section
-from pilotage_agents.runtime.settings import Interval, Seconds
+from pilotage_agents.runtime.settings import AgentSection, Interval, Seconds
 
 
-class PoolCleanupSettings(Section):
+class PoolCleanupSettings(AgentSection):
     """The settings of the pool cleanup."""
 
     interval_s: Interval = Field(60, description="The time between two cycles.")

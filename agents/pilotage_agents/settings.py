@@ -16,18 +16,20 @@ from pilotage_agents.drain_controller.settings import DrainControllerSettings
 from pilotage_agents.pool_cleanup import PoolCleanupSettings
 from pilotage_agents.racer.settings import RacerSettings
 from pilotage_agents.router.settings import JobRouterSettings
+from pilotage_agents.runtime.settings import AgentSection
 from pilotage_agents.site_director.settings import SiteDirectorSettings
 
 
 class AgentSettings(ProgramSettings):
-    """The file: the server, the agents' token, and one section per agent.
+    """The file: the server, the agents' tokens, and one section per agent.
 
     Of the replicas of an agent one leads; when it dies, another leads after `turn_s`.
     """
 
     server: str = Field(description='The server, "host:port", or several with commas.')
     token_file: AnchoredPath | None = Field(
-        None, description="A file with a token of role agent, which is read again for every call."
+        None,
+        description="A file with the token of those agents whose sections name none; it is read again for every call.",
     )
     token: SecretStr | None = Field(None, description="The token itself.")
     ca_file: AnchoredPath | None = Field(
@@ -52,9 +54,17 @@ class AgentSettings(ProgramSettings):
 
     @model_validator(mode="after")
     def _has_a_token(self) -> AgentSettings:
-        if (self.token is None) == (self.token_file is None):
+        if self.token is not None and self.token_file is not None:
             raise ValueError("needs either a token_file or a token")
+        has_own = [each.token_file is not None for each in self.sections()]
+        if self.token is None and self.token_file is None and not (has_own and all(has_own)):
+            raise ValueError("needs either a token_file or a token, or a token_file in each section")
         return self
+
+    def sections(self) -> tuple[AgentSection, ...]:
+        """Return the sections of the agents that run."""
+        agents = (self.site_director, self.pool_cleanup, self.drain_controller, self.racer, self.job_router)
+        return tuple(each for each in agents if each is not None)
 
 
 def read_settings(

@@ -16,6 +16,7 @@ from harness.processes import cpu_s
 from pilotage.job_description import JobDescription
 from pilotage.jobs.wire import description_to_wire
 from pilotage.resources.tree import QueueId
+from pilotage.rpc.proof import PROOF_HEADER, BoundToken
 from pilotage.rpc.wire import queue_to_wire
 from pilotage.v1 import (
     job_service_pb2,
@@ -43,10 +44,14 @@ _ID_FIELD = bytes((1 << 3 | 2, _ID_DIGITS))
 
 @dataclass(frozen=True, slots=True)
 class LoadPilot:
-    """A simulated pilot, with the metadata of its calls."""
+    """A simulated pilot that has enrolled."""
 
     stamp: str
-    metadata: Metadata
+    token: BoundToken
+
+    def metadata(self, method: str) -> Metadata:
+        """Return the metadata of a call that it makes now."""
+        return (*bearer(self.token.token), (PROOF_HEADER, self.token.prove(method)))
 
 
 def fresh(body: bytes) -> bytes:
@@ -99,7 +104,7 @@ class BenchGrid:
                     request_id=request_id(), queue=queue_to_wire(queue), count=wanted, vos=[VO]
                 )
                 answer = stub.RegisterPilots(request)
-                found.append([LoadPilot(each.stamp, bearer(each.token)) for each in answer.pilots])
+                found.append([LoadPilot(each.stamp, self.server.enrolled(each.token)) for each in answer.pilots])
         return [pilots[index] for index in range(share + 1) for pilots in found if index < len(pilots)]
 
     def run(self, path: str, requests: Iterable[Request], outstanding: int) -> Run:

@@ -20,12 +20,15 @@ DEADLINE_S = 60.0
 
 Metadata = tuple[tuple[str, str], ...]
 
+Caller = Callable[[str], Metadata]
+"""Returns the metadata of a call of a method that is made now."""
+
 
 class Request(NamedTuple):
-    """A serialised request with the metadata of its caller."""
+    """A serialised request and its caller, whose metadata may depend on method and time."""
 
     body: bytes
-    metadata: Metadata = ()
+    metadata: Metadata | Caller = ()
 
 
 class Answer(NamedTuple):
@@ -83,15 +86,30 @@ def median_cpu_us(runs: Iterable[Run]) -> float:
     return statistics.median(run.cpu_us for run in runs)
 
 
+class Method:
+    """A unary method of one connection."""
+
+    def __init__(self, path: str, callable_: Any) -> None:
+        self._path = path
+        self._callable = callable_
+
+    def future(self, request: Request, timeout_s: float) -> Any:
+        """Make a call and return its future."""
+        metadata = request.metadata
+        return self._callable.future(
+            request.body, timeout=timeout_s, metadata=metadata(self._path) if callable(metadata) else metadata
+        )
+
+
 class Line:
     """A connection to one server for serialised calls."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address, [*SHARED_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
 
-    def method(self, path: str) -> Any:
-        """Return the callable of a unary method, such as /pilotage.v1.MatcherService/RequestJobs."""
-        return self._channel.unary_unary(path)
+    def method(self, path: str) -> Method:
+        """Return a unary method, such as /pilotage.v1.MatcherService/RequestJobs."""
+        return Method(path, self._channel.unary_unary(path))
 
     def close(self) -> None:
         """Close the connection, which cancels pending calls."""
@@ -112,7 +130,7 @@ class _Calls:
     def send(self, request: Request, due_s: float, follow: Follow) -> None:
         with self._change:
             self._pending += 1
-        call = self._method.future(request.body, timeout=DEADLINE_S, metadata=request.metadata)
+        call = self._method.future(request, DEADLINE_S)
         call.add_done_callback(partial(self._over, request, due_s, follow))
 
     def _over(self, request: Request, due_s: float, follow: Follow, call: Any) -> None:

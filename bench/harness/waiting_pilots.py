@@ -58,7 +58,7 @@ class _WaitingPilots:
 
     def _poll(self, pilot: LoadPilot, line: int, wait_s: float) -> None:
         request = Request(fresh(an_offer(wait_s=wait_s, time_left_s=_SLOT_LEFT_S)), pilot.metadata)
-        call = self._methods[line].future(request.body, timeout=PLAIN_WAIT_S + DEADLINE_S, metadata=request.metadata)
+        call = self._methods[line].future(request, PLAIN_WAIT_S + DEADLINE_S)
         call.add_done_callback(partial(self._answered, pilot, request))
 
     def _answered(self, pilot: LoadPilot, request: Request, call: Any) -> None:

@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import stat
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,6 +35,7 @@ from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.rules import Lifetime
 from pilotage_pilot.core.slots.layout import lay_out
 from pilotage_pilot.link.base import MqttPublisher, NodeDescription, PilotServerLink
+from pilotage_pilot.link.enrolment import EnrolledCredential, EnrolmentSecret
 from pilotage_pilot.link.server_link import GrpcLink, queue_of_token, stamp_of_token
 from pilotage_pilot.node.node import Checks, LocalNode, identity
 from pilotage_pilot.node.resources import NodeShare, Probe, ProbeContext, Stated
@@ -46,6 +46,7 @@ from pilotage_pilot.supervise.cgroups import cgroup_maker
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
 from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
 from pilotage_pilot.supervise.spawn import PayloadSite, without_secrets
+from pilotage_pilot.supervise.watchdog import WatchdogLink
 
 log = structlog.get_logger()
 
@@ -60,19 +61,19 @@ class Pilot:
     link: PilotServerLink
 
 
-def build_pilot(settings: PilotSettings) -> Pilot:
+def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -> Pilot:
     """Return the pilot of these settings, inside a running event loop.
 
     Raises
     ------
     InvalidInputError
-        When the token names no queue, or a setting cannot be applied on this machine.
+        When the enrolment secret names no queue, or a setting cannot be applied on this machine.
     WorldError
-        When the token or the scratch cannot be used.
+        When the enrolment secret or the scratch cannot be used.
     """
     name = f"pilot-{secrets.token_hex(6)}"
-    token = token_reader(settings)
-    queue = queue_of_token(token())
+    secret = read_secret(settings)
+    queue = queue_of_token(secret.text)
     scratch = settings.scratch_folder()
     for left in remove_leftovers(scratch):
         log.info("folder of a dead pilot removed", path=str(left))
@@ -85,15 +86,16 @@ def build_pilot(settings: PilotSettings) -> Pilot:
         now = Now(clock.now(), clock.boot_time_s())
         lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
         facts = _facts(settings, share, lifetime, now, queue)
-        mqtt_publisher = _mqtt_publisher(settings, token(), facts, queue)
         link = GrpcLink(
-            Endpoint(settings.server, token, _authorities(settings), settings.tls),
+            Endpoint(settings.server, root_ca=_authorities(settings), tls=settings.tls),
             queue,
+            EnrolledCredential(secret, clock.boot_time_s),
             timeout_s=settings.call_timeout_s,
         )
+        mqtt_publisher = _mqtt_publisher(settings, secret.text, facts, link)
         slots = _slots(settings, facts, share, keeper, now)
         machine = PilotMachine(name, slots, settings.rules(), lifetime, now)
-        payload_runner = _payload_runner(settings, name, folder, link, facts)
+        payload_runner = _payload_runner(settings, name, folder, link, facts, watchdog)
         undo.pop_all()
     pools = _pools_reader(settings, link)
     log.info("pilot starts", name=name, queue=str(queue), node=facts.name, share=share.sources, gpus=share.gpu_ids)
@@ -102,7 +104,7 @@ def build_pilot(settings: PilotSettings) -> Pilot:
 
 
 def _mqtt_publisher(
-    settings: PilotSettings, token: str, facts: NodeDescription, queue: QueueId
+    settings: PilotSettings, token: str, facts: NodeDescription, link: GrpcLink
 ) -> MqttPublisher | None:
     if settings.broker is None:
         return None
@@ -114,8 +116,8 @@ def _mqtt_publisher(
             raise
         why = "needs the Python package aiomqtt, which is not installed: install pilotage[pilot]"
         raise InvalidInputError(Violation("broker", why)) from error
-    status = NodeStatus(stamp_of_token(token), facts.name, str(queue))
-    return BrokerPublisher(parse_broker(settings.broker.get_secret_value()), status)
+    status = NodeStatus(stamp_of_token(token), facts.name, str(facts.attributes["Queue"]))
+    return BrokerPublisher(parse_broker(settings.broker.get_secret_value()), status, get_login=link.broker_login)
 
 
 def _policy_keeper(settings: PilotSettings, share: NodeShare) -> PolicyKeeper | None:
@@ -140,32 +142,18 @@ def _slots(
     return NodeSlots(layout, SlotAds(keeper.policy, node) if keeper is not None else BuiltInAds(node), now)
 
 
-def token_reader(settings: PilotSettings) -> Callable[[], str]:
-    """Return a reader of the present token; its file may be renewed while the pilot runs.
-
-    Without the file the last token stays in use. A site director removes the file when the glidein is reported as
-    ended, but the pilot of a node that was only unreachable must still learn that its leases are lost.
-    """
+def read_secret(settings: PilotSettings) -> EnrolmentSecret:
+    """Return the enrolment secret; raises WorldError if its file cannot be read."""
     if settings.token is not None:
-        token = settings.token.get_secret_value()
-        return lambda: token
+        return EnrolmentSecret(settings.token.get_secret_value())
     path = settings.token_file
     assert path is not None, "settings have a token or a file of it"
-    if path.exists() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        log.warning("others may read the pilot's token", path=str(path))
-
-    last = ""
-
-    def read() -> str:
-        nonlocal last
-        try:
-            last = path.read_text().strip()
-        except OSError as error:
-            if not last:
-                raise WorldError(f"{path}: {error.strerror}", transient=True) from error
-        return last
-
-    return read
+    try:
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            log.warning("others may read the pilot's enrolment secret", path=str(path))
+        return EnrolmentSecret(path.read_text().strip(), path)
+    except OSError as error:
+        raise WorldError(f"{path}: {error.strerror}", transient=True) from error
 
 
 def _authorities(settings: PilotSettings) -> bytes | None:
@@ -211,7 +199,12 @@ def _facts(settings: PilotSettings, share: NodeShare, lifetime: Lifetime, now: N
 
 
 def _payload_runner(
-    settings: PilotSettings, name: str, folder: PilotFolder, link: GrpcLink, facts: NodeDescription
+    settings: PilotSettings,
+    name: str,
+    folder: PilotFolder,
+    link: GrpcLink,
+    facts: NodeDescription,
+    watchdog: WatchdogLink | None,
 ) -> LocalPayloadRunner:
     handling = PayloadRules(
         bounds=OutputLimits(settings.output_mib * _MIB, all_bytes=settings.all_output_mib * _MIB),
@@ -223,10 +216,10 @@ def _payload_runner(
     site = PayloadSite(
         name, settings.payload_path, str(facts.attributes["Queue"]), facts.name, passed=settings.pass_environment
     )
-    groups = cgroup_maker(name) if settings.cgroups else None
+    groups = cgroup_maker(name, [watchdog.pid] if watchdog is not None else []) if settings.cgroups else None
     if groups is None:
         log.info("payloads have no control groups", why="off" if not settings.cgroups else "not permitted")
-    return LocalPayloadRunner(folder, link, site, handling, groups)
+    return LocalPayloadRunner(folder, link, site, handling, groups, watchdog)
 
 
 def _signal(name: str | None) -> signal.Signals | None:

@@ -57,6 +57,8 @@ class PayloadTasks:
         match instruction:
             case ins.PrepareJob():
                 self._prepare(instruction)
+            case ins.SetDeadline(key, boot_s):
+                self._payload_runner.set_deadline(key, boot_s)
             case ins.StartPayload(key):
                 self._start_payload(key)
             case ins.KillPayload(key):

@@ -42,9 +42,9 @@ class PilotSettings(ProgramSettings):
     model_config = SettingsConfigDict(env_prefix="PILOTAGE_PILOT_")
 
     server: tuple[str, ...] = Field(min_length=1, description='The servers, "host:port", tried in order.')
-    token: SecretStr | None = Field(None, description="The pilot's token.")
+    token: SecretStr | None = Field(None, description="The pilot's enrolment secret, which works once.")
     token_file: AnchoredPath | None = Field(
-        None, description="A file with the pilot's token, which is read again for every call."
+        None, description="A file with the pilot's enrolment secret, which is removed when it has been used."
     )
     tls: bool | None = Field(
         None, description="Whether the connection is encrypted; None = for all addresses except loopback."

@@ -64,6 +64,18 @@ class UnauthenticatedError(PilotageError):
     """The caller is not known: its token is missing, broken, expired, or of an issuer that is not trusted."""
 
 
+class ProofTimeError(UnauthenticatedError):
+    """The proof of a call is of another time than the server's, `server_time_ms`."""
+
+    def __init__(self, text: str, server_time_ms: int) -> None:
+        super().__init__(text)
+        self.server_time_ms = server_time_ms
+
+
+class QuotaExceededError(PilotageError):
+    """The caller, or its VO, has as much as it may have; the text has the numbers and what to do."""
+
+
 class StateConflictError(PilotageError):
     """The request does not fit the present state; it may succeed once the state has changed."""
 

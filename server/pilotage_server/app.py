@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import resource
 import secrets
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +27,7 @@ from pilotage.errors import WorldError
 from pilotage.mqtt.settings import parse_broker
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import split_address
-from pilotage_server.background import PeriodicTask, periodic_tasks, run_periodically
+from pilotage_server.background import HealthReport, PeriodicTask, periodic_tasks, run_periodically
 from pilotage_server.core.matching import matcher
 from pilotage_server.events.mqtt import BrokerFeed
 from pilotage_server.operations.accounting.limits import recount_limits
@@ -33,13 +35,17 @@ from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.jobs.periodic_policies import watch_all
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
-from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier, load_or_make_key
+from pilotage_server.rpc.framework.admission import CallLimits, CallQuota
+from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
+from pilotage_server.rpc.framework.proofs import PilotProofs
+from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.server import RpcServer, ServiceContext, ServiceLimits
 from pilotage_server.settings import MIB, ServerSettings, read_submit_policy
-from pilotage_server.storage.blobs import open_store
+from pilotage_server.storage.blobs import local_folder, open_store
+from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.engine import Database, closing, upgrade
-from pilotage_server.token_files import RENEW_EVERY_S, TokenFiles
+from pilotage_server.token_files import TokenFiles
 
 
 def is_compiled() -> bool:
@@ -56,20 +62,29 @@ log = structlog.get_logger()
 
 _GC_THRESHOLD = 50_000
 
+KEYS_EVERY_S = 3.0
+"""Interval at which the files of the signing keys are read."""
+
+_MOST_OPEN_FILES = 1 << 20
+"""More open files than any server needs; some machines have no bound."""
+
 
 def run_server(settings: ServerSettings, ready_file: Path | None = None, token_files: TokenFiles | None = None) -> None:
     """Serve until SIGTERM or SIGINT; `token_files` are renewed before they expire.
 
     Raises WorldError, with one sentence, if the data folder, the database, the key or the address cannot be used.
     """
-    with _translate_errors(settings), exclusive_folder(settings.data, "another server"):
+    _raise_file_limit()
+    disk = _disk_space(settings)
+    with _translate_errors(settings), _used_folder(settings, disk):
         _remove_ready_file(ready_file)
-        issuer = TokenIssuer(load_or_make_key(settings.key_file))
+        issuer = TokenIssuer(KeySet(KeyFiles(settings.key_file).load_or_make()), grid=settings.grid)
         if token_files is not None:
             token_files.write(issuer)
         submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
         rules = replace(settings.rules(), submission=submission)
         with closing(Database(settings.database_url)) as database:
+            _wait_for(database, settings.database_wait_s)
             upgrade(database)
             state = database.read(lambda transaction: load_state(transaction, rules))
             database.write(lambda transaction: record_server_life(transaction, state))
@@ -78,10 +93,55 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
             database.write(lambda transaction: watch_all(transaction, state))
             try:
                 asyncio.run(
-                    _serve(settings, _service_context(settings, database, state, issuer), ready_file, token_files)
+                    _serve(settings, _service_context(settings, database, state, issuer, disk), ready_file, token_files)
                 )
             finally:
                 _remove_ready_file(ready_file)
+
+
+def _raise_file_limit() -> None:
+    """Raise the soft limit of open files to the hard one: each connection is one, with or without a token."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        log.info("limit of open files is raised", before=soft, now=most)
+
+
+def _disk_space(settings: ServerSettings) -> DiskSpace:
+    files = local_folder(settings.files_url)
+    folders = [settings.data, files] if files.exists() else [settings.data]
+    return DiskSpace(folders, settings.disk_reserve_mib * MIB)
+
+
+@contextmanager
+def _used_folder(settings: ServerSettings, disk: DiskSpace) -> Iterator[None]:
+    """Make room if the disk is full, and lock the data folder."""
+    if settings.data.exists():
+        disk.keep_ballast()
+    with exclusive_folder(settings.data, "another server"):
+        disk.keep_ballast()
+        yield
+
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
+"""Pauses between two attempts to reach the database at the start."""
+
+
+def _wait_for(database: Database, longest_s: float) -> None:
+    """Return when the database can be reached; raises WorldError when it cannot within `longest_s`."""
+    until_s, pause_s = clock.boot_time_s() + longest_s, FIRST_PAUSE_S
+    while True:
+        try:
+            database.read(lambda _: None)
+        except WorldError as error:
+            if not error.transient or database.is_sqlite or clock.boot_time_s() + pause_s > until_s:
+                raise
+            log.warning("server waits for its database", why=str(error).splitlines()[0], again_in_s=pause_s)
+        else:
+            return
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _remove_ready_file(ready_file: Path | None) -> None:
@@ -90,11 +150,13 @@ def _remove_ready_file(ready_file: Path | None) -> None:
 
 
 def _service_context(
-    settings: ServerSettings, database: Database, state: ServerState, issuer: TokenIssuer
+    settings: ServerSettings, database: Database, state: ServerState, issuer: TokenIssuer, disk: DiskSpace
 ) -> ServiceContext:
     store = open_store(settings.files_url, settings.max_file_mib * MIB)
     verifier = TokenVerifier([issuer.trusted()])
-    return ServiceContext(Transactions(database, state), store, issuer, verifier, clock.now, clock.boot_time_s)
+    proofs = PilotProofs(issuer, timedelta(seconds=settings.proof_window_s))
+    transactions = Transactions(database, state)
+    return ServiceContext(transactions, store, disk, issuer, verifier, proofs, clock.now, clock.boot_time_s)
 
 
 async def _serve(
@@ -103,13 +165,10 @@ async def _serve(
     _tune_garbage_collector()
     stopping = _stop_on_signals()
     transactions = context.transactions
-    limits = ServiceLimits(
-        settings.long_poll_s,
-        settings.max_calls_in_flight,
-        timedelta(seconds=settings.pilot_token_s),
-        timedelta(seconds=settings.longest_token_s),
-    )
-    server = RpcServer(context, limits, reflects=settings.reflection)
+    feed = _broker_feed(settings, transactions)
+    if feed is not None and feed.logins is not None:
+        context = replace(context, make_broker_login=feed.logins.make)
+    server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
     address = _listen(server, settings)
     database = transactions.database.url.render_as_string()
     tree = transactions.state.tree.version
@@ -118,12 +177,12 @@ async def _serve(
         write_atomically(ready_file, json.dumps({"address": address}) + "\n")
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
-        feed = _broker_feed(settings, transactions)
+        health = HealthReport(context.disk, server.report_health)
         background = [
             tasks.create_task(run_periodically(duty, stopping))
             for duty in (
-                *periodic_tasks(settings, transactions, context.store, server.wake_followers),
-                *_token_tasks(token_files, context.issuer),
+                *periodic_tasks(settings, transactions, context.store, server.wake_followers, health),
+                *_token_tasks(settings, token_files, context.issuer),
                 *(() if feed is None else feed.duties()),
             )
         ]
@@ -136,6 +195,26 @@ async def _serve(
             task.cancel()
     board = transactions.state.matcher
     log.info("server stopped", jobs_bound=board.committed_total, choices_missed=board.exhausted_total)
+
+
+def _service_limits(settings: ServerSettings) -> ServiceLimits:
+    most = settings.max_open_calls_per_pilot
+    calls = CallLimits(
+        settings.max_calls_in_flight,
+        owner=CallQuota(settings.max_calls_in_flight_per_owner, settings.max_open_calls_per_owner),
+        vo=CallQuota(settings.max_calls_in_flight_per_vo, settings.max_open_calls_per_vo),
+        pilot=CallQuota(most, most),
+    )
+    return ServiceLimits(
+        settings.long_poll_s,
+        calls,
+        timedelta(seconds=settings.pilot_token_s),
+        timedelta(seconds=settings.enrolment_s),
+        timedelta(seconds=settings.longest_token_s),
+        settings.second_use,
+        timedelta(seconds=settings.handshake_s),
+        timedelta(seconds=settings.idle_connection_s),
+    )
 
 
 def _tune_garbage_collector() -> None:
@@ -154,13 +233,28 @@ def _broker_feed(settings: ServerSettings, transactions: Transactions) -> Broker
     if settings.broker is None:
         return None
     broker = parse_broker(settings.broker.get_secret_value())
-    return BrokerFeed(broker, f"pilotage-server-{secrets.token_hex(6)}", transactions)
+    makes_logins = settings.broker_pilot_logins
+    log.info("broker is used", host=broker.host, logins="one per pilot" if makes_logins else "those of the settings")
+    return BrokerFeed(broker, f"pilotage-server-{secrets.token_hex(6)}", transactions, makes_logins=makes_logins)
 
 
-def _token_tasks(token_files: TokenFiles | None, issuer: TokenIssuer) -> Iterator[PeriodicTask]:
+def _token_tasks(
+    settings: ServerSettings, token_files: TokenFiles | None, issuer: TokenIssuer
+) -> Iterator[PeriodicTask]:
+    refresh = partial(_refresh_keys, KeyFiles(settings.key_file), issuer.keys)
+    yield PeriodicTask("signing keys", KEYS_EVERY_S, partial(asyncio.to_thread, refresh))
     if token_files is not None:
-        renew = partial(asyncio.to_thread, token_files.write, issuer)
-        yield PeriodicTask("tokens in files", RENEW_EVERY_S, renew)
+        renew = partial(asyncio.to_thread, token_files.renew, issuer)
+        yield PeriodicTask("tokens in files", KEYS_EVERY_S, renew)
+
+
+def _refresh_keys(files: KeyFiles, keys: KeySet) -> None:
+    """Read the signing keys again. Without a readable key the present ones stay."""
+    found = files.load()
+    if not found:
+        raise WorldError(f"the signing key {files.first} is gone; the present keys stay", transient=False)
+    if keys.replace(found):
+        log.info("signing keys changed", keys=[key.kid for key in keys.all()], signing=keys.signing(clock.now()).kid)
 
 
 def _stop_on_signals() -> asyncio.Event:

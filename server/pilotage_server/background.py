@@ -12,6 +12,7 @@ from functools import partial
 import structlog
 
 from pilotage.clock import BootClock, boot_time_s, thread_cpu_s
+from pilotage.errors import WorldError
 from pilotage.telemetry import cause_bound
 from pilotage_server.core.health.evidence import FAILURES
 from pilotage_server.core.health.throttles import ThrottleChange
@@ -30,6 +31,7 @@ from pilotage_server.rpc.framework.calls import wait_for_event
 from pilotage_server.rpc.framework.transactions import Operation, Transactions
 from pilotage_server.settings import ServerSettings
 from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.retention import WatchPosition, first_watched
 
@@ -216,15 +218,61 @@ class PeriodicTask:
     run_once: Callable[[], Awaitable[None]]
 
 
+LIFE_TIMEOUT_S = 10.0
+"""A database that has not stored the liveness mark by then counts as one that cannot be written."""
+
+
+DISK_EVERY_S = 1.0
+
+
+class HealthReport:
+    """What the server can do now, for the health service: write to the database, and take jobs and uploads."""
+
+    def __init__(self, disk: DiskSpace, report: Callable[..., None]) -> None:
+        self._disk = disk
+        self._report = report
+        self._is_writable = True
+        self._disk_fault = ""
+
+    def report_writable(self, is_writable: bool) -> None:
+        """Record whether the database can be written."""
+        if is_writable is not self._is_writable:
+            log.warning("database can be written again" if is_writable else "database cannot be written")
+        self._is_writable = is_writable
+        self._send()
+
+    async def look_at_disk(self) -> None:
+        """Keep the ballast, and record whether the disk has room."""
+        await asyncio.to_thread(self._disk.keep_ballast)
+        fault = await asyncio.to_thread(self._disk.fault)
+        if bool(fault) is not bool(self._disk_fault):
+            log.warning(
+                "uploads and submissions are refused" if fault else "uploads and submissions are taken", why=fault
+            )
+        self._disk_fault = fault
+        self._send()
+
+    def _send(self) -> None:
+        self._report(is_writable=self._is_writable, has_room=not self._disk_fault)
+
+
 class LeaseTasks:
     """Ends expired leases, and updates the server's liveness mark."""
 
-    def __init__(self, transactions: Transactions) -> None:
+    def __init__(self, transactions: Transactions, report_writable: Callable[[bool], None]) -> None:
         self._transactions = transactions
+        self._report_writable = report_writable
 
     async def note_alive(self) -> None:
-        """Update the server's liveness mark."""
-        _log_gap(await self._transactions.write(record_server_life))
+        """Update the server's liveness mark; this shows too whether the database can be written."""
+        try:
+            async with asyncio.timeout(LIFE_TIMEOUT_S):
+                gap = await self._transactions.write(record_server_life)
+        except (TimeoutError, WorldError):
+            self._report_writable(False)
+            raise
+        self._report_writable(True)
+        _log_gap(gap)
 
     async def expire(self) -> None:
         """Requeue the jobs of expired leases."""
@@ -316,13 +364,18 @@ class RetentionTask:
 
 
 def periodic_tasks(
-    settings: ServerSettings, transactions: Transactions, store: FileStore, wake_followers: Callable[[], None]
+    settings: ServerSettings,
+    transactions: Transactions,
+    store: FileStore,
+    wake_followers: Callable[[], None],
+    health: HealthReport,
 ) -> tuple[PeriodicTask, ...]:
     """Return the periodic tasks of a server; `wake_followers` wakes the calls that follow events."""
-    leases, retention = LeaseTasks(transactions), RetentionTask(transactions, store)
+    leases, retention = LeaseTasks(transactions, health.report_writable), RetentionTask(transactions, store)
     neighbours = () if transactions.database.is_sqlite else SyncTasks(transactions, wake_followers).all()
     return (
         PeriodicTask("sign of life", settings.alive_every_s, leases.note_alive),
+        PeriodicTask("disk space", DISK_EVERY_S, health.look_at_disk),
         PeriodicTask("lease expiry", settings.expire_every_s, leases.expire),
         PeriodicTask("cores for quotas", COUNT_CORES_EVERY_S, partial(transactions.read, refresh_pool_size)),
         PeriodicTask("counts of what waits", COUNT_WAITING_EVERY_S, CountTask(transactions).run_once),

@@ -1,4 +1,4 @@
-"""The command pilotage-server: run a server, or sign a token with its key."""
+"""The command pilotage-server: run a server, sign a token with its key, or change its set of keys."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import os
 import pwd
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from pilotage import clock
-from pilotage.errors import InvalidInputError, PilotageError, Violation
+from pilotage.errors import InvalidInputError, NotFoundError, PilotageError, StateConflictError, Violation
 from pilotage.telemetry import set_up_logging
 from pilotage_server.app import build_name, run_server
 from pilotage_server.core.identity import Identity, Role
-from pilotage_server.rpc.framework.tokens import TokenIssuer, load_or_make_key
+from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
+from pilotage_server.rpc.framework.tokens import TokenIssuer
 from pilotage_server.settings import ServerSettings, read_settings
 from pilotage_server.token_files import ROLES, TokenFiles, TokenOwner
 
@@ -31,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = _settings(options)
         if options.command == "token":
             _print_token(settings, options)
+        elif options.command == "keys":
+            _KEY_COMMANDS[options.keys_command](settings, options)
         else:
             _run(settings, options)
     except InvalidInputError as error:
@@ -59,12 +64,25 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--group", action="append", default=[], help="a group; the first is the default one")
     token.add_argument("--role", action="append", required=True, choices=[*ROLES], help="a role")
     token.add_argument("--lifetime-s", type=float, default=DEFAULT_LIFETIME_S, help="its lifetime in seconds")
-    for command in (run, token):
+    for command in (run, token, *_add_key_commands(commands)):
         command.add_argument("--data", type=Path, help="the folder of the server's data")
         command.add_argument("--config", type=Path, help="settings, as a TOML file")
+    for command in (run, token):
         command.add_argument("--owner", default=_login(), help="the owner of a token (default: the login name)")
         command.add_argument("--vo", default="local", help="the VO of a token")
     return parser
+
+
+def _add_key_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
+    keys = commands.add_parser("keys", help="show and change the keys that sign tokens")
+    actions = keys.add_subparsers(dest="keys_command", required=True)
+    listing = actions.add_parser("list", help="show the keys, and which of them signs")
+    rotate = actions.add_parser("rotate", help="create a key that signs after the overlap (key_overlap_s)")
+    rotate.add_argument("--now", action="store_true", help="let it sign at once, for a stolen key")
+    retire = actions.add_parser("retire", help="remove a key; its tokens are refused within seconds")
+    retire.add_argument("kid", metavar="KEY", help="the id of the key")
+    retire.add_argument("--force", action="store_true", help="also if tokens that it has signed are still valid")
+    return listing, rotate, retire
 
 
 def _login() -> str:
@@ -93,8 +111,53 @@ def _print_token(settings: ServerSettings, options: argparse.Namespace) -> None:
         raise InvalidInputError(Violation("--lifetime-s", f"is not 1 to {settings.longest_token_s:.0f} s"))
     roles = frozenset(Role(name) for name in options.role)
     identity = Identity(options.owner, options.vo, tuple(options.group), roles)
-    issuer = TokenIssuer(load_or_make_key(settings.key_file))
+    issuer = TokenIssuer(KeySet(KeyFiles(settings.key_file).load_or_make()), grid=settings.grid)
     sys.stdout.write(issuer.issue(identity, timedelta(seconds=options.lifetime_s), clock.now()) + "\n")
+
+
+def _list_keys(settings: ServerSettings, _options: argparse.Namespace) -> None:
+    keys = _key_set(settings)
+    signing = keys.signing(clock.now())
+    for key in keys.all():
+        state = "signs" if key is signing else "will sign" if key.signs_from > clock.now() else "verifies"
+        since = f"from {_text(key.signs_from)}" if key.signs_from.year > 1 else "from the first start"
+        sys.stdout.write(f"{key.kid}  {state:<9}  {since}  {key.path}\n")
+
+
+def _rotate_keys(settings: ServerSettings, options: argparse.Namespace) -> None:
+    overlap_s = 0.0 if options.now else settings.key_overlap_s
+    key = KeyFiles(settings.key_file).add(clock.now() + timedelta(seconds=overlap_s))
+    sys.stdout.write(f"{key.kid} signs from {_text(key.signs_from)}; copy {key.path} to servers that do not share it\n")
+
+
+def _retire_key(settings: ServerSettings, options: argparse.Namespace) -> None:
+    """Remove a key, unless it signs or its tokens may still be valid."""
+    keys = _key_set(settings)
+    now = clock.now()
+    if options.kid == keys.signing(now).kid:
+        raise StateConflictError(f"key {options.kid} signs now: rotate first")
+    # A key signs until the next one is due; the last token that it signed may live for the longest time.
+    ends = [later.signs_from for key, later in pairwise(keys.all()) if key.kid == options.kid]
+    last_use = max(ends, default=now) + timedelta(seconds=settings.longest_token_s)
+    if last_use > now and not options.force:
+        why = f"tokens of key {options.kid} may be valid until {_text(last_use)}; --force retires it all the same"
+        raise StateConflictError(why)
+    removed = KeyFiles(settings.key_file).remove(options.kid)
+    sys.stdout.write(f"{removed.kid} is retired; remove {removed.path} from servers that do not share it\n")
+
+
+def _key_set(settings: ServerSettings) -> KeySet:
+    keys = KeyFiles(settings.key_file).load()
+    if not keys:
+        raise NotFoundError("signing key", str(settings.key_file))
+    return KeySet(keys)
+
+
+def _text(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"
+
+
+_KEY_COMMANDS = {"list": _list_keys, "rotate": _rotate_keys, "retire": _retire_key}
 
 
 if __name__ == "__main__":

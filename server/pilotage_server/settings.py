@@ -40,6 +40,7 @@ from pilotage_server.core.health.black_holes import HealthRules, LocationLevel
 from pilotage_server.core.identity import ACCOUNTING_GROUP
 from pilotage_server.core.jobs.attributes import TRANSFORMED_NAMES, is_reserved
 from pilotage_server.core.jobs.files import JobLimits, Retention
+from pilotage_server.core.pilots.pilots import SecondUse
 from pilotage_server.core.rules import PolicyRules, Rules, RunningLimit, Sharing
 from pilotage_server.core.submission.optimizers import check_chain
 from pilotage_server.core.submission.submit_policy import SubmitPolicy, SubmitTransform
@@ -76,6 +77,10 @@ def _check_expression(text: str) -> str:
 def _check_broker(url: SecretStr) -> SecretStr:
     parse_broker(url.get_secret_value())
     return url
+
+
+def _has_login(url: SecretStr) -> bool:
+    return parse_broker(url.get_secret_value()).username is not None
 
 
 def _read_quota(written: object) -> Quota:
@@ -147,16 +152,41 @@ class ServerSettings(ProgramSettings):
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
     files: str | None = Field(None, description="URL of the store of files; none = in the data folder.")
     broker: BrokerUrl | None = Field(None, description="URL of an MQTT broker, mqtt://HOST:PORT; none = no broker.")
-    signing_key: Path | None = Field(None, description="Key of the tokens; none = in the data folder.")
+    broker_pilot_logins: bool = Field(
+        False, description="Whether each pilot gets a login of its own at the broker (Mosquitto's dynamic security)."
+    )
+    grid: str = Field(
+        "pilotage", min_length=1, max_length=255, description="The grid's name; tokens for another grid are refused."
+    )
+    signing_key: Path | None = Field(
+        None, description="First key of the tokens, with later ones beside it; none = in the data folder."
+    )
+    key_overlap_s: Seconds = Field(
+        600, ge=0, le=MONTH_S, description="A new key signs after this time, when every server has read it."
+    )
     tls_cert: Path | None = Field(None, description="Certificate chain (PEM); none = loopback only.")
     tls_key: Path | None = Field(None, description="The certificate's key (PEM).")
     reflection: bool = Field(True, description="Whether the server describes its services to tools.")
     log_json: bool = Field(True, description="One JSON object a line, else text for people.")
     log_level: LogLevel = Field(LogLevel.INFO, description="From which level on lines are logged.")
+    database_wait_s: Seconds = Field(
+        300, ge=0, le=DAY_S, description="How long a starting server waits for its database."
+    )
     stop_grace_s: Seconds = Field(10, ge=0, le=3600, description="How long calls may go on after the order to stop.")
     long_poll_s: Seconds = Field(60, ge=1, le=3600, description="The longest wait of a long poll.")
     max_calls_in_flight: int = Field(
         1000, ge=1, le=10**6, description="Calls served at once; more are refused. Long polls do not count."
+    )
+    max_calls_in_flight_per_vo: int = Field(500, ge=1, le=10**6, description="Those of one VO.")
+    max_calls_in_flight_per_owner: int = Field(250, ge=1, le=10**6, description="Those of one owner.")
+    max_open_calls_per_vo: int = Field(
+        10_000, ge=1, le=10**6, description="Open calls of one VO; long polls, feeds and transfers count too."
+    )
+    max_open_calls_per_owner: int = Field(500, ge=1, le=10**6, description="Open calls of one owner.")
+    max_open_calls_per_pilot: int = Field(64, ge=1, le=10**6, description="Open calls of one pilot.")
+    handshake_s: Seconds = Field(20, ge=1, le=3600, description="A connection that is not set up by then is closed.")
+    idle_connection_s: Seconds = Field(
+        600, ge=10, le=DAY_S, description="A connection without a call for this time is closed."
     )
     alive_every_s: Seconds = Field(1, ge=0.1, le=10, description="How often the server records that it is alive.")
     expire_every_s: Seconds = Field(5, ge=0.1, le=600, description="How often expired leases are processed.")
@@ -180,7 +210,19 @@ class ServerSettings(ProgramSettings):
     life_gap_s: Seconds = Field(
         30, ge=1, le=DAY_S, description="Leases are extended by outages of all servers that are longer."
     )
-    pilot_token_s: Seconds = Field(14 * DAY_S, ge=60, le=YEAR_S, description="Life of a pilot's token.")
+    pilot_token_s: Seconds = Field(
+        3 * DAY_S, ge=60, le=YEAR_S, description="Life of an enrolled pilot's token, which the pilot renews at half."
+    )
+    enrolment_s: Seconds = Field(
+        7 * DAY_S, ge=60, le=YEAR_S, description="Default life of a pilot's enrolment secret, if it is not used."
+    )
+    second_use: SecondUse = Field(
+        SecondUse.DRAIN,
+        description="What a second use of an enrolment secret does to its pilot: report, drain or evict.",
+    )
+    proof_window_s: Seconds = Field(
+        60, ge=5, le=3600, description="How far the time of a pilot's proof may be from the server's."
+    )
     longest_token_s: Seconds = Field(YEAR_S, ge=60, le=10 * YEAR_S, description="The longest life of a token.")
 
     half_life_s: Seconds = Field(DAY_S, ge=1, le=10 * YEAR_S, description="Half-life of recorded use.")
@@ -227,6 +269,15 @@ class ServerSettings(ProgramSettings):
     max_descriptions_per_call: int = Field(
         20_000, ge=1, le=10**6, description="The most descriptions of one submission."
     )
+    max_live_jobs_per_owner: int = Field(
+        10_000_000, ge=1, le=10**12, description="Jobs of one owner that have not ended."
+    )
+    max_live_jobs_per_vo: int = Field(50_000_000, ge=1, le=10**12, description="Those of one VO.")
+    max_stored_mib_per_owner: int = Field(102_400, ge=0, le=10**12, description="Uploads of one owner or pilot.")
+    max_stored_mib_per_vo: int = Field(1_024_000, ge=0, le=10**12, description="Uploads of one VO.")
+    disk_reserve_mib: int = Field(
+        1024, ge=0, le=10**7, description="Disk space kept for reports, at most 5 % of the disk; 0 = none."
+    )
     max_file_mib: int = Field(1024, ge=1, le=10**6, description="The largest file of a sandbox.")
     max_output_mib: int = Field(4096, ge=1, le=10**7, description="All output files of one attempt.")
     optimizers: tuple[str, ...] = Field(JobLimits().optimizers, description="The optimizer chain, in order.")
@@ -271,6 +322,8 @@ class ServerSettings(ProgramSettings):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
+        if self.broker_pilot_logins and (self.broker is None or not _has_login(self.broker)):
+            raise ValueError("broker_pilot_logins needs a broker whose URL has the login of the server")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together")
         host, _ = split_address(self.listen)
@@ -294,7 +347,7 @@ class ServerSettings(ProgramSettings):
 
     @property
     def key_file(self) -> Path:
-        """The file of the key that signs tokens."""
+        """The file of the first key of the tokens."""
         return self.signing_key or self.data / "keys" / "tokens.pem"
 
     def rules(self) -> Rules:
@@ -353,6 +406,10 @@ class ServerSettings(ProgramSettings):
             longest_lease=timedelta(seconds=self.longest_lease_s),
             max_file_bytes=self.max_file_mib * MIB,
             max_output_bytes=self.max_output_mib * MIB,
+            max_live_jobs_of_owner=self.max_live_jobs_per_owner,
+            max_live_jobs_of_vo=self.max_live_jobs_per_vo,
+            max_stored_bytes_of_owner=self.max_stored_mib_per_owner * MIB,
+            max_stored_bytes_of_vo=self.max_stored_mib_per_vo * MIB,
             optimizers=self.optimizers,
         )
 

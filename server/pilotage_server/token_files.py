@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from pilotage.clock import Clock
-from pilotage_server.core.identity import Identity, Role
-from pilotage_server.rpc.framework.tokens import TokenIssuer, write_private
+from pilotage_server.core.identity import AGENT_NAMES, Identity, Role
+from pilotage_server.rpc.framework.key_files import write_private
+from pilotage_server.rpc.framework.tokens import TokenIssuer
 
-BOOTSTRAP_LIFETIME = timedelta(days=30)
+BOOTSTRAP_LIFETIME = timedelta(days=1)
 """Lifetime of the tokens in the files."""
 
 RENEW_EVERY_S = 3600.0
@@ -22,8 +23,7 @@ ROLES = {
     "user": (Role.USER,),
     "operator": (Role.USER, Role.OPERATOR),
     "admin": (Role.USER, Role.OPERATOR, Role.ADMIN),
-    "agent": (Role.AGENT,),
-}
+} | {role.value: (role,) for role in AGENT_NAMES}
 """Name of each token file → roles of its token."""
 
 
@@ -36,13 +36,20 @@ class TokenOwner:
     groups: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenFiles:
     """A folder with a token for each of the `ROLES`, in files that only their owner may read."""
 
     folder: Path
     owner: TokenOwner
     clock: Clock
+    _written: tuple[str, datetime] | None = field(init=False, default=None)
+
+    def renew(self, issuer: TokenIssuer) -> None:
+        """Write the files if they are due, or if another key signs now."""
+        now = self.clock()
+        if self._written is None or self._written[0] != issuer.keys.signing(now).kid or self._written[1] <= now:
+            self.write(issuer)
 
     def write(self, issuer: TokenIssuer) -> None:
         """Write the NAME.token files, replacing each one atomically."""
@@ -54,11 +61,13 @@ class TokenFiles:
                 draft.replace(self.folder / f"{name}.token")
             finally:
                 draft.unlink(missing_ok=True)
+        now = self.clock()
+        self._written = (issuer.keys.signing(now).kid, now + timedelta(seconds=RENEW_EVERY_S))
 
     def _tokens(self, issuer: TokenIssuer) -> Iterator[tuple[str, str]]:
-        """Yield the name of each file and its token; the agents' token has its own owner."""
+        """Yield the name of each file and its token; the token of an agent has its own owner."""
         now = self.clock()
         for name, roles in ROLES.items():
-            owner = "agent:local" if Role.AGENT in roles else self.owner.owner
+            owner = self.owner.owner if Role.USER in roles else f"{name}:local"
             identity = Identity(owner, self.owner.vo, self.owner.groups, frozenset(roles))
             yield name, issuer.issue(identity, BOOTSTRAP_LIFETIME, now)

@@ -24,7 +24,7 @@ from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
 from support.commands import PROGRAMS
 from support.debian import find_or_install
-from support.mosquitto import MosquittoServer, running_mosquitto
+from support.mosquitto import MosquittoServer, running_broker
 from support.postgresql import PostgresqlProcess, installed_programs, running_postgresql
 from support.server import RunningServer
 
@@ -90,7 +90,7 @@ class Grid:
         self._stack.close()
 
     def _start(self) -> None:
-        self.broker = self._stack.enter_context(running_mosquitto())
+        self.broker = self._stack.enter_context(running_broker(MosquittoServer))
         shared: dict[str, Any] = {**_SETTINGS, "broker": self.broker.url}
         if self.database == "postgresql":
             database = self._stack.enter_context(running_postgresql(find_or_install(installed_programs, "postgresql")))
@@ -148,7 +148,7 @@ class Grid:
     def start_agents(self) -> None:
         """Start the site director and the pool cleanup in one process."""
         token, config = self.folder / "agent.token", self.folder / "agents.toml"
-        token.write_text(self.servers[0].token(Role.AGENT, owner="agent:chaos"))
+        token.write_text(self.servers[0].token(Role.DIRECTOR, Role.CLEANER, owner="agent:chaos"))
         token.chmod(0o600)
         assert self.broker is not None
         config.write_text(f"""

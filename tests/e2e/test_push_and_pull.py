@@ -18,7 +18,7 @@ from pilotage.clock import boot_time_s
 from pilotage.job_description import JobDescription
 from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
-from pilotage_server.core.identity import Role
+from pilotage_server.core.identity import AGENT_NAMES, Role
 from support.commands import PROGRAMS
 from support.server import running_server
 from support.slurm import PARTITION, SlurmCluster, running_slurm
@@ -145,7 +145,7 @@ def grid(clusters: tuple[SlurmCluster, SlurmCluster], tmp_path: Path) -> Iterato
         operator.put_tree(json.dumps(TREE), "json")
         (tmp_path / "runs").mkdir()
         (tmp_path / "routes.ads").write_text(TABLE)
-        (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:test"))
+        (tmp_path / "agent.token").write_text(server.token(*AGENT_NAMES, owner="agent:test"))
         (tmp_path / "agents.toml").write_text(_config(server.address, *clusters))
         user = stack.enter_context(Client(server.address, server.token()))
         yield Grid(tmp_path, user, {}, stack)

@@ -47,7 +47,7 @@ def pilotage(server: RunningServer, tmp_path: Path) -> Command:
 
 @pytest.fixture
 def agents(server: RunningServer, tmp_path: Path) -> Iterator[None]:
-    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:test"))
+    (tmp_path / "agent.token").write_text(server.token(Role.DIRECTOR, Role.RACER, owner="agent:test"))
     config = tmp_path / "agents.toml"
     config.write_text(f"""
 server = "{server.address}"

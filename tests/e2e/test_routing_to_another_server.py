@@ -14,7 +14,7 @@ from pilotage.job_description import InputFile, JobDescription
 from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_client.readers.files import resolve_local_files
-from pilotage_server.core.identity import Role
+from pilotage_server.core.identity import AGENT_NAMES, Role
 from support.commands import PROGRAMS
 from support.process_grid import ProcessGrid, a_process_grid
 from support.processes import until
@@ -94,7 +94,7 @@ async def servers(tmp_path: Path) -> AsyncIterator[TwoServers]:
         south = stack.enter_context(a_process_grid(tmp_path / "south"))
         await stack.enter_async_context(south.pilot())
         (tmp_path / "routes.ads").write_text(TABLE)
-        (tmp_path / "agent.token").write_text(north.token(Role.AGENT, owner="agent:test"))
+        (tmp_path / "agent.token").write_text(north.token(*AGENT_NAMES, owner="agent:test"))
         (tmp_path / "south.token").write_text(south.server.token(owner="router"))
         (tmp_path / "agents.toml").write_text(_config(north, south.server))
         user = stack.enter_context(Client(north.address, north.token()))

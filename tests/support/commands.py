@@ -222,7 +222,20 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("site", "ce", "queue", "params", "origins", "enabled", "banned", "pilots", "pools", "waiting", "running"),
     ],
     "pilots": [
-        *("stamp", "site", "ce", "queue", "state", "reason", "glidein_id", "node", "jobs", "jobs_ended", "vos"),
+        *(
+            "stamp",
+            "site",
+            "ce",
+            "queue",
+            "state",
+            "reason",
+            "alarm",
+            "glidein_id",
+            "node",
+            "jobs",
+            "jobs_ended",
+            "vos",
+        ),
         *("registered", "last_seen", "ends"),
     ],
     "slots": [

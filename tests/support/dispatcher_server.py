@@ -16,8 +16,11 @@ from pilotage import clock
 from pilotage.clock import Clock
 from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage_server.core.identity import Identity, Role
+from pilotage_server.rpc.framework.admission import Admission, CallLimits
 from pilotage_server.rpc.framework.calls import Call, hot
-from pilotage_server.rpc.framework.dispatch import CallAccess, CallsInFlight, Dispatcher, LoopCalls
+from pilotage_server.rpc.framework.dispatch import STALLED_S, CallAccess, Dispatcher, LoopCalls
+from pilotage_server.rpc.framework.key_files import KeySet, signing_key
+from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 
 SERVICE = "pilotage.v1.JobService"
@@ -30,17 +33,22 @@ CODERS = (bytes, bytes)
 
 @asynccontextmanager
 async def served_methods(
-    *, let_in: bool = True, most: int = 1000, now: Clock = clock.now, **methods: grpc.RpcMethodHandler[Any, Any]
+    *,
+    let_in: bool = True,
+    most: int = 1000,
+    now: Clock = clock.now,
+    stalled_s: float = STALLED_S,
+    **methods: grpc.RpcMethodHandler[Any, Any],
 ) -> AsyncIterator[Any]:
     """Serve these methods of the job service, at most `most` calls at a time, and yield a channel to them."""
-    issuer = TokenIssuer(Ed25519PrivateKey.generate())
+    issuer = TokenIssuer(KeySet([signing_key(Ed25519PrivateKey.generate())]))
     token = issuer.issue(Identity("alice", "sky", (), frozenset({Role.USER})), timedelta(hours=1), clock.now())
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
-    access = CallAccess(TokenVerifier([issuer.trusted()]), now)
+    access = CallAccess(TokenVerifier([issuer.trusted()]), PilotProofs(issuer, timedelta(minutes=1)), now)
     async with asyncio.TaskGroup() as tasks:
-        in_flight = CallsInFlight(most, clock.boot_time_s)
-        dispatcher = Dispatcher(server, access, LoopCalls(tasks), in_flight, clock.boot_time_s)
+        admission = Admission(CallLimits(most), clock.boot_time_s)
+        dispatcher = Dispatcher(server, access, LoopCalls(tasks, stalled_s), admission, clock.boot_time_s)
         dispatcher.add_registered_method_handlers(SERVICE, methods)
         dispatcher.open()
         channel = open_async_channel(Endpoint((f"127.0.0.1:{port}",), token if let_in else ""))

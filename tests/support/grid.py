@@ -234,9 +234,9 @@ class Grid:
         identity = Identity(f"pilot:{credential.stamp}", "", (), frozenset({Role.PILOT}), credential)
         return Pilot(self, identity)
 
-    def glidein_ended(self, pilot: Pilot, reason: str = "killed by the batch system") -> None:
-        """Report that the batch system has ended a pilot's glidein."""
-        self.glidein(GlideinReport(pilot.stamp, "42", PilotState.ENDED, reason))
+    def glidein_ended(self, pilot: Pilot, reason: str = "exit code 1") -> None:
+        """Report that a pilot's glidein has ended, and that no process of it is left."""
+        self.glidein(GlideinReport(pilot.stamp, "42", PilotState.ENDED, reason, processes_ended=True))
 
     def glidein(self, *reports: GlideinReport) -> GlideinReportResult:
         return self.write(lambda transaction, state: report_glideins(transaction, state, an_operator(), reports))

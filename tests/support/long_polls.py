@@ -24,7 +24,7 @@ from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.operations.matching.idle_pilots import PossibleSlots
 from pilotage_server.rpc.matching.long_polls import LongPolls, WaitingCall
-from support.server import request_id
+from support.server import Token, request_id
 from support.wire_grid import WireGrid, WirePilot
 
 QUEUE = QueueId("S", "ce", "q")
@@ -140,7 +140,7 @@ class PendingPolls:
         await jobs.GetJobs(job_service_pb2.GetJobsRequest(job_ids=job_ids))
         return wait
 
-    def _channel(self, token: str) -> grpc.aio.Channel:
+    def _channel(self, token: Token) -> grpc.aio.Channel:
         channel = self._grid.server.async_channel(token)
         self._channels.append(channel)
         return channel

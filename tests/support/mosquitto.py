@@ -8,17 +8,19 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
 
 import pytest
 from paho.mqtt import publish
 
 from pilotage import clock
 from pilotage.mqtt.connection import BrokerLink
-from pilotage.mqtt.settings import parse_broker
+from pilotage.mqtt.settings import BrokerLogin, parse_broker
 from pilotage.mqtt.topics import Message
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.events import BrokerChanged
@@ -31,6 +33,7 @@ from support.processes import free_port
 HOUR_S = 3600.0
 RARE_REQUESTS = PilotRules(idle_ask_s=HOUR_S)
 _TIMEOUT_S = 30
+SHIPPED = Path(__file__).parents[2] / "deploy" / "mosquitto" / "pilotage.conf"
 
 
 class MosquittoServer:
@@ -41,12 +44,19 @@ class MosquittoServer:
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         # Its standard error is only read after a failed start. A full pipe would block it, so it logs errors only.
-        settings = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "persistence false", "log_type error"]
-        (folder / "mosquitto.conf").write_text("\n".join([*settings, "user root"]) + "\n")
+        settings = [f"listener {self.port} 127.0.0.1", *self._settings(folder), "log_type error", "user root"]
+        (folder / "mosquitto.conf").write_text("\n".join(settings) + "\n")
+
+    def _settings(self, folder: Path) -> Sequence[str]:
+        return ("allow_anonymous true", "persistence false")
 
     @property
     def url(self) -> str:
         return f"mqtt://127.0.0.1:{self.port}"
+
+    def url_of(self, login: BrokerLogin) -> str:
+        """Return the URL with a login."""
+        return f"mqtt://{quote(login.username, safe='')}:{quote(login.password, safe='')}@127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Start the broker and return when it listens."""
@@ -73,6 +83,23 @@ class MosquittoServer:
             self._process = None
 
 
+class SecuredMosquitto(MosquittoServer):
+    """A broker with the shipped configuration, in which only the server has a login; without TLS."""
+
+    server_login = BrokerLogin("server", "secret")
+
+    def _settings(self, folder: Path) -> Sequence[str]:
+        logins = folder / "dynamic-security.json"
+        command = ["mosquitto_ctrl", "dynsec", "init", str(logins), *astuple(self.server_login)]
+        subprocess.run(command, check=True, capture_output=True)
+        shipped = SHIPPED.read_text().replace("/var/lib/mosquitto/dynamic-security.json", str(logins)).splitlines()
+        return [line for line in shipped if not line.startswith(("listener", "cafile", "certfile", "keyfile"))]
+
+    @property
+    def server_url(self) -> str:
+        return self.url_of(self.server_login)
+
+
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -83,12 +110,15 @@ def _installed_program() -> Path | None:
     return None if found is None else Path(found)
 
 
+Mosquitto = TypeVar("Mosquitto", bound=MosquittoServer)
+
+
 @contextmanager
-def running_mosquitto() -> Iterator[MosquittoServer]:
+def running_broker(kind: Callable[[Path, Path], Mosquitto]) -> Iterator[Mosquitto]:
     """Run a broker in a new folder; it is stopped, and the folder removed, at the end of the block."""
     program = find_or_install(_installed_program, "mosquitto")
     folder = Path(tempfile.mkdtemp(prefix="pilotage-mosquitto-"))
-    broker = MosquittoServer(program, folder)
+    broker = kind(program, folder)
     try:
         broker.start()
         yield broker
@@ -100,7 +130,14 @@ def running_mosquitto() -> Iterator[MosquittoServer]:
 @pytest.fixture
 def mosquitto() -> Iterator[MosquittoServer]:
     """Return a running broker that no other test uses."""
-    with running_mosquitto() as broker:
+    with running_broker(MosquittoServer) as broker:
+        yield broker
+
+
+@pytest.fixture
+def secured_mosquitto() -> Iterator[SecuredMosquitto]:
+    """Return a running broker with the shipped configuration that no other test uses."""
+    with running_broker(SecuredMosquitto) as broker:
         yield broker
 
 
@@ -125,12 +162,16 @@ class RecordingSubscriber:
 
 @asynccontextmanager
 async def broker_link(
-    broker: MosquittoServer, name: str, *topics: str, will: Message | None = None
+    broker: MosquittoServer, name: str, *topics: str, will: Message | None = None, login: BrokerLogin | None = None
 ) -> AsyncIterator[tuple[BrokerLink, RecordingSubscriber]]:
     """Run a link to the broker until the end of the block."""
     subscriber = RecordingSubscriber()
     link = BrokerLink(
-        parse_broker(broker.url), name, subscriber.messages.put_nowait, subscriber.states.put_nowait, will
+        parse_broker(broker.url if login is None else broker.url_of(login)),
+        name,
+        subscriber.messages.put_nowait,
+        subscriber.states.put_nowait,
+        will,
     )
     link.subscribe(topics)
     task = asyncio.create_task(link.run())

@@ -185,6 +185,7 @@ class FakePayloadRunner:
         self.prepared: dict[AttemptKey, PrepareJob] = {}
         self.suspended: set[AttemptKey] = set()
         self.warned: dict[AttemptKey, float] = {}
+        self.deadlines: dict[AttemptKey, float] = {}
         self.closed = False
         self.wrapper: Path | None = None
         self._publish: Callable[[PayloadEvent], None] | None = None
@@ -200,6 +201,9 @@ class FakePayloadRunner:
 
     async def fetch(self, key: AttemptKey) -> None:
         assert key in self.prepared
+
+    def set_deadline(self, key: AttemptKey, boot_s: float) -> None:
+        self.deadlines[key] = boot_s
 
     def start(self, key: AttemptKey) -> None:
         job = self.prepared[key].job

@@ -22,7 +22,7 @@ from pilotage.resources.tree import QueueId
 from pilotage_client.api import Client
 from pilotage_client.models import JobEvent, JobStatus
 from pilotage_pilot.supervise.proc import Process, all_processes, living, read_process, send
-from pilotage_pilot.supervise.watchdog import environment_of as variables_of
+from pilotage_pilot.supervise.proc import environment_of as variables_of
 from pilotage_server.core.identity import Role
 from support.commands import Command, environment_of
 from support.live_slots import SHIPPED

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -22,6 +25,7 @@ from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage.v1.values_pb2 import Value
 from pilotage_pilot.link.server_link import stamp_of_token
+from pilotage_pilot.supervise.proc import children_of
 from pilotage_server.core.identity import Role
 from support.server import VO, RunningServer, request_id, running_server
 
@@ -57,7 +61,7 @@ class ProcessGrid:
         return self.server.token(vo=self.vos[0] if self.vos else VO)
 
     def pilot_token(self) -> str:
-        with self.server.channel(self.server.token(Role.AGENT)) as channel:
+        with self.server.channel(self.server.token(Role.DIRECTOR)) as channel:
             request = pilot_service_pb2.RegisterPilotsRequest(
                 request_id=request_id(), queue=queue_to_wire(QUEUE), count=1, vos=self.vos
             )
@@ -132,18 +136,31 @@ class ProcessGrid:
             yield PilotProcess(process, log, scratch, stamp_of_token(token))
         finally:
             if process.returncode is None:
-                process.kill()
+                # Its watchdog ends the payloads, and then itself.
+                PilotProcess(process, log, scratch, "").kill()
             await process.wait()
 
 
 @dataclass
 class PilotProcess:
-    """A pilot process with its log and scratch folder."""
+    """A pilot with its log and scratch folder; `process` is its watchdog, which passes on signals."""
 
     process: asyncio.subprocess.Process
     log: Path
     scratch: Path
     stamp: str
+
+    @property
+    def pid(self) -> int:
+        """The process below the watchdog, which manages the slots."""
+        (pid,) = children_of(self.process.pid)
+        return pid
+
+    def kill(self) -> None:
+        """Kill the pilot, but not its watchdog; a process without a child has not become a watchdog yet."""
+        children = children_of(self.process.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(children[0] if children else self.process.pid, signal.SIGKILL)
 
     async def ends(self) -> tuple[int, dict[str, Any]]:
         """Wait for the end of the process; returns the exit code and the last line of the log."""

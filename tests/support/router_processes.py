@@ -136,7 +136,7 @@ def router_process(config: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def copies(server: RunningServer) -> list[route_service_pb2.JobCopy]:
     """Return the routed jobs that the server lists for the router."""
-    with server.channel(server.token(Role.AGENT)) as channel:
+    with server.channel(server.token(Role.ROUTER)) as channel:
         request = route_service_pb2.ListCopiesRequest(router="job router of jobrouter")
         return list(RouteServiceStub(channel).ListCopies(request).copies)
 
@@ -233,8 +233,8 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[LinkUnderTest]:
         return
     running: RunningServer = request.getfixturevalue("server")
     jobs = RealJobs(running)
-    async with running.async_channel(running.token(Role.AGENT, owner="agent:router")) as channel:
-        leadership = Leadership(f"job router {request_id()}", "this one")
+    async with running.async_channel(running.token(Role.ROUTER, owner="agent:router")) as channel:
+        leadership = Leadership(f"job router of {request_id()}", "this one")
         assert (await AgentServerLink(channel).take_leadership(leadership, 60, "here")).granted
         link = RouterServerLink(channel, leadership, most_events=3)
         yield LinkUnderTest(link, jobs.submit, jobs.change, jobs.state, jobs.output, jobs.ad)

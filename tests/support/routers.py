@@ -33,7 +33,7 @@ from pilotage.values.attempts import Outcome, ReportResult
 from pilotage.values.leadership import Leadership
 from pilotage.values.routing import NewRoutedJob, UnwantedRoutedJob
 from pilotage_server.core.attempts.reports import JobReport
-from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, Role
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.routing import RouteAnswer, RouterReport
 from pilotage_server.operations.leadership import release_leadership, take_leadership
@@ -53,7 +53,7 @@ from support.server import request_id
 from support.virtual_clock import VirtualClock
 from support.wire_grid import QUEUE, WireGrid
 
-AN_AGENT = Identity("agent:router", "", (), frozenset({Role.AGENT}))
+AN_AGENT = Identity("agent:router", "", (), frozenset({Role.ROUTER}))
 TEN_YEARS = timedelta(days=3650)
 SHORT = "CERN/ce01/short"
 
@@ -88,7 +88,7 @@ class Router:
     """A job router that keeps the attempts that it was given, by job, and reports what a test says."""
 
     grid: Grid
-    name: str = "router of sky"
+    name: str = "job router of sky"
     holder: str = "one"
     attempts: dict[int, int] = field(default_factory=dict)
 
@@ -176,11 +176,11 @@ def open_jobs(copies: Iterable[OpenRoutedJob]) -> list[int]:
 class WireRouter:
     """A job router behind a channel that is the leader for ten minutes."""
 
-    def __init__(self, grid: WireGrid, name: str = "") -> None:
-        channel = grid.channel(grid.server.token(Role.AGENT, owner="agent:router"))
+    def __init__(self, grid: WireGrid, name: str = "", bounds: AgentBounds = UNBOUND) -> None:
+        channel = grid.channel(grid.server.token(Role.ROUTER, owner="agent:router", bounds=bounds))
         self.routes = RouteServiceStub(channel)
         self.jobs = JobServiceStub(channel)
-        self.turn = Turn(agent=name or f"router {request_id()}", holder="me")
+        self.turn = Turn(agent=name or f"job router of {request_id()}", holder="me")
         self.agents = AgentServiceStub(channel)
         self.agents.TakeTurn(TakeTurnRequest(turn=self.turn, for_s=600))
 

@@ -22,11 +22,20 @@ import pytest
 
 from pilotage import clock
 from pilotage.errors import ServerUnreachableError
-from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint, open_async_channel, open_channel
-from pilotage.v1 import jobs_pb2, matcher_service_pb2, matcher_service_pb2_grpc, values_pb2
-from pilotage_server.core.identity import Identity, PilotCredential, Role
-from pilotage_server.rpc.framework.tokens import TokenIssuer, load_or_make_key
+from pilotage.rpc.proof import NONCE_BYTES, BoundToken
+from pilotage.rpc.wire import time_from_wire
+from pilotage.v1 import (
+    jobs_pb2,
+    matcher_service_pb2,
+    matcher_service_pb2_grpc,
+    pilot_service_pb2,
+    pilot_service_pb2_grpc,
+    values_pb2,
+)
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, Role
+from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
+from pilotage_server.rpc.framework.tokens import TokenIssuer
 from support.processes import free_address
 
 START_TIMEOUT_S = 60.0
@@ -36,6 +45,22 @@ WAIT_TIMEOUT_S = 120.0
 VO = "sky"
 
 Answer = TypeVar("Answer")
+
+Token = str | BoundToken
+
+
+def endpoint_of(addresses: tuple[str, ...], token: Token) -> Endpoint:
+    """Return the endpoint of servers with this token."""
+    if isinstance(token, str):
+        return Endpoint(addresses, token)
+    return Endpoint(addresses, token.token, prove=token.prove)
+
+
+def enrolled(channel: grpc.Channel, nonce: bytes | None = None) -> BoundToken:
+    """Return the token of a pilot that enrols over a channel with its secret; `nonce` None = new random bytes."""
+    request = pilot_service_pb2.EnrolRequest(nonce=os.urandom(NONCE_BYTES) if nonce is None else nonce)
+    found = pilot_service_pb2_grpc.PilotServiceStub(channel).Enrol(request).token
+    return BoundToken(found.token, found.key, time_from_wire(found.server_time), clock.boot_time_s)
 
 
 def request_id() -> str:
@@ -60,11 +85,13 @@ class RunningServer:
         *,
         arguments: Sequence[str] = (),
         max_file_bytes_on_disk: int | None = None,
+        open_files: int | None = None,
         **settings: object,
     ) -> None:
         self.data = data
         self._arguments = arguments
         self._max_file_bytes_on_disk = max_file_bytes_on_disk
+        self._open_files = open_files
         self.address = ""
         self.process: subprocess.Popen[bytes] | None = None
         self._ready = data / "ready.json"
@@ -86,7 +113,9 @@ class RunningServer:
 
     def _limits(self) -> tuple[str, ...]:
         """Return the command prefix that sets limits."""
-        return () if self._max_file_bytes_on_disk is None else files_bounded_by(self._max_file_bytes_on_disk)
+        file_size = () if self._max_file_bytes_on_disk is None else files_bounded_by(self._max_file_bytes_on_disk)
+        open_files = () if self._open_files is None else ("prlimit", f"--nofile={self._open_files}:")
+        return (*file_size, *open_files)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         give_up = clock.boot_time_s() + START_TIMEOUT_S
@@ -114,30 +143,37 @@ class RunningServer:
             self.process.kill()
             self.process.wait()
 
-    def token(self, *roles: Role, owner: str = "alice", vo: str = VO, groups: tuple[str, ...] = ("grp",)) -> str:
+    def token(
+        self,
+        *roles: Role,
+        owner: str = "alice",
+        vo: str = VO,
+        groups: tuple[str, ...] = ("grp",),
+        bounds: AgentBounds = UNBOUND,
+    ) -> str:
         """Return a token with roles, `user` by default, signed with the server's own key."""
-        identity = Identity(owner, vo, groups, frozenset(roles or (Role.USER,)))
-        return self._issuer().issue(identity, timedelta(hours=1), clock.now())
-
-    def pilot_token(self, stamp: str, queue: QueueId, vos: tuple[str, ...] = ()) -> str:
-        """Return the token of a pilot."""
-        identity = Identity(f"pilot:{stamp}", "", (), frozenset({Role.PILOT}), PilotCredential(stamp, queue, vos))
+        identity = Identity(owner, vo, groups, frozenset(roles or (Role.USER,)), bounds=bounds)
         return self._issuer().issue(identity, timedelta(hours=1), clock.now())
 
     def _issuer(self) -> TokenIssuer:
-        return TokenIssuer(load_or_make_key(self._key))
+        return TokenIssuer(KeySet(KeyFiles(self._key).load_or_make()))
 
-    def channel(self, token: str, *, timeout_s: float = 30.0) -> grpc.Channel:
+    def channel(self, token: Token, *, timeout_s: float = 30.0) -> grpc.Channel:
         """Return a channel with this token; it is also a context manager that closes it."""
-        return open_channel(Endpoint((self.address,), token), timeout_s=timeout_s)
+        return open_channel(endpoint_of((self.address,), token), timeout_s=timeout_s)
 
     def encrypted_channel(self, token: str, root_ca: bytes) -> grpc.Channel:
         """Return a channel with TLS."""
         return open_channel(Endpoint((self.address,), token, root_ca, tls=True))
 
-    def async_channel(self, token: str, *, timeout_s: float = 30.0) -> grpc.aio.Channel:
+    def async_channel(self, token: Token, *, timeout_s: float = 30.0) -> grpc.aio.Channel:
         """Return a channel for asyncio with this token."""
-        return open_async_channel(Endpoint((self.address,), token), timeout_s=timeout_s)
+        return open_async_channel(endpoint_of((self.address,), token), timeout_s=timeout_s)
+
+    def enrolled(self, secret: str) -> BoundToken:
+        """Return the token of a pilot that enrols with this secret."""
+        with self.channel(secret) as channel:
+            return enrolled(channel)
 
 
 def _text(value: object) -> str:
@@ -185,9 +221,9 @@ class ServerFleet:
         for server in self.servers:
             server.kill()
 
-    def channel(self, token: str) -> grpc.Channel:
+    def channel(self, token: Token) -> grpc.Channel:
         """Return a channel to all servers; it uses one of them, and another one if that fails."""
-        return open_channel(Endpoint(tuple(server.address for server in self.servers), token))
+        return open_channel(endpoint_of(tuple(server.address for server in self.servers), token))
 
 
 @contextmanager

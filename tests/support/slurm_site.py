@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pilotage.v1 import pilot_service_pb2
 from pilotage_agents.batch_systems.settings import SshSettings
 from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
-from pilotage_server.core.identity import Role
+from pilotage_server.core.identity import AGENT_NAMES, Role
 from support.commands import PROGRAMS
 from support.server import RunningServer, running_server
 from support.slurm import PARTITION, SlurmCluster
@@ -43,13 +44,13 @@ class Site:
     slurm: SlurmCluster
     submitted_before: int
 
-    def submit(self, count: int) -> list[int]:
+    def submit(self, count: int, lease: timedelta | None = None) -> list[int]:
         """Submit jobs that run until `open_gate`; each writes its process id at its start and its end."""
         waits = f"while ! [ -e {self.folder}/gate ]; do sleep 0.1; done"
         scripts = [
             f"echo $$ >> {self.folder}/started{n}; {waits}; echo $$ >> {self.folder}/ended{n}" for n in range(count)
         ]
-        descriptions = [JobDescription("/bin/sh", f"-c '{script}'") for script in scripts]
+        descriptions = [JobDescription("/bin/sh", f"-c '{script}'", lease=lease) for script in scripts]
         return list(self.user.submit(descriptions).job_ids)
 
     def open_gate(self) -> None:
@@ -150,7 +151,7 @@ def running_site(slurm: SlurmCluster, folder: Path, more: str = "") -> Iterator[
         user = stack.enter_context(Client(server.address, server.token()))
         operator = stack.enter_context(Client(server.address, server.token(Role.OPERATOR, Role.ADMIN)))
         operator.put_tree(json.dumps(TREE), "json")
-        (folder / "agent.token").write_text(server.token(Role.AGENT, owner="agent:test"))
+        (folder / "agent.token").write_text(server.token(*AGENT_NAMES, owner="agent:test"))
         (folder / "agents.toml").write_text(_configuration(server, slurm, more))
         command = [str(PROGRAMS / "pilotage-agents"), "site-director", "--config", str(folder / "agents.toml")]
         before = slurm.submissions()

@@ -46,11 +46,13 @@ class Payload:
     """The time since which it runs; None = it has not started or is suspended."""
     ends: datetime | None = None
     """The time of its end after SIGTERM."""
+    deadline: datetime | None = None
+    """The time at which the watchdog kills it."""
 
     def due(self) -> datetime | None:
         """Return the time of its end without further signals; None = never."""
         natural_end = None if self.since is None else self.since + timedelta(seconds=self.left_s)
-        return min((each for each in (natural_end, self.ends) if each is not None), default=None)
+        return min((each for each in (natural_end, self.ends, self.deadline) if each is not None), default=None)
 
     def hold(self, now: datetime) -> None:
         """Suspend the payload."""
@@ -125,8 +127,13 @@ class VirtualNode:
         """Handle all events that are due."""
         now = self.clock()
         for payload in tuple(self.payloads.values()):
-            if (end := payload.due()) is not None and end <= now:
-                self._exit(payload, 0 if end != payload.ends else None, None if end != payload.ends else SIGTERM)
+            end = payload.due()
+            if end is None or end > now:
+                continue
+            if end in (payload.ends, payload.deadline):
+                self._exit(payload, None, SIGTERM if end == payload.ends else SIGKILL)
+            else:
+                self._exit(payload, 0, None)
         for waiting in tuple(self.waiting.values()):
             if waiting.end <= now:
                 self._look(waiting, last=True)
@@ -230,6 +237,9 @@ class VirtualNode:
                 run_s, _, term_s = job.description.arguments.partition(" ")
                 self.payloads[job.key] = Payload(job, instruction, float(run_s), float(term_s or 0))
                 self.feed(ev.JobPrepared(job.key))
+            case ins.SetDeadline(key, boot_s):
+                if key in self.payloads:
+                    self.payloads[key].deadline = self.booted + timedelta(seconds=boot_s)
             case ins.StartPayload(key):
                 self.payloads[key].since = self.clock()
                 self.feed(ev.PayloadStarted(key))

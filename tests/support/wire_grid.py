@@ -11,6 +11,7 @@ import grpc
 from pilotage.job_description import JobDescription
 from pilotage.jobs.wire import description_to_wire
 from pilotage.resources.tree import QueueId
+from pilotage.rpc.proof import BoundToken
 from pilotage.rpc.wire import queue_to_wire
 from pilotage.v1 import (
     job_service_pb2,
@@ -25,7 +26,7 @@ from pilotage.v1 import (
     values_pb2,
 )
 from pilotage_server.core.identity import Role
-from support.server import RunningServer, request_id
+from support.server import RunningServer, Token, request_id
 
 QUEUE = QueueId("SITE", "ce1", "long")
 TREE = """
@@ -41,10 +42,11 @@ def a_job(**requirements: Any) -> JobDescription:
 class WirePilot:
     """A pilot that calls the server and runs no payloads."""
 
-    def __init__(self, channel: grpc.Channel, stamp: str, token: str) -> None:
+    def __init__(self, channel: grpc.Channel, stamp: str, token: BoundToken) -> None:
         self.stamp = stamp
         self.token = token
         self.matcher = matcher_service_pb2_grpc.MatcherServiceStub(channel)
+        self.pilots = pilot_service_pb2_grpc.PilotServiceStub(channel)
 
     def request_jobs(
         self, *, wait_s: float = 0.0, cpus: int = 1, id_: str = ""
@@ -103,12 +105,16 @@ class WireGrid:
         request = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=text, format="json")
         return self.resources.PutTree(request).version
 
+    def list_pilots(self) -> list[pilot_service_pb2.Pilot]:
+        """Return all pilots."""
+        return list(self.pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=True)).pilots)
+
     def user(self, owner: str = "alice", **who: Any) -> job_service_pb2_grpc.JobServiceStub:
         """Return the job service for a user."""
         token = self.server.token(owner=owner, **({"vo": self.vo} | who))
         return job_service_pb2_grpc.JobServiceStub(self.channel(token))
 
-    def channel(self, token: str) -> grpc.Channel:
+    def channel(self, token: Token) -> grpc.Channel:
         """Return a channel that `close` closes."""
         channel = self.server.channel(token)
         self._channels.append(channel)
@@ -119,12 +125,16 @@ class WireGrid:
         return list(self.jobs.SubmitJobs(submission(descriptions, id_)).job_ids)
 
     def start_pilot(self, queue: QueueId = QUEUE, **options: Any) -> WirePilot:
-        """Register a pilot and send its first heartbeat."""
+        """Register and enrol a pilot and send its first heartbeat."""
         request = pilot_service_pb2.RegisterPilotsRequest(
             request_id=request_id(), queue=queue_to_wire(queue), count=1, vos=[self.vo], **options
         )
-        credential = self.pilots.RegisterPilots(request).pilots[0]
-        pilot = WirePilot(self.channel(credential.token), credential.stamp, credential.token)
+        return self.enrol(self.pilots.RegisterPilots(request).pilots[0])
+
+    def enrol(self, credential: pilot_service_pb2.PilotCredential) -> WirePilot:
+        """Enrol a registered pilot and send its first heartbeat."""
+        token = self.server.enrolled(credential.token)
+        pilot = WirePilot(self.channel(token), credential.stamp, token)
         node = matcher_service_pb2.NodeState(name="node1", amounts=values_pb2.Amounts(cpus=1))
         pilot.heartbeat(node=node)
         return pilot

@@ -18,6 +18,10 @@ LOG_NAME = "pilot.log"
 """The file in a glidein's folder with the output of its pilot."""
 
 
+_FIRST_SIGNAL_CODE = 128
+"""Exit codes from here on are 128 + n, for an end by signal n."""
+
+
 class GlideinState(StrEnum):
     """The state of a glidein in its batch system."""
 
@@ -95,7 +99,7 @@ Submission = Submitted | NotSubmitted | Unanswered
 
 @dataclass(frozen=True, slots=True)
 class GlideinStatus:
-    """The status of a glidein; `exit_code` None = it has not ended, or its exit code is not known.
+    """The status of a glidein; `exit_code` None = it has not ended, or its exit code is not known; 128 + n = signal n.
 
     `has_failed` = it could not be started, or was lost with its node, so that there is no exit code to show the
     failure.
@@ -105,6 +109,16 @@ class GlideinStatus:
     reason: str = ""
     exit_code: int | None = None
     has_failed: bool = False
+
+    @property
+    def processes_ended(self) -> bool:
+        """Whether no process of an ended glidein is left.
+
+        Only the pilot's own exit shows that: its watchdog exits after every process of its payloads. After a signal, a
+        cancellation or the loss of a node some may be left, in a batch system that does not track all processes, or on
+        a node that is only out of reach.
+        """
+        return self.state is GlideinState.ENDED and self.exit_code is not None and self.exit_code < _FIRST_SIGNAL_CODE
 
 
 class StampedId(Protocol):

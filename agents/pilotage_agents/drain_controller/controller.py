@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 
 from pilotage.errors import InvalidInputError, LeadershipLostError, NotFoundError, StateConflictError
+from pilotage.resources.queue_patterns import EVERY_QUEUE, matches_any, unused_pattern_lines, unused_patterns
 from pilotage.resources.tree import QueueId
 from pilotage_agents.drain_controller.planning import (
     ONLY_MULTICORE,
@@ -23,7 +24,6 @@ from pilotage_agents.drain_controller.planning import (
 from pilotage_agents.drain_controller.settings import DrainControllerSettings
 from pilotage_agents.runtime.link import TreeQueue
 from pilotage_agents.runtime.loop import Pause
-from pilotage_agents.runtime.queue_patterns import EVERY_QUEUE, matches_any, unused_pattern_lines, unused_patterns
 
 
 class DrainLink(Protocol):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pilotage.settings import Section
-from pilotage_agents.runtime.queue_patterns import EVERY_QUEUE
-from pilotage_agents.runtime.settings import Interval, Seconds
+from pilotage.resources.queue_patterns import EVERY_QUEUE
+from pilotage_agents.runtime.settings import AgentSection, Interval, Seconds
 
 
-class DrainControllerSettings(Section):
+class DrainControllerSettings(AgentSection):
     """The drain controller: multicore jobs should have `setpoint` cores."""
 
     setpoint: int = Field(250, ge=0, le=100_000_000, description="The number of cores that multicore jobs should have.")

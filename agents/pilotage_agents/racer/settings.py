@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pilotage.settings import Section
 from pilotage_agents.racer.planning import RacingRules
-from pilotage_agents.runtime.settings import Interval, Seconds
+from pilotage_agents.runtime.settings import AgentSection, Interval, Seconds
 
 
-class RacerSettings(Section):
+class RacerSettings(AgentSection):
     """The racer: when race copies of repeatable jobs are started, and how many.
 
     A job at the tail of its set is slow when it has run both `slower_than` and `least_run_s`.
@@ -43,4 +42,4 @@ class RacerSettings(Section):
 
     def rules(self) -> RacingRules:
         """Return the settings that decide on races."""
-        return RacingRules(**self.model_dump(exclude={"interval_s"}))
+        return RacingRules(**self.model_dump(exclude={"interval_s", "token_file"}))

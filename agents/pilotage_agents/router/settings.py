@@ -19,7 +19,7 @@ from pilotage_agents.router.core.table import Targets
 from pilotage_agents.router.hooks import HookKind, HookSettings
 from pilotage_agents.router.table_file import TableSettings, TargetsSection, read_targets
 from pilotage_agents.router.targets.remote_server import ServerAccess
-from pilotage_agents.runtime.settings import Interval, Seconds
+from pilotage_agents.runtime.settings import AgentSection, Interval, Seconds
 
 Command = Annotated[tuple[str, ...], Field(min_length=1)]
 """A program and its arguments."""
@@ -67,7 +67,7 @@ PushedIntoSettings = Annotated[
 """A batch system that jobs are submitted to; its nodes see the router's folder."""
 
 
-class JobRouterSettings(Section):
+class JobRouterSettings(AgentSection):
     """The job router.
 
     Routers of one `name` are replicas: one of them acts at a time, on any host. The table is a file or the output of a

@@ -10,13 +10,13 @@ from typing import Any
 import structlog
 
 from pilotage.errors import LeadershipLostError, PilotageError
+from pilotage.resources.queue_patterns import EVERY_QUEUE, matches_any, unused_pattern_lines, unused_patterns
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
 from pilotage.values.demand import Demand
 from pilotage_agents.batch_systems.settings import BatchSystemSettings
 from pilotage_agents.batch_systems.shape import QueueFacts, queue_facts
 from pilotage_agents.runtime.link import TreeQueue
-from pilotage_agents.runtime.queue_patterns import EVERY_QUEUE, matches_any, unused_pattern_lines, unused_patterns
 from pilotage_agents.site_director.glideins import UnfinishedBundleError
 from pilotage_agents.site_director.planning import QueuePlan, QueueState, Ramp, plan_pilots
 from pilotage_agents.site_director.ports import DirectorContext

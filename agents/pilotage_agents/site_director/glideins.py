@@ -125,7 +125,7 @@ class GlideinRecord:
 
 
 class GlideinFolders:
-    """Keeps one folder per stamp below `root`; only the owner can read a pilot's token.
+    """Keeps one folder per stamp below `root`; only the owner can read a pilot's enrolment secret.
 
     Every pilot gets a copy of each of the files `given`, under its key. `bundles` stores the bundles.
     """
@@ -220,11 +220,9 @@ class GlideinFolders:
         except OSError as error:
             raise _failed(path, error) from error
 
-    def tokens_before(self, stamps: Iterable[str], time: datetime) -> dict[str, float]:
-        """Return the wall times, in seconds, of the pilots whose token was last delivered before `time`."""
-        old = (each for each in stamps if 0 < _changed(self.path_of(each) / TOKEN_NAME) < time.timestamp())
-        times = ((stamp, _wall_time_s(self.path_of(stamp) / CONFIG_NAME)) for stamp in old)
-        return {stamp: wall_time_s for stamp, wall_time_s in times if wall_time_s is not None}
+    def tokens_before(self, stamps: Iterable[str], time: datetime) -> list[str]:
+        """Return those of the pilots whose enrolment secret was last delivered before `time`, and is not removed."""
+        return [each for each in stamps if 0 < _changed(self.path_of(each) / TOKEN_NAME) < time.timestamp()]
 
     def put_token(self, stamp: str, token: str) -> None:
         """Replace a pilot's token. It keeps the age of the old one until `mark_tokens_renewed`. Raises WorldError."""
@@ -317,15 +315,6 @@ def _read(path: Path) -> GlideinRecord | None:
         return GlideinRecord(fields["stamp"], queue, fields["batch_system"], fields["glidein_id"], since)
     except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
         log.warning("record of a glidein cannot be read", path=str(path), reason=str(error))
-        return None
-
-
-def _wall_time_s(config: Path) -> float | None:
-    """Return the wall time in a pilot's configuration; None = it cannot be read."""
-    try:
-        return float(json.loads(config.read_text())["queue"]["wall_time_s"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("configuration of a pilot cannot be read", path=str(config), reason=str(error))
         return None
 
 

@@ -61,8 +61,7 @@ class PilotSender:
         """
         if queue.pilot_bundle:
             await asyncio.to_thread(self._folders.bundles.stored_copy, Path(queue.pilot_bundle))
-        lifetime_s = self._wall_time_s(queue) + self._settings.credential_s
-        pilots = await self._link.register_pilots(queue.id, count, queue.vos, lifetime_s)
+        pilots = await self._link.register_pilots(queue.id, count, queue.vos, self._settings.credential_s)
         records = [GlideinRecord(pilot.stamp, queue.id, queue.batch_system) for pilot in pilots]
         await self._watch.add(records)
         answers = await self._submit(queue, pilots, records, pools, batch_system)

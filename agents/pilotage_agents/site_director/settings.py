@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from pilotage.settings import AnchoredPath, Section
 from pilotage_agents.batch_systems.settings import BatchSystemSettings, SlurmBatchSystemSettings
-from pilotage_agents.runtime.settings import Interval, Seconds
+from pilotage_agents.runtime.settings import AgentSection, Interval, Seconds
 
 
 class WhenStopped(StrEnum):
@@ -43,7 +43,7 @@ class QueueSettings(Section):
     )
 
 
-class SiteDirectorSettings(Section):
+class SiteDirectorSettings(AgentSection):
     """The site director."""
 
     folder: AnchoredPath = Field(description="The folder that keeps the input and output of pilots.")
@@ -76,7 +76,7 @@ class SiteDirectorSettings(Section):
     pilot: dict[str, Any] = Field(default_factory=dict, description="Settings of every pilot.")
     credential_s: Seconds = Field(
         7 * 86400,
-        description="How long a token outlives the wall time; a pilot that has waited half of this gets a new one.",
+        description="How long a pilot may wait with its enrolment secret; at half of it the pilot gets another.",
     )
     default_wall_time_s: Seconds = Field(7 * 86400, description="The wall time of queues for which the tree has none.")
     when_stopped: WhenStopped = Field(

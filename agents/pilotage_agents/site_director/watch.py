@@ -1,7 +1,7 @@
 """Watches the director's glideins: adopts them after a restart, reports their states, and cleans up after them.
 
 `GlideinReaper` collects the output of ended glideins and removes what they left elsewhere. `GlideinCredentials` renews
-the tokens of pilots that wait long in batch queues, so that no token has to be valid for longer than its use.
+the enrolment secrets of pilots that wait long in batch queues, so that none has to be valid for long.
 """
 
 from __future__ import annotations
@@ -112,31 +112,28 @@ _MAX_RENEWALS = 500
 
 
 class GlideinCredentials:
-    """Renews the token of a waiting pilot when half of the time has passed that it may wait with the old one.
+    """Renews the enrolment secret of a waiting pilot when half of its `lifetime` has passed."""
 
-    `outlives` = how long tokens are valid beyond the wall time, so that a late start still has a token to its end.
-    """
-
-    def __init__(self, context: DirectorContext, outlives: timedelta) -> None:
+    def __init__(self, context: DirectorContext, lifetime: timedelta) -> None:
         self._folders = context.folders
         self._link = context.link
         self._batch_systems = context.batch_systems
         self._clock = context.clock
-        self._outlives = outlives
+        self._lifetime = lifetime
 
     async def renew(self, waiting: Sequence[GlideinRecord]) -> None:
         """Renew old tokens of waiting glideins; failures are retried in the next cycle."""
         for system, records in by_batch_system(self._batch_systems, waiting):
             stamps = [record.stamp for record in records]
-            old = await asyncio.to_thread(self._folders.tokens_before, stamps, self._clock() - self._outlives / 2)
-            for wall_time_s, some in groupby(sorted(old, key=lambda stamp: old[stamp]), key=lambda stamp: old[stamp]):
+            old = await asyncio.to_thread(self._folders.tokens_before, stamps, self._clock() - self._lifetime / 2)
+            if old:
                 try:
-                    await self._renew_some(system, list(some)[:_MAX_RENEWALS], wall_time_s)
+                    await self._renew_some(system, old[:_MAX_RENEWALS])
                 except PilotageError as error:
                     log.warning("tokens of waiting pilots could not be renewed", reason=str(error))
 
-    async def _renew_some(self, system: BatchSystem, stamps: Sequence[str], wall_time_s: float) -> None:
-        pilots = await self._link.renew_credentials(stamps, wall_time_s + self._outlives.total_seconds())
+    async def _renew_some(self, system: BatchSystem, stamps: Sequence[str]) -> None:
+        pilots = await self._link.renew_credentials(stamps, self._lifetime.total_seconds())
         for pilot in pilots:
             await asyncio.to_thread(self._folders.put_token, pilot.stamp, pilot.token)
         renewed = [pilot.stamp for pilot in pilots]
@@ -171,8 +168,8 @@ class _PollResult:
 class WatchLimits:
     """How many folders of ended glideins are kept, and two durations.
 
-    An unanswered submission that is not found for `lost_after` was never made; `credential` is how long a token
-    outlives the wall time.
+    An unanswered submission that is not found for `lost_after` was never made; `credential` is the lifetime of an
+    enrolment secret.
     """
 
     keep_ended: int
@@ -229,6 +226,7 @@ class GlideinWatch:
     async def refresh(self, failures: QueueFailures) -> QueueFailures:
         """Poll the batch systems and report the changes; returns `failures` with those found."""
         live = await self._live_records()
+        asked = self._clock()
         # Possible glideins are reported first, so that the server does not give up a pilot before the director does.
         await self.report_present([live[stamp] for stamp in sorted(self._unreported)])
         async with asyncio.TaskGroup() as group:
@@ -241,7 +239,7 @@ class GlideinWatch:
             [*adopted, *(each for poll in polls for each in poll.there if self._is_report_due(each))]
         )
         ended = [each for poll in polls for each in poll.ended]
-        worked = await self._report_ended(ended)
+        worked = await self._report_ended(ended, asked)
         await self._reaper.reap()
         await self._credentials.renew([each for poll in polls for each in poll.waiting])
         return self._updated_failures(failures, ended, worked)
@@ -306,13 +304,22 @@ class GlideinWatch:
         except WorldError as error:
             log.warning("record of a glidein could not be written", stamp=record.stamp, reason=str(error))
 
-    async def _report_ended(self, ended: Sequence[tuple[GlideinRecord, GlideinStatus]]) -> set[str]:
-        """Report ends and forget the glideins; returns the stamps of pilots that had run a job."""
+    async def _report_ended(self, ended: Sequence[tuple[GlideinRecord, GlideinStatus]], asked: datetime) -> set[str]:
+        """Report ends and forget the glideins; returns the stamps of pilots that had run a job.
+
+        `asked` is a time before the batch systems were asked.
+        """
         worked: set[str] = set()
         for some in _report_batches(ended):
             reports = [
                 GlideinReport(
-                    each.stamp, each.glidein_id, PilotState.ENDED, status.reason, each.stamp in self._cancelled
+                    each.stamp,
+                    each.glidein_id,
+                    PilotState.ENDED,
+                    status.reason,
+                    called_back=each.stamp in self._cancelled,
+                    processes_ended=status.processes_ended,
+                    age=max(timedelta(0), self._clock() - asked),
                 )
                 for each, status in some
             ]

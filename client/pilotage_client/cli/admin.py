@@ -259,7 +259,16 @@ def whoami(client: Client, as_json: bool) -> None:
 @click.option("--owner", required=True, help="The owner of the token.")
 @click.option("--vo", help="The owner's VO (default: yours).")
 @click.option("--group", "groups", multiple=True, help="The owner's groups, the default first.")
-@click.option("--role", "roles", multiple=True, required=True, help="user, operator, agent or admin.")
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    required=True,
+    help="user, operator, admin, director, router, drainer, cleaner or racer.",
+)
+@click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Bind an agent to queues, such as SITE/*/*.")
+@click.option("--for-vo", "vos", multiple=True, help="Bind an agent to jobs and pilots of a VO.")
+@click.option("--turn", "turns", multiple=True, help='Bind an agent to a turn, such as "job router of south".')
 @click.option("--lifetime", default="30 d", show_default=True, help="The validity of the token.")
 @click.option("--to", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
 @with_admin_client
@@ -269,6 +278,9 @@ def token(
     vo: str | None,
     groups: tuple[str, ...],
     roles: tuple[str, ...],
+    queues: tuple[str, ...],
+    vos: tuple[str, ...],
+    turns: tuple[str, ...],
     lifetime: str,
     path: Path,
 ) -> None:
@@ -279,6 +291,7 @@ def token(
         groups=groups,
         roles=roles,
         lifetime_s=float(parse_time(lifetime, "--lifetime")),
+        bounds=identity_service_pb2.AgentBounds(queues=queues, vos=vos, turns=turns),
     )
     write_private(path, client.issue_token(request).token + "\n")
     click.echo(f"the token of {owner} is in {path}")

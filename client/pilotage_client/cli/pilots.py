@@ -189,6 +189,7 @@ def pilots(client: Client, ended: bool, as_json: bool) -> None:
                     "queue": pilot.queue.queue,
                     "state": _pilot_state(pilot),
                     "reason": pilot.reason or None,
+                    "alarm": pilot.alarm or None,
                     "glidein_id": pilot.glidein_id or None,
                     "node": pilot.node or None,
                     "jobs": pilot.jobs,
@@ -209,7 +210,7 @@ def pilots(client: Client, ended: bool, as_json: bool) -> None:
             pilot.jobs,
             pilot.jobs_ended,
             time_text(time_of(pilot, "last_seen")),
-            pilot.reason,
+            f"ALARM: {pilot.alarm}" if pilot.alarm else pilot.reason,
         )
         for pilot in found
     ]
@@ -223,11 +224,15 @@ def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:
 @click.command(name="pilot-token")
 @click.argument("queue", metavar="SITE/CE/QUEUE")
 @click.option("--to", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
-@click.option("--lifetime", metavar="TIME", help="The validity of the token, such as '2 d' (default: the server's).")
+@click.option(
+    "--lifetime",
+    metavar="TIME",
+    help="How long the secret may wait for its use, such as '2 d' (default: the server's).",
+)
 @ONE_JSON
 @with_operator_client
 def pilot_token(client: Client, queue: str, path: Path, lifetime: str | None, as_json: bool) -> None:
-    """Create the credential of one pilot in a queue, and print the command that starts it."""
+    """Create the enrolment secret of one pilot in a queue, and print the command that starts it."""
     lifetime_s = float(parse_time(lifetime, "--lifetime")) if lifetime else 0.0
     credential = client.register_pilot(QueueId.parse(queue), lifetime_s=lifetime_s)
     write_private(path, credential.token + "\n")
@@ -235,7 +240,10 @@ def pilot_token(client: Client, queue: str, path: Path, lifetime: str | None, as
     if as_json:
         echo_json({"stamp": credential.stamp, "token_file": str(path.absolute()), "command": command})
         return
-    click.echo(f"pilot {credential.stamp} for {queue}: its token is in {path}; start it with", err=True)
+    click.echo(
+        f"pilot {credential.stamp} for {queue}: its enrolment secret, which works once, is in {path}; start it with",
+        err=True,
+    )
     click.echo(shlex.join(command))
 
 

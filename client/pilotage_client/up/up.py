@@ -76,7 +76,7 @@ class UpFolder:
         return self.root / "hello.toml"
 
     def token_file(self, role: str) -> Path:
-        """Return the file of a role's token: user, operator, agent, admin."""
+        """Return the file of a role's token: user, operator, admin, or that of an agent."""
         return self.tokens / f"{role}.token"
 
     def log_file(self, process: str) -> Path:
@@ -117,9 +117,9 @@ class UpFolder:
         text = f"""\
 # Written by `pilotage up` at every start.
 server = {_toml(address)}
-token_file = {_toml(str(self.token_file("agent")))}
 
 [site_director]
+token_file = {_toml(str(self.token_file("director")))}
 folder = {_toml(str(self.root / "director"))}
 interval_s = 5
 urgent_interval_s = 1
@@ -137,6 +137,7 @@ type = "local"
 kill_after_s = 15
 
 [pool_cleanup]
+token_file = {_toml(str(self.token_file("cleaner")))}
 """
         write_private(self.agents_config, text)
 

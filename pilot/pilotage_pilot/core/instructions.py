@@ -110,6 +110,14 @@ class PrepareJob:
 
 
 @dataclass(frozen=True, slots=True)
+class SetDeadline:
+    """Have the watchdog kill the payload at this time on the boot clock, in place of the time before."""
+
+    key: AttemptKey
+    boot_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StartPayload:
     """Start the payload → PayloadStarted or StartFailed, and PayloadExited at its end."""
 
@@ -196,7 +204,9 @@ class EndPilot:
 SignalInstruction = StopPayload | SuspendPayload | ContinuePayload | WarnPayload
 """Instructions for a running payload."""
 
-PayloadInstruction = PrepareJob | StartPayload | KillPayload | StoreOutput | ForgetAttempt | SignalInstruction
+PayloadInstruction = (
+    PrepareJob | SetDeadline | StartPayload | KillPayload | StoreOutput | ForgetAttempt | SignalInstruction
+)
 """Instructions for one attempt."""
 
 ServerInstruction = RequestJobs | RecallRequest | SendHeartbeat | ReadPools

@@ -119,7 +119,7 @@ class ServerSession:
         self.clock_error_s = heartbeat.clock_error_s(event.server_time, now)
         for renewed in event.renewed:
             lease_end_boot_s = self._payloads.lease_end_boot_s(renewed.lease.total_seconds(), heartbeat.sent_boot_s)
-            self._payloads.renew(renewed.key, lease_end_boot_s)
+            instructions += self._payloads.renew(renewed.key, lease_end_boot_s)
             self.prefetch.renew(renewed.key, lease_end_boot_s)
         instructions += self._results(event.results, heartbeat.call.reports, now)
         for lost in event.lost:

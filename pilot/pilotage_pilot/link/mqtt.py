@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ import structlog
 from pilotage.errors import InvalidInputError
 from pilotage.mqtt.connection import BrokerLink
 from pilotage.mqtt.limited_log import LimitedWarning
-from pilotage.mqtt.settings import Broker
+from pilotage.mqtt.settings import Broker, BrokerLogin
 from pilotage.mqtt.topics import EVERY_POOL, WITHOUT_POOL, Message, NodeStatus, erase_message, read_probability
 from pilotage_pilot.core.events import BrokerChanged, BrokerEvent, ContactRequested, JobsAnnounced
 from pilotage_pilot.core.instructions import Slot
@@ -30,14 +30,25 @@ CLOSE_TIMEOUT_S = 3.0
 
 
 class BrokerPublisher:
-    """Publishes the state of one pilot's node; `dice` (0 to 1) decide which wake-ups are passed on."""
+    """Publishes the state of one pilot's node; `dice` (0 to 1) decide which wake-ups are passed on.
 
-    def __init__(self, broker: Broker, node: NodeStatus, dice: Callable[[], float] = random.random) -> None:
+    `get_login` gives the pilot's login, unless the URL of the broker has one.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        node: NodeStatus,
+        dice: Callable[[], float] = random.random,
+        get_login: Callable[[], Awaitable[BrokerLogin | None]] | None = None,
+    ) -> None:
         self._topics = broker.topics
         self._node = node
         self._dice = dice
         self._will = replace(node, online=False).message(broker.topics)
-        self._link = BrokerLink(broker, f"pilotage-pilot-{node.stamp}", self._received, self._connection, self._will)
+        name = broker.topics.pilot_client_id(node.stamp)
+        asks = get_login if broker.username is None else None
+        self._link = BrokerLink(broker, name, self._received, self._connection, self._will, asks)
         self._connected = False
         self._pools: frozenset[str] = frozenset()
         self._idle = 0

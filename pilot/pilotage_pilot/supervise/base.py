@@ -53,6 +53,9 @@ class PayloadRunner(Protocol):
     async def fetch(self, key: AttemptKey) -> None:
         """Fetch the input files of a prepared attempt; raises JobFaultError or NodeFaultError."""
 
+    def set_deadline(self, key: AttemptKey, boot_s: float) -> None:
+        """Have the watchdog kill the payload at this time on the boot clock, in place of the time before."""
+
     def start(self, key: AttemptKey) -> None:
         """Start the payload of a prepared attempt; raises JobFaultError or NodeFaultError."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,10 +165,10 @@ class Cgroup:
 class CgroupMaker:
     """Creates control groups for the payloads of one pilot, below the pilot's own group."""
 
-    def __init__(self, hierarchies: Hierarchies, name: str) -> None:
+    def __init__(self, hierarchies: Hierarchies, name: str, beside: Iterable[int] = ()) -> None:
         self.version = hierarchies.version
         if self.version == 2:
-            _divide(hierarchies.parents["memory"], name)
+            _divide(hierarchies.parents["memory"], name, (*beside, os.getpid()))
         self._parents = {key: folder / name for key, folder in hierarchies.parents.items()}
         if not _is_made(self._parents.get("freezer")):
             # Without it payloads are suspended by signals.
@@ -212,17 +212,20 @@ def _is_made(folder: Path | None) -> bool:
     return True
 
 
-def _divide(own: Path, name: str) -> None:
+def _divide(own: Path, name: str, pids: Iterable[int]) -> None:
     """Prepare the pilot's own group (version 2) for limited child groups: it may not hold a process itself."""
     leaf = own / f"{name}-pilot"
     leaf.mkdir(exist_ok=True)
+    members = tuple(pids)
     try:
-        (leaf / "cgroup.procs").write_text(str(os.getpid()))
+        for pid in members:
+            (leaf / "cgroup.procs").write_text(str(pid))
         (own / "cgroup.subtree_control").write_text("+cpu +memory")
     except OSError:
         # Other processes are in the group, or the pilot may not divide it: restore the old state.
         with contextlib.suppress(OSError):
-            (own / "cgroup.procs").write_text(str(os.getpid()))
+            for pid in members:
+                (own / "cgroup.procs").write_text(str(pid))
             leaf.rmdir()
         raise
 
@@ -282,10 +285,10 @@ def _below(mount: str, root: str, group: str) -> Path:
     return Path(mount) / relative
 
 
-def cgroup_maker(name: str) -> CgroupMaker | None:
-    """Return the maker of groups for this pilot; None = it may not create any."""
+def cgroup_maker(name: str, beside: Iterable[int] = ()) -> CgroupMaker | None:
+    """Return the maker of groups for this pilot and the processes `beside` it; None = it may not create any."""
     try:
         hierarchies = find_hierarchies(MOUNT_INFO.read_text(), OWN_GROUPS.read_text())
-        return CgroupMaker(hierarchies, name) if hierarchies is not None else None
+        return CgroupMaker(hierarchies, name, beside) if hierarchies is not None else None
     except OSError:
         return None

@@ -50,9 +50,10 @@ from pilotage_pilot.supervise.folders import (
     make_folders,
     write_over,
 )
-from pilotage_pilot.supervise.proc import Process, Subreaper, Watchdog, adopt_orphans, all_processes
+from pilotage_pilot.supervise.proc import Process, Subreaper, adopt_orphans, all_processes
 from pilotage_pilot.supervise.process import Payload, PayloadEnd, proportional_memory_mib
 from pilotage_pilot.supervise.spawn import PayloadSite, command_of, environment_of, output_path, spawn
+from pilotage_pilot.supervise.watchdog import NEVER, WatchdogLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class PayloadRules:
 class Work:
     """One attempt: `streams` are the names of its streams, `seen` the files in its folder at the start, if needed.
 
-    `cut` are the streams that have been truncated. `payload` None = it does not run.
+    `cut` are the streams that have been truncated. `payload` None = it does not run. `deadline_boot_s` is when the
+    watchdog kills it, `deadline_place` where the watchdog finds that; None = nowhere.
     """
 
     order: PrepareJob
@@ -84,6 +86,8 @@ class Work:
     payload: Payload | None = None
     seen: FolderState | None = None
     cut: set[str] = field(default_factory=set)
+    deadline_boot_s: float = NEVER
+    deadline_place: int | None = None
 
     def nice(self, handling: PayloadRules) -> int:
         """Return the nice value of its payload, relative to the pilot."""
@@ -213,10 +217,16 @@ _LAST_KILL_S = 5.0
 
 
 class LocalPayloadRunner:
-    """Runs payloads on this machine; has to be closed."""
+    """Runs payloads on this machine; has to be closed. `watchdog` None = nothing else enforces their deadlines."""
 
     def __init__(
-        self, folder: PilotFolder, link: FileLink, site: PayloadSite, handling: PayloadRules, groups: CgroupMaker | None
+        self,
+        folder: PilotFolder,
+        link: FileLink,
+        site: PayloadSite,
+        handling: PayloadRules,
+        groups: CgroupMaker | None,
+        watchdog: WatchdogLink | None = None,
     ) -> None:
         self._folder = folder
         self._link = link
@@ -234,8 +244,9 @@ class LocalPayloadRunner:
         self._empty = asyncio.Event()
         self._empty.set()
         self._subreaper = Subreaper()
-        self._watchdog = Watchdog(site.marker, groups.folders if groups is not None else ())
-        self._subreaper.exclude(self._watchdog.pid)
+        self._watchdog = watchdog
+        if watchdog is not None and groups is not None:
+            watchdog.set_groups(groups.folders)
         self._monitor = PayloadMonitor(self._work, handling, self._new_group, self._happens)
 
     def subscribe(self, publish: Callable[[PayloadEvent], None]) -> None:
@@ -279,6 +290,14 @@ class LocalPayloadRunner:
         except PilotageError as error:
             raise NodeFaultError(f"its input files cannot be fetched: {error}") from error
 
+    def set_deadline(self, key: AttemptKey, boot_s: float) -> None:
+        """Have the watchdog kill the payload at this time on the boot clock, in place of the time before."""
+        work = self._work.get(key)
+        if work is not None:
+            work.deadline_boot_s = boot_s
+            if self._watchdog is not None and work.deadline_place is not None:
+                self._watchdog.move(work.deadline_place, boot_s)
+
     def start(self, key: AttemptKey) -> None:
         """Start the payload of a prepared attempt; raises JobFaultError or NodeFaultError."""
         work = self._work[key]
@@ -292,18 +311,33 @@ class LocalPayloadRunner:
             command = command_of(description, work.folders.work, environment, nice=nice, wrapper=self._wrapper)
             if description.new_files_come_back:
                 work.seen = plain_files(work.folders.work)
+            # Before its start, so that no payload runs without a deadline, wherever the pilot is stopped.
+            self._add_deadline(work)
             process = spawn(command)
             work.payload = Payload(key, process, self._site.marker_of(order.job), group, self._subreaper)
+            if self._watchdog is not None and work.deadline_place is not None:
+                self._watchdog.set_leader(work.deadline_place, process.pid)
         except OSError as error:
             raise _fault(error)(f"its process cannot be started: {error}") from error
         finally:
-            if group is not None and work.payload is None:
-                group.remove()
+            if work.payload is None:
+                self._remove_deadline(work)
+                if group is not None:
+                    group.remove()
         if group is not None:
             group.add(process.pid)
         self._empty.clear()
         work.payload.watch(lambda end: self._ended(key, end))
         self._monitor.keep()
+
+    def _add_deadline(self, work: Work) -> None:
+        if self._watchdog is not None:
+            work.deadline_place = self._watchdog.add(work.deadline_boot_s)
+
+    def _remove_deadline(self, work: Work) -> None:
+        if self._watchdog is not None and work.deadline_place is not None:
+            self._watchdog.remove(work.deadline_place)
+            work.deadline_place = None
 
     def _new_group(self, work: Work) -> Cgroup | None:
         return self._groups.make(str(work.order.job.key), work.limits(self._handling)) if self._groups else None
@@ -314,6 +348,7 @@ class LocalPayloadRunner:
         if work is not None:
             work.cut_streams(self._bounds)
             work.payload = None
+            self._remove_deadline(work)
         if all(other.payload is None for other in self._work.values()):
             self._empty.set()
         exited = PayloadExited(key, end.exit_code, end.signal, end.usage, end.limit)
@@ -417,7 +452,7 @@ class LocalPayloadRunner:
             removal.add_done_callback(self._removals.discard)
 
     async def close(self) -> None:
-        """Kill every payload, stop the watchdog and remove all folders."""
+        """Kill every payload and remove all folders."""
         if self._closed:
             return
         self._closed = True
@@ -429,7 +464,6 @@ class LocalPayloadRunner:
                 await self._empty.wait()
         self._monitor.end()
         await asyncio.gather(*self._removals)
-        await asyncio.to_thread(self._watchdog.end, _LAST_KILL_S)
         adopt_orphans(on=False)
         if self._groups is not None:
             self._groups.close()

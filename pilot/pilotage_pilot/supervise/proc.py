@@ -1,4 +1,7 @@
-"""Processes as the kernel lists them, and what keeps a payload from escaping: the subreaper and the watchdog."""
+"""Processes as the kernel lists them, and the subreaper, which keeps orphans of payloads among the descendants.
+
+The watchdog uses it before the pilot imports its libraries, so it imports only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,20 @@ import ctypes
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilotage.jobs.environment import MARKER
-from pilotage_pilot.supervise.watchdog import PROC, environment_of
-
+PROC = Path("/proc")
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process; `cpu_s` includes its reaped children, `memory_mib` is resident memory."""
+    """One process; `cpu_s` includes its reaped children, `memory_mib` is resident memory.
+
+    `started` is its start in clock ticks since boot, which tells apart the users of one pid.
+    """
 
     pid: int
     parent: int
@@ -29,6 +31,7 @@ class Process:
     state: str
     cpu_s: float
     memory_mib: float
+    started: int
 
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -43,13 +46,37 @@ def read_process(pid: int) -> Process | None:
     # The name is in brackets and may contain anything; the fields after the last bracket have a fixed order.
     fields = text[text.rindex(")") + 2 :].split()
     cpu_s = sum(int(ticks) for ticks in fields[11:15]) * _TICK_S
-    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], cpu_s, int(fields[21]) * _PAGE_MIB)
+    memory_mib = int(fields[21]) * _PAGE_MIB
+    parent, group, session = (int(field) for field in fields[1:4])
+    return Process(pid, parent, group, session, fields[0], cpu_s, memory_mib, int(fields[19]))
 
 
 def all_processes() -> dict[int, Process]:
     """Return every process by its id."""
     found = (read_process(int(name)) for name in os.listdir(PROC) if name.isdigit())
     return {process.pid: process for process in found if process is not None}
+
+
+def environment_of(pid: int) -> bytes | None:
+    """Return the environment of a process; None = it is gone or not readable."""
+    try:
+        return (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+
+
+def is_in_exec(pid: int) -> bool:
+    """Whether a process is in execve, so that its environment cannot be read for a moment.
+
+    The kernel then shows neither arguments nor environment. Unlike a zombie the process has a program.
+    """
+    folder = PROC / str(pid)
+    try:
+        return not (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes() and bool(
+            os.readlink(folder / "exe")
+        )
+    except OSError:
+        return False
 
 
 def carries(pid: int, variable: str, value: str) -> bool:
@@ -111,6 +138,7 @@ def living(pids: Iterable[int]) -> Iterator[int]:
             yield pid
 
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -129,6 +157,11 @@ def adopt_orphans(*, on: bool) -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, int(on))
 
 
+def continue_at_end_of_parent() -> None:
+    """Have the kernel send SIGCONT to this process when its parent ends: it wakes a stopped process, too."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
 class Subreaper:
     """The children of this process: leaders of payloads, and orphans of payloads that it has adopted."""
 
@@ -137,10 +170,6 @@ class Subreaper:
         self._leaders: set[int] = set()
         self._pilot_peak_kib = 0
         adopt_orphans(on=True)
-
-    def exclude(self, pid: int) -> None:
-        """Exclude a child of this process that is not a payload."""
-        self._excluded |= {pid}
 
     def add_leader(self, leader: int) -> None:
         """Register a child as the leader of a payload."""
@@ -163,31 +192,3 @@ class Subreaper:
     def is_alone(self, leader: int) -> bool:
         """Whether there is no other payload, so that all adopted orphans are this one's."""
         return self._leaders <= {leader}
-
-
-class Watchdog:
-    """The process that kills the payloads when the pilot is killed.
-
-    `marker` is the prefix of the payloads' markers; `groups` are the parents of their control groups.
-    """
-
-    def __init__(self, marker: str, groups: Iterable[Path] = ()) -> None:
-        script = Path(__file__).with_name("watchdog.py")
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script), MARKER, f"{marker}/", *map(str, groups)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-            env={},
-        )
-        self.pid = self._process.pid
-
-    def end(self, timeout_s: float) -> None:
-        """Let it kill what is left, and end; kill it after `timeout_s`."""
-        try:
-            self._process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()

@@ -20,11 +20,11 @@ from pilotage_pilot.supervise.proc import (
     all_processes,
     carries,
     descendants,
+    is_in_exec,
     living,
     read_process,
     send,
 )
-from pilotage_pilot.supervise.watchdog import is_in_exec
 
 _FIRST_ROUND_S = 0.005
 _MAX_ROUND_S = 1.0

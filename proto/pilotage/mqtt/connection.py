@@ -7,17 +7,19 @@ import logging
 import random
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
 
 import aiomqtt
 import structlog
+from aiomqtt.exceptions import MqttConnectError
 from paho.mqtt.reasoncodes import ReasonCode
 
 from pilotage.backoff import backoff, jittered
 from pilotage.clock import boot_time_s
+from pilotage.errors import PilotageError
 from pilotage.mqtt.limited_log import LimitedWarning
-from pilotage.mqtt.settings import Broker
+from pilotage.mqtt.settings import Broker, BrokerLogin
 from pilotage.mqtt.topics import Message
 
 log = structlog.get_logger()
@@ -55,6 +57,8 @@ class BrokerLink:
     `on_connection(True)` is called again when topics are added, as their earlier messages were missed. Both are called
     in the event loop. Messages published without a connection are sent with the next one: of retained messages the
     latest of each topic, of others the last thousands. No message and no error of a connection ends the link.
+
+    `get_login` gives the login instead of the broker's URL, and another one after a refusal; it raises a PilotageError.
     """
 
     def __init__(
@@ -64,12 +68,15 @@ class BrokerLink:
         on_message: Callable[[Message], None],
         on_connection: Callable[[bool], None] = lambda _: None,
         will: Message | None = None,
+        get_login: Callable[[], Awaitable[BrokerLogin | None]] | None = None,
     ) -> None:
         self._broker = broker
         self._name = name
         self._on_message = on_message
         self._on_connection = on_connection
         self._will = will
+        self._get_login = get_login
+        self._login: BrokerLogin | None = None
         self._wanted: frozenset[str] = frozenset()
         self._retained: dict[str, Message] = {}
         self._unsent: deque[Message] = deque(maxlen=_MAX_UNSENT)
@@ -112,22 +119,29 @@ class BrokerLink:
     async def _connect(self) -> None:
         """Serve a connection until it breaks."""
         try:
+            if self._get_login is not None and self._login is None:
+                self._login = await self._get_login()
             async with self._client() as client:
                 _check_cancelled()
                 log.info("broker connected", host=self._broker.host, port=self._broker.port)
                 await self._serve(client)
+        except* MqttConnectError as errors:
+            self._login = None
+            log.warning("refused by the broker", host=self._broker.host, port=self._broker.port, why=_first(errors))
+        except* PilotageError as errors:
+            log.warning("no login at the broker", host=self._broker.host, port=self._broker.port, why=_first(errors))
         except* (aiomqtt.MqttError, OSError) as errors:
             log.warning("no broker", host=self._broker.host, port=self._broker.port, why=_first(errors))
         except* Exception as errors:  # the edge of a loop: the broker is no reason to end the process
             log.error("broker connection failed", host=self._broker.host, why=_first(errors), exc_info=errors)
 
     def _client(self) -> aiomqtt.Client:
-        will = self._will
+        will, login = self._will, self._login
         return aiomqtt.Client(
             self._broker.host,
             self._broker.port,
-            username=self._broker.username,
-            password=self._broker.password,
+            username=self._broker.username if login is None else login.username,
+            password=self._broker.password if login is None else login.password,
             identifier=self._name,
             will=None if will is None else aiomqtt.Will(will.topic, will.payload, _AT_LEAST_ONCE, will.retained),
             tls_context=ssl.create_default_context() if self._broker.tls else None,

@@ -23,6 +23,14 @@ class Broker:
     topics: Topics = field(default_factory=Topics)
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerLogin:
+    """A user name and a password at the broker."""
+
+    username: str
+    password: str = field(repr=False)
+
+
 def parse_broker(url: str) -> Broker:
     """Return the broker of a URL such as mqtt://user:password@host:1883/prefix; raises InvalidInputError."""
     try:

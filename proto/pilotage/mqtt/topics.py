@@ -60,6 +60,10 @@ class Topics:
         """Return the topic on which a pilot is asked to poll the server."""
         return f"{self.prefix}/pilots/{stamp}/ask"
 
+    def pilot_client_id(self, stamp: str) -> str:
+        """Return the client id of a pilot at the broker."""
+        return f"pilotage-pilot-{stamp}"
+
     @property
     def all_nodes(self) -> str:
         """The pattern of every node's topic."""

@@ -29,6 +29,7 @@ import grpc.aio
 from pilotage.backoff import Retry, backoff
 from pilotage.clock import BootClock, boot_time_s
 from pilotage.errors import InvalidInputError, OverloadedError, PilotageError, ServerUnreachableError, Violation
+from pilotage.rpc.proof import PROOF_HEADER
 from pilotage.rpc.status import error_of
 from pilotage.telemetry import CAUSE_HEADER, current_cause
 
@@ -81,8 +82,9 @@ class _Details(NamedTuple):
 class _CallOptions:
     """Adds token, cause and deadline to every call."""
 
-    def __init__(self, token: str | Callable[[], str], timeout_s: float) -> None:
-        self._token = token
+    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
+        self._token = endpoint.token
+        self._prove = endpoint.prove
         self._timeout_s = timeout_s
 
     def timeout_s(self, details: Any, usual_s: float) -> float:
@@ -96,6 +98,10 @@ class _CallOptions:
         token = self._token() if callable(self._token) else self._token
         if token:
             metadata.append(("authorization", f"Bearer {token}"))
+        if self._prove is not None:
+            method = details.method
+            proof = self._prove(method.decode() if isinstance(method, bytes) else method)
+            metadata += [(PROOF_HEADER, proof)] if proof else []
         return _Details(
             details.method,
             timeout_s,
@@ -301,11 +307,13 @@ class Endpoint:
 
     `addresses` ("host:port", never empty) are tried one after the other in random order, and again when the one in use
     fails; with TLS every server's certificate has the name of the first. `token` may be a function if it is renewed
-    while the process lives. `tls` None = for all addresses except loopback; `root_ca` (PEM) None = the system's.
+    while the process lives. `prove` returns the proof of a call of a method, for a
+    token that needs one. `tls` None = for all addresses except loopback; `root_ca` (PEM) None = the system's.
     """
 
     addresses: tuple[str, ...]
     token: str | Callable[[], str] = field(default="", repr=False)
+    prove: Callable[[str], str] | None = field(default=None, repr=False, kw_only=True)
     root_ca: bytes | None = field(default=None, repr=False)
     tls: bool | None = None
 
@@ -354,14 +362,14 @@ def open_channel(endpoint: Endpoint, *, timeout_s: float = UNARY_TIMEOUT_S) -> g
         channel = grpc.secure_channel(target, credentials, options)
     else:
         channel = grpc.insecure_channel(target, options)
-    return grpc.intercept_channel(channel, SyncCaller(endpoint.token, timeout_s))
+    return grpc.intercept_channel(channel, SyncCaller(endpoint, timeout_s))
 
 
 def open_async_channel(endpoint: Endpoint, *, timeout_s: float = UNARY_TIMEOUT_S) -> grpc.aio.Channel:
     """Return a channel for the running event loop; `timeout_s` is the default deadline of calls."""
     target, options = _target(endpoint)
     kinds = (AsyncUnaryCaller, AsyncUploadCaller, AsyncStreamCaller)
-    interceptors = [kind(endpoint.token, timeout_s) for kind in kinds]
+    interceptors = [kind(endpoint, timeout_s) for kind in kinds]
     if not endpoint.is_encrypted:
         return grpc.aio.insecure_channel(target, options, interceptors=interceptors)
     credentials = grpc.ssl_channel_credentials(endpoint.root_ca)

@@ -29,6 +29,8 @@ from pilotage.errors import (
     OverloadedError,
     PermissionDeniedError,
     PilotageError,
+    ProofTimeError,
+    QuotaExceededError,
     ServerUnreachableError,
     StateConflictError,
     UnauthenticatedError,
@@ -67,6 +69,11 @@ _FORMS: Mapping[type[PilotageError], _ErrorForm] = {
     NotFoundError: _ErrorForm(
         grpc.StatusCode.NOT_FOUND, "NOT_FOUND", lambda _, fields: NotFoundError(fields["kind"], fields["name"])
     ),
+    ProofTimeError: _ErrorForm(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "PROOF_TIME",
+        lambda text, fields: ProofTimeError(text, int(fields["server_time_ms"])),
+    ),
     UnauthenticatedError: _ErrorForm(
         grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", lambda text, _: UnauthenticatedError(text)
     ),
@@ -80,6 +87,9 @@ _FORMS: Mapping[type[PilotageError], _ErrorForm] = {
     ),
     LeadershipLostError: _ErrorForm(
         grpc.StatusCode.ABORTED, "TURN_LOST", lambda _, fields: LeadershipLostError(fields["agent"])
+    ),
+    QuotaExceededError: _ErrorForm(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED", lambda text, _: QuotaExceededError(text)
     ),
     StateConflictError: _ErrorForm(
         grpc.StatusCode.FAILED_PRECONDITION, "STATE_CONFLICT", lambda text, _: StateConflictError(text)
@@ -138,6 +148,8 @@ def _fields_of(error: PilotageError) -> dict[str, str]:
             return {"kind": error.kind, "name": error.name}
         case LeaseLostError():
             return {"job_id": str(error.job_id), "attempt": str(error.attempt), "why": error.why}
+        case ProofTimeError():
+            return {"server_time_ms": str(error.server_time_ms)}
         case LeadershipLostError():
             return {"agent": error.agent}
         case _:

@@ -9,11 +9,15 @@ server, may replace the owner's own account. The VO of a job always pays.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from pilotage.errors import PermissionDeniedError
+from pilotage.resources.queue_patterns import matches_any
 from pilotage.resources.tree import QueueId
+from pilotage.text import fold, folded_set
 from pilotage.values.accounts import Account
 
 
@@ -74,38 +78,105 @@ class Role(StrEnum):
     USER = "user"
     OPERATOR = "operator"
     PILOT = "pilot"
-    AGENT = "agent"
+    ENROLMENT = "enrolment"
+    DIRECTOR = "director"
+    ROUTER = "router"
+    DRAINER = "drainer"
+    CLEANER = "cleaner"
+    RACER = "racer"
     ADMIN = "admin"
+
+
+AGENT_NAMES: Mapping[Role, str] = {
+    Role.DIRECTOR: "site director",
+    Role.ROUTER: "job router",
+    Role.DRAINER: "drain controller",
+    Role.CLEANER: "pool cleanup",
+    Role.RACER: "racer",
+}
+"""Role of each agent → how the names of its leaderships begin: "site director" or "site director of QUEUES"."""
+
+_OPERATORS = frozenset({Role.OPERATOR, Role.ADMIN})
 
 
 @dataclass(frozen=True, slots=True)
 class PilotCredential:
-    """The binding of a pilot's token; `vos` empty = every VO that the queue's access list allows."""
+    """The binding of a pilot's token; `vos` empty = every VO that the queue's access list allows.
+
+    `nonce_hash` is that of the random bytes which the pilot enrolled with; "" = it has not enrolled yet.
+    """
 
     stamp: str
     queue: QueueId
     vos: tuple[str, ...] = ()
+    nonce_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentBounds:
+    """What an agent's token is bound to: patterns of queues, VOs, names of leaderships; empty = not bound."""
+
+    queues: tuple[str, ...] = ()
+    vos: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()
+
+    def has_queue(self, queue: QueueId) -> bool:
+        """Return whether the agent may act on the queue."""
+        return not self.queues or matches_any(queue, self.queues)
+
+    def has_vo(self, vo: str) -> bool:
+        """Return whether the agent may act for the VO; letter case does not count."""
+        return not self.vos or fold(vo) in folded_set(self.vos)
+
+
+UNBOUND = AgentBounds()
+"""The bounds of a token without any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The caller; `groups` has the default group first; `pilot` is set for pilots only."""
+    """The caller; `groups` has the default group first; `pilot` is set for pilots only, `bounds` for agents."""
 
     owner: str
     vo: str
     groups: tuple[str, ...]
     roles: frozenset[Role]
     pilot: PilotCredential | None = None
+    bounds: AgentBounds = UNBOUND
 
     @property
     def sees_everything(self) -> bool:
         """Whether the caller may see and change the jobs of others."""
-        return bool(self.roles & {Role.OPERATOR, Role.ADMIN})
+        return bool(self.roles & _OPERATORS)
 
     @property
     def is_shown_everything(self) -> bool:
-        """Whether the caller may see the jobs of others, and what happens to them."""
-        return self.sees_everything or Role.AGENT in self.roles
+        """Whether the caller may see the pools and queues of all VOs; agents may, within their bounds."""
+        return self.sees_everything or not self.roles.isdisjoint(AGENT_NAMES)
+
+
+def may_use_turn(identity: Identity, name: str) -> bool:
+    """Return whether the caller may take, or act under, the leadership of this name.
+
+    An agent may use those of its kind of agent, and of these only the ones in its bounds.
+    """
+    kinds = [AGENT_NAMES[role] for role in identity.roles if role in AGENT_NAMES]
+    is_own = identity.sees_everything or any(name == kind or name.startswith(f"{kind} of ") for kind in kinds)
+    return is_own and (not identity.bounds.turns or name in identity.bounds.turns)
+
+
+def check_turn(identity: Identity, name: str) -> None:
+    """Raise PermissionDeniedError unless `may_use_turn`."""
+    if not may_use_turn(identity, name):
+        raise PermissionDeniedError(f"the token of {identity.owner} is not for the turn {name!r}")
+
+
+def check_queues(identity: Identity, queues: Iterable[QueueId]) -> None:
+    """Raise PermissionDeniedError unless all these queues are within the bounds of the caller."""
+    for queue in queues:
+        if not identity.bounds.has_queue(queue):
+            bound = ", ".join(identity.bounds.queues)
+            raise PermissionDeniedError(f"the token of {identity.owner} is bound to the queues {bound}, not {queue}")
 
 
 def holder_of(identity: Identity) -> Holder:

@@ -21,6 +21,7 @@ from pilotage_server.core.matching.demand import answer_probability
 from pilotage_server.core.pilots.pilots import disconnected_after
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.events.nodes import KnownNodes
+from pilotage_server.events.pilot_logins import RESPONSES, PilotLogins
 from pilotage_server.operations.pilots.pilots import ended_stamps, living_queues, mark_disconnected
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.framework.dispatch import in_event_loop
@@ -33,9 +34,10 @@ READ_EVERY_S = 0.1
 """Interval at which a batch of received messages is read."""
 
 CHECK_WILLS_EVERY_S = 1.0
+SET_UP_EVERY_S = 1.0
 
-CLEANUP_EVERY_S = 60.0
-"""Interval at which the messages of ended pilots are removed from the broker."""
+CLEANUP_EVERY_S = 20.0
+"""Interval at which the messages and logins of ended pilots are removed from the broker."""
 
 BATCH_S = 0.02
 """New jobs are collected for this time: a submission of a thousand jobs is one message a pool."""
@@ -105,15 +107,19 @@ class Announcements:
 
 
 class BrokerFeed:
-    """The broker connection of one server; `name` is its client id."""
+    """The broker connection of one server; `name` is its client id.
 
-    def __init__(self, broker: Broker, name: str, transactions: Transactions) -> None:
+    With `makes_logins` the server makes a login at the broker for each pilot; `logins` None = it does not.
+    """
+
+    def __init__(self, broker: Broker, name: str, transactions: Transactions, *, makes_logins: bool) -> None:
         self._topics = broker.topics
         self._transactions = transactions
         check_after_s = disconnected_after(transactions.state.rules).total_seconds()
         self._nodes = KnownNodes(broker.topics, boot_time_s, check_after_s)
-        self._link = BrokerLink(broker, name, self._nodes.receive)
-        self._link.subscribe([broker.topics.all_nodes])
+        self._link = BrokerLink(broker, name, self._receive, self._connection)
+        self.logins = PilotLogins(broker, self._link.publish) if makes_logins else None
+        self._link.subscribe([broker.topics.all_nodes, *([RESPONSES] if makes_logins else [])])
         self._announcements = Announcements(transactions.state, broker.topics, self._nodes, self._link.publish)
         self._subscribe()
 
@@ -129,11 +135,23 @@ class BrokerFeed:
 
     def duties(self) -> tuple[PeriodicTask, ...]:
         """Return what is done with the messages; it needs the database, and so it may fail and is tried again."""
+        logins = self.logins
         return (
+            *(() if logins is None else (PeriodicTask("access to the broker", SET_UP_EVERY_S, logins.set_up),)),
             PeriodicTask("messages of nodes", READ_EVERY_S, self.read_messages),
             PeriodicTask("last wills", CHECK_WILLS_EVERY_S, self.check_wills),
             PeriodicTask("ended nodes", CLEANUP_EVERY_S, self.remove_ended),
         )
+
+    def _connection(self, connected: bool) -> None:
+        if self.logins is not None:
+            self.logins.set_connected(connected)
+
+    def _receive(self, message: Message) -> None:
+        if self.logins is not None and message.topic == RESPONSES:
+            self.logins.receive(message)
+        else:
+            self._nodes.receive(message)
 
     async def read_messages(self) -> None:
         """Read some of the received messages."""
@@ -153,10 +171,13 @@ class BrokerFeed:
             self._nodes.postpone_wills(due)
 
     async def remove_ended(self) -> None:
-        """Remove the messages of pilots that are over, and of unknown stamps, from the broker."""
-        stamps = self._nodes.stamps()
+        """Remove the messages and logins of pilots that are over, and of unknown stamps, from the broker."""
+        with_login = frozenset() if self.logins is None else await self.logins.stamps()
+        stamps = self._nodes.stamps() | with_login
         if stamps:
             over = await self._transactions.read(partial(ended_stamps, stamps=stamps))
             self._nodes.remove(over)
             for stamp in over:
                 self._link.publish(erase_message(self._topics, stamp))
+            if self.logins is not None:
+                await self.logins.remove(sorted(with_login & set(over)))

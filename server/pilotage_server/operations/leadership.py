@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from pilotage.errors import LeadershipLostError
 from pilotage.values.leadership import Leadership, LeadershipAnswer
+from pilotage_server.core.identity import Identity, check_turn
 from pilotage_server.core.leadership import LeadershipTerm
 from pilotage_server.storage import leadership as stored
 from pilotage_server.storage.database.transaction import Transaction
@@ -41,6 +42,13 @@ def lock_leadership(transaction: Transaction, leadership: Leadership | None) -> 
     if leadership is None:
         return
     _check(transaction, leadership, stored.lock(transaction.session, leadership.agent))
+
+
+def lock_leadership_of(transaction: Transaction, identity: Identity, leadership: Leadership | None) -> None:
+    """Lock the term of a replica as `lock_leadership`; raises PermissionDeniedError for the turn of another agent."""
+    if leadership is not None:
+        check_turn(identity, leadership.agent)
+    lock_leadership(transaction, leadership)
 
 
 def check_leadership(transaction: Transaction, leadership: Leadership) -> None:

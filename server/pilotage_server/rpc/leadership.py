@@ -10,8 +10,10 @@ from pilotage.rpc.wire import length_from_wire
 from pilotage.v1 import agent_service_pb2, agent_service_pb2_grpc
 from pilotage.values.wire.fields import Fields, reason_from_wire
 from pilotage.values.wire.leadership import leadership_answer_to_wire, leadership_from_wire
+from pilotage_server.core.identity import check_turn
 from pilotage_server.operations.leadership import release_leadership, take_leadership
 from pilotage_server.operations.server_state import ServerState
+from pilotage_server.rpc.framework.calls import caller
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.storage.database.transaction import Transaction
 
@@ -40,6 +42,7 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
         length = fields("for_s", leadership_length_from_wire)
         host = fields("place", reason_from_wire)
         fields.done()
+        check_turn(caller(), leadership.agent)
 
         def take(transaction: Transaction, _: ServerState) -> agent_service_pb2.TakeTurnResponse:
             return leadership_answer_to_wire(take_leadership(transaction, leadership, length, host))
@@ -52,5 +55,6 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
         fields = Fields(request)
         leadership = fields("turn", leadership_from_wire)
         fields.done()
+        check_turn(caller(), leadership.agent)
         await self._transactions.write(lambda transaction, _: release_leadership(transaction, leadership))
         return agent_service_pb2.GiveBackTurnResponse()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+import structlog
+
 from pilotage.clock import Clock
-from pilotage.errors import InvalidInputError, Violation
+from pilotage.errors import InvalidInputError, PermissionDeniedError, Violation
+from pilotage.mqtt.settings import BrokerLogin
+from pilotage.rpc.proof import NONCE_BYTES, hash_of_nonce
 from pilotage.rpc.wire import (
     enum_to_wire,
     queue_from_wire,
@@ -35,8 +40,10 @@ from pilotage_server.core.attempts.reports import ReportedSlot
 from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.core.pilots.node_use import FarmUse, NodeUse
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
-from pilotage_server.core.pilots.pilots import SlotInfo
-from pilotage_server.operations.leadership import lock_leadership
+from pilotage_server.core.pilots.pilots import SecondUse, SlotInfo
+from pilotage_server.operations.attempts.pilot_calls import credential_of
+from pilotage_server.operations.leadership import lock_leadership_of
+from pilotage_server.operations.pilots.enrolment import EnrolmentRefused, enrol_pilot, renew_pilot
 from pilotage_server.operations.pilots.nodes import get_node_use, list_node_attributes, list_slots, set_node_attributes
 from pilotage_server.operations.pilots.pilots import (
     MAX_AT_ONCE,
@@ -44,16 +51,20 @@ from pilotage_server.operations.pilots.pilots import (
     PilotInfo,
     drain_pilots,
     list_pilots,
+    living_queues,
     register_pilots,
     renewable_credentials,
     report_glideins,
 )
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.rpc.framework.calls import caller
-from pilotage_server.rpc.framework.tokens import TokenIssuer
+from pilotage_server.rpc.framework.calls import caller, caller_address
+from pilotage_server.rpc.framework.proofs import PilotProofs
+from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty
 from pilotage_server.storage.database.transaction import Transaction
+
+log = structlog.get_logger()
 
 
 def new_pilots_from_wire(message: pilot_service_pb2.RegisterPilotsRequest) -> tuple[NewPilots, Leadership | None]:
@@ -115,6 +126,7 @@ def pilot_to_wire(info: PilotInfo) -> pilot_service_pb2.Pilot:
         jobs=info.jobs,
         jobs_ended=pilot.jobs_ended,
         vos=pilot.vos,
+        alarm=pilot.alarm,
     )
 
 
@@ -214,15 +226,18 @@ def _slot_to_wire(slot: ReportedSlot) -> matcher_service_pb2.SlotState:
 
 @dataclass(frozen=True, slots=True)
 class PilotTokens:
-    """Issues tokens for pilots."""
+    """Issues enrolment secrets, and the tokens of enrolled pilots with their keys."""
 
     issuer: TokenIssuer
+    verifier: TokenVerifier
+    proofs: PilotProofs
     clock: Clock
+    bound_lifetime: timedelta
     default_lifetime: timedelta
     max_lifetime: timedelta
 
     def lifetime(self, wanted_s: float) -> timedelta:
-        """Return the lifetime of a token, 0 s = the default; raises InvalidInputError above the maximum."""
+        """Return the lifetime of an enrolment secret, 0 s = the default; raises InvalidInputError above the maximum."""
         wanted = timedelta(seconds=wanted_s) if wanted_s else self.default_lifetime
         if wanted > self.max_lifetime:
             why = f"is longer than {self.max_lifetime.total_seconds():.0f} s, the longest that a token may hold"
@@ -230,17 +245,51 @@ class PilotTokens:
         return wanted
 
     def issue(self, credential: PilotCredential, lifetime: timedelta) -> str:
-        """Return the token of one pilot."""
-        identity = Identity(f"pilot:{credential.stamp}", "", (), frozenset({Role.PILOT}), credential)
-        return self.issuer.issue(identity, lifetime, self.clock())
+        """Return the enrolment secret of one pilot: a token that only enrols."""
+        return self.issuer.issue(_pilot_identity(credential, Role.ENROLMENT), lifetime, self.clock())
+
+    def issue_bound(self, credential: PilotCredential) -> pilot_service_pb2.BoundToken:
+        """Return the token of an enrolled pilot, with its key."""
+        now = self.clock()
+        token = self.issuer.issue(_pilot_identity(credential, Role.PILOT), self.bound_lifetime, now)
+        key = self.proofs.key_of(self.verifier.verify(token, now))  # by the signing key that the token names
+        return pilot_service_pb2.BoundToken(
+            token=token,
+            key=key,
+            server_time=time_to_wire(now),
+            renew_after_s=self.bound_lifetime.total_seconds() / 2,
+        )
+
+
+def _pilot_identity(credential: PilotCredential, role: Role) -> Identity:
+    return Identity(f"pilot:{credential.stamp}", "", (), frozenset({role}), credential)
+
+
+def nonce_hash_from_wire(nonce: bytes) -> str:
+    """Return the hash of a pilot's random bytes."""
+    if len(nonce) != NONCE_BYTES:
+        raise InvalidInputError(Violation("nonce", f"has {len(nonce)} bytes, not {NONCE_BYTES}"))
+    return hash_of_nonce(nonce)
+
+
+MakeBrokerLogin = Callable[[str], Awaitable[BrokerLogin]]
+"""Makes the login of a pilot, given by its stamp, at the broker; raises WorldError."""
 
 
 class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
-    """Registers, shows and drains pilots."""
+    """Registers, enrols, shows and drains pilots."""
 
-    def __init__(self, transactions: Transactions, tokens: PilotTokens) -> None:
+    def __init__(
+        self,
+        transactions: Transactions,
+        tokens: PilotTokens,
+        second_use: SecondUse,
+        make_broker_login: MakeBrokerLogin | None = None,
+    ) -> None:
         self._transactions = transactions
+        self._make_broker_login = make_broker_login
         self._tokens = tokens
+        self._second_use = second_use
 
     async def RegisterPilots(
         self, request: pilot_service_pb2.RegisterPilotsRequest, context: Any
@@ -250,7 +299,7 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         lifetime = self._tokens.lifetime(request.lifetime_s)
 
         def register(transaction: Any, state: Any) -> pilot_service_pb2.RegisterPilotsResponse:
-            lock_leadership(transaction, leadership)
+            lock_leadership_of(transaction, identity, leadership)
             credentials = register_pilots(transaction, state, identity, wanted, _new_stamp)
             stamps = [pilot_service_pb2.PilotCredential(stamp=made.stamp) for made in credentials]
             return pilot_service_pb2.RegisterPilotsResponse(pilots=stamps)
@@ -267,12 +316,50 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         self, request: pilot_service_pb2.RenewCredentialsRequest, context: Any
     ) -> pilot_service_pb2.RenewCredentialsResponse:
         stamps, lifetime = stamps_to_renew_from_wire(request), self._tokens.lifetime(request.lifetime_s)
-        credentials = await self._transactions.read(lambda transaction, _: renewable_credentials(transaction, stamps))
+        bounds = caller().bounds
+        credentials = await self._transactions.read(
+            lambda transaction, _: renewable_credentials(transaction, stamps, bounds)
+        )
         pilots = [
             pilot_service_pb2.PilotCredential(stamp=each.stamp, token=self._tokens.issue(each, lifetime))
             for each in credentials
         ]
         return pilot_service_pb2.RenewCredentialsResponse(pilots=pilots)
+
+    async def Enrol(self, request: pilot_service_pb2.EnrolRequest, context: Any) -> pilot_service_pb2.EnrolResponse:
+        credential, nonce_hash = credential_of(caller()), nonce_hash_from_wire(request.nonce)
+        address, second_use = caller_address(), self._second_use
+        enrolled = await self._transactions.write(
+            lambda transaction, state: enrol_pilot(transaction, state, credential, nonce_hash, address, second_use)
+        )
+        return pilot_service_pb2.EnrolResponse(token=self._bound(credential, enrolled))
+
+    async def RenewToken(
+        self, request: pilot_service_pb2.RenewTokenRequest, context: Any
+    ) -> pilot_service_pb2.RenewTokenResponse:
+        credential = credential_of(caller())
+        renewed = await self._transactions.read(lambda transaction, _: renew_pilot(transaction, credential))
+        return pilot_service_pb2.RenewTokenResponse(token=self._bound(credential, renewed))
+
+    async def GetBrokerLogin(
+        self, request: pilot_service_pb2.GetBrokerLoginRequest, context: Any
+    ) -> pilot_service_pb2.GetBrokerLoginResponse:
+        stamp = credential_of(caller()).stamp
+        is_living = await self._transactions.read(partial(living_queues, stamps=[stamp]))
+        if self._make_broker_login is None or not is_living:
+            return pilot_service_pb2.GetBrokerLoginResponse()
+        login = await self._make_broker_login(stamp)
+        return pilot_service_pb2.GetBrokerLoginResponse(username=login.username, password=login.password)
+
+    def _bound(
+        self, credential: PilotCredential, result: PilotCredential | EnrolmentRefused
+    ) -> pilot_service_pb2.BoundToken:
+        """Return the token of an enrolled pilot; raises PermissionDeniedError for one that is refused."""
+        if isinstance(result, EnrolmentRefused):
+            if result.is_alarm:
+                log.error("enrolment secret used again", stamp=credential.stamp, peer=caller_address())
+            raise PermissionDeniedError(f"pilot {credential.stamp} is not enrolled: {result.why}")
+        return self._tokens.issue_bound(result)
 
     async def ReportGlideins(
         self, request: pilot_service_pb2.ReportGlideinsRequest, context: Any
@@ -356,7 +443,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         change = (dict(request.set), tuple(request.unset))
 
         def set_them(transaction: Transaction, state: ServerState) -> node_service_pb2.SetNodeAttributesResponse:
-            lock_leadership(transaction, leadership)
+            lock_leadership_of(transaction, identity, leadership)
             agent = leadership.agent if leadership is not None else ""
             changed = set_node_attributes(transaction, state, identity, nodes, change, agent)
             return node_service_pb2.SetNodeAttributesResponse(nodes=map(node_settings_to_wire, changed))
@@ -387,6 +474,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         fields("queues", check_count)
         queues = fields("queues", lambda queues: all_from_wire(queues, queue_from_wire))
         fields.done()
+        bounds = caller().bounds
         return await self._transactions.read(
-            lambda transaction, state: farm_use_to_wire(get_node_use(transaction, state, queues, attribute))
+            lambda transaction, state: farm_use_to_wire(get_node_use(transaction, state, queues, attribute, bounds))
         )

@@ -16,7 +16,7 @@ from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire
 from pilotage.values.wire.leadership import leadership_from_wire
 from pilotage.values.wire.races import new_race_copy_from_wire, started_to_wire
 from pilotage_server.core.races.stragglers import OwnerLoad, SetReport, Straggler
-from pilotage_server.operations.leadership import lock_leadership
+from pilotage_server.operations.leadership import lock_leadership_of
 from pilotage_server.operations.races.races import RaceFilter, RacePage, RaceView, list_races, start_copies
 from pilotage_server.operations.races.stragglers import IdleSlotCache, Stragglers, find_stragglers, race_loads
 from pilotage_server.operations.server_state import ServerState
@@ -145,12 +145,13 @@ class RaceServicer(race_service_pb2_grpc.RaceServiceServicer):
         after = fields.count("after_set")
         fields("after_jobs", check_count)
         after_jobs = dict(request.after_jobs)
+        bounds = caller().bounds
         glance = self._glance if request.free_slots_wanted else None
         fields.done()
 
         def find(transaction: Transaction, state: ServerState) -> race_service_pb2.FindStragglersResponse:
-            found = find_stragglers(transaction, state, after, glance, after_jobs)
-            return stragglers_to_wire(found, None if after else race_loads(transaction))
+            found = find_stragglers(transaction, state, after, glance, after_jobs, bounds=bounds)
+            return stragglers_to_wire(found, None if after else race_loads(transaction, bounds))
 
         return await self._transactions.read(find)
 
@@ -161,13 +162,14 @@ class RaceServicer(race_service_pb2_grpc.RaceServiceServicer):
         leadership = fields.if_set("turn", leadership_from_wire)
         wanted = fields("copies", new_race_copies_from_wire)
         fields.done()
+        identity = caller()
 
         def start(transaction: Transaction, state: ServerState) -> race_service_pb2.StartCopiesResponse:
-            lock_leadership(transaction, leadership)
-            return start_answer_to_wire(start_copies(transaction, state, wanted))
+            lock_leadership_of(transaction, identity, leadership)
+            return start_answer_to_wire(start_copies(transaction, state, wanted, identity.bounds))
 
         return await self._transactions.once(
-            caller(), "StartCopies", request, race_service_pb2.StartCopiesResponse, start
+            identity, "StartCopies", request, race_service_pb2.StartCopiesResponse, start
         )
 
     async def ListRaces(

@@ -13,6 +13,7 @@ from pilotage.rpc.wire import queue_to_wire, section_from_wire, section_to_wire,
 from pilotage.v1 import pool_service_pb2, pool_service_pb2_grpc, resource_service_pb2, resource_service_pb2_grpc
 from pilotage.values.wire.demand import demand_answer_to_wire
 from pilotage.values.wire.fields import Fields, reason_from_wire
+from pilotage_server.core.identity import check_queues
 from pilotage_server.core.queueing.tree_plan import TreeEffect, TreePlan
 from pilotage_server.core.resources.bans import BanRecord, TreeNode
 from pilotage_server.operations.cooperative import cooperative, gc_frozen
@@ -355,7 +356,8 @@ class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):
     async def GetDemand(
         self, request: pool_service_pb2.GetDemandRequest, context: Any
     ) -> pool_service_pb2.GetDemandResponse:
-        queues = queues_from_wire(request.queues)
+        identity, queues = caller(), queues_from_wire(request.queues)
+        check_queues(identity, queues)
         return await self._transactions.read(
-            lambda transaction, state: demand_answer_to_wire(get_demand(transaction, state, queues))
+            lambda transaction, state: demand_answer_to_wire(get_demand(transaction, state, queues, identity.bounds))
         )

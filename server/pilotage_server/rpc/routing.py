@@ -9,6 +9,7 @@ from pilotage.errors import InvalidInputError
 from pilotage.v1 import route_service_pb2, route_service_pb2_grpc
 from pilotage.values.routing import NewRoutedJob
 from pilotage.values.wire.fields import Fields, job_id_from_wire, name_from_wire
+from pilotage_server.core.identity import check_turn
 from pilotage_server.core.routing import MalformedReport, RouterReport
 from pilotage_server.operations.jobs.files import store_contents
 from pilotage_server.operations.routing.explain import explain_routes
@@ -54,10 +55,10 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     async def LookAtJobs(
         self, request: route_service_pb2.LookAtJobsRequest, context: Any
     ) -> route_service_pb2.LookAtJobsResponse:
-        job_ids = look_from_wire(request)
+        identity, job_ids = caller(), look_from_wire(request)
 
         def look(transaction: Transaction, state: ServerState) -> route_service_pb2.LookAtJobsResponse:
-            return routable_jobs_to_wire(load_routable_jobs(transaction, state, job_ids))
+            return routable_jobs_to_wire(load_routable_jobs(transaction, state, job_ids, identity))
 
         return await self._transactions.read(look)
 
@@ -65,19 +66,21 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         self, request: route_service_pb2.RouteJobsRequest, context: Any
     ) -> route_service_pb2.RouteJobsResponse:
         leadership, wanted = new_routed_jobs_from_wire(request)
-        copies = [copy for copy in wanted if isinstance(copy, NewRoutedJob)]
+        identity, copies = caller(), [copy for copy in wanted if isinstance(copy, NewRoutedJob)]
+        check_turn(identity, leadership.agent)
 
         def route(transaction: Transaction, state: ServerState) -> route_service_pb2.RouteJobsResponse:
-            routed = iter(route_jobs(transaction, state, leadership, copies))
+            routed = iter(route_jobs(transaction, state, leadership, copies, identity.bounds))
             answers = (next(routed) if isinstance(copy, NewRoutedJob) else copy for copy in wanted)
             return route_service_pb2.RouteJobsResponse(jobs=map(route_answer_to_wire, answers))
 
-        return await self._transactions.once(caller(), "RouteJobs", request, route_service_pb2.RouteJobsResponse, route)
+        return await self._transactions.once(identity, "RouteJobs", request, route_service_pb2.RouteJobsResponse, route)
 
     async def ReportCopies(
         self, request: route_service_pb2.ReportCopiesRequest, context: Any
     ) -> route_service_pb2.ReportCopiesResponse:
         received = routed_job_reports_from_wire(request)
+        check_turn(caller(), received.turn.agent)
         answer = (
             await self._report_copies(request, received)
             if received.reports
@@ -124,6 +127,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         self, request: route_service_pb2.ListCopiesRequest, context: Any
     ) -> route_service_pb2.ListCopiesResponse:
         router, after = routed_jobs_page_from_wire(request)
+        check_turn(caller(), router)
         return await self._transactions.read(
             lambda transaction, _: open_routed_jobs_to_wire(list_routed_jobs(transaction, router, after))
         )
@@ -132,6 +136,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         self, request: route_service_pb2.PutRoutesRequest, context: Any
     ) -> route_service_pb2.PutRoutesResponse:
         leadership, table = route_table_from_wire(request)
+        check_turn(caller(), leadership.agent)
         await self._transactions.write(lambda transaction, _: put_routes(transaction, leadership, table))
         return route_service_pb2.PutRoutesResponse()
 

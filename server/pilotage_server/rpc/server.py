@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import grpc
@@ -40,10 +41,14 @@ from pilotage.v1 import (
     share_service_pb2_grpc,
 )
 from pilotage_server.core.jobs.record import FeedEvent
+from pilotage_server.core.pilots.pilots import SecondUse
+from pilotage_server.operations.jobs.queries import FeedNews, read_news
 from pilotage_server.operations.matching.idle_pilots import ServerMatchEstimator
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.accounting import ShareServicer
-from pilotage_server.rpc.framework.dispatch import CallAccess, CallsInFlight, Dispatcher, LoopCalls, in_event_loop
+from pilotage_server.rpc.framework.admission import Admission, CallLimits
+from pilotage_server.rpc.framework.dispatch import CallAccess, Dispatcher, LoopCalls, in_event_loop
+from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.identity import IdentityServicer
@@ -52,11 +57,12 @@ from pilotage_server.rpc.jobs.service import JobServicer
 from pilotage_server.rpc.leadership import AgentServicer
 from pilotage_server.rpc.matching.long_polls import LongPolls
 from pilotage_server.rpc.matching.service import MatcherServicer
-from pilotage_server.rpc.pilots import NodeServicer, PilotServicer, PilotTokens
+from pilotage_server.rpc.pilots import MakeBrokerLogin, NodeServicer, PilotServicer, PilotTokens
 from pilotage_server.rpc.races import RaceServicer
 from pilotage_server.rpc.resources import PoolServicer, ResourceServicer
 from pilotage_server.rpc.routing import RouteServicer
 from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.database.disk import DiskSpace
 
 OPEN_SERVICE_THREADS = 4
 """Threads for each of the health and reflection services; more calls at a time are queued."""
@@ -65,10 +71,11 @@ OPEN_SERVICE_THREADS = 4
 class Health(health.HealthServicer):  # type: ignore[misc]
     """The standard health service."""
 
-    def set_serving(self, services: Iterable[str]) -> None:
-        """Report these services, and the server as a whole, as serving."""
-        for name in ("", *services):
-            self.set(name, health_pb2.HealthCheckResponse.SERVING)
+    def report(self, refused: Collection[str] = ()) -> None:
+        """Report all services, and the server as a whole (""), as serving, except those that are refused."""
+        for name in ("", *SERVICES):
+            status = "NOT_SERVING" if name in refused else "SERVING"
+            self.set(name, health_pb2.HealthCheckResponse.ServingStatus.Value(status))
 
     def add_to(self, server: grpc.Server) -> None:
         """Add the service to the server."""
@@ -96,7 +103,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # else a second server would silently share the port
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),  # gRPC's default of 5 min punishes keepalive
     # gRPC cancels calls beyond 1,000 that the serving thread has not taken, and names no retry delay. After a restart
-    # all pilots call at once, so that decision is left to `CallsInFlight`.
+    # all pilots call at once, so that decision is left to `Admission`.
     ("grpc.server.max_pending_requests", 50_000),
     ("grpc.server.max_pending_requests_hard_limit", 100_000),
 )
@@ -119,27 +126,55 @@ SERVICES = tuple(
 )
 """Full names of Pilotage's own services."""
 
+JOB_SERVICE = job_service_pb2.DESCRIPTOR.services_by_name["JobService"].full_name
+"""It is not serving while submissions and uploads are refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Limits of the services: longest wait of a call, calls in flight, lifetimes of tokens."""
+    """Limits of calls, of tokens' lifetimes and of connections; `second_use` is what follows a second enrolment.
+
+    A connection is closed when it is not set up within `handshake`, and when it has had no call for `idle_connection`.
+    """
 
     longest_wait_s: float
-    calls_in_flight: int
+    calls: CallLimits
     pilot_token: timedelta
+    enrolment: timedelta
     longest_token: timedelta
+    second_use: SecondUse
+    handshake: timedelta
+    idle_connection: timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """What the services need: transactions, files, tokens and clocks."""
+    """What the services need: transactions, files, tokens and clocks.
+
+    `make_broker_login` None = pilots get no logins at the broker.
+    """
 
     transactions: Transactions
     store: FileStore
+    disk: DiskSpace
     issuer: TokenIssuer
     verifier: TokenVerifier
+    proofs: PilotProofs
     clock: Clock
     boot_clock: BootClock
+    make_broker_login: MakeBrokerLogin | None = None
+
+
+def _options(limits: ServiceLimits) -> tuple[tuple[str, int], ...]:
+    """Return the options of gRPC's server.
+
+    A connection needs no token, so one that is of no use must end by itself. gRPC has no limit for each peer.
+    """
+    return (
+        *OPTIONS,
+        ("grpc.server_handshake_timeout_ms", round(limits.handshake.total_seconds() * 1000)),
+        ("grpc.max_connection_idle_ms", round(limits.idle_connection.total_seconds() * 1000)),
+    )
 
 
 class RpcServer:
@@ -150,10 +185,10 @@ class RpcServer:
         self._context = context
         self._limits = limits
         self._polls = LongPolls(ServerMatchEstimator(state, context.clock))
-        self._feed = EventFeed()
+        self._feed = EventFeed(partial(_read_news, context.transactions))
         self._health = Health()
         self._server = grpc.server(
-            ThreadPoolExecutor(OPEN_SERVICE_THREADS, thread_name_prefix="health"), options=OPTIONS
+            ThreadPoolExecutor(OPEN_SERVICE_THREADS, thread_name_prefix="health"), options=_options(limits)
         )
         self._health.add_to(self._server)
         if reflects:
@@ -169,25 +204,36 @@ class RpcServer:
     def serve(self, tasks: asyncio.TaskGroup) -> None:
         """Take calls from now on; coroutines of calls run in `tasks`."""
         context = self._context
-        access = CallAccess(context.verifier, context.clock)
-        in_flight = CallsInFlight(self._limits.calls_in_flight, context.boot_clock)
-        dispatcher = Dispatcher(self._server, access, LoopCalls(tasks), in_flight, context.boot_clock)
+        access = CallAccess(context.verifier, context.proofs, context.clock)
+        admission = Admission(self._limits.calls, context.boot_clock)
+        dispatcher = Dispatcher(self._server, access, LoopCalls(tasks), admission, context.boot_clock)
         self._add_services(dispatcher)
-        self._health.set_serving(SERVICES)
+        tasks.create_task(self._feed.run())
+        self._health.report()
         dispatcher.open()
 
     def _add_services(self, server: Any) -> None:
         context, limits = self._context, self._limits
         transactions, wait_s = context.transactions, limits.longest_wait_s
-        tokens = PilotTokens(context.issuer, context.clock, limits.pilot_token, limits.longest_token)
-        jobs = JobServicer(transactions, context.store, self._feed, context.boot_clock, wait_s)
+        tokens = PilotTokens(
+            context.issuer,
+            context.verifier,
+            context.proofs,
+            context.clock,
+            limits.pilot_token,
+            limits.enrolment,
+            limits.longest_token,
+        )
+        jobs = JobServicer(transactions, context.store, self._feed, context.boot_clock, wait_s, context.disk)
         matcher = MatcherServicer(transactions, context.store, self._polls, context.boot_clock, wait_s)
         identity = IdentityServicer(context.issuer, context.clock, limits.longest_token)
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
         matcher_service_pb2_grpc.add_MatcherServiceServicer_to_server(matcher, server)
         pool_service_pb2_grpc.add_PoolServiceServicer_to_server(PoolServicer(transactions), server)
         resource_service_pb2_grpc.add_ResourceServiceServicer_to_server(ResourceServicer(transactions), server)
-        pilot_service_pb2_grpc.add_PilotServiceServicer_to_server(PilotServicer(transactions, tokens), server)
+        pilot_service_pb2_grpc.add_PilotServiceServicer_to_server(
+            PilotServicer(transactions, tokens, limits.second_use, context.make_broker_login), server
+        )
         node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(transactions), server)
         routes = RouteServicer(transactions, context.store)
         route_service_pb2_grpc.add_RouteServiceServicer_to_server(routes, server)
@@ -196,9 +242,14 @@ class RpcServer:
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
 
+    def report_health(self, *, is_writable: bool, has_room: bool) -> None:
+        """Report whether the database can be written, and whether the disk has room for jobs and uploads."""
+        refused = () if has_room else (JOB_SERVICE,)
+        self._health.report(refused if is_writable else ("", *SERVICES))
+
     def wake_followers(self) -> None:
-        """Wake the calls that follow events: another server may have committed some."""
-        self._feed.wake_all()
+        """Notify the calls that follow events: another server has committed some."""
+        self._feed.announce()
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, let those in flight end, and cancel the rest after `grace_s`."""
@@ -218,12 +269,16 @@ def _subscribe(state: ServerState, polls: LongPolls, feed: EventFeed) -> None:
     state.event_listeners.append(_event_publisher(feed))
 
 
-def _event_publisher(feed: EventFeed) -> Callable[[Sequence[FeedEvent]], None]:
-    """Return a listener that publishes events; without followers it leaves the event loop alone."""
-    publish_soon = in_event_loop(feed.publish)
+async def _read_news(transactions: Transactions, after: int | None) -> FeedNews:
+    return await transactions.read(lambda transaction, _: read_news(transaction, after))
 
-    def publish(events: Sequence[FeedEvent]) -> None:
+
+def _event_publisher(feed: EventFeed) -> Callable[[Sequence[FeedEvent]], None]:
+    """Return a listener that announces events; without followers it leaves the event loop alone."""
+    announce_soon = in_event_loop(feed.announce)
+
+    def publish(_events: Sequence[FeedEvent]) -> None:
         if feed.has_followers:
-            publish_soon(events)
+            announce_soon()
 
     return publish

@@ -41,11 +41,15 @@ class FolderStore:
         """Start to take a content in; raises InvalidInputError where it is too large or no checksum."""
         if not is_checksum(checksum):
             raise InvalidInputError(Violation("checksum", f"{checksum!r} is no SHA-256 in 64 hex digits"))
+        self.check_size(size)
+        with _translated_errors(self._folder):
+            return FolderUpload(self, checksum, size, self._unfinished)
+
+    def check_size(self, size: int) -> None:
+        """Raise InvalidInputError for a content of a size that is not taken."""
         if not 0 <= size <= self._max_file_bytes:
             why = f"{size} bytes are not between 0 and the {self._max_file_bytes} that this server takes"
             raise InvalidInputError(Violation("size", why))
-        with _translated_errors(self._folder):
-            return FolderUpload(self, checksum, size, self._unfinished)
 
     def put(self, content: bytes) -> str:
         """Keep a small content and return its checksum."""
@@ -229,6 +233,9 @@ class FileStore(Protocol):
     def begin(self, checksum: str, size: int) -> Upload:
         """Start to take a content in; raises InvalidInputError where it is too large or no checksum."""
 
+    def check_size(self, size: int) -> None:
+        """Raise InvalidInputError for a content of a size that is not taken."""
+
     def put(self, content: bytes) -> str:
         """Keep a small content and return its checksum."""
 
@@ -250,7 +257,12 @@ class FileStore(Protocol):
 
 def open_store(url: str, max_file_bytes: int) -> FileStore:
     """Return the store behind a URL: `file:///folder` so far; raises InvalidInputError for other schemes."""
+    return FolderStore(local_folder(url), max_file_bytes)
+
+
+def local_folder(url: str) -> Path:
+    """Return the folder of a store; raises InvalidInputError for other schemes than `file`."""
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.path:
-        return FolderStore(Path(unquote(parts.path)), max_file_bytes)
+        return Path(unquote(parts.path))
     raise InvalidInputError(Violation("files", f"{url!r} is no store for files; use file:///some/folder"))

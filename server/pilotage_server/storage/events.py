@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping, func, select, text
 from sqlmodel import Session
 
 from pilotage_server.core.jobs.record import FeedEvent
-from pilotage_server.core.jobs.states import JobCause, JobState
+from pilotage_server.core.jobs.states import FINAL, JobCause, JobState
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.jobs import JOBS
@@ -24,10 +24,11 @@ FEED_LOCK = 0x70696C6F
 
 @dataclass(frozen=True, slots=True)
 class FeedQuery:
-    """A query of events: `whose` = (VO, owner), None = any; `job_ids` empty = any."""
+    """A query of events: `whose` = (VO, owner), None = any; `job_ids` and `vos` empty = any."""
 
     whose: tuple[str, str] | None = None
     job_ids: tuple[int, ...] = ()
+    vos: tuple[str, ...] = ()
 
 
 def lock_feed(session: Session) -> None:
@@ -140,11 +141,34 @@ def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, 
     query = select(EVENTS).where(EVENTS.c.id > after, EVENTS.c.id <= up_to)
     if wanted.job_ids:
         query = query.where(EVENTS.c.job_id.in_(wanted.job_ids))
+    if wanted.whose is not None or wanted.vos:
+        query = query.join(JOBS, JOBS.c.id == EVENTS.c.job_id)
     if wanted.whose is not None:
         vo, owner = wanted.whose
-        query = query.join(JOBS, JOBS.c.id == EVENTS.c.job_id).where(JOBS.c.vo == vo, JOBS.c.owner == owner)
+        query = query.where(JOBS.c.vo == vo, JOBS.c.owner == owner)
+    if wanted.vos:
+        query = query.where(func.lower(JOBS.c.vo).in_([vo.lower() for vo in wanted.vos]))
     rows = session.execute(query.order_by(EVENTS.c.id).limit(limit)).mappings()
     return tuple(job_event(row) for row in rows)
+
+
+def owners_between(session: Session, after: int, up_to: int) -> list[tuple[str, str]]:
+    """Return VO and owner of the jobs with events at after < position ≤ up_to, each once."""
+    return [(vo, owner) for vo, owner in sql.rows(session, _OWNERS, after, up_to)]
+
+
+_OWNERS = """
+    SELECT DISTINCT job.vo, job.owner FROM job_events AS event JOIN jobs AS job ON job.id = event.job_id
+    WHERE event.id > ? AND event.id <= ?
+"""
+
+
+def ended_between(session: Session, after: int, up_to: int) -> list[int]:
+    """Return the jobs that have got a final state at after < position ≤ up_to."""
+    return [job_id for (job_id,) in sql.rows(session, _ENDED, after, up_to, sorted(FINAL))]
+
+
+_ENDED = "SELECT DISTINCT job_id FROM job_events WHERE id > ? AND id <= ? AND to_state = ANY(?)"
 
 
 class QueueChange(NamedTuple):

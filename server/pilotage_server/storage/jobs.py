@@ -19,7 +19,7 @@ from pilotage.values.accounts import Account
 from pilotage_server.core.jobs.record import JobRecord, PolicyWatch
 from pilotage_server.core.jobs.states import NEVER_HELD, JobState, history_from_json, history_to_json
 from pilotage_server.storage.database import sql
-from pilotage_server.storage.database.tables import metadata
+from pilotage_server.storage.database.tables import LIVE_JOB, metadata
 
 JOBS = metadata.tables["jobs"]
 
@@ -268,6 +268,14 @@ def load_job(session: Session, job_id: int) -> JobRecord:
     if row is None:
         raise NotFoundError("job", str(job_id))
     return job_record(row)
+
+
+_LIVE = f"SELECT owner, count(*) FROM jobs WHERE vo = ? AND {LIVE_JOB} GROUP BY owner"  # noqa: S608 - our own text
+
+
+def count_live_jobs(session: Session, vo: str) -> dict[str, int]:
+    """Return the numbers of jobs of a VO that are not final, by owner."""
+    return dict(sql.rows(session, _LIVE, vo))
 
 
 @dataclass(frozen=True, slots=True)

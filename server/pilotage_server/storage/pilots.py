@@ -82,7 +82,7 @@ def load_pilots(session: Session, stamps: Iterable[str]) -> dict[str, PilotRecor
 
 
 _COLUMNS = (
-    *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node"),
+    *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node", "nonce_hash", "alarm"),
     *("drain_reason", "drain_evicts", "jobs_ended", "registered", "glidein_seen", "last_seen", "ends"),
 )
 _OWES_ANSWERS = f"EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND {TAKEN})"  # noqa: S608 - a constant
@@ -93,7 +93,8 @@ _REMEMBERED = 20_000
 
 def _record(row: tuple[Any, ...]) -> PilotRecord:
     """Return the pilot of a row of _COLUMNS and _OWES_ANSWERS."""
-    stamp, site, ce, queue, vos, state, reason, glidein_id, node, drain_reason, evicts, ended, *times, owes = row
+    stamp, site, ce, queue, vos, state, reason, glidein_id, node, *rest = row
+    nonce_hash, alarm, drain_reason, evicts, ended, *times, owes = rest
     registered, glidein_seen, last_seen, ends = (None if time is None else sql.utc_time(time) for time in times)
     assert registered is not None, "every pilot was registered"
     return PilotRecord(
@@ -104,6 +105,8 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
         reason=reason,
         glidein_id=glidein_id,
         node=node,
+        nonce_hash=nonce_hash,
+        alarm=alarm,
         drain_reason=drain_reason,
         drain_evicts=bool(evicts),
         jobs_ended=ended,
@@ -199,6 +202,17 @@ def store_contact(session: Session, stamp: str, state: PilotState, now: datetime
     sql.execute(session, _RECORD_CONTACT, state.value, sql.column_time(session, now), stamp)
 
 
+_BIND = """
+    UPDATE pilots SET nonce_hash = ? WHERE stamp = ? AND state <> ? AND (nonce_hash = '' OR nonce_hash = ?)
+    RETURNING stamp
+"""
+
+
+def bind_pilot(session: Session, stamp: str, nonce_hash: str) -> bool:
+    """Bind a pilot that has not ended to the nonce with this hash; False = it is bound to another, or has ended."""
+    return bool(sql.rows(session, _BIND, nonce_hash, stamp, PilotState.ENDED.value, nonce_hash))
+
+
 def count_ended_jobs(session: Session, counts: Mapping[str, int]) -> None:
     """Add to the numbers of attempts that pilots, given by stamp, have ended."""
     more = "UPDATE pilots SET jobs_ended = jobs_ended + ? WHERE stamp = ?"
@@ -218,11 +232,12 @@ def without_node(session: Session, stamps: Collection[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class NodePilot:
-    """A living pilot and its node; `node_json` = the node as last reported."""
+    """A living pilot, its node and its queue; `node_json` = the node as last reported."""
 
     stamp: str
     node: NodeId
     node_json: str
+    queue: QueueId
 
 
 def load_node_pilots(session: Session, nodes: Iterable[NodeId]) -> tuple[NodePilot, ...]:
@@ -234,7 +249,10 @@ def load_node_pilots(session: Session, nodes: Iterable[NodeId]) -> tuple[NodePil
         for chunk in chunks(names)
         for row in session.execute(select(PILOTS).where(IS_ALIVE, PILOTS.c.node.in_(chunk)).order_by(PILOTS.c.stamp))
     ]
-    found = (NodePilot(row.stamp, NodeId(row.site, row.node), row.node_json) for row in rows)
+    found = (
+        NodePilot(row.stamp, NodeId(row.site, row.node), row.node_json, QueueId(row.site, row.ce, row.queue))
+        for row in rows
+    )
     return tuple(pilot for pilot in found if pilot.node in wanted)
 
 

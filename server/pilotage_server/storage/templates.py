@@ -132,6 +132,14 @@ def sizes_of(session: Session, holder: Holder, checksums: Iterable[str]) -> dict
     return found
 
 
+def stored_bytes(session: Session, holder: Holder) -> int:
+    """Return the bytes of the holder's uploads; without an owner, those of the whole VO."""
+    query = select(func.coalesce(func.sum(STORED.c.size), 0)).where(STORED.c.vo == holder.vo)
+    if holder.owner:
+        query = query.where(STORED.c.owner == holder.owner)
+    return int(session.execute(query).scalar_one())
+
+
 def refresh_stored(session: Session, holder: Holder, checksums: Iterable[str], now: datetime) -> None:
     """Renew the times of the holder's uploads, so that they are kept until a job uses them."""
     for chunk in chunks(sorted(checksums)):

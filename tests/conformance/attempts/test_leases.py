@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.attempts.pilot_calls import DrainPilot
@@ -76,6 +77,21 @@ def test_end_of_glidein_ends_its_leases_at_once(grid: Grid) -> None:
     job = grid.job(job_id)
     assert (job.state, job.spent_attempts) == (JobState.WAITING, 1)
     assert isinstance(pilot.request_jobs().commands[-1], DrainPilot)
+
+
+@pytest.mark.parametrize("seconds_later", [0, 10], ids=["node-failed", "called-since"])
+def test_leases_outlast_glidein_that_may_still_run(grid: Grid, seconds_later: int) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    pilot.start(pilot.take())
+    grid.pass_time(seconds=seconds_later)
+    pilot.beat()
+    age = timedelta(seconds=seconds_later)
+    ended = GlideinReport(pilot.stamp, "42", PilotState.ENDED, "gone", processes_ended=bool(seconds_later), age=age)
+    assert grid.glidein(ended).worked == (pilot.stamp,)
+    assert grid.start_pilot().claim() == []
+    assert (grid.job(job_id).state, pilot.request_jobs().commands) == (JobState.RUNNING, ())
+    assert grid.pass_time(minutes=21).jobs == (job_id,)
 
 
 def test_ending_pilot_requeues_jobs_without_spending_attempts(grid: Grid) -> None:

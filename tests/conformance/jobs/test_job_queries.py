@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from pilotage.errors import InvalidInputError, NotFoundError
-from pilotage_server.core.identity import Identity
+from pilotage_server.core.identity import Holder, Identity
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.record import FeedEvent, FeedPage
@@ -18,11 +18,13 @@ from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.queries import (
     JobFilter,
     JobPage,
+    feed_owner,
     get_description,
     get_events,
     get_jobs,
     list_jobs,
     read_feed,
+    read_news,
 )
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
@@ -193,3 +195,26 @@ def test_feed_reader_misses_no_concurrent_commit(database: Database, state: Serv
     all_events = database.read(partial(read_feed, identity=ALICE, after_position=0)).events
     assert tuple(events_read) == all_events
     assert len(all_events) == 4 * 15 * 2
+
+
+def test_news_name_the_owners_and_the_ended_jobs(
+    database: Database, state: ServerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(database, state, OLGA)
+    start = database.read(lambda transaction: read_news(transaction, None)).position
+    (job_id,) = submit(database, state, ALICE)
+    remove = partial(change_jobs, state=state, identity=ALICE, job_ids=[job_id], change=JobChange.REMOVE, reason="")
+    database.write(remove)
+    submit(database, state, BOB)
+    monkeypatch.setattr(queries, "NEWS_WINDOW", 2)
+
+    first = database.read(lambda transaction: read_news(transaction, start))
+    rest = database.read(lambda transaction: read_news(transaction, first.position))
+
+    assert (set(first.owners), first.ended, first.at_end) == (
+        {Holder(ALICE.vo, ALICE.owner)},
+        frozenset({job_id}),
+        False,
+    )
+    assert (set(rest.owners), rest.ended, rest.at_end) == ({Holder(BOB.vo, BOB.owner)}, frozenset(), True)
+    assert feed_owner(OLGA) is None

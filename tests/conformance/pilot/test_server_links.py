@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pilotage import clock
+from pilotage.clock import boot_time_s
 from pilotage.errors import NotFoundError
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint
@@ -27,6 +28,7 @@ from pilotage.values.offers import SlotOffer
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat, without_waiting
 from pilotage_pilot.core.model import Report, ReportedState
 from pilotage_pilot.link.base import NodeDescription, PilotServerLink
+from pilotage_pilot.link.enrolment import EnrolledCredential, EnrolmentSecret
 from pilotage_pilot.link.server_link import GrpcLink
 from pilotage_server.core.identity import Role
 from support.pilot_bench import a_job
@@ -57,7 +59,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 def pilot_token(server: RunningServer) -> str:
     request = pilot_service_pb2.RegisterPilotsRequest(request_id=request_id(), queue=queue_to_wire(QUEUE), count=1)
-    with server.channel(server.token(Role.AGENT)) as channel:
+    with server.channel(server.token(Role.DIRECTOR)) as channel:
         return PilotServiceStub(channel).RegisterPilots(request).pilots[0].token
 
 
@@ -76,7 +78,9 @@ async def ends(request: pytest.FixtureRequest) -> AsyncIterator[LinkEnds]:
         yield LinkEnds(fake, lambda: fake.put(a_job(1)))
         return
     server: RunningServer = request.getfixturevalue("served")
-    link = GrpcLink(Endpoint((server.address,), pilot_token(server)), QUEUE)
+    link = GrpcLink(
+        Endpoint((server.address,)), QUEUE, EnrolledCredential(EnrolmentSecret(pilot_token(server)), boot_time_s)
+    )
     yield LinkEnds(link, lambda: asyncio.to_thread(submit, server))
     await link.close()
 

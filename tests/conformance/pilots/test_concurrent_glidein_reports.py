@@ -99,7 +99,7 @@ def test_attempt_of_next_holder_survives_end_of_glidein(grid: Grid) -> None:
 
 
 def ended(pilot: Pilot) -> GlideinReport:
-    return GlideinReport(pilot.stamp, "17", PilotState.ENDED, "it was cancelled")
+    return GlideinReport(pilot.stamp, "17", PilotState.ENDED, "it was cancelled", processes_ended=True)
 
 
 def submitted(pilot: Pilot) -> GlideinReport:

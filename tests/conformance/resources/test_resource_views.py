@@ -26,7 +26,7 @@ from support.virtual_clock import VirtualClock
 pytestmark = pytest.mark.any_database
 
 NOWHERE = QueueId("CERN", "ce01", "nowhere")
-AGENT = Identity("agent:director", "", (), frozenset({Role.AGENT}))
+AGENT = Identity("agent:director", "", (), frozenset({Role.DIRECTOR}))
 
 
 @pytest.fixture

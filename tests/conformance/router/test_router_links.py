@@ -259,8 +259,8 @@ async def test_unreadable_output_file_requeues_only_its_job(scene: LinkUnderTest
 @asynccontextmanager
 async def a_leading_router(server: RunningServer) -> AsyncIterator[tuple[str, RouterServerLink]]:
     """Return the name of a new job router that is the leader, and its link."""
-    async with server.async_channel(server.token(Role.AGENT, owner="agent:router")) as channel:
-        leadership = Leadership(f"job router {request_id()}", "this one")
+    async with server.async_channel(server.token(Role.ROUTER, owner="agent:router")) as channel:
+        leadership = Leadership(f"job router of {request_id()}", "this one")
         await AgentServerLink(channel).take_leadership(leadership, 60, "here")
         yield leadership.agent, RouterServerLink(channel, leadership)
 

@@ -38,14 +38,14 @@ def test_giving_up_router_releases_its_jobs(grid: Grid, router: Router) -> None:
 def test_active_router_cannot_be_given_up(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
-    with pytest.raises(StateConflictError, match="job router router of sky is running at here"):
+    with pytest.raises(StateConflictError, match="job router job router of sky is running at here"):
         router.give_up()
     assert grid.job(job_id).state is JobState.MATCHED
 
 
 def test_unknown_router_cannot_be_given_up(grid: Grid, router: Router) -> None:
     router.stop()
-    with pytest.raises(NotFoundError, match="there is no job router router of sky"):
+    with pytest.raises(NotFoundError, match="there is no job router job router of sky"):
         router.give_up()
 
 
@@ -83,7 +83,7 @@ def test_giving_up_during_report_gives_each_attempt_one_end(grid: Grid, router: 
     assert [grid.job(job_id).state for job_id in (done, lost)] == [JobState.WAITING, JobState.MATCHED]
 
 
-def router_process(grid: Grid, name: str = "router of sky") -> Router:
+def router_process(grid: Grid, name: str = "job router of sky") -> Router:
     """Return a router that is the leader for an hour and has published a route."""
     router = Router(grid, name)
     grid.database.write(lambda transaction: take_leadership(transaction, router.turn, timedelta(hours=1), "here"))

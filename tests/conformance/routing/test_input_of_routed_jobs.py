@@ -63,7 +63,7 @@ def test_router_fetches_input_while_it_holds_the_job(grid: Grid, router: Router,
 def test_other_router_cannot_fetch_input(grid: Grid, router: Router, checksum: str) -> None:
     job_id = a_job_with(grid, checksum)
     router.take(job_id)
-    assert not may_fetch(Router(grid, "another").begin(), job_id, checksum)
+    assert not may_fetch(Router(grid, "job router of another").begin(), job_id, checksum)
 
 
 def test_router_without_leadership_cannot_fetch_input(grid: Grid, router: Router, checksum: str) -> None:

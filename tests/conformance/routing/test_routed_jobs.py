@@ -158,7 +158,8 @@ def test_rescheduled_job_stays_fenced_until_router_reports(grid: Grid, router: R
     for _ in range(5):
         grid.pass_time(days=10)
     assert router.refusal(a_copy(job_id)) == "its last attempt may still be running"
-    assert grid.why(job_id).summary.startswith("It waits until job router router of sky reports the end of its copy")
+    summary = grid.why(job_id).summary
+    assert summary.startswith(f"It waits until job router {router.name} reports the end of its copy")
 
 
 def test_silent_router_keeps_its_jobs(grid: Grid, router: Router) -> None:
@@ -249,7 +250,7 @@ def test_ad_has_attributes_of_routing(grid: Grid, router: Router) -> None:
     routing = {name: ad[name] for name in ("RouteName", "RoutedBy", "RoutedToJobId", "RemoteHost")}
     assert routing == {
         "RouteName": "north",
-        "RoutedBy": "router of sky",
+        "RoutedBy": "job router of sky",
         "RoutedToJobId": "slurm 17",
         "RemoteHost": "north@n42",
     }

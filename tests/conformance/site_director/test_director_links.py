@@ -41,7 +41,7 @@ async def link(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         async with server.async_channel(server.token(Role.OPERATOR)) as channel:
             tree = PutTreeRequest(request_id=request_id(), text=TREE, format="toml")
             await ResourceServiceStub(channel).PutTree(tree)
-        async with server.async_channel(server.token(Role.AGENT, owner="agent:director")) as channel:
+        async with server.async_channel(server.token(Role.DIRECTOR, owner="agent:director")) as channel:
             yield AgentServerLink(channel)
 
 

@@ -38,7 +38,7 @@ from pilotage_agents.batch_systems.local import facts_of
 from pilotage_agents.drain_controller.planning import NodeName
 from pilotage_agents.main import run
 from pilotage_agents.server_link import AgentServerLink
-from pilotage_server.core.identity import Role
+from pilotage_server.core.identity import AGENT_NAMES, Role
 from support.leadership import LONG_LEADERSHIP, with_short_leadership
 from support.server import RunningServer, request_id
 from support.wire_grid import WireGrid
@@ -105,7 +105,7 @@ def operator(server: RunningServer) -> Iterator[Operator]:
 
 @pytest.fixture
 def config(server: RunningServer, tmp_path: Path) -> Path:
-    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:test"))
+    (tmp_path / "agent.token").write_text(server.token(*AGENT_NAMES, owner="agent:test"))
     path = tmp_path / "agents.toml"
     path.write_text(f"""
 server = "{server.address}"
@@ -127,7 +127,7 @@ def report_node(
     server: RunningServer, operator: Operator, name: str, *, free: int, single: int, settable: bool
 ) -> Callable[..., None]:
     """Report the slots of a pilot on a node of 16 cores; return a function that reports again."""
-    credential = operator.register()
+    token = server.enrolled(operator.register().token)
 
     def report(free: int, single: int) -> None:
         whole = values_pb2.Amounts(cpus=16)
@@ -135,7 +135,7 @@ def report_node(
         one = values_pb2.Amounts(cpus=1)
         slots += (SlotState(name=f"slot1_{number}", amounts=one, job_id=number + 1) for number in range(single))
         node = NodeState(name=name, amounts=whole, slots=slots, settable_attributes=["OnlyMulticore"] * settable)
-        with server.channel(credential.token) as channel:
+        with server.channel(token) as channel:
             MatcherServiceStub(channel).ReportState(ReportStateRequest(request_id=request_id(), node=node))
 
     report(free, single)
@@ -289,7 +289,7 @@ async def test_controllers_see_which_other_controller_set_a_node(server: Running
         (node_use,) = (await link.farm(())).nodes
         return node_use.only_multicore, node_use.set_by
 
-    async with server.async_channel(server.token(Role.AGENT, owner="agent:drain")) as channel:
+    async with server.async_channel(server.token(*AGENT_NAMES, owner="agent:drain")) as channel:
         first, second = AgentServerLink(channel, own), AgentServerLink(channel, others)
         for link, leadership in ((first, own), (second, others)):
             assert (await link.take_leadership(leadership, 60, "here")).granted

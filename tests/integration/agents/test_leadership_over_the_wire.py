@@ -15,13 +15,13 @@ from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
 from pilotage.v1.pilot_service_pb2 import RegisterPilotsRequest
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
 from pilotage.v1.values_pb2 import QueueId, Turn
-from pilotage_server.core.identity import Role
+from pilotage_server.core.identity import AGENT_NAMES, Role
 from support.server import RunningServer, request_id
 
 
 @pytest.fixture
 def channel(shared_server: RunningServer) -> Iterator[grpc.Channel]:
-    with shared_server.channel(shared_server.token(Role.AGENT, owner="agent:test")) as opened:
+    with shared_server.channel(shared_server.token(*AGENT_NAMES, owner="agent:test")) as opened:
         yield opened
 
 
@@ -31,7 +31,7 @@ def take_leadership(channel: grpc.Channel, turn: Turn, for_s: float = 30.0) -> b
 
 
 def test_leadership_is_taken_exclusively_and_given_back(channel: grpc.Channel) -> None:
-    a, b = Turn(agent="wire", holder="a"), Turn(agent="wire", holder="b")
+    a, b = Turn(agent="racer of wire", holder="a"), Turn(agent="racer of wire", holder="b")
     assert take_leadership(channel, a)
     answer = AgentServiceStub(channel).TakeTurn(TakeTurnRequest(turn=b, for_s=30))
     assert (answer.taken, answer.place) == (False, "the host of a")
@@ -63,7 +63,7 @@ def test_users_take_no_leadership(shared_server: RunningServer) -> None:
 
 
 def test_only_the_leader_registers_pilots_and_sets_nodes(channel: grpc.Channel) -> None:
-    mine, others = Turn(agent="acting", holder="me"), Turn(agent="acting", holder="another")
+    mine, others = (Turn(agent="site director of acting", holder=holder) for holder in ("me", "another"))
     assert take_leadership(channel, others)
     register = RegisterPilotsRequest(
         request_id=request_id(), queue=QueueId(site="S", ce="C", queue="Q"), count=1, turn=mine

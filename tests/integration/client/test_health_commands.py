@@ -58,7 +58,7 @@ async def test_black_hole_is_throttled_until_an_operator_opens_it(server: Runnin
 async def test_site_director_sees_held_queue_and_reason(server: RunningServer, pilotage: Command) -> None:
     WireGrid(server).put_tree()
     pilotage("health", "hold", "SITE/ce1/long", "--reason", "new kernel")
-    async with server.async_channel(server.token(Role.AGENT, owner="agent:director")) as channel:
+    async with server.async_channel(server.token(Role.DIRECTOR, owner="agent:director")) as channel:
         (supply,) = (await AgentServerLink(channel).demand([QueueId("SITE", "ce1", "long")])).supplies
     assert supply.held
     assert supply.throttled == "queue SITE/ce1/long is held by olga: new kernel; it gets no job"

@@ -20,7 +20,7 @@ from support.wire_grid import QUEUE, WireGrid, a_job
 NORTH = RouteOutline(name="north", target=f"queue {QUEUE}", requirements="WantRoute", max_jobs=10, copies=3, idle=1)
 SOUTH = RouteOutline(name="south", target="server far:4711", max_jobs=5, max_idle_jobs=2, throttled="19 failed")
 CLOSED = "its target cannot be opened: no such queue"
-ROUTER = "router of sky"
+ROUTER = "job router of sky"
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ async def test_restarted_broker_loses_no_pilot_and_killed_one_is_lost(
                     status = read_node_status(await listener.next())
                     assert status is not None
                     back -= {status.stamp} if status.online else set()
-                pilots[0].process.kill()
+                pilots[0].kill()
                 # Whatever the broker published at its end is older than the killed pilot's will.
                 await until(lambda: "LOST" in states_of(operator))
                 assert states_of(operator) == {"RUNNING": 4, "LOST": 1}

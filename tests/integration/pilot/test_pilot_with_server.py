@@ -98,11 +98,11 @@ async def test_job_terminated_together_with_its_pilot_is_requeued(grid: ProcessG
         await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
         payload = int(read_text(pid_file))
         # Stop the pilot, so that it receives its own SIGTERM before it sees the payload's end.
-        os.kill(pilot.process.pid, signal.SIGSTOP)
+        os.kill(pilot.pid, signal.SIGSTOP)
         os.kill(payload, signal.SIGTERM)
         await until(lambda: not is_running(payload))
         pilot.process.terminate()
-        os.kill(pilot.process.pid, signal.SIGCONT)
+        os.kill(pilot.pid, signal.SIGCONT)
         code, _ = await pilot.ends()
     assert (code, grid.job(job_id).state) == (0, jobs_pb2.JOB_STATE_WAITING)
 
@@ -150,7 +150,7 @@ async def test_pilot_ends_after_the_idle_timeout(grid: ProcessGrid) -> None:
 async def test_supply_counts_pilots_that_ran_no_job(new_grid: ProcessGrid) -> None:
     async with new_grid.pilot(max_idle_s=0) as pilot:
         await pilot.ends()
-    async with new_grid.server.async_channel(new_grid.server.token(Role.AGENT)) as channel:
+    async with new_grid.server.async_channel(new_grid.server.token(Role.DIRECTOR)) as channel:
         (supply,) = (await AgentServerLink(channel).demand([QUEUE])).supplies
     assert supply.empty_returns is not None
     assert (supply.empty_returns.pilots, supply.empty_returns.sendings) == (1, 1)
@@ -161,7 +161,7 @@ async def test_payloads_of_killed_pilot_die_and_next_pilot_cleans_up(grid: Proce
         pid_file = tmp_path / "pid"
         grid.submit(script=f"setsid sleep 600 & echo $! $$ > {pid_file}; wait")
         await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
-        pilot.process.kill()
+        pilot.kill()
         pids = [int(pid) for pid in read_text(pid_file).split()]
         await until(lambda: not any(is_running(pid) for pid in pids))
         await pilot.process.wait()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.clock import boot_time_s
 from pilotage.errors import UnauthenticatedError
 from pilotage.rpc.channel import Endpoint
 from pilotage.v1 import jobs_pb2
@@ -21,6 +22,7 @@ from pilotage.values.offers import SlotOffer
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat, without_waiting
 from pilotage_pilot.core.model import Now, Report, ReportedState
 from pilotage_pilot.link.base import NodeDescription
+from pilotage_pilot.link.enrolment import EnrolledCredential, EnrolmentSecret
 from pilotage_pilot.link.server_link import GrpcLink
 from support.pilot_bench import built_in_slots
 from support.pilot_ports import EPOCH
@@ -43,8 +45,8 @@ def grid(shared_grid: ProcessGrid, tmp_path: Path) -> ProcessGrid:
 
 @asynccontextmanager
 async def a_link(grid: ProcessGrid, token: str | None = None) -> AsyncIterator[GrpcLink]:
-    endpoint = Endpoint((grid.server.address,), token if token is not None else grid.pilot_token())
-    link = GrpcLink(endpoint, QUEUE)
+    secret = EnrolmentSecret(token if token is not None else grid.pilot_token())
+    link = GrpcLink(Endpoint((grid.server.address,)), QUEUE, EnrolledCredential(secret, boot_time_s))
     try:
         yield link
     finally:

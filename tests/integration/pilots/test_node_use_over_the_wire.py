@@ -16,7 +16,7 @@ from support.server import RunningServer, request_id
 
 @pytest.fixture
 def nodes(shared_server: RunningServer) -> Iterator[NodeServiceStub]:
-    with shared_server.channel(shared_server.token(Role.AGENT, owner="agent:test")) as channel:
+    with shared_server.channel(shared_server.token(Role.DRAINER, owner="agent:test")) as channel:
         yield NodeServiceStub(channel)
 
 

@@ -44,7 +44,7 @@ def client(server: RunningServer, grid: WireGrid) -> Iterator[Client]:
 
 @pytest.fixture
 def config(server: RunningServer, tmp_path: Path) -> Path:
-    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:test"))
+    (tmp_path / "agent.token").write_text(server.token(Role.RACER, owner="agent:test"))
     path = tmp_path / "agents.toml"
     path.write_text(f'server = "{server.address}"\ntoken_file = "agent.token"\n[racer]\nurgent_after_s = 0\n')
     return path
@@ -83,7 +83,7 @@ def test_dry_run_prints_race_and_cycles_start_it_once(
 
 async def test_stragglers_of_a_large_set_are_read_in_turn(server: RunningServer, grid: WireGrid) -> None:
     ids = await asyncio.to_thread(run_all, grid, replace(URGENT, count=450))
-    token = server.token(Role.AGENT, owner="agent:test")
+    token = server.token(Role.RACER, owner="agent:test")
     async with server.async_channel(token) as channel:
         link = ServerRaceLink(channel, Leadership("racer", "me"), free_slots_wanted=False)
         (first,), _ = await link.stragglers({})

@@ -16,7 +16,7 @@ from support.server import RunningServer, request_id
 
 @pytest.fixture
 def races(shared_server: RunningServer) -> Iterator[RaceServiceStub]:
-    with shared_server.channel(shared_server.token(Role.AGENT, owner="agent:test")) as channel:
+    with shared_server.channel(shared_server.token(Role.RACER, owner="agent:test")) as channel:
         yield RaceServiceStub(channel)
 
 

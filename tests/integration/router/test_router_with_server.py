@@ -42,7 +42,7 @@ def user(server: RunningServer) -> User:
 
 @pytest.fixture
 def config(server: RunningServer, tmp_path: Path) -> Path:
-    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:router"))
+    (tmp_path / "agent.token").write_text(server.token(Role.ROUTER, owner="agent:router"))
     (tmp_path / "routes.ads").write_text(TABLE)
     path = tmp_path / "agents.toml"
     path.write_text(CONFIG.format(server=server.address))
@@ -232,7 +232,7 @@ type = "local"
 def hooks_config(server: RunningServer, tmp_path: Path) -> Path:
     with server.channel(server.token(Role.OPERATOR)) as channel:
         ResourceServiceStub(channel).PutTree(PutTreeRequest(request_id=request_id(), text=HOOKS_TREE, format="toml"))
-    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:router"))
+    (tmp_path / "agent.token").write_text(server.token(Role.ROUTER, owner="agent:router"))
     (tmp_path / "routes.ads").write_text('[ name = "Lyon"; GridResource = "batch"; Requirements = true; ]')
     path = tmp_path / "agents.toml"
     path.write_text(HOOKS_CONFIG.format(server=server.address))

@@ -1,4 +1,4 @@
-"""Texts that a database cannot store, in every text field of every call: no fault of the server."""
+"""Texts that a database cannot store, in every text field of every call, are an error of the caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from pilotage.errors import InvalidInputError, PilotageError
-from pilotage.resources.tree import QueueId
+from pilotage.rpc.proof import BoundToken
 from pilotage.v1 import (
     agent_service_pb2,
     identity_service_pb2,
@@ -28,7 +28,7 @@ from pilotage.v1 import (
 )
 from pilotage_server.core.identity import Role
 from support.server import RunningServer
-from support.wire_grid import QUEUE, WireGrid
+from support.wire_grid import WireGrid
 
 pytestmark = pytest.mark.process
 
@@ -99,8 +99,9 @@ def _code(error: PilotageError) -> grpc.StatusCode:
 
 @pytest.mark.parametrize("kind", INVALID)
 def test_no_invalid_text_is_a_fault_of_the_server(grid: WireGrid, shared_server: RunningServer, kind: str) -> None:
-    tokens = [shared_server.token(Role.ADMIN, Role.OPERATOR, Role.USER), shared_server.token(Role.AGENT)]
-    tokens.append(shared_server.pilot_token("0" * 32, QueueId(*QUEUE)))
+    agents = (Role.DIRECTOR, Role.ROUTER, Role.DRAINER, Role.CLEANER, Role.RACER)
+    tokens: list[str | BoundToken] = [shared_server.token(Role.ADMIN, Role.OPERATOR, Role.USER)]
+    tokens += [shared_server.token(*agents), grid.start_pilot().token]
     failed: list[str] = []
     for token in tokens:
         with shared_server.channel(token, timeout_s=20) as channel:

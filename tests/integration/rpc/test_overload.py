@@ -15,7 +15,7 @@ import pytest
 from google.rpc.error_details_pb2 import RetryInfo
 from grpc_status import rpc_status
 
-from pilotage.errors import OverloadedError
+from pilotage.errors import OverloadedError, WorldError
 from pilotage.rpc.status import error_of
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
 from pilotage_server.rpc.framework.calls import Call, idle
@@ -132,6 +132,44 @@ async def test_slow_streams_do_not_count() -> None:
         server_call.answer(b"busy")
         assert await busy == b"busy"
         upload.cancel()
+
+
+async def test_download_that_nobody_reads_is_cancelled() -> None:
+    is_over = asyncio.Event()
+
+    async def stream_forever(*_: Any) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(1 << 20)
+        finally:
+            is_over.set()
+
+    handler: Any = grpc.unary_stream_rpc_method_handler(stream_forever, *CODERS)
+    async with served_methods(stalled_s=0.2, WatchEvents=handler) as channel:
+        messages = aiter(channel.unary_stream(STREAM)(b""))
+        await anext(messages)
+        await is_over.wait()
+        with pytest.raises(WorldError):
+            async for _ in messages:
+                pass
+
+
+async def test_upload_without_progress_is_refused() -> None:
+    never = asyncio.Event()
+
+    async def take(chunks: AsyncIterator[bytes], _call: Any) -> bytes:
+        async for _ in chunks:
+            pass
+        return b"taken"
+
+    async def slow_request() -> AsyncIterator[bytes]:
+        yield b"first"
+        await never.wait()
+
+    handler: Any = grpc.stream_unary_rpc_method_handler(take, *CODERS)
+    async with served_methods(stalled_s=0.2, UploadFile=handler) as channel:
+        with pytest.raises(WorldError, match="has sent no message"):
+            await channel.stream_unary(UPLOAD)(slow_request())
 
 
 async def test_call_counts_again_after_its_wait() -> None:

@@ -16,6 +16,7 @@ from pilotage.v1 import (
     identity_service_pb2,
     identity_service_pb2_grpc,
 )
+from pilotage_server.token_files import ROLES
 from support.server import RunningServer, files_bounded_by, running_server
 
 pytestmark = pytest.mark.process
@@ -68,8 +69,11 @@ def test_invalid_data_folder_is_one_error_line(tmp_path: Path) -> None:
 
 
 def test_full_disk_at_start_is_one_error_line(tmp_path: Path) -> None:
-    no_room = files_bounded_by(20_000)
-    done = run_command("run", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", before=no_room)
+    config = tmp_path / "config.toml"
+    config.write_text("disk_reserve_mib = 0\n")
+    options = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--config", str(config))
+
+    done = run_command("run", *options, before=files_bounded_by(20_000))
 
     assert_one_error_line(done, "database")
 
@@ -98,9 +102,10 @@ def test_invalid_setting_is_one_error_line(tmp_path: Path, arguments: list[str],
 
 
 def test_unreachable_database_is_one_error_line(tmp_path: Path) -> None:
-    unreachable = "postgresql+psycopg://somebody@127.0.0.1:1/jobs"
+    config = tmp_path / "config.toml"
+    config.write_text('database = "postgresql+psycopg://somebody@127.0.0.1:1/jobs"\ndatabase_wait_s = 0\n')
 
-    done = run_command("run", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--database", unreachable)
+    done = run_command("run", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--config", str(config))
 
     assert_one_error_line(done, "the database is not available")
 
@@ -127,7 +132,7 @@ def test_token_signed_offline_is_accepted(server: RunningServer) -> None:
 def test_bootstrap_tokens_are_private_and_have_their_roles(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     with running_server(tmp_path / "data", arguments=["--bootstrap-tokens", str(tokens), "--vo", "sea"]) as server:
-        for name in ("user", "operator", "admin", "agent"):
+        for name in ROLES:
             file = tokens / f"{name}.token"
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             with server.channel(file.read_text().strip()) as channel:

@@ -12,11 +12,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from pilotage.rpc.channel import Endpoint, open_async_channel
+from pilotage.rpc.channel import open_async_channel
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, matcher_service_pb2_grpc
 from support.postgresql import PostgresqlServer
 from support.process_grid import QUEUE, TREE, ProcessGrid
-from support.server import ServerFleet, request_id, server_fleet
+from support.server import ServerFleet, Token, endpoint_of, request_id, server_fleet
 from support.wire_grid import WireGrid, a_job, submission
 
 pytestmark = pytest.mark.process
@@ -39,9 +39,9 @@ def fleet(tmp_path: Path, postgresql_server: PostgresqlServer) -> Iterator[Serve
 
 
 @asynccontextmanager
-async def channel_to(fleet: ServerFleet, token: str) -> AsyncIterator[grpc.aio.Channel]:
+async def channel_to(fleet: ServerFleet, token: Token) -> AsyncIterator[grpc.aio.Channel]:
     """Yield a separate channel to all servers, connected to one of them."""
-    endpoint = Endpoint(tuple(server.address for server in fleet.servers), token)
+    endpoint = endpoint_of(tuple(server.address for server in fleet.servers), token)
     async with open_async_channel(endpoint, timeout_s=LONG_S) as channel:
         yield channel
 

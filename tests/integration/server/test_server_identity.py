@@ -95,7 +95,7 @@ def test_admin_issues_valid_tokens(grid: WireGrid) -> None:
     assert identity.expires == issued.expires.__class__(seconds=issued.expires.seconds)
 
 
-@pytest.mark.parametrize("role", [Role.USER, Role.OPERATOR, Role.AGENT])
+@pytest.mark.parametrize("role", [Role.USER, Role.OPERATOR, Role.DIRECTOR])
 def test_other_roles_issue_no_tokens(grid: WireGrid, role: Role) -> None:
     with pytest.raises(PermissionDeniedError):
         identity_stub(grid, role).IssueToken(token_request())

@@ -28,6 +28,9 @@ def test_jobs_and_output_persist_across_restarts(tmp_path: Path) -> None:
             (job_id,) = client.submit([a_job("echo hello")]).job_ids
             (before,) = client.wait([job_id], WAIT_TIMEOUT_S)
             assert before.state == "DONE"
+            folder = tmp_path / "data" / "director" / "pilots"
+            assert list(folder.glob("*/pilot.json"))
+            assert not list(folder.glob("*/token")), "the pilot has removed its used secret"
         assert up.stop() == 0
         up.start()
         with up.client() as client:

@@ -31,7 +31,7 @@ from support.virtual_clock import VirtualClock
 
 RULES = Rules(attempt_limit=2, sharing=Sharing(discount_suspended=True))
 
-ROUTER = router_stamp("router of sky")
+ROUTER = router_stamp("job router of sky")
 MINUTE_ONE = VirtualClock()() + timedelta(minutes=1)
 EQUAL_JOBS = 9
 """The number of running jobs without further differences."""

@@ -82,12 +82,12 @@ async def test_every_glidein_gets_the_common_files(grid: DirectorGrid, tmp_path:
     assert (folder / "ca.pem").read_text() == "PEM"
 
 
-async def test_default_wall_time_ends_the_pilot_before_its_token_expires(grid: DirectorGrid) -> None:
+async def test_pilot_gets_default_wall_time_and_lifetime_of_its_secret(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     await grid.director(default_wall_time_s=1000, credential_s=50).run_once()
     (request,) = grid.batch.requests.values()
     assert read_json(request.folder / "pilot.json")["queue"]["wall_time_s"] == 1000
-    assert grid.link.lifetimes_s == [1050]
+    assert grid.link.lifetimes_s == [50]
 
 
 async def test_glideins_that_the_batch_system_rejects_are_reported_as_ended(grid: DirectorGrid) -> None:

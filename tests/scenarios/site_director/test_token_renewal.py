@@ -1,4 +1,4 @@
-"""Tokens of glideins that wait long in batch queues are renewed, so that they are valid at the start of the pilot."""
+"""Enrolment secrets of glideins that wait long in batch queues are renewed, until the pilot has used one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotage_agents.site_director.director import SiteDirector
 from support.director_grid import DirectorGrid
 
 HOUR = timedelta(hours=1)
-TOKEN_SETTINGS = {"default_wall_time_s": 1000, "credential_s": 2 * HOUR.total_seconds()}
+TOKEN_SETTINGS = {"credential_s": 2 * HOUR.total_seconds()}
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_token_of_a_waiting_glidein_is_renewed_at_half_its_lifetime(grid: 
         grid.now += timedelta(minutes=minutes)
         await director.run_once()
         assert token(grid) == (f"token {number} of stamp0" if number > 1 else "token of stamp0")
-    assert grid.link.lifetimes_s == [1000 + 7200] * 3
+    assert grid.link.lifetimes_s == [7200] * 3
     assert grid.batch.renewed == ["token 2 of stamp0", "token 3 of stamp0"]
     assert (grid.folder / "pilots" / "stamp0" / "token").stat().st_mode & 0o077 == 0
 
@@ -85,3 +85,12 @@ async def test_token_is_renewed_only_for_waiting_glideins(grid: DirectorGrid, st
     grid.now += 5 * HOUR
     await director.run_once()
     assert token(grid) == "token of stamp0"
+
+
+async def test_used_secret_is_not_renewed(grid: DirectorGrid) -> None:
+    director = await director_with_waiting_glidein(grid)
+    (grid.folder / "pilots" / "stamp0" / "token").unlink()  # as its pilot does when it has enrolled
+    grid.now += 5 * HOUR
+    await director.run_once()
+    assert not (grid.folder / "pilots" / "stamp0" / "token").exists()
+    assert "renew_credentials" not in grid.link.calls

@@ -171,5 +171,5 @@ async def test_job_router_backs_off_at_most_its_interval(tmp_path: Path) -> None
     settings = read_settings(config_file(tmp_path, f'server = "127.0.0.1:1"\ntoken_file = "agent.token"\n{router}'))
     endpoint = Endpoint.parse(settings.server)
     async with open_async_channel(endpoint) as channel:
-        (agent,) = build_agents(settings, JOB_ROUTER, endpoint, channel)
+        (agent,) = build_agents(settings, JOB_ROUTER, endpoint, lambda _: channel)
     assert agent.after_failure.longest == timedelta(seconds=7)

@@ -13,9 +13,9 @@ import structlog
 
 from pilotage.errors import InvalidInputError, WorldError
 from pilotage.settings import load_settings
-from pilotage_pilot.app import read_pool_ids, token_reader
+from pilotage_pilot.app import read_pool_ids, read_secret
+from pilotage_pilot.command_line import run
 from pilotage_pilot.link.server_link import queue_of_token
-from pilotage_pilot.main import run
 from pilotage_pilot.settings import PilotSettings
 
 
@@ -158,17 +158,17 @@ def settings_with_token_file(path: Path) -> PilotSettings:
     return PilotSettings(server=("127.0.0.1:1",), token_file=path)
 
 
-def test_renewed_token_is_read_and_outlives_its_file(tmp_path: Path) -> None:
+def test_used_secret_is_removed_with_its_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first\n")
-    read_token = token_reader(settings_with_token_file(path))
-    assert read_token() == "first"
-    path.write_text("second\n")
-    assert read_token() == "second"
-    path.unlink()
-    assert read_token() == "second"
+    secret = read_secret(settings_with_token_file(path))
+    assert secret.text == "first"
+    assert "first" not in repr(secret)
+    for _ in ("used", "gone"):
+        secret.discard()
+        assert not path.exists()
 
 
 def test_missing_token_file_is_named_in_error(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="no-such-file: No such file"):
-        token_reader(settings_with_token_file(tmp_path / "no-such-file"))()
+        read_secret(settings_with_token_file(tmp_path / "no-such-file"))

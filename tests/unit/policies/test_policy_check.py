@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pilotage_pilot.main import run
+from pilotage_pilot.command_line import run
 
 NEEDS = {
     "glideinwms__condor_config.conf": "nothing defines GLIDECLIENT_Group_Rank",

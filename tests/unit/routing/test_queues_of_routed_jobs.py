@@ -39,5 +39,5 @@ def test_remote_server_is_a_site_location_without_queue() -> None:
 
 
 def test_router_stamp_is_no_pilot_stamp() -> None:
-    assert is_router_stamp(router_stamp("router of sky"))
+    assert is_router_stamp(router_stamp("job router of sky"))
     assert not is_router_stamp("0123456789abcdef")

@@ -19,7 +19,7 @@ from pilotage.v1 import (
     route_service_pb2,
     share_service_pb2,
 )
-from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.identity import AGENT_NAMES, Identity, Role
 from pilotage_server.rpc.framework.access import REQUIRED_ROLES, check_access, is_open
 from pilotage_server.rpc.server import SERVICES
 
@@ -45,6 +45,40 @@ METHODS = {
     for service in file.services_by_name.values()
     for method in service.methods
 }
+
+
+AGENT_METHODS = {
+    Role.DIRECTOR: {
+        "MatcherService/GetSubmitPoolsForQueue",
+        "PoolService/GetDemand",
+        "ResourceService/ListQueues",
+        "PilotService/RegisterPilots",
+        "PilotService/RenewCredentials",
+        "PilotService/ReportGlideins",
+    },
+    Role.ROUTER: {
+        "JobService/WatchEvents",
+        "JobService/FindMissingFiles",
+        "JobService/UploadFile",
+        "JobService/DownloadFile",
+        "ResourceService/ListQueues",
+        "RouteService/LookAtJobs",
+        "RouteService/RouteJobs",
+        "RouteService/ReportCopies",
+        "RouteService/ListCopies",
+        "RouteService/PutRoutes",
+    },
+    Role.DRAINER: {"ResourceService/ListQueues", "NodeService/GetNodeUse", "NodeService/SetNodeAttributes"},
+    Role.CLEANER: {"PoolService/ListPools", "PoolService/RefreshPools", "PoolService/CleanPools"},
+    Role.RACER: {"RaceService/FindStragglers", "RaceService/StartCopies"},
+}
+OF_ALL_AGENTS = {"AgentService/TakeTurn", "AgentService/GiveBackTurn", "IdentityService/WhoAmI"}
+
+
+@pytest.mark.parametrize("role", AGENT_NAMES)
+def test_agent_has_only_the_methods_that_it_needs(role: Role) -> None:
+    allowed = {name.removeprefix("/pilotage.v1.") for name, roles in REQUIRED_ROLES.items() if role in roles}
+    assert allowed == AGENT_METHODS[role] | OF_ALL_AGENTS
 
 
 def test_every_method_of_the_protocol_requires_a_role() -> None:
@@ -96,4 +130,9 @@ def test_users_cannot_call_operator_methods() -> None:
 def test_pilot_and_administrator_methods_require_one_role() -> None:
     assert REQUIRED_ROLES["/pilotage.v1.MatcherService/RequestJobs"] == {Role.PILOT}
     assert REQUIRED_ROLES["/pilotage.v1.MatcherService/ReportState"] == {Role.PILOT}
+    assert REQUIRED_ROLES["/pilotage.v1.PilotService/Enrol"] == {Role.ENROLMENT}
+    assert {name for name, roles in REQUIRED_ROLES.items() if Role.ENROLMENT in roles} == {
+        "/pilotage.v1.PilotService/Enrol",
+        "/pilotage.v1.IdentityService/WhoAmI",
+    }
     assert REQUIRED_ROLES["/pilotage.v1.IdentityService/IssueToken"] == {Role.ADMIN}

@@ -118,6 +118,15 @@ def test_rejects_missing_file(tmp_path: Path) -> None:
         read_settings({"data": tmp_path}, tmp_path / "absent.toml")
 
 
+@pytest.mark.parametrize("url", [None, "mqtt://broker.example.org"])
+def test_logins_of_pilots_need_a_login_of_the_server(url: str | None, tmp_path: Path) -> None:
+    options = {"data": tmp_path, "broker_pilot_logins": True, "broker": url}
+    with pytest.raises(InvalidInputError, match="broker_pilot_logins needs"):
+        read_settings(options)
+    assert read_settings({**options, "broker": "mqtt://server:x@broker.example.org"}).broker_pilot_logins
+    assert not read_settings({"data": tmp_path}).broker_pilot_logins
+
+
 def test_requires_tls_beyond_loopback(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="tls_cert and tls_key"):
         read_settings({"data": tmp_path, "listen": "0.0.0.0:4711"})

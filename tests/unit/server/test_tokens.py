@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import threading
+from base64 import urlsafe_b64encode
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from pilotage.errors import UnauthenticatedError, WorldError
 from pilotage.resources.tree import QueueId
 from pilotage_server.core.identity import Identity, PilotCredential, Role
-from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier, load_or_make_key
+from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet, SigningKey, signing_key
+from pilotage_server.rpc.framework.scopes import Permission
+from pilotage_server.rpc.framework.tokens import DEFAULT_GRID, LEEWAY, TokenIssuer, TokenVerifier
 from pilotage_server.token_files import BOOTSTRAP_LIFETIME, RENEW_EVERY_S, ROLES, TokenFiles, TokenOwner
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -25,9 +28,33 @@ HOUR = timedelta(hours=1)
 ALICE = Identity("alice", "sky", ("first", "second"), frozenset({Role.USER, Role.OPERATOR}))
 
 
+def a_key(signs_from: datetime | None = None) -> SigningKey:
+    key = Ed25519PrivateKey.generate()
+    return signing_key(key) if signs_from is None else signing_key(key, signs_from)
+
+
+def an_issuer(name: str = "pilotage", grid: str = DEFAULT_GRID, *, key: SigningKey | None = None) -> TokenIssuer:
+    return TokenIssuer(KeySet([key or a_key()]), name, grid)
+
+
+def a_token(key: SigningKey, **claims: Any) -> str:
+    """Return a token with these claims changed; None = left out."""
+    payload = {
+        "iss": "pilotage",
+        "aud": DEFAULT_GRID,
+        "sub": "x",
+        "exp": 2**33,
+        "iat": 1,
+        "jti": "1",
+        "roles": ["user"],
+    }
+    changed = {name: value for name, value in (payload | claims).items() if value is not None}
+    return jwt.encode(changed, key.private, algorithm="EdDSA", headers={"kid": key.kid})
+
+
 @pytest.fixture
 def issuer() -> TokenIssuer:
-    return TokenIssuer(Ed25519PrivateKey.generate())
+    return an_issuer()
 
 
 @pytest.fixture
@@ -78,22 +105,26 @@ def test_token_expires_after_earlier_verification(issuer: TokenIssuer, verifier:
         verifier.verify(token, NOW + HOUR)
 
 
-def test_rejects_token_of_another_key(verifier: TokenVerifier) -> None:
-    forger = TokenIssuer(Ed25519PrivateKey.generate())
+def test_rejects_token_of_another_key(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
+    forger = an_issuer()
+    forged = jwt.decode(forger.issue(ALICE, HOUR, NOW), options={"verify_signature": False})
+    known = issuer.keys.signing(NOW).kid
 
-    with pytest.raises(UnauthenticatedError, match="broken"):
+    with pytest.raises(UnauthenticatedError, match="unknown"):
         verifier.verify(forger.issue(ALICE, HOUR, NOW), NOW)
+    with pytest.raises(UnauthenticatedError, match="broken"):
+        verifier.verify(jwt.encode(forged, a_key().private, algorithm="EdDSA", headers={"kid": known}), NOW)
 
 
 def test_rejects_untrusted_issuer(verifier: TokenVerifier) -> None:
-    stranger = TokenIssuer(Ed25519PrivateKey.generate(), "elsewhere")
+    stranger = an_issuer("elsewhere")
 
     with pytest.raises(UnauthenticatedError, match="'elsewhere' is not trusted"):
         verifier.verify(stranger.issue(ALICE, HOUR, NOW), NOW)
 
 
 def test_accepts_all_listed_issuers(issuer: TokenIssuer) -> None:
-    other = TokenIssuer(Ed25519PrivateKey.generate(), "elsewhere")
+    other = an_issuer("elsewhere")
     verifier = TokenVerifier([issuer.trusted(), other.trusted()])
 
     assert verifier.verify(other.issue(ALICE, HOUR, NOW), NOW).identity == ALICE
@@ -101,11 +132,11 @@ def test_accepts_all_listed_issuers(issuer: TokenIssuer) -> None:
 
 
 def test_rejects_key_of_another_listed_issuer(issuer: TokenIssuer) -> None:
-    key = Ed25519PrivateKey.generate()
-    verifier = TokenVerifier([issuer.trusted(), TokenIssuer(key, "elsewhere").trusted()])
+    key = a_key()
+    verifier = TokenVerifier([issuer.trusted(), an_issuer("elsewhere", key=key).trusted()])
 
     with pytest.raises(UnauthenticatedError):
-        verifier.verify(TokenIssuer(key, issuer.name).issue(ALICE, HOUR, NOW), NOW)
+        verifier.verify(an_issuer(issuer.name, key=key).issue(ALICE, HOUR, NOW), NOW)
 
 
 def test_rejects_changed_claims(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
@@ -116,9 +147,10 @@ def test_rejects_changed_claims(issuer: TokenIssuer, verifier: TokenVerifier) ->
         verifier.verify(f"{head}.{body}.{signature}", NOW)
 
 
-def test_rejects_unsigned_token(verifier: TokenVerifier) -> None:
-    claims = {"iss": "pilotage", "sub": "x", "exp": 2**33, "iat": 1, "roles": ["admin"]}
-    token = jwt.encode(claims, "", algorithm="none")
+def test_rejects_unsigned_token(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
+    claims = jwt.decode(issuer.issue(ALICE, HOUR, NOW), options={"verify_signature": False})
+    kid = issuer.keys.signing(NOW).kid
+    token = jwt.encode(claims, "", algorithm="none", headers={"kid": kid})
 
     with pytest.raises(UnauthenticatedError):
         verifier.verify(token, NOW)
@@ -134,15 +166,116 @@ def test_rejects_unsigned_token(verifier: TokenVerifier) -> None:
         {"exp": 10**30},
         {"roles": ["pilot"]},
         {"groups": 5},
+        {"jti": None},
+        {"jti": "x" * 257},
+        {"aud": None},
+        {"aud": "another grid"},
+        {"iat": None},
+        {"iat": "1"},
+        {"iat": NOW.timestamp() + LEEWAY.total_seconds() + 1},
+        {"nbf": NOW.timestamp() + LEEWAY.total_seconds() + 1},
     ],
 )
 def test_rejects_invalid_claims(claims: dict[str, Any]) -> None:
-    key = Ed25519PrivateKey.generate()
-    payload = {"iss": "pilotage", "sub": "x", "exp": 2**33, "iat": 1, "roles": ["user"]} | claims
-    token = jwt.encode({name: value for name, value in payload.items() if value is not None}, key, algorithm="EdDSA")
+    key = a_key()
+    verifier = TokenVerifier([an_issuer(key=key).trusted()])
+    verifier.verify(a_token(key), NOW)
 
     with pytest.raises(UnauthenticatedError):
-        TokenVerifier([TokenIssuer(key).trusted()]).verify(token, NOW)
+        verifier.verify(a_token(key, **claims), NOW)
+
+
+@pytest.mark.parametrize("claim", ["iat", "nbf"])
+def test_token_of_a_slightly_fast_clock_is_valid(claim: str) -> None:
+    key = a_key()
+    verifier = TokenVerifier([an_issuer(key=key).trusted()])
+
+    assert verifier.verify(a_token(key, **{claim: NOW.timestamp() + 30}), NOW).identity.owner == "x"
+
+
+def test_token_becomes_valid_after_an_early_use() -> None:
+    key = a_key()
+    verifier = TokenVerifier([an_issuer(key=key).trusted()])
+    token = a_token(key, nbf=(NOW + HOUR).timestamp())
+    with pytest.raises(UnauthenticatedError, match="not valid before"):
+        verifier.verify(token, NOW)
+
+    assert verifier.verify(token, NOW + HOUR).identity.owner == "x"
+
+
+def test_token_for_another_grid_is_rejected() -> None:
+    key = a_key()
+    token = an_issuer(grid="east", key=key).issue(ALICE, HOUR, NOW)
+
+    assert TokenVerifier([an_issuer(grid="east", key=key).trusted()]).verify(token, NOW).identity == ALICE
+    with pytest.raises(UnauthenticatedError, match="udience"):
+        TokenVerifier([an_issuer(grid="west", key=key).trusted()]).verify(token, NOW)
+
+
+def test_verified_token_names_its_id_and_key(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
+    text = issuer.issue(ALICE, HOUR, NOW)
+    verified = verifier.verify(text, NOW)
+
+    assert verified.id == jwt.decode(text, options={"verify_signature": False})["jti"]
+    assert verified.kid == issuer.keys.signing(NOW).kid
+
+
+@pytest.mark.parametrize(
+    ("scopes", "permitted"),
+    [
+        ((), None),
+        (("compute.read",), {Permission.READ}),
+        (("compute.read", "storage.read:/"), {Permission.READ}),
+        (("condor:/WRITE",), set(Permission)),
+        (("storage.modify:/",), set()),
+    ],
+)
+def test_scopes_of_a_token_become_permissions(
+    issuer: TokenIssuer, verifier: TokenVerifier, scopes: tuple[str, ...], permitted: set[Permission] | None
+) -> None:
+    assert verifier.verify(issuer.issue(ALICE, HOUR, NOW, scopes), NOW).permissions == permitted
+
+
+def test_new_key_verifies_before_it_signs() -> None:
+    first, second = a_key(), a_key(NOW + HOUR)
+    issuer = TokenIssuer(KeySet([first, second]))
+    verifier = TokenVerifier([issuer.trusted()])
+
+    before, after = issuer.issue(ALICE, 2 * HOUR, NOW), issuer.issue(ALICE, HOUR, NOW + HOUR)
+
+    assert verifier.verify(before, NOW).kid == first.kid
+    assert verifier.verify(after, NOW + HOUR).kid == second.kid
+    assert verifier.verify(before, NOW + HOUR).kid == first.kid
+
+
+def test_token_of_a_retired_key_is_rejected_despite_the_cache() -> None:
+    first, second = a_key(), a_key(NOW)
+    issuer = TokenIssuer(KeySet([first]))
+    verifier = TokenVerifier([issuer.trusted()])
+    old = issuer.issue(ALICE, HOUR, NOW)
+    verified = verifier.verify(old, NOW)
+    issuer.keys.replace([first, second])
+    verifier.verify(old, NOW)
+
+    issuer.keys.replace([second])
+
+    with pytest.raises(UnauthenticatedError, match="retired"):
+        verifier.verify(old, NOW)
+    with pytest.raises(UnauthenticatedError, match="retired"):
+        verifier.recheck(verified, NOW)
+
+
+def test_long_or_nested_token_is_rejected(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
+    nested = urlsafe_b64encode(b"[" * 5000).decode().rstrip("=")
+    head, _, signature = issuer.issue(ALICE, HOUR, NOW).split(".")
+    longer = issuer.issue(Identity("x" * 8192, "sky", (), frozenset({Role.USER})), HOUR, NOW)
+
+    with pytest.raises(UnauthenticatedError):
+        verifier.verify(f"{head}.{nested}.{signature}", NOW)
+    with pytest.raises(UnauthenticatedError):
+        verifier.verify(f"{nested}.{head}.{signature}", NOW)
+    with pytest.raises(UnauthenticatedError, match="longer than"):
+        verifier.verify(longer, NOW)
 
 
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "ü", "." * 100])
@@ -153,9 +286,9 @@ def test_rejects_text_that_is_no_token(verifier: TokenVerifier, token: str) -> N
 
 def test_key_is_made_once_and_readable_by_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "tokens.pem"
-    first, second = load_or_make_key(path), load_or_make_key(path)
+    first, second = KeyFiles(path).load_or_make(), KeyFiles(path).load_or_make()
 
-    assert first.private_bytes_raw() == second.private_bytes_raw()
+    assert [key.kid for key in first] == [key.kid for key in second]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [entry.name for entry in path.parent.iterdir()] == ["tokens.pem"]
@@ -163,9 +296,9 @@ def test_key_is_made_once_and_readable_by_owner_only(tmp_path: Path) -> None:
 
 def test_concurrent_starts_share_one_key(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "tokens.pem"
-    keys: list[bytes] = []
+    keys: list[str] = []
     threads = [
-        threading.Thread(target=lambda: keys.append(load_or_make_key(path).private_bytes_raw())) for _ in range(8)
+        threading.Thread(target=lambda: keys.extend(key.kid for key in KeyFiles(path).load_or_make())) for _ in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -178,11 +311,11 @@ def test_concurrent_starts_share_one_key(tmp_path: Path) -> None:
 
 def test_rejects_key_readable_by_others(tmp_path: Path) -> None:
     path = tmp_path / "tokens.pem"
-    load_or_make_key(path)
+    KeyFiles(path).load_or_make()
     path.chmod(0o640)
 
     with pytest.raises(WorldError, match="open to others"):
-        load_or_make_key(path)
+        KeyFiles(path).load_or_make()
 
 
 @pytest.mark.parametrize("content", [b"", b"no key", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
@@ -192,7 +325,7 @@ def test_rejects_file_without_key(tmp_path: Path, content: bytes) -> None:
     path.chmod(0o600)
 
     with pytest.raises(WorldError, match="no private key"):
-        load_or_make_key(path)
+        KeyFiles(path).load_or_make()
 
 
 def test_rejects_key_that_is_not_ed25519(tmp_path: Path) -> None:
@@ -202,29 +335,65 @@ def test_rejects_key_that_is_not_ed25519(tmp_path: Path) -> None:
     path.chmod(0o600)
 
     with pytest.raises(WorldError, match="Ed25519"):
-        load_or_make_key(path)
+        KeyFiles(path).load_or_make()
 
 
 def test_unusable_key_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(WorldError, match="cannot be used"):
-        load_or_make_key(tmp_path / "file" / "keys" / "tokens.pem")
+        KeyFiles(tmp_path / "file" / "keys" / "tokens.pem").load_or_make()
+
+
+def test_key_files_carry_the_time_from_which_they_sign(tmp_path: Path) -> None:
+    files = KeyFiles(tmp_path / "tokens.pem")
+    (first,) = files.load_or_make()
+    second = files.add(NOW + HOUR)
+    keys = KeySet(files.load())
+
+    assert second.path == tmp_path / "tokens.20260101T010000Z.pem"
+    assert stat.S_IMODE(second.path.stat().st_mode) == 0o600
+    assert [keys.signing(NOW).kid, keys.signing(NOW + HOUR).kid] == [first.kid, second.kid]
+
+    files.remove(first.kid)
+
+    assert [key.kid for key in files.load()] == [second.kid]
+
+
+def test_other_files_beside_the_keys_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "tokens.old.pem").write_text("no key")
+    (tmp_path / "server.20260101T010000Z.pem").write_text("no key")
+
+    assert len(KeyFiles(tmp_path / "tokens.pem").load_or_make()) == 1
 
 
 def test_token_files_are_renewed_long_before_expiry(
     issuer: TokenIssuer, verifier: TokenVerifier, tmp_path: Path
 ) -> None:
-    times = iter([NOW, NOW + timedelta(seconds=RENEW_EVERY_S)])
-    files = TokenFiles(tmp_path / "tokens", TokenOwner("alice", "sky"), lambda: next(times))
+    now = NOW
+    files = TokenFiles(tmp_path / "tokens", TokenOwner("alice", "sky"), lambda: now)
     files.write(issuer)
-    files.write(issuer)
+    now = NOW + timedelta(seconds=RENEW_EVERY_S)
+    files.renew(issuer)
 
     for name, roles in ROLES.items():
         path = files.folder / f"{name}.token"
-        verified = verifier.verify(path.read_text().strip(), NOW)
+        verified = verifier.verify(path.read_text().strip(), now)
         assert verified.identity.roles == frozenset(roles)
-        assert verified.expires == NOW + timedelta(seconds=RENEW_EVERY_S) + BOOTSTRAP_LIFETIME
+        assert verified.expires == now + BOOTSTRAP_LIFETIME
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert timedelta(seconds=RENEW_EVERY_S) < BOOTSTRAP_LIFETIME / 100
+    assert timedelta(seconds=RENEW_EVERY_S) < BOOTSTRAP_LIFETIME / 10
     assert len(list(files.folder.iterdir())) == len(ROLES)
+
+
+def test_token_files_are_renewed_when_another_key_signs(tmp_path: Path) -> None:
+    first, second = a_key(), a_key(NOW)
+    issuer = TokenIssuer(KeySet([first]))
+    files = TokenFiles(tmp_path / "tokens", TokenOwner("alice", "sky"), lambda: NOW)
+    files.write(issuer)
+    issuer.keys.replace([first, second])
+
+    files.renew(issuer)
+
+    token = (files.folder / "user.token").read_text().strip()
+    assert jwt.get_unverified_header(token)["kid"] == second.kid

@@ -195,6 +195,10 @@ class Attempt:
             return None
         return self.clock_boot_s + limit.total_seconds() - self.run_s
 
+    def is_past_lease(self, now: Now) -> bool:
+        """Whether its payload has to be dead, because its lease ends within the margin."""
+        return self.lease_end_boot_s <= now.boot_s
+
     def is_out_of_time(self, now: Now) -> bool:
         """Whether it has run longer than its job's wall time."""
         wall_end = self.wall_end_boot_s()

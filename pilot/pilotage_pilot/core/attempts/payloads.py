@@ -3,8 +3,9 @@
 Rules
 -----
 An attempt is removed only when the server has accepted or refused its outcome. Leases count on the boot clock from the
-sending of the request or heartbeat that gave them. To stop a payload its slot is ordered to; the slot's order comes
-back and is applied here.
+sending of the request or heartbeat that gave them. The pilot kills a payload a margin before its lease ends. Half a
+margin later the watchdog does it, if the pilot has not. To stop a payload its slot is ordered to; the slot's order
+comes back and is applied here.
 Ends are reported at once. Storing output is retried until `store_timeout_s`.
 """
 
@@ -36,6 +37,9 @@ from pilotage_pilot.core.slots.events import ContinueJob, KillJob, StopJob, Susp
 
 Instructions = list[ins.Instruction]
 
+_SIGKILL = 9
+_LEASE_PASSED = Ending(Outcome.KILLED, "its lease was not renewed in time")
+
 
 class PayloadEnds:
     """The ends of attempts: their payloads are gone, or were never started."""
@@ -50,6 +54,9 @@ class PayloadEnds:
         attempt = self._attempts.get(event.key)
         if attempt is None or attempt.stage not in STARTED:
             return []
+        if event.signal == _SIGKILL and attempt.is_past_lease(now):
+            # The watchdog has killed it: the pilot was stopped, and the end says nothing about the job.
+            attempt = replace(attempt, ending=attempt.ending or _LEASE_PASSED)
         kept = plug_end_boot_s(event, attempt.started, self._rules.plug_s) if attempt.ending is None else None
         attempt = attempt.after_exit(event, now)
         if kept is not None and kept > now.boot_s:
@@ -149,11 +156,18 @@ class Payloads:
         """Return a job that has not entered a slot."""
         self._attempts.put(Attempt(job, now.boot_s, Stage.REPORTING, ending, ended=now, report_boot_s=now.boot_s))
 
-    def renew(self, key: AttemptKey, lease_end_boot_s: float) -> None:
+    def renew(self, key: AttemptKey, lease_end_boot_s: float) -> Instructions:
         """Extend a lease."""
         attempt = self._attempts.get(key)
-        if attempt is not None:
-            self._attempts.put(replace(attempt, lease_end_boot_s=lease_end_boot_s))
+        if attempt is None:
+            return []
+        attempt = replace(attempt, lease_end_boot_s=lease_end_boot_s)
+        self._attempts.put(attempt)
+        return [self._deadline(attempt)] if attempt.stage in STARTED else []
+
+    def _deadline(self, attempt: Attempt) -> ins.SetDeadline:
+        rest_s = self._rules.margin_of(attempt.job.lease_s) / 2
+        return ins.SetDeadline(attempt.key, attempt.lease_end_boot_s + rest_s)
 
     def lease_end_boot_s(self, lease_s: float, sent_boot_s: float) -> float:
         """Return when a payload is killed whose lease was granted or renewed by a call sent then."""
@@ -166,8 +180,10 @@ class Payloads:
             return []
         if attempt.stage is Stage.KILLING:
             return self.ends.finish(attempt, Step.PREPARED, now)
+        if attempt.is_past_lease(now):
+            return self.ends.finish(attempt, Step.NOT_STARTED, now, ending=attempt.ending or _LEASE_PASSED)
         self._move(attempt, Step.PREPARED, now)
-        return [ins.StartPayload(key)]
+        return [self._deadline(attempt), ins.StartPayload(key)]
 
     def start_failed(self, event: StartFailed, now: Now) -> Instructions:
         """End an attempt that could not be started."""
@@ -236,7 +252,7 @@ class Payloads:
             case ContinueJob():
                 self._move(attempt.clocked(now), Step.CONTINUED, now)
                 # A payload whose lease has ended meanwhile is about to be killed.
-                goes_on = attempt.lease_end_boot_s > now.boot_s and not attempt.is_plugged
+                goes_on = not attempt.is_past_lease(now) and not attempt.is_plugged
                 return [ins.ContinuePayload(attempt.key)] if goes_on else []
             case StopJob(_, reason, hold) | KillJob(reason, hold):
                 if attempt.stage not in UNSTARTED | STARTED - {Stage.KILLING}:
@@ -269,8 +285,8 @@ class Payloads:
         return [instruction for attempt in self._attempts.under_way() for instruction in self._due_of(attempt, now)]
 
     def _due_of(self, attempt: Attempt, now: Now) -> Instructions:
-        if attempt.stage in UNSTARTED | STARTED and attempt.lease_end_boot_s <= now.boot_s:
-            return self.kill(attempt.key, Ending(Outcome.KILLED, "its lease was not renewed in time"), now)
+        if attempt.stage in UNSTARTED | STARTED and attempt.is_past_lease(now):
+            return self.kill(attempt.key, _LEASE_PASSED, now)
         if attempt.retry_boot_s is not None and attempt.retry_boot_s <= now.boot_s:
             self._attempts.put(replace(attempt, retry_boot_s=None))
             return [ins.StoreOutput(attempt.key)] if attempt.stage is Stage.STORING else []

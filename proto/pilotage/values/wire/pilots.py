@@ -19,6 +19,8 @@ def glidein_report_to_wire(report: GlideinReport) -> pilot_service_pb2.GlideinRe
         state=enum_to_wire(pilot_service_pb2.PilotState, report.state.value),
         reason=report.reason,
         called_back=report.called_back,
+        processes_ended=report.processes_ended,
+        age_s=report.age.total_seconds(),
     )
 
 
@@ -32,6 +34,8 @@ def glidein_report_from_wire(message: pilot_service_pb2.GlideinReport) -> Glidei
         state=fields("state", _glidein_state),
         reason=fields("reason", reason_from_wire),
         called_back=message.called_back,
+        processes_ended=message.processes_ended,
+        age=fields.length("age_s"),
     )
     fields.done()
     return report

@@ -41,11 +41,6 @@ def may_change(identity: Identity, owner: str, vo: str) -> bool:
     return identity.sees_everything or (identity.owner == owner and identity.vo == vo)
 
 
-def may_read(identity: Identity, owner: str, vo: str) -> bool:
-    """Return whether the caller may see what belongs to this owner of this VO."""
-    return identity.is_shown_everything or may_change(identity, owner, vo)
-
-
 def refusal_of(job: JobRecord, change: JobChange, max_releases: int | None = None) -> str:
     """Return why the change is refused; "" = it is allowed. `max_releases` None = without limit."""
     if change is JobChange.RESCHEDULE and job.is_race_copy:

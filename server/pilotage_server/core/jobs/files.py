@@ -36,7 +36,8 @@ class JobLimits:
 
     `max_jobs_per_call` counts the jobs of all arrays of a submission. `max_text` = the longest text of a description,
     in characters. `max_output_bytes` = the sum over the output files of one attempt. `optimizers` = the names of the
-    steps of the optimizer chain, in order.
+    steps of the optimizer chain, in order. `max_live_jobs…` count the jobs that are not final, `max_stored_bytes…` the
+    uploads that are kept.
     """
 
     max_jobs_per_call: int = 1_000_000
@@ -47,6 +48,10 @@ class JobLimits:
     longest_lease: timedelta = timedelta(days=1)
     max_file_bytes: int = 1024 * MIB
     max_output_bytes: int = 4096 * MIB
+    max_live_jobs_of_owner: int = 10_000_000
+    max_live_jobs_of_vo: int = 50_000_000
+    max_stored_bytes_of_owner: int = 102_400 * MIB
+    max_stored_bytes_of_vo: int = 1_024_000 * MIB
     optimizers: tuple[str, ...] = ("sanity", "requirements", "expressions", "task queue")
 
 

@@ -5,7 +5,7 @@ Rules
 - A call of a pilot outweighs silence: a lost pilot that calls again is alive again.
 - A last will is a hint: the broker publishes it, too, when it restarts or when only its own network fails. A pilot is
   lost only if it has not called for longer than its heartbeats and their margin.
-- A pilot that has ended, or whose glidein has ended in its batch system, gets no work any more.
+- A pilot that has ended gets no work any more. So does one whose glidein has ended, if no process of it can be left.
 - An unknown state in the batch system never ends a pilot. A lost pilot that had not called yet counts as submitted
   again when its glidein is reported.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
@@ -33,11 +34,21 @@ OVER = frozenset({PilotState.ENDED, PilotState.LOST})
 """Pilots that have ended or are lost."""
 
 
+class SecondUse(StrEnum):
+    """What happens to a pilot whose enrolment secret is used a second time."""
+
+    REPORT = "report"
+    DRAIN = "drain"
+    EVICT = "evict"
+
+
 @dataclass(frozen=True, slots=True)
 class PilotRecord:
     """A pilot by its stamp.
 
-    `vos` = the VOs that it serves, none = all that its queue admits. `drain_reason` "" = it need not drain.
+    `vos` = the VOs that it serves, none = all that its queue admits. `nonce_hash` is that of
+    its random bytes at its enrolment, "" = it has not enrolled.
+    `alarm` = why an operator must look at it, "" = nothing happened. `drain_reason` "" = it need not drain.
     `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never. `ends`
     = when its glidein ends, None = unknown. `jobs_ended` counts the attempts that it has reported as ended.
     `has_unreported_ends` = it has not reported the end of attempts that were taken from it.
@@ -50,6 +61,8 @@ class PilotRecord:
     reason: str
     glidein_id: str
     node: str
+    nonce_hash: str
+    alarm: str
     drain_reason: str
     drain_evicts: bool
     jobs_ended: int
@@ -129,6 +142,16 @@ def ended_unexpectedly(pilot: PilotRecord, report: GlideinReport, *, queue_known
     """Whether the reported end is of a glidein that had existed and that neither an agent nor an operator ended."""
     was_there = bool(report.glidein_id or pilot.glidein_id)
     return was_there and queue_known and not (report.called_back or pilot.drains)
+
+
+def has_surely_ended(pilot: PilotRecord, report: GlideinReport, now: datetime) -> bool:
+    """Whether no process of a reported glidein is left, so that its leases can end at once.
+
+    A pilot that has never called holds no lease. One that has called since the batch system was asked is alive.
+    """
+    if pilot.last_seen is None:
+        return True
+    return report.processes_ended and pilot.last_seen <= now - report.age
 
 
 def why_no_work(pilot: PilotRecord | None, *, queue_known: bool) -> str:

@@ -9,7 +9,7 @@ from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.jobs.file_names import is_checksum
 from pilotage.values.attempts import ReportedOutput
 from pilotage.values.leadership import Leadership
-from pilotage_server.core.identity import Identity, Role, holder_of
+from pilotage_server.core.identity import Identity, Role, check_turn, holder_of
 from pilotage_server.core.jobs.files import MAX_INLINE_BYTES, OutputFile
 from pilotage_server.core.jobs.record import router_stamp
 from pilotage_server.operations.jobs.queries import visible_job
@@ -71,7 +71,8 @@ def check_download(
     """
     if identity.pilot is not None:
         allowed = _is_brought(transaction, job_id, checksum, identity.pilot.stamp)
-    elif leadership is not None and Role.AGENT in identity.roles:
+    elif leadership is not None and Role.ROUTER in identity.roles:
+        check_turn(identity, leadership.agent)
         check_leadership(transaction, leadership)
         allowed = _is_brought(transaction, job_id, checksum, router_stamp(leadership.agent))
     else:

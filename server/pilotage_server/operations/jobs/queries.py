@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from pilotage.classads.library import AdValue
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.job_description import JobDescription
-from pilotage_server.core.identity import Identity
-from pilotage_server.core.jobs.changes import may_change, may_read
+from pilotage_server.core.identity import Holder, Identity, Role
+from pilotage_server.core.jobs.changes import may_change
 from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, router_of
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.events import FeedQuery, events_between, events_of, feed_bounds
+from pilotage_server.storage.events import (
+    FeedQuery,
+    ended_between,
+    events_between,
+    events_of,
+    feed_bounds,
+    owners_between,
+)
 from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
 from pilotage_server.storage.routing import load_attributes, load_routed_jobs
 from pilotage_server.storage.templates import load_description
@@ -62,7 +69,7 @@ def get_jobs(transaction: Transaction, identity: Identity, job_ids: Sequence[int
     found = load_jobs(transaction.session, job_ids)
     for job_id in job_ids:
         job = found.get(job_id)
-        if job is None or not may_read(identity, job.owner, job.vo):
+        if job is None or not may_change(identity, job.owner, job.vo):
             raise NotFoundError("job", str(job_id))
     return tuple(found[job_id] for job_id in job_ids)
 
@@ -135,6 +142,38 @@ WINDOW = 100_000
 """Positions that one page reads at most, so that a caller with few jobs does not read the whole feed at once."""
 
 
+NEWS_WINDOW = 10_000
+"""Positions that one reading of news covers: new jobs may have a million events at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedNews:
+    """What the feed has up to a position: owners of jobs with events, and the jobs that have ended by them."""
+
+    position: int
+    at_end: bool
+    owners: frozenset[Holder] = frozenset()
+    ended: frozenset[int] = frozenset()
+
+
+def feed_owner(identity: Identity) -> Holder | None:
+    """Return whose events the caller may see; None = those of all jobs."""
+    sees_all = identity.sees_everything or Role.ROUTER in identity.roles
+    return None if sees_all else Holder(identity.vo, identity.owner)
+
+
+def read_news(transaction: Transaction, after: int | None) -> FeedNews:
+    """Return whose events the feed has after a position; None = only the position of the newest event."""
+    oldest, newest = feed_bounds(transaction.session)
+    if after is None or after >= newest:
+        return FeedNews(newest, at_end=True)
+    after = max(after, oldest - 1)
+    up_to = min(newest, after + NEWS_WINDOW)
+    owners = frozenset(Holder(vo, owner) for vo, owner in owners_between(transaction.session, after, up_to))
+    ended = frozenset(ended_between(transaction.session, after, up_to))
+    return FeedNews(up_to, up_to == newest, owners, ended)
+
+
 def get_events(transaction: Transaction, identity: Identity, job_id: int) -> tuple[FeedEvent, ...]:
     """Return the events of one job, oldest first; raises NotFoundError."""
     visible_job(transaction, identity, job_id)
@@ -154,8 +193,8 @@ def read_feed(
     if after >= newest:
         return FeedPage((), after_position, at_end=True)
     up_to = min(newest, after + WINDOW)
-    owner_filter = None if identity.is_shown_everything else (identity.vo, identity.owner)
-    events = events_between(transaction.session, after, up_to, FeedQuery(owner_filter, tuple(job_ids)), limit)
+    wanted = FeedQuery(feed_owner(identity), tuple(job_ids), identity.bounds.vos)
+    events = events_between(transaction.session, after, up_to, wanted, limit)
     if len(events) == limit:
         return FeedPage(events, events[-1].position, at_end=False)
     return FeedPage(events, up_to, at_end=up_to == newest)

@@ -9,6 +9,7 @@ from datetime import datetime
 from pilotage.resources.eligibility import active_bans
 from pilotage.resources.tree import QueueId
 from pilotage.values.demand import DemandAnswer, EmptyReturns, IdleSlots, QueueSupply
+from pilotage_server.core.identity import UNBOUND, AgentBounds
 from pilotage_server.core.matching.demand import (
     EMPTY_RETURN_WINDOW,
     EmptyPilot,
@@ -23,8 +24,10 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.pilots import PilotCounts, count_pilots, load_empty_pilots, load_proven, load_slots
 
 
-def get_demand(transaction: Transaction, state: ServerState, queues: Sequence[QueueId]) -> DemandAnswer:
-    """Return the waiting work that the queues could take now, and their supplies."""
+def get_demand(
+    transaction: Transaction, state: ServerState, queues: Sequence[QueueId], bounds: AgentBounds = UNBOUND
+) -> DemandAnswer:
+    """Return the waiting work, of the VOs in the bounds, that the queues could take now, and their supplies."""
     banned = frozenset(queue for queue in queues if active_bans(state.bans, queue, transaction.now))
     open_queues = without_banned(queues, banned)
     counts = count_pilots(transaction.session)
@@ -32,7 +35,7 @@ def get_demand(transaction: Transaction, state: ServerState, queues: Sequence[Qu
     empty = _empty_returns(transaction, queues)
     # Read after the slots: a job must not count as waiting when its slot no longer counts as idle.
     with state.lock:
-        waiting = state.waiting.waiting()
+        waiting = [each for each in state.waiting.waiting() if bounds.has_vo(each.task_queue.account.vo)]
     return DemandAnswer(
         demands(waiting, open_queues, state.queue_access),
         tuple(

@@ -9,10 +9,10 @@ from functools import partial
 from pilotage.classads.evaluation import compile_bounded
 from pilotage.classads.library import InvalidClassAdError
 from pilotage.classads.text import ad_text
-from pilotage.errors import InvalidInputError, NotFoundError, StateConflictError, Violation
+from pilotage.errors import InvalidInputError, NotFoundError, PermissionDeniedError, StateConflictError, Violation
 from pilotage.resources.eligibility import active_bans
 from pilotage.resources.tree import QueueId
-from pilotage_server.core.identity import Identity
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, check_queues
 from pilotage_server.core.pilots.node_use import ActiveSettings, FarmUse, NodeUseQuery, node_uses, waiting_by_cpus
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, not_settable, settable_attributes
 from pilotage_server.core.pilots.pilots import SlotInfo
@@ -43,12 +43,15 @@ def set_node_attributes(
         An expression is invalid, or the policy of a node does not allow the attribute.
     NotFoundError
         A node has no pilot, and nothing was ever set on it.
+    PermissionDeniedError
+        The caller is bound to other queues than those of the nodes' pilots.
     StateConflictError
         Another call is changing one of the nodes.
     """
     new, unset = change
     _check(nodes, new, unset)
     pilots = load_node_pilots(transaction.session, nodes)
+    _check_bounds(identity, nodes, pilots)
     before = stored.load_node_settings(transaction.session, nodes)
     _check_nodes(nodes, pilots, before, new)
     old = (before.get(node, NodeSettings(node)) for node in nodes)
@@ -79,6 +82,19 @@ def _check(nodes: Sequence[NodeId], new: Mapping[str, str], unset: Sequence[str]
             violations += (Violation(f"set.{name}", violation.why) for violation in error.violations)
     if violations:
         raise InvalidInputError(*violations)
+
+
+def _check_bounds(identity: Identity, nodes: Sequence[NodeId], pilots: Iterable[NodePilot]) -> None:
+    """Refuse nodes of other queues; an agent that is bound may not change nodes without live pilots either."""
+    if not identity.bounds.queues:
+        return
+    queues: dict[NodeId, list[QueueId]] = {}
+    for pilot in pilots:
+        queues.setdefault(pilot.node, []).append(pilot.queue)
+    check_queues(identity, (queue for each in queues.values() for queue in each))
+    unknown = next((node for node in nodes if node not in queues), None)
+    if unknown is not None:
+        raise PermissionDeniedError(f"{unknown} has no pilot of a queue that the token of {identity.owner} is bound to")
 
 
 def _check_nodes(
@@ -131,13 +147,19 @@ def list_slots(
     )
 
 
-def get_node_use(transaction: Transaction, state: ServerState, queues: Sequence[QueueId], attribute: str) -> FarmUse:
-    """Return the nodes with live pilots of these queues (none = of all), and the demand for them.
+def get_node_use(
+    transaction: Transaction,
+    state: ServerState,
+    queues: Sequence[QueueId],
+    attribute: str,
+    bounds: AgentBounds = UNBOUND,
+) -> FarmUse:
+    """Return the nodes with live pilots of these queues (none = of all) in the bounds, and the demand for them.
 
     The cost grows with the number of slots and task queues, not with waiting jobs.
     """
     query = NodeUseQuery(attribute, frozenset(queues))
-    slots = load_slots(transaction.session)
+    slots = [info for info in load_slots(transaction.session) if bounds.has_queue(info.queue)]
     with state.lock:
         waiting = state.waiting.waiting()
     present = sorted({info.queue for info in slots if query.includes(info.queue)})

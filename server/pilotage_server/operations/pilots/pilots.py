@@ -8,12 +8,19 @@ from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
 
-from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.errors import InvalidInputError, NotFoundError, PermissionDeniedError, Violation
 from pilotage.resources.tree import QueueId
 from pilotage.values.pilots import GlideinReport, PilotState
-from pilotage_server.core.identity import Identity, PilotCredential
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, PilotCredential, check_queues
 from pilotage_server.core.jobs.states import JobCause
-from pilotage_server.core.pilots.pilots import ALIVE, OVER, PilotRecord, ended_unexpectedly, is_disconnected
+from pilotage_server.core.pilots.pilots import (
+    ALIVE,
+    OVER,
+    PilotRecord,
+    ended_unexpectedly,
+    has_surely_ended,
+    is_disconnected,
+)
 from pilotage_server.operations.attempts.heartbeats import end_pilot
 from pilotage_server.operations.attempts.transitions import LostAttempt, requeue_or_fail
 from pilotage_server.operations.server_state import ServerState
@@ -50,7 +57,7 @@ class NewPilots:
 def register_pilots(
     transaction: Transaction, state: ServerState, identity: Identity, wanted: NewPilots, new_stamp: Callable[[], str]
 ) -> tuple[PilotCredential, ...]:
-    """Register new pilots of a queue, and return the contents of their tokens.
+    """Register new pilots of a queue, and return the contents of their enrolment secrets.
 
     Raises
     ------
@@ -58,22 +65,38 @@ def register_pilots(
         The tree does not have the queue.
     InvalidInputError
         The count is not between 1 and 1,000.
+    PermissionDeniedError
+        The caller is bound to other queues or VOs.
     """
     if not 1 <= wanted.count <= MAX_AT_ONCE:
         raise InvalidInputError(Violation("count", f"is {wanted.count}; 1 to {MAX_AT_ONCE} pilots are made at once"))
     if not state.tree.knows(wanted.queue):
         raise NotFoundError("queue", str(wanted.queue))
-    vos = tuple(sorted(set(wanted.vos)))
+    check_queues(identity, [wanted.queue])
+    vos = tuple(sorted(set(wanted.vos or identity.bounds.vos)))
+    foreign = next((vo for vo in vos if not identity.bounds.has_vo(vo)), None)
+    if foreign is not None:
+        raise PermissionDeniedError(f"the token of {identity.owner} is not for pilots of the VO {foreign}")
     new = [stored.NewPilot(new_stamp(), wanted.queue, vos, identity.owner) for _ in range(wanted.count)]
     stored.insert_pilots(transaction.session, new, transaction.now)
     return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in new)
 
 
-def renewable_credentials(transaction: Transaction, stamps: Sequence[str]) -> tuple[PilotCredential, ...]:
-    """Return the contents of new tokens for these pilots; unknown and ended ones get none."""
-    known = stored.load_pilots(transaction.session, stamps)
-    live = [pilot for stamp, pilot in sorted(known.items()) if pilot.state is not PilotState.ENDED]
+def renewable_credentials(
+    transaction: Transaction, stamps: Sequence[str], bounds: AgentBounds = UNBOUND
+) -> tuple[PilotCredential, ...]:
+    """Return the contents of new secrets for these pilots; unknown, foreign, enrolled and ended ones get none."""
+    known = _pilots_within(transaction, stamps, bounds)
+    live = [
+        pilot for stamp, pilot in sorted(known.items()) if pilot.state is not PilotState.ENDED and not pilot.nonce_hash
+    ]
     return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in live)
+
+
+def _pilots_within(transaction: Transaction, stamps: Sequence[str], bounds: AgentBounds) -> dict[str, PilotRecord]:
+    """Return the known pilots of the queues in these bounds."""
+    known = stored.load_pilots(transaction.session, stamps)
+    return {stamp: pilot for stamp, pilot in known.items() if bounds.has_queue(pilot.queue)}
 
 
 class GlideinReportResult(NamedTuple):
@@ -88,10 +111,12 @@ def report_glideins(
 ) -> GlideinReportResult:
     """Record the states of glideins in a batch system.
 
-    An ended glidein ends the leases of its pilot at once, unless the pilot has ended itself. It came back empty if it
-    ran no job and was not ordered to end. Each pilot is loaded again before it is ended, because it may have changed.
+    An ended glidein ends the leases of its pilot at once if no process of it can be left. Otherwise its payloads may
+    run on, as when a node fails that is only out of reach: the pilot is lost, and its leases run out. A glidein came
+    back empty if it ran no job and was not ordered to end. Each pilot is loaded again before it is ended, because it
+    may have changed.
     """
-    known = stored.load_pilots(transaction.session, [report.stamp for report in reports])
+    known = _pilots_within(transaction, [report.stamp for report in reports], identity.bounds)
     present = [report for report in reports if report.state is not PilotState.ENDED and report.stamp in known]
     awaited = {report.stamp for report in present if known[report.stamp].is_awaited}
     stored.change_pilots(transaction.session, awaited, {"glidein_seen": transaction.now})
@@ -106,7 +131,7 @@ def report_glideins(
 
 
 def _record_gone(transaction: Transaction, state: ServerState, identity: Identity, report: GlideinReport) -> bool:
-    """End a pilot whose glidein has ended, and return whether it had run a job."""
+    """End a pilot whose glidein has ended, or mark it as lost, and return whether it had run a job."""
     pilot = stored.load_pilots(transaction.session, [report.stamp]).get(report.stamp)
     if pilot is None:  # retention has removed it meanwhile
         return False
@@ -115,9 +140,20 @@ def _record_gone(transaction: Transaction, state: ServerState, identity: Identit
     if pilot.state is not PilotState.ENDED:
         reason = report.reason or "its glidein is gone"
         unasked = ended_unexpectedly(pilot, report, queue_known=state.tree.knows(pilot.queue))
-        _lose_all(transaction, state, pilot, reason, actor=identity.owner)
-        end_pilot(transaction, state, pilot.stamp, reason, came_back_empty=unasked and not has_run)
+        is_empty = unasked and not has_run
+        if has_surely_ended(pilot, report, transaction.now):
+            _lose_all(transaction, state, pilot, reason, actor=identity.owner)
+            end_pilot(transaction, state, pilot.stamp, reason, came_back_empty=is_empty)
+        elif pilot.state is not PilotState.LOST:
+            _mark_lost(transaction, [pilot.stamp], f"its processes may still run: {reason}", came_back_empty=is_empty)
     return has_run
+
+
+def _mark_lost(transaction: Transaction, stamps: Collection[str], reason: str, **columns: object) -> None:
+    """Mark pilots as lost. Their leases continue; one that calls again is alive again."""
+    values = {"state": PilotState.LOST.value, "reason": reason, "ended": transaction.now, **columns}
+    change_pilots(transaction.session, stamps, values)
+    remove_slots(transaction.session, stamps)
 
 
 def _record_glidein_id(transaction: Transaction, pilot: PilotRecord, report: GlideinReport) -> None:
@@ -189,13 +225,7 @@ def mark_disconnected(transaction: Transaction, state: ServerState, stamps: Iter
     """
     known = load_pilots(transaction.session, stamps)
     lost = [stamp for stamp, pilot in known.items() if is_disconnected(pilot, state.rules, transaction.now)]
-    values = {
-        "state": PilotState.LOST.value,
-        "reason": "it left the broker (its last will) and has not called since",
-        "ended": transaction.now,
-    }
-    change_pilots(transaction.session, lost, values)
-    remove_slots(transaction.session, lost)
+    _mark_lost(transaction, lost, "it left the broker (its last will) and has not called since")
     return tuple(lost)
 
 

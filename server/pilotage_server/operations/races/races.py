@@ -11,7 +11,7 @@ from pilotage.job_description import JobDescription
 from pilotage.text import fold
 from pilotage.values.accounts import Account
 from pilotage.values.races import NewRaceCopy, StartedRaceCopy
-from pilotage_server.core.identity import Identity
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.paging import position_of, token_of
@@ -125,9 +125,12 @@ def _views(transaction: Transaction, races: Sequence[Race]) -> tuple[RaceView, .
 
 
 def start_copies(
-    transaction: Transaction, state: ServerState, wanted: Sequence[NewRaceCopy]
+    transaction: Transaction, state: ServerState, wanted: Sequence[NewRaceCopy], bounds: AgentBounds = UNBOUND
 ) -> tuple[StartedRaceCopy, ...]:
-    """Make copies of different jobs where possible, and return one answer for each, in the order asked."""
+    """Make copies of different jobs where possible, and return one answer for each, in the order asked.
+
+    Only jobs of VOs in the bounds are copied; the others count as missing.
+    """
     lock_placement(transaction)
     ids = [each.job_id for each in wanted]
     lock_jobs(transaction.session, ids, rivals=transaction.is_retry)
@@ -140,7 +143,7 @@ def start_copies(
 
     def start(each: NewRaceCopy) -> StartedRaceCopy:
         job = jobs.get(each.job_id)
-        if job is None:
+        if job is None or not bounds.has_vo(job.vo):
             return StartedRaceCopy(each.job_id, refusal=f"there is no job {each.job_id}")
         job_copies = copies.get(job.id, [])
         refusal = copy_refusal(job, descriptions[job.template_id], job_copies)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from pilotage.resources.eligibility import active_bans
 from pilotage.resources.tree import QueueId
 from pilotage.values.demand import IdleSlots
+from pilotage_server.core.identity import UNBOUND, AgentBounds
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.matching.demand import idle_slots
 from pilotage_server.core.queueing.task_queue import TaskQueue
@@ -90,12 +91,13 @@ def find_stragglers(
     glance: IdleSlotCache | None = None,
     after_jobs: Mapping[int, int] = _FROM_THE_FIRST,
     most_running: int = MAX_RUNNING_JOBS,
+    bounds: AgentBounds = UNBOUND,
 ) -> Stragglers:
     """Return the next sets that are urgent or near their ends and have running jobs.
 
     `glance` None = the free slots for copies are not needed. Of large urgent sets the first jobs are reported, and
     those after the job in `after_jobs`, by set id. The sets have at most `most_running` running jobs together, except
-    that the first set is always reported.
+    that the first set is always reported. Only jobs of VOs in the bounds are described.
     """
     page = races.next_sets(transaction.session, after_set, SETS_PER_CALL)
     first = _candidate_sets(transaction, page)
@@ -108,7 +110,8 @@ def find_stragglers(
     figures = _figures(
         transaction, [of for of in live if not of.urgent and not any(job.waits for job in live[of].jobs)]
     )
-    running = load_jobs(transaction.session, [job.id for part in live.values() for job in part.jobs if job.runs])
+    found_running = load_jobs(transaction.session, [job.id for part in live.values() for job in part.jobs if job.runs])
+    running = {id_: job for id_, job in found_running.items() if bounds.has_vo(job.vo)}
     described = _described(transaction, running, _CandidateSites(transaction, state, running.values(), glance))
     next_after = sets[-1].id if len(sets) < len(page) or len(page) == SETS_PER_CALL else 0
     found = (
@@ -124,13 +127,14 @@ def find_stragglers(
     return Stragglers(tuple(found), next_after)
 
 
-def race_loads(transaction: Transaction) -> tuple[OwnerLoad, ...]:
-    """Return the live copies and the recent costs of races, by owner."""
+def race_loads(transaction: Transaction, bounds: AgentBounds = UNBOUND) -> tuple[OwnerLoad, ...]:
+    """Return the live copies and the recent costs of races, by owner of the VOs in the bounds."""
     open_races = races.load_all_open(transaction.session)
     copies = [copy for same in races.load_rivals(transaction.session, open_races.values()).values() for copy in same]
     attempts = load_attempts_of(transaction.session, [copy.id for copy in copies])
     lost = races.sum_losses_since(transaction.session, transaction.now - _LOSS_PERIOD)
-    return owner_loads(lost, open_races, copies, attempts, transaction.now)
+    loads = owner_loads(lost, open_races, copies, attempts, transaction.now)
+    return tuple(load for load in loads if bounds.has_vo(load.account.vo))
 
 
 def _candidate_sets(transaction: Transaction, sets: Sequence[RaceSet]) -> dict[RaceSet, Sequence[LiveJob]]:

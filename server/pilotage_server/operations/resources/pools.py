@@ -12,7 +12,7 @@ from pilotage.pacing import Pace, at_once
 from pilotage.resources.requirements import Requirements, read_requirements
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
-from pilotage_server.core.identity import Identity
+from pilotage_server.core.identity import Identity, check_queues
 from pilotage_server.core.resources.mappings import PoolMapping, PoolMappings
 from pilotage_server.core.resources.pools import (
     CleanupPlan,
@@ -277,14 +277,15 @@ def get_submit_pools_for_queue(
     Raises
     ------
     PermissionDeniedError
-        When a pilot asks for another queue.
+        When a pilot or a bound agent asks for another queue.
     """
     credential = identity.pilot
     if credential is not None:
         foreign = next((queue for queue in queues if queue != credential.queue), None)
         if foreign is not None:
             raise PermissionDeniedError(f"pilot {credential.stamp} is bound to {credential.queue}, not {foreign}")
-    vos = credential.vos if credential else ()
+    check_queues(identity, queues)
+    vos = credential.vos if credential else identity.bounds.vos
     return tuple(QueuePools(queue, state.tree.knows(queue), _pools_of(state, queue, vos)) for queue in queues)
 
 

@@ -59,7 +59,8 @@ def list_queues(
 ) -> tuple[QueueView, ...]:
     """Return the queues as `vo` sees them, in the order of the tree, without those that it may not use.
 
-    A user sees the view and the counts of the user's VO; "" shows an operator the queues without overlays.
+    A user sees the view and the counts of the user's VO; "" shows an operator the queues without overlays. An agent
+    sees the queues that it is bound to.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def list_queues(
     queues = [
         queue
         for queue in state.tree.view_for(shown).values()
-        if queue.admits() and (not site or fold(queue.id.site) == fold(site))
+        if queue.admits() and identity.bounds.has_queue(queue.id) and (not site or fold(queue.id.site) == fold(site))
     ]
     with state.lock:
         waiting = state.waiting.waiting()

@@ -18,8 +18,9 @@ from pilotage.values.leadership import Leadership
 from pilotage.values.routing import NewRoutedJob, PublishedRoutes, RoutableJob
 from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.attempts.leases import AttemptRecord
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, may_use_turn
 from pilotage_server.core.jobs.descriptions import render
-from pilotage_server.core.jobs.record import JobRecord, is_matchable, location_name, router_stamp
+from pilotage_server.core.jobs.record import JobRecord, is_matchable, location_name, router_of, router_stamp
 from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.core.queueing.job_ads import full_job_ad
 from pilotage_server.core.queueing.task_queue import TaskQueue
@@ -147,11 +148,15 @@ class Gate:
 
 
 def route_jobs(
-    transaction: Transaction, state: ServerState, leadership: Leadership, copies: Sequence[NewRoutedJob]
+    transaction: Transaction,
+    state: ServerState,
+    leadership: Leadership,
+    copies: Sequence[NewRoutedJob],
+    bounds: AgentBounds = UNBOUND,
 ) -> tuple[RouteAnswer, ...]:
     """Begin an attempt, held by the router, of each job that its target admits; return the answers in order.
 
-    The jobs are different ones. Raises LeadershipLostError.
+    The jobs are different ones, and only jobs of VOs in the bounds are routed. Raises LeadershipLostError.
     """
     lock_leadership(transaction, leadership)
     ids = [copy.job_id for copy in copies]
@@ -163,7 +168,7 @@ def route_jobs(
     refusals: dict[int, str] = {}
     for copy in copies:
         job = jobs.get(copy.job_id)
-        why = routing_refusal(copy.job_id, job)
+        why = routing_refusal(copy.job_id, job if job is not None and bounds.has_vo(job.vo) else None)
         if job is not None and not why:
             why = gates[target_queue(copy)].enter(job, task_queues[job.task_queue_id])
         if job is None or why:
@@ -237,12 +242,27 @@ def _attempt(transaction: Transaction, job: JobRecord, task_queue: TaskQueue) ->
     )
 
 
-def load_routable_jobs(transaction: Transaction, state: ServerState, job_ids: Sequence[int]) -> Iterator[RoutableJob]:
-    """Yield the jobs that exist, in the order asked; they may be large."""
-    jobs = load_jobs(transaction.session, job_ids)
+def load_routable_jobs(
+    transaction: Transaction, state: ServerState, job_ids: Sequence[int], identity: Identity | None = None
+) -> Iterator[RoutableJob]:
+    """Yield the jobs that exist and that the router may read, in the order asked; they may be large.
+
+    `identity` None = no restriction.
+    """
+    found = load_jobs(transaction.session, job_ids)
+    jobs = {id_: job for id_, job in found.items() if identity is None or _may_route(identity, job)}
     descriptions = state.descriptions.load(transaction, {job.template_id for job in jobs.values()})
     existing = (jobs[id_] for id_ in job_ids if id_ in jobs)
     return (_routable(job, descriptions[job.template_id], transaction.now) for job in existing)
+
+
+def _may_route(identity: Identity, job: JobRecord) -> bool:
+    """Whether the caller may read the whole description of a job: it waits, or a router of the caller has it."""
+    if identity.sees_everything:
+        return True
+    if not identity.bounds.has_vo(job.vo):
+        return False
+    return job.state is JobState.WAITING or (bool(router_of(job)) and may_use_turn(identity, router_of(job)))
 
 
 def _routable(job: JobRecord, description: JobDescription, now: datetime) -> RoutableJob:

@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pilotage.errors import PermissionDeniedError
-from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.identity import AGENT_NAMES, Identity, Role
 
 _OPERATORS = frozenset({Role.OPERATOR, Role.ADMIN})
 _OWNERS = _OPERATORS | {Role.USER}
-_FILE_HOLDERS = _OWNERS | {Role.PILOT, Role.AGENT}
-_AGENTS = _OPERATORS | {Role.AGENT}
-_EVERY_PERSON = _AGENTS | {Role.USER}
+_DIRECTORS = _OPERATORS | {Role.DIRECTOR}
+_ROUTERS = _OPERATORS | {Role.ROUTER}
+_DRAINERS = _OPERATORS | {Role.DRAINER}
+_CLEANERS = _OPERATORS | {Role.CLEANER}
+_RACERS = _OPERATORS | {Role.RACER}
+_AGENTS = _OPERATORS | AGENT_NAMES.keys()
 _PILOTS = frozenset({Role.PILOT})
+_FILE_HOLDERS = _OWNERS | _PILOTS | {Role.ROUTER}
 
 _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
     "JobService": {
         "SubmitJobs": _OWNERS,
-        "GetJobs": _EVERY_PERSON,
+        "GetJobs": _OWNERS,
         "ListJobs": _OWNERS,
         "GetJobDescription": _OWNERS,
         "GetJobAd": _OWNERS,
         "WaitForJobs": _OWNERS,
         "GetJobEvents": _OWNERS,
-        "WatchEvents": _EVERY_PERSON,
+        "WatchEvents": _OWNERS | {Role.ROUTER},
         "ChangeJobs": _OWNERS,
         "EditJob": _OWNERS,
         "ExplainJob": _OWNERS,
@@ -33,54 +37,57 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "ListOutputFiles": _OWNERS,
     },
     "MatcherService": {
-        "GetSubmitPoolsForQueue": _AGENTS | _PILOTS,
+        "GetSubmitPoolsForQueue": _DIRECTORS | _PILOTS,
         "RequestJobs": _PILOTS,
         "ReportState": _PILOTS,
     },
     "PoolService": {
-        "ListPools": _EVERY_PERSON,
-        "RefreshPools": _AGENTS,
-        "CleanPools": _AGENTS,
-        "GetDemand": _AGENTS,
+        "ListPools": _OWNERS | {Role.CLEANER},
+        "RefreshPools": _CLEANERS,
+        "CleanPools": _CLEANERS,
+        "GetDemand": _DIRECTORS,
     },
     "ResourceService": {
         "PutTree": _OPERATORS,
-        "GetTree": _AGENTS,
-        "ListQueues": _EVERY_PERSON,
-        "GetEligibleNodes": _EVERY_PERSON,
+        "GetTree": _OPERATORS,
+        "ListQueues": _OWNERS | {Role.DIRECTOR, Role.DRAINER, Role.ROUTER},
+        "GetEligibleNodes": _OWNERS,
         "Ban": _OPERATORS,
         "Unban": _OPERATORS,
-        "ListBans": _AGENTS,
-        "ListThrottles": _AGENTS,
+        "ListBans": _OPERATORS,
+        "ListThrottles": _OPERATORS,
         "HoldPlace": _OPERATORS,
         "OpenPlace": _OPERATORS,
     },
     "PilotService": {
-        "RegisterPilots": _AGENTS,
-        "RenewCredentials": _AGENTS,
-        "ReportGlideins": _AGENTS,
-        "ListPilots": _EVERY_PERSON,
-        "DrainPilots": _AGENTS,
+        "RegisterPilots": _DIRECTORS,
+        "RenewCredentials": _DIRECTORS,
+        "ReportGlideins": _DIRECTORS,
+        "ListPilots": _OWNERS,
+        "DrainPilots": _OPERATORS,
+        "Enrol": frozenset({Role.ENROLMENT}),
+        "RenewToken": _PILOTS,
+        "GetBrokerLogin": _PILOTS,
     },
     "NodeService": {
-        "ListSlots": _EVERY_PERSON,
-        "SetNodeAttributes": _AGENTS,
-        "ListNodeAttributes": _AGENTS,
-        "GetNodeUse": _AGENTS,
+        "ListSlots": _OWNERS,
+        "SetNodeAttributes": _DRAINERS,
+        "ListNodeAttributes": _OPERATORS,
+        "GetNodeUse": _DRAINERS,
     },
     "AgentService": {"TakeTurn": _AGENTS, "GiveBackTurn": _AGENTS},
     "RouteService": {
-        "LookAtJobs": _AGENTS,
-        "RouteJobs": _AGENTS,
-        "ReportCopies": _AGENTS,
-        "ListCopies": _AGENTS,
-        "PutRoutes": _AGENTS,
-        "ListRoutes": _EVERY_PERSON,
+        "LookAtJobs": _ROUTERS,
+        "RouteJobs": _ROUTERS,
+        "ReportCopies": _ROUTERS,
+        "ListCopies": _ROUTERS,
+        "PutRoutes": _ROUTERS,
+        "ListRoutes": _OWNERS,
         "ExplainRoutes": _OWNERS,
         "GiveUpCopies": _OPERATORS,
     },
-    "RaceService": {"FindStragglers": _AGENTS, "StartCopies": _AGENTS, "ListRaces": _OWNERS},
-    "ShareService": {"ListShares": _EVERY_PERSON, "SetShares": _OPERATORS},
+    "RaceService": {"FindStragglers": _RACERS, "StartCopies": _RACERS, "ListRaces": _OWNERS},
+    "ShareService": {"ListShares": _OWNERS, "SetShares": _OPERATORS},
     "IdentityService": {"WhoAmI": frozenset(Role), "IssueToken": frozenset({Role.ADMIN})},
 }
 

@@ -89,6 +89,11 @@ def caller_token() -> VerifiedToken:
     return _current_call.get().token
 
 
+def caller_address() -> str:
+    """Return the network address of the caller, for people."""
+    return _current_call.get().wire.peer()
+
+
 @contextmanager
 def idle() -> Iterator[None]:
     """Do not count the call of this coroutine, if any, as in flight within the block, where it only waits."""
@@ -110,21 +115,26 @@ class EventLoop(Protocol):
         """Answer the call, soon and in the event loop, with the result of `respond`."""
 
 
-class InFlight(Protocol):
-    """The set of calls that occupy the server; `dispatch.CallsInFlight` fulfils it."""
+class CountedCalls(Protocol):
+    """The calls of a caller, open and in flight; `admission.CallerCalls` fulfils it."""
+
+    def open(self, call: Call[Any]) -> None:
+        """Count a call that has arrived."""
+
+    def close(self, call: Call[Any]) -> None:
+        """Do not count a call any more: it has ended."""
 
     def add(self, call: Call[Any]) -> None:
-        """Count a call."""
+        """Count an open call as in flight."""
 
     def discard(self, call: Call[Any]) -> None:
-        """Do not count a call any more."""
+        """Do not count a call as in flight any more."""
 
 
 class CallContext(NamedTuple):
     """What all calls share. `log_ends` = the end of each call is logged."""
 
     loop: EventLoop
-    in_flight: InFlight
     clock: BootClock
     log_ends: bool
 
@@ -141,13 +151,18 @@ class CallInfo(NamedTuple):
 class Call(Generic[Response]):
     """One call, answered at most once; an answer after the end of the call is dropped.
 
-    `serialize` makes the bytes of a response.
+    `serialize` makes the bytes of a response; `in_flight` counts the call while it does not merely wait.
     """
 
-    __slots__ = ("_context", "_is_answered", "_on_end", "_serialize", "info", "is_over", "wire")
+    __slots__ = ("_context", "_is_answered", "_on_end", "_serialize", "in_flight", "info", "is_over", "wire")
 
     def __init__(
-        self, wire: WireCall, info: CallInfo, serialize: Callable[[Response], bytes], context: CallContext
+        self,
+        wire: WireCall,
+        info: CallInfo,
+        serialize: Callable[[Response], bytes],
+        context: CallContext,
+        in_flight: CountedCalls,
     ) -> None:
         self.wire = wire
         self.info = info
@@ -156,7 +171,8 @@ class Call(Generic[Response]):
         self._context = context
         self._is_answered = False
         self._on_end: Callable[[], object] | None = None
-        context.in_flight.add(self)
+        self.in_flight = in_flight
+        in_flight.open(self)
 
     @property
     def identity(self) -> Identity:
@@ -213,15 +229,10 @@ class Call(Generic[Response]):
         if self.is_over:
             callback()
 
-    @property
-    def in_flight(self) -> InFlight:
-        """The set in which this call is counted while it does not merely wait."""
-        return self._context.in_flight
-
     def mark_ended(self) -> None:
         """Record the end of the call, answered or not."""
         self.is_over = True
-        self._context.in_flight.discard(self)
+        self.in_flight.close(self)
         act, self._on_end = self._on_end, None  # it may hold what holds this call: no circle is left
         if act is not None and not self._is_answered:
             act()

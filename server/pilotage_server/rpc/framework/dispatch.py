@@ -2,10 +2,8 @@
 
 Rules
 -----
-The number of calls in flight is limited; calls that merely wait, such as long polls, do not count. Past the limit calls
-are refused, not queued. A refusal happens before the token and the request are read, so it costs next to nothing. It
-asks the client to retry after a delay that grows with the rate of refusals, which spreads the retries.
-The access check comes next, before the request is read.
+The number of calls in flight is limited (`admission`). A refusal happens before the token and the request are read, so
+it costs next to nothing. The access check comes next, then the quotas of the caller, and last the request is read.
 """
 
 from __future__ import annotations
@@ -15,21 +13,23 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-from grpc_status import rpc_status
 
 from pilotage.clock import BootClock, Clock
-from pilotage.errors import InvalidInputError, OverloadedError, UnauthenticatedError, Violation
-from pilotage.rpc.status import status_of
+from pilotage.errors import InvalidInputError, UnauthenticatedError, Violation, WorldError
 from pilotage.telemetry import CAUSE_HEADER, cause_bound, valid_cause
+from pilotage_server.core.identity import Role
 from pilotage_server.rpc.framework.access import check_access
-from pilotage_server.rpc.framework.calls import Call, CallContext, CallInfo, error_status, idle, is_hot
+from pilotage_server.rpc.framework.admission import Admission
+from pilotage_server.rpc.framework.calls import Call, CallContext, CallInfo, error_status, idle, is_hot, wait_for_event
 from pilotage_server.rpc.framework.grpc_calls import CallAcceptor, WireCall
+from pilotage_server.rpc.framework.proofs import PilotProofs
+from pilotage_server.rpc.framework.scopes import check_scopes
 from pilotage_server.rpc.framework.tokens import TokenVerifier, VerifiedToken
 
 
@@ -43,11 +43,16 @@ def in_event_loop(callback: Callable[..., None]) -> Callable[..., None]:
     return schedule
 
 
+STALLED_S = 600.0
+"""A stream whose caller neither sends nor takes a message for this time is ended: it may hold a file open."""
+
+
 class LoopCalls:
     """Runs calls as tasks of the running event loop; a task is cancelled when its caller is gone."""
 
-    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, stalled_s: float = STALLED_S) -> None:
         self._tasks = tasks
+        self._stalled_s = stalled_s
         self._loop = asyncio.get_running_loop()
 
     def answer_async(self, call: Call[Any], respond: Callable[[], Awaitable[Any]]) -> None:
@@ -73,15 +78,23 @@ class LoopCalls:
         sent = asyncio.Event()
         call.send(response, partial(self._loop.call_soon_threadsafe, sent.set))
         with idle():
-            await sent.wait()
+            is_sent = await wait_for_event(self._stalled_s, sent)
+        if not is_sent:
+            call.wire.cancel()  # a status would wait behind the message
+            raise WorldError(f"the caller has taken no message for {self._stalled_s:g} s", transient=True)
 
     async def requests(self, call: Call[Any], parse: Callable[[bytes], Any]) -> AsyncIterator[Any]:
         """Yield the caller's messages; each is requested when the previous one has been taken."""
         received: asyncio.Queue[bytes | None] = asyncio.Queue()
         while True:
             call.wire.receive(lambda content: self._loop.call_soon_threadsafe(received.put_nowait, content))
-            with idle():
-                content = await received.get()
+            try:
+                with idle():
+                    async with asyncio.timeout(self._stalled_s):
+                        content = await received.get()
+            except TimeoutError:
+                why = f"the caller has sent no message for {self._stalled_s:g} s"
+                raise WorldError(why, transient=True) from None
             if content is None:
                 return
             yield parse(content)
@@ -103,75 +116,25 @@ async def _run_call(call: Call[Any], act: Callable[[], Awaitable[None]]) -> None
 
 log = structlog.get_logger()
 
-SHORTEST_DELAY_S = 0.1
-LONGEST_DELAY_S = 5.0
-"""Bounds of the retry delay of a refused call."""
-
-REFUSALS_HALF_LIFE_S = 1.0
-"""Half-life of a refusal in the count of recent refusals."""
-
-LOG_EVERY_S = 10.0
-"""Shortest interval of log lines about refused calls."""
-
-
-class CallsInFlight:
-    """The calls in flight, at most `most`; `add` and `discard` are safe in any thread."""
-
-    def __init__(self, most: int, clock: BootClock) -> None:
-        self._most = most
-        self._clock = clock
-        self._calls: set[Call[object]] = set()  # add and discard of a set are atomic
-        self._recent_refusals = 0.0
-        self._refused_s = self._logged_s = float("-inf")
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def add(self, call: Call[object]) -> None:
-        """Count a call."""
-        self._calls.add(call)
-        if call.is_over:  # it may have ended in another thread meanwhile
-            self._calls.discard(call)
-
-    def discard(self, call: Call[object]) -> None:
-        """Do not count a call any more."""
-        self._calls.discard(call)
-
-    def overload_status(self) -> grpc.Status | None:
-        """Return the status that refuses one more call; None = there is room. For the serving thread only."""
-        if len(self._calls) < self._most:
-            return None
-        now_s = self._clock()
-        self._recent_refusals = 1 + self._recent_refusals * 0.5 ** ((now_s - self._refused_s) / REFUSALS_HALF_LIFE_S)
-        self._refused_s = now_s
-        if now_s - self._logged_s >= LOG_EVERY_S:
-            self._logged_s = now_s
-            log.warning("calls are refused", in_flight=len(self._calls), refused_lately=round(self._recent_refusals))
-        delay_s = SHORTEST_DELAY_S * (1 + self._recent_refusals / self._most)
-        return _overloaded_status(self._most, round(min(delay_s, LONGEST_DELAY_S), 1))
-
-
-@lru_cache
-def _overloaded_status(most: int, delay_s: float) -> grpc.Status:
-    text = f"the server is overloaded: it has {most} calls under way"
-    status: grpc.Status = rpc_status.to_status(status_of(OverloadedError(text, delay_s)))
-    return status
-
-
 _BEARER = "bearer "
 
 
 class CallAccess:
-    """The access check of all methods of Pilotage's services: token, then role."""
+    """The access check of all methods of Pilotage's services: token, role, scope, proof of an enrolled pilot."""
 
-    def __init__(self, verifier: TokenVerifier, clock: Clock) -> None:
+    def __init__(self, verifier: TokenVerifier, proofs: PilotProofs, clock: Clock) -> None:
         self._verifier = verifier
+        self._proofs = proofs
         self._clock = clock
 
     def authorize(self, method: str, metadata: Mapping[str, Any]) -> VerifiedToken:
         """Return the verified token; raises the PilotageError that refuses the call."""
-        token = self._verifier.verify(_bearer_token(metadata), self._clock())
+        now = self._clock()
+        token = self._verifier.verify(_bearer_token(metadata), now)
         check_access(method, token.identity)
+        check_scopes(method, token.permissions)
+        if Role.PILOT in token.identity.roles:
+            self._proofs.check(method, metadata, token, now)
         return token
 
 
@@ -195,14 +158,14 @@ class Dispatcher:
     """
 
     def __init__(
-        self, server: grpc.Server, access: CallAccess, loop_calls: LoopCalls, in_flight: CallsInFlight, clock: BootClock
+        self, server: grpc.Server, access: CallAccess, loop_calls: LoopCalls, admission: Admission, clock: BootClock
     ) -> None:
         self._acceptor = CallAcceptor(server)
         self._access = access
         self._loop_calls = loop_calls
-        self._in_flight = in_flight
+        self._admission = admission
         log_ends = log.is_enabled_for(logging.DEBUG)  # asked once: a suppressed log line costs time too
-        self._context = CallContext(loop_calls, in_flight, clock, log_ends)
+        self._context = CallContext(loop_calls, clock, log_ends)
 
     def add_generic_rpc_handlers(self, _handlers: Any) -> None:
         """Do nothing: the same methods are registered by name too, which is faster."""
@@ -221,17 +184,24 @@ class Dispatcher:
 
     def _entry_point(self, method: str, handler: Any) -> Callable[[WireCall], None]:
         serve = self._serving_function(handler)
+        in_flight = self._admission.calls_to(method)
 
         def enter(wire: WireCall) -> None:
-            overload = self._in_flight.overload_status()
+            overload = in_flight.overload_status()
             if overload is not None:
                 wire.refuse(overload)
                 return
             info = self._call_info(method, wire)
-            if info is not None:
-                call: Call[Any] = Call(wire, info, handler.response_serializer, self._context)
-                wire.on_end(call.mark_ended)
-                serve(call)
+            if info is None:
+                return
+            own = in_flight.calls_of(info.token.identity)
+            beyond_quota = own.refusal()
+            if beyond_quota is not None:
+                wire.refuse(beyond_quota)
+                return
+            call: Call[Any] = Call(wire, info, handler.response_serializer, self._context, own)
+            wire.on_end(call.mark_ended)
+            serve(call)
 
         return enter
 

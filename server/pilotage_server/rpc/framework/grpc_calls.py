@@ -52,6 +52,11 @@ class WireCall:
         """Return the call's metadata by key."""
         return dict(self._metadata)
 
+    def peer(self) -> str:
+        """Return the address of the caller, such as "ipv4:192.0.2.1:40000"."""
+        text: bytes | str = self._call.peer()
+        return text.decode() if isinstance(text, bytes) else text
+
     def on_end(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the call has ended, for whatever reason. For the serving thread only."""
         self._on_end = (callback,)
@@ -88,6 +93,10 @@ class WireCall:
         details = _common.encode(status.details)
         send_status = cygrpc.SendStatusFromServerOperation(status.trailing_metadata, code, details, _NO_FLAGS)
         self._start((*self._initial_metadata(), send_status), self._on_status_sent, is_last=True)
+
+    def cancel(self) -> None:
+        """End the call at once, with messages that the caller has not taken; from any thread."""
+        self._call.cancel(cygrpc.StatusCode.cancelled, "the call was cancelled by the server")
 
     def _initial_metadata(self) -> tuple[Any, ...]:
         return () if self._metadata_sent else (cygrpc.SendInitialMetadataOperation(_NO_METADATA, _NO_FLAGS),)

@@ -1,73 +1,188 @@
 """Tokens: JWTs of this server, and the issuers whose tokens it trusts.
 
-The verifier has a list of trusted issuers; this server is one entry of it, so external issuers are further entries.
-`now` is a parameter: nothing here reads a clock.
+Rules
+-----
+- A token is checked with a key of its own issuer, found by its key id, and by the algorithm of that key. The header of
+  a token never selects an algorithm.
+- The audience of a token is this grid. A token of this server has an id, by which it can be revoked.
+- A verified token is cached as long as its key is one of its issuer's keys. Times are compared at each use.
+- `now` is a parameter: nothing here reads a clock.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from hashlib import sha256
+from typing import Any, NamedTuple, Protocol
 
 import jwt
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from pilotage.errors import UnauthenticatedError, WorldError
+from pilotage.errors import UnauthenticatedError
 from pilotage.resources.tree import QueueId
-from pilotage_server.core.identity import Identity, PilotCredential, Role, name_fault
+from pilotage_server.core.containers import BoundedCache
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, PilotCredential, Role, name_fault
+from pilotage_server.rpc.framework.key_files import KeySet
+from pilotage_server.rpc.framework.scopes import Permission, permissions_of
 
 ISSUER = "pilotage"
 """The name of a stand-alone server as an issuer."""
 
+DEFAULT_GRID = "pilotage"
+"""The audience of tokens unless the settings name the grid."""
+
+MAX_TOKEN_CHARS = 8192
+"""Longer tokens are refused before anything of them is read."""
+
+LEEWAY = timedelta(seconds=60)
+"""How far the clock of an issuer may be ahead."""
+
 _ALGORITHM = "EdDSA"
-_REMEMBERED = 50_000
-_CHECKS: Any = {"require": ["iss", "sub", "exp", "iat", "roles"]}
-_CHECKS |= dict.fromkeys(("verify_exp", "verify_iat", "verify_nbf"), False)  # `now` is ours to compare with
+_MAX_CACHED, _MAX_CACHED_BYTES = 50_000, 64 * 1024 * 1024
+_CACHED_OBJECTS_BYTES = 2000
+"""About the size of a cached token's values, beside its text."""
+
+_PROOF_SECRET = b"pilotage: keys of pilots' tokens\0"
+_PILOT_ROLES = frozenset({Role.PILOT, Role.ENROLMENT})
+_BOUNDS = ("queues", "vos", "turns")
+_MAX_ID_CHARS = 256
+_REQUIRED = ("iss", "sub", "exp", "iat", "aud")
+_UNCHECKED: Any = dict.fromkeys(("verify_exp", "verify_iat", "verify_nbf"), False)  # `now` is ours to compare with
+
+
+class VerificationKey(NamedTuple):
+    """A public key, and the one algorithm that it may be used with."""
+
+    key: Any
+    algorithm: str
+
+
+class TrustedIssuer(Protocol):
+    """An issuer whose tokens are accepted; `required` are claims that its tokens have beside the usual ones."""
+
+    @property
+    def name(self) -> str:
+        """The claim `iss` of its tokens."""
+
+    @property
+    def audiences(self) -> Collection[str]:
+        """Its tokens are for one of these."""
+
+    @property
+    def required(self) -> Collection[str]:
+        """Claims that its tokens have beside the usual ones."""
+
+    def find_key(self, kid: str | None) -> VerificationKey:
+        """Return a present key, the same object at each call; raises UnauthenticatedError. It never waits."""
+
+    def identity(self, claims: Mapping[str, Any]) -> Identity:
+        """Return the identity of verified claims; raises UnauthenticatedError or ValueError."""
+
+    def permissions(self, claims: Mapping[str, Any]) -> frozenset[Permission] | None:
+        """Return what the token's scopes permit; None = everything that its roles may do."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """The identity of a valid token, and when the token expires."""
+    """A valid token: identity, lifetime, issuer, and the ids of the token and of its key.
+
+    `permissions` narrow what the roles may do; None = they do not. A token without an id is known by its digest.
+    """
 
     identity: Identity
     expires: datetime
+    issued: datetime
+    not_before: datetime
+    issuer: str
+    kid: str
+    id: str
+    permissions: frozenset[Permission] | None = None
+
+    def check_times(self, now: datetime) -> None:
+        """Raise UnauthenticatedError if the token has expired or is not valid yet."""
+        if self.expires <= now:
+            raise UnauthenticatedError(f"the token expired at {self.expires.isoformat()}")
+        if self.not_before > now + LEEWAY:
+            raise UnauthenticatedError(f"the token is not valid before {self.not_before.isoformat()}")
 
 
 class TokenIssuer:
-    """Issues tokens, signed with one key."""
+    """Issues tokens for a grid, signed with the key of the set that is due."""
 
-    def __init__(self, key: Ed25519PrivateKey, name: str = ISSUER) -> None:
-        self._key = key
+    def __init__(self, keys: KeySet, name: str = ISSUER, grid: str = DEFAULT_GRID) -> None:
+        self.keys = keys
         self.name = name
+        self.grid = grid
 
-    def issue(self, identity: Identity, lifetime: timedelta, now: datetime) -> str:
-        """Return a token for `identity` that is valid until `now` + `lifetime`."""
+    def issue(self, identity: Identity, lifetime: timedelta, now: datetime, scopes: Collection[str] = ()) -> str:
+        """Return a token for `identity` that is valid until `now` + `lifetime`; no scopes = it may do all."""
         claims: dict[str, Any] = {
             "iss": self.name,
+            "aud": self.grid,
             "sub": identity.owner,
             "vo": identity.vo,
             "groups": list(identity.groups),
             "roles": sorted(identity.roles),
-            "iat": int(now.timestamp()),
+            "iat": now.timestamp(),
+            "nbf": now.timestamp(),
             "exp": int((now + lifetime).timestamp()),
             "jti": secrets.token_hex(8),
         }
+        if scopes:
+            claims["scope"] = " ".join(scopes)
         if identity.pilot is not None:
             claims |= _pilot_claims(identity.pilot)
-        return jwt.encode(claims, self._key, algorithm=_ALGORITHM)
+        if identity.bounds != UNBOUND:
+            claims["bounds"] = {name: list(getattr(identity.bounds, name)) for name in _BOUNDS}
+        key = self.keys.signing(now)
+        return jwt.encode(claims, key.private, algorithm=_ALGORITHM, headers={"kid": key.kid})
+
+    def proof_secret(self, kid: str) -> bytes:
+        """Return the secret from which the keys of pilots with tokens by this signing key are derived.
+
+        Raises UnauthenticatedError for a key that is unknown or retired.
+        """
+        key = next((each for each in self.keys.all() if each.kid == kid), None)
+        if key is None:
+            raise UnauthenticatedError(f"the token's signing key {kid!r} is unknown or retired")
+        return sha256(_PROOF_SECRET + key.private.private_bytes_raw()).digest()
 
     def trusted(self) -> TrustedIssuer:
         """Return this issuer as an entry for a verifier."""
-        return TrustedIssuer(self.name, self._key.public_key())
+        return _OwnIssuer(self)
+
+
+class _OwnIssuer:
+    """The server itself as a trusted issuer."""
+
+    required = ("jti", "roles")
+
+    def __init__(self, issuer: TokenIssuer) -> None:
+        self.name = issuer.name
+        self.audiences = (issuer.grid,)
+        self._keys = issuer.keys
+        self._public: Mapping[str | None, VerificationKey] = {}
+        self._public_of: object = None
+
+    def find_key(self, kid: str | None) -> VerificationKey:
+        keys = self._keys.all()
+        if keys is not self._public_of:  # a key that stays keeps its public object, so that its tokens stay cached
+            known = self._public
+            self._public = {
+                key.kid: known.get(key.kid) or VerificationKey(key.private.public_key(), _ALGORITHM) for key in keys
+            }
+            self._public_of = keys
+        if kid not in self._public:
+            raise UnauthenticatedError(f"the token's signing key {kid!r} is unknown or retired")
+        return self._public[kid]
+
+    def identity(self, claims: Mapping[str, Any]) -> Identity:
+        return _identity(claims)
+
+    def permissions(self, claims: Mapping[str, Any]) -> frozenset[Permission] | None:
+        return permissions_of(str(claims["scope"]).split()) if "scope" in claims else None
 
 
 def _pilot_claims(credential: PilotCredential) -> dict[str, Any]:
@@ -78,16 +193,17 @@ def _pilot_claims(credential: PilotCredential) -> dict[str, Any]:
         "ce": queue.ce,
         "queue": queue.queue,
         "vos": list(credential.vos),
+        **({"cnf": {"nonce": credential.nonce_hash}} if credential.nonce_hash else {}),
     }
 
 
-@dataclass(frozen=True, slots=True)
-class TrustedIssuer:
-    """A trusted issuer, and the key that checks its tokens."""
+class _CheckedToken(NamedTuple):
+    """A token with a valid signature, and the key that checked it."""
 
-    name: str
-    key: Ed25519PublicKey
-    algorithm: str = _ALGORITHM
+    token: VerifiedToken
+    issuer: TrustedIssuer
+    kid: str | None
+    key: VerificationKey
 
 
 class TokenVerifier:
@@ -95,26 +211,47 @@ class TokenVerifier:
 
     def __init__(self, issuers: Iterable[TrustedIssuer]) -> None:
         self._issuers = {issuer.name: issuer for issuer in issuers}
-        self._checked = lru_cache(maxsize=_REMEMBERED)(self._check)
+        self._checked = BoundedCache[str, _CheckedToken](_MAX_CACHED, _MAX_CACHED_BYTES)
 
     def verify(self, token: str, now: datetime) -> VerifiedToken:
-        """Return the verified token; raises UnauthenticatedError if it is broken, untrusted or expired at `now`."""
-        verified = self._checked(token)
-        if verified.expires <= now:
-            raise UnauthenticatedError(f"the token expired at {verified.expires.isoformat()}")
-        return verified
+        """Return the verified token; raises UnauthenticatedError if it is broken, untrusted or not valid at `now`."""
+        checked = self._checked.known.get(token)
+        if checked is None or checked.issuer.find_key(checked.kid) is not checked.key:
+            checked = self._check(token)
+            self._checked.put(token, checked, len(token) + _CACHED_OBJECTS_BYTES)
+        checked.token.check_times(now)
+        return checked.token
 
-    def _check(self, token: str) -> VerifiedToken:
+    def recheck(self, token: VerifiedToken, now: datetime) -> None:
+        """Raise UnauthenticatedError if the token of an open call is valid no more."""
+        token.check_times(now)
+        self._issuers[token.issuer].find_key(token.kid or None)
+
+    def _check(self, token: str) -> _CheckedToken:
+        if len(token) > MAX_TOKEN_CHARS:
+            raise UnauthenticatedError(f"the token is longer than {MAX_TOKEN_CHARS} characters")
         try:
-            issuer = self._issuer_of(token)
-            claims = jwt.decode(token, issuer.key, algorithms=[issuer.algorithm], options=_CHECKS)
-            return VerifiedToken(_identity(claims), datetime.fromtimestamp(claims["exp"], UTC))
+            return self._checked_token(token)
         except jwt.PyJWTError as error:
             # The text of a plain DecodeError is about bytes and padding, which helps no reader.
             why = "it is not a JSON web token" if type(error) is jwt.DecodeError else str(error)
             raise UnauthenticatedError(f"the token is broken: {why}") from error
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise UnauthenticatedError(f"the token's claims are broken: {error}") from error
+
+    def _checked_token(self, token: str) -> _CheckedToken:
+        issuer = self._issuer_of(token)
+        kid = jwt.get_unverified_header(token).get("kid")
+        key = issuer.find_key(kid)
+        options: Any = {**_UNCHECKED, "require": [*_REQUIRED, *issuer.required]}
+        claims = jwt.decode(
+            token,
+            key.key,
+            algorithms=[key.algorithm],
+            audience=tuple(issuer.audiences),
+            options=options,
+        )
+        return _CheckedToken(_verified(token, claims, issuer, kid or ""), issuer, kid, key)
 
     def _issuer_of(self, token: str) -> TrustedIssuer:
         name = jwt.decode(token, options={"verify_signature": False}).get("iss")
@@ -123,11 +260,30 @@ class TokenVerifier:
         return self._issuers[name]
 
 
+def _verified(token: str, claims: Mapping[str, Any], issuer: TrustedIssuer, kid: str) -> VerifiedToken:
+    token_id = str(claims.get("jti") or sha256(token.encode()).hexdigest())
+    if len(token_id) > _MAX_ID_CHARS or not token_id.isprintable():
+        raise ValueError("jti is not a text of at most 256 printable characters")
+    issued, expires = _time(claims["iat"]), _time(claims["exp"])
+    not_before = max(issued, _time(claims["nbf"])) if "nbf" in claims else issued
+    return VerifiedToken(
+        issuer.identity(claims), expires, issued, not_before, issuer.name, kid, token_id, issuer.permissions(claims)
+    )
+
+
+def _time(number: object) -> datetime:
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise TypeError(f"{number!r} is no time")
+    return datetime.fromtimestamp(number, UTC)
+
+
 def _identity(claims: Mapping[str, Any]) -> Identity:
     roles = frozenset(Role(role) for role in claims["roles"])
     groups = tuple(str(group) for group in claims.get("groups", ()))
-    pilot = _credential(claims) if Role.PILOT in roles else None
-    identity = Identity(str(claims["sub"]), str(claims.get("vo", "")), groups, roles, pilot)
+    pilot = _credential(claims) if roles & _PILOT_ROLES else None
+    bounds = claims.get("bounds", {})
+    bound = AgentBounds(*(tuple(str(each) for each in bounds.get(name, ())) for name in _BOUNDS))
+    identity = Identity(str(claims["sub"]), str(claims.get("vo", "")), groups, roles, pilot, bound)
     for name, fault in (
         (identity.owner, name_fault(identity.owner)),
         (identity.vo, name_fault(identity.vo)),
@@ -140,53 +296,5 @@ def _identity(claims: Mapping[str, Any]) -> Identity:
 
 def _credential(claims: Mapping[str, Any]) -> PilotCredential:
     queue = QueueId(str(claims["site"]), str(claims["ce"]), str(claims["queue"]))
-    return PilotCredential(str(claims["stamp"]), queue, tuple(str(vo) for vo in claims.get("vos", ())))
-
-
-def load_or_make_key(path: Path) -> Ed25519PrivateKey:
-    """Return the signing key in `path`; the first call creates it, readable by its owner only.
-
-    Raises WorldError if the file cannot be read or created, holds no Ed25519 key, or is readable by others.
-    """
-    try:
-        if not path.exists():
-            _make_key(path)
-        return _load_key(path)
-    except OSError as error:
-        raise WorldError(f"the signing key {path} cannot be used: {error.strerror}", transient=False) from error
-
-
-def _make_key(path: Path) -> None:
-    pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    write_private(draft, pem)
-    try:
-        os.link(draft, path)  # unlike a rename, this never replaces the key of a process that was faster
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a new file that only its owner may read, and sync it to disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _load_key(path: Path) -> Ed25519PrivateKey:
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        message = f"the signing key {path} is open to others (mode {mode:o}); chmod 600, or remove it to get a new one"
-        raise WorldError(message, transient=False)
-    try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise WorldError(f"{path} holds no private key in PEM form: {error}", transient=False) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise WorldError(f"{path} holds a key of another type than Ed25519", transient=False)
-    return key
+    vos, nonce_hash = tuple(str(vo) for vo in claims.get("vos", ())), str(claims.get("cnf", {}).get("nonce", ""))
+    return PilotCredential(str(claims["stamp"]), queue, vos, nonce_hash)

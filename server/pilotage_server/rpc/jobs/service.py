@@ -6,7 +6,9 @@ Files stream through worker threads, never through a transaction.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 from pilotage.classads.text import ad_text
@@ -17,16 +19,27 @@ from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, reason_from_wire
 from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_wire
 from pilotage.values.wire.leadership import leadership_from_wire
-from pilotage_server.core.identity import Identity
+from pilotage_server.core.identity import Holder, Identity, holder_of
+from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.record import FeedPage
 from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
-from pilotage_server.operations.jobs.queries import get_ad, get_description, get_events, get_jobs, list_jobs, read_feed
+from pilotage_server.operations.jobs.queries import (
+    feed_owner,
+    get_ad,
+    get_description,
+    get_events,
+    get_jobs,
+    list_jobs,
+    read_feed,
+)
+from pilotage_server.operations.jobs.quotas import JobQuotas, check_upload
 from pilotage_server.operations.jobs.submission import submit_jobs
-from pilotage_server.rpc.framework.calls import caller, wait_time_s
+from pilotage_server.rpc.framework.calls import caller, caller_token, wait_time_s
+from pilotage_server.rpc.framework.scopes import Permission, require
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.framework.wire_values import check_count, job_ids_from_wire
 from pilotage_server.rpc.jobs.event_feed import EndFollower, EventFeed, Follower
@@ -43,6 +56,7 @@ from pilotage_server.rpc.jobs.wire import (
     submitted_from_wire,
 )
 from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.database.disk import DiskSpace
 
 MAX_PIECE_BYTES = 1024 * 1024
 """Limit of the bytes in one message of an upload."""
@@ -51,9 +65,11 @@ MAX_PIECE_BYTES = 1024 * 1024
 class FileCalls:
     """The methods for sandboxes."""
 
-    def __init__(self, transactions: Transactions, store: FileStore) -> None:
+    def __init__(self, transactions: Transactions, store: FileStore, disk: DiskSpace) -> None:
         self._file_transactions = transactions
         self._store = store
+        self._disk = disk
+        self._announced_bytes: Counter[Holder] = Counter()
 
     async def FindMissingFiles(
         self, request: job_service_pb2.FindMissingFilesRequest, context: Any
@@ -75,12 +91,28 @@ class FileCalls:
         fields = Fields(first)
         checksum, size = fields("checksum", checksum_from_wire), fields.count("size")
         fields.done()
-        await self._receive(checksum, size, first.content, requests)
+        self._store.check_size(size)  # first: an absurd size must not count as announced
+        holder = holder_of(identity)
+        self._announced_bytes[holder] += size  # at once: others may announce theirs while this one is checked
+        try:
+            await self._check_upload(identity, holder)
+            await self._receive(checksum, size, first.content, requests)
+        finally:
+            self._announced_bytes -= Counter({holder: size})
         store = self._store
         await self._file_transactions.write(
             lambda transaction, _: record_upload(transaction, store, identity, checksum, size)
         )
         return job_service_pb2.UploadFileResponse(checksum=checksum)
+
+    async def _check_upload(self, identity: Identity, holder: Holder) -> None:
+        """Raise unless there is room for the announced uploads: on the disk, and in the quotas."""
+        await asyncio.to_thread(self._disk.check, self._announced_bytes.total())
+        await self._file_transactions.read(
+            lambda transaction, state: check_upload(
+                transaction, identity, self._announced_bytes[holder], state.rules.jobs
+            )
+        )
 
     async def _receive(
         self, checksum: str, size: int, content: bytes, rest: AsyncIterator[job_service_pb2.UploadFileRequest]
@@ -162,9 +194,9 @@ class EventCalls:
     ) -> AsyncIterator[job_service_pb2.WatchEventsResponse]:
         identity = caller()
         position, job_ids = _feed_request(request)
-        follower = Follower()
+        follower = Follower(feed_owner(identity))
         is_due = True  # the first message has the position, even without events
-        with self._event_feed.subscribed(follower):
+        async with self._event_feed.subscribed(follower):
             while True:
                 page = await self._page(identity, position, job_ids)
                 if is_due or page.events:
@@ -202,13 +234,15 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         feed: EventFeed,
         boot_clock: BootClock,
         longest_wait_s: float,
+        disk: DiskSpace,
     ) -> None:
-        FileCalls.__init__(self, transactions, store)
+        FileCalls.__init__(self, transactions, store, disk)
         EventCalls.__init__(self, transactions, feed)
         self._transactions = transactions
         self._feed = feed
         self._boot_clock = boot_clock
         self._longest_wait_s = longest_wait_s
+        self._live_jobs = JobQuotas(transactions.state.rules.jobs)
 
     async def SubmitJobs(
         self, request: job_service_pb2.SubmitJobsRequest, context: Any
@@ -216,10 +250,20 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         identity = caller()
         descriptions = await asyncio.to_thread(submission_from_wire, request.descriptions)  # may be thousands
 
+        jobs = sum(group.job_count for group in descriptions)
+        if self._live_jobs.is_stale(identity, jobs, self._boot_clock()):
+            await self._transactions.read(
+                lambda transaction, _: self._live_jobs.count(transaction, identity.vo, self._boot_clock())
+            )
+
         def submit(transaction: Any, state: Any) -> job_service_pb2.SubmitJobsResponse:
+            self._disk.check()
+            self._live_jobs.check(identity, jobs)
             done = submit_jobs(
                 transaction, state, identity, descriptions, request.group, validate_only=request.validate_only
             )
+            if not request.validate_only:
+                transaction.after_commit(partial(self._live_jobs.add, identity, jobs))
             return submitted_jobs_to_wire(done)
 
         if request.validate_only:
@@ -273,8 +317,9 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         fields.length("timeout_s")
         fields.done()
         until_s = self._boot_clock() + wait_time_s(context, request.timeout_s, self._longest_wait_s)
-        identity, follower = caller(), EndFollower(job_ids)
-        with self._feed.subscribed(follower):
+        identity = caller()
+        follower = EndFollower(feed_owner(identity), job_ids)
+        async with self._feed.subscribed(follower):
             while True:
                 follower.reset()
                 jobs = await self._transactions.read(lambda transaction, _: get_jobs(transaction, identity, job_ids))
@@ -294,6 +339,8 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         fields = Fields(request)
         change, reason = fields("change", change_from_wire), fields("reason", reason_from_wire)
         fields.done()
+        permission = Permission.CANCEL if change is JobChange.REMOVE else Permission.MODIFY
+        require({permission}, caller_token().permissions, f"to {change} jobs")
 
         def make(transaction: Any, state: Any) -> job_service_pb2.ChangeJobsResponse:
             results = change_jobs(transaction, state, identity, job_ids, change, reason)

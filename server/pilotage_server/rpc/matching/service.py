@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -43,6 +43,9 @@ from pilotage_server.rpc.matching.wire import (
 from pilotage_server.storage.blobs import FileStore
 
 log = structlog.get_logger()
+
+CONTENT_THREADS = 4
+"""Threads that store the files in reports."""
 
 Response = matcher_service_pb2.RequestJobsResponse
 HeartbeatResponse = matcher_service_pb2.ReportStateResponse
@@ -86,6 +89,8 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         self._boot_clock = boot_clock
         self._longest_wait_s = longest_wait_s
         self._requests = WorkBatch(transactions.state, MatchWriter().encode)
+        # Not the loop's own threads: uploads of users may occupy those.
+        self._content_threads = ThreadPoolExecutor(CONTENT_THREADS, thread_name_prefix="contents")
         self._heartbeats = HeartbeatBatch(transactions.state, heartbeat_answer_to_bytes)
 
     async def GetSubmitPoolsForQueue(
@@ -208,7 +213,8 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
     async def _keep_contents(self, reports: Iterable[JobReport]) -> None:
         files = [file for report in reports for file in report.output_files if file.content is not None]
         if files:
-            await asyncio.to_thread(store_contents, self._store, files)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._content_threads, store_contents, self._store, files)
 
 
 def _matched_counts(answer: WorkAnswer | None) -> Counter[int]:

@@ -289,6 +289,7 @@ class JobRow(Base, table=True):
         _partial("ix_jobs_waiting", "task_queue_id", text("priority DESC"), "id", where=WAITING_JOB),
         _partial("ix_jobs_timed", "lease_until", where=TIMED_JOB),
         _partial("ix_jobs_live", "task_queue_id", "template_id", where=LIVE_JOB),
+        _partial("ix_jobs_live_owner", "vo", "owner", where=LIVE_JOB),
         _partial("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
         _partial("ix_jobs_ended", "ended", where=ENDED_JOB),
         _partial("ix_jobs_race", "race", where=RACING_JOB),
@@ -428,6 +429,8 @@ class PilotRow(Base, table=True):
     ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
     came_back_empty: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
     glidein_seen: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    nonce_hash: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
+    alarm: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
 
 
 class SlotRow(Base, table=True):
@@ -487,6 +490,7 @@ class StoredFileRow(Base, table=True):
     """An uploaded file by checksum, one row for each owner: users can fetch only files that they have uploaded."""
 
     __tablename__ = "stored_files"
+    __table_args__ = (Index("ix_stored_files_holder", "vo", "owner", "size"),)
     checksum: str = Field(primary_key=True, max_length=64)
     vo: str = Field(primary_key=True)
     owner: str = Field(primary_key=True)

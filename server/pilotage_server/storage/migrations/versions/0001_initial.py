@@ -152,6 +152,7 @@ def upgrade() -> None:
     )
     _partial("ix_jobs_ended", "jobs", ["ended"], "ended IS NOT NULL")
     _partial("ix_jobs_live", "jobs", ["task_queue_id", "template_id"], "ended IS NULL")
+    _partial("ix_jobs_live_owner", "jobs", ["vo", "owner"], "ended IS NULL")
     op.create_index("ix_jobs_owner_id", "jobs", ["owner", "id"])
     _partial("ix_jobs_race", "jobs", ["race"], "race > 0")
     _partial("ix_jobs_race_set", "jobs", ["race_set", "id"], "race_set > 0 AND ended IS NULL")
@@ -206,6 +207,8 @@ def upgrade() -> None:
         sa.Column("ended", _TIME, nullable=True),
         sa.Column("came_back_empty", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("glidein_seen", _TIME, nullable=True),
+        sa.Column("nonce_hash", sa.String(), server_default="", nullable=False),
+        sa.Column("alarm", sa.String(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("stamp", name="pk_pilots"),
     )
     _partial("ix_pilots_empty", "pilots", ["ended"], "came_back_empty")
@@ -318,6 +321,7 @@ def upgrade() -> None:
         sa.Column("stored", _TIME, nullable=False),
         sa.PrimaryKeyConstraint("checksum", "vo", "owner", name="pk_stored_files"),
     )
+    op.create_index("ix_stored_files_holder", "stored_files", ["vo", "owner", "size"])
     op.create_index("ix_stored_files_stored", "stored_files", ["stored"])
 
     op.create_table(

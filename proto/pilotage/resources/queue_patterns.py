@@ -1,4 +1,4 @@
-"""Patterns of queue names, as the settings of agents use them."""
+"""Patterns of queue names, as the settings and tokens of agents have them."""
 
 from __future__ import annotations
 

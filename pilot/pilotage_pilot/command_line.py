@@ -1,0 +1,149 @@
+"""The pilot's command line: reads settings, runs one pilot to its end, returns an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from pilotage.errors import InvalidInputError, PilotageError
+from pilotage.settings import load_settings
+from pilotage.telemetry import set_up_logging
+from pilotage_pilot.app import build_pilot
+from pilotage_pilot.core.events import ContinueRequested, Event, StopRequested, SuspendRequested
+from pilotage_pilot.core.lifetime import EndReason, ExitCode
+from pilotage_pilot.policy.check import add_check_command, check
+from pilotage_pilot.runner import PilotRunner
+from pilotage_pilot.settings import PilotSettings
+from pilotage_pilot.supervise.folders import run_with_threads
+from pilotage_pilot.supervise.watchdog import RELAYS, WatchdogLink
+
+log = structlog.get_logger()
+
+_THREADS = 8
+"""Threads that copy, read and remove files."""
+
+
+def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
+    """Run the command in `arguments`; returns its exit code. `watchdog` is the parent process; None = it is none."""
+    parsed = _parser().parse_args(arguments)
+    if parsed.command == "check":
+        return check(parsed)
+    options = vars(parsed)
+    config = options.pop("config")
+    options_set = {name: value for name, value in options.items() if value is not None and name != "command"}
+    try:
+        settings = load_settings(PilotSettings, config, options_set)
+        set_up_logging(json=settings.log_json, level=settings.log_level)
+        reason = run_with_threads(_THREADS, lambda: _run(settings, watchdog))
+    except InvalidInputError as error:
+        for violation in error.violations:
+            sys.stderr.write(f"pilotage-pilot: {violation}\n")
+        return ExitCode.WRONG_CONFIGURATION
+    except PilotageError as error:
+        reason = EndReason(str(error), ExitCode.OWN_ERROR)
+    except Exception:
+        log.exception("internal error of the pilot")
+        reason = EndReason("an internal error", ExitCode.OWN_ERROR)
+    log.info("pilot ends", reason=reason.text, exit_code=int(reason.exit_code))
+    return reason.exit_code
+
+
+async def _run(settings: PilotSettings, watchdog: WatchdogLink | None) -> EndReason:
+    signals = SignalHandler(asyncio.get_running_loop(), watchdog)
+    pilot = build_pilot(settings, watchdog)
+    signals.attach(pilot.runner)
+    try:
+        end = await pilot.runner.run()
+    finally:
+        await pilot.link.close()
+    return EndReason(end.reason, ExitCode(end.exit_code))
+
+
+class SignalHandler:
+    """Turns signals into events, and keeps them until there is a runner.
+
+    The first signal to end leaves payloads their grace time, the next does not. A batch system may signal the pilot,
+    its watchdog or both: one signal to each of them is one order.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: WatchdogLink | None) -> None:
+        self._watchdog = watchdog
+        self._direct: Counter[int] = Counter()
+        self._relayed: Counter[int] = Counter()
+        self._stops = 0
+        self._pending: list[Event] = []
+        self._feed: Callable[[Event], None] = self._pending.append
+        self._reload: Callable[[], None] = _ignore_reload
+        for number in RELAYS:
+            loop.add_signal_handler(number, self._received, number, self._direct)
+            loop.add_signal_handler(RELAYS[number], self._received, number, self._relayed)
+        # The watchdog has blocked them until now.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, RELAYS.values())
+
+    def _received(self, number: signal.Signals, counts: Counter[int]) -> None:
+        match number:
+            case signal.SIGTSTP:
+                self._feed(SuspendRequested())
+            case signal.SIGCONT if self._watchdog is not None and not self._watchdog.is_alive:
+                self._feed(StopRequested("its watchdog was killed", at_once=True))
+            case signal.SIGCONT:
+                self._feed(ContinueRequested())
+            case signal.SIGHUP:
+                self._reload()
+            case _:
+                self._stop(number, counts)
+
+    def _stop(self, number: signal.Signals, counts: Counter[int]) -> None:
+        counts[number] += 1
+        orders = sum((self._direct | self._relayed).values())
+        if orders > self._stops:
+            self._stops = orders
+            self._feed(StopRequested(f"it was ordered to stop ({number.name})", at_once=orders > 1))
+
+    def attach(self, runner: PilotRunner) -> None:
+        """Feed all signals to `runner`, including earlier ones."""
+        self._feed = runner.feed
+        self._reload = runner.reload_policy
+        loop = asyncio.get_running_loop()
+        for event in self._pending:
+            loop.call_soon(runner.feed, event)
+
+
+def _ignore_reload() -> None:
+    """Ignore SIGHUP before the policy is read for the first time."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="pilotage-pilot", description="Manage a share of a node and run jobs on it.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    command = commands.add_parser("run", help="run one pilot to its end")
+    command.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings, JSON or TOML; - reads JSON from stdin; options win"
+    )
+    command.add_argument("--server", action="append", metavar="HOST:PORT", help="server to connect to; repeatable")
+    for name, what in (
+        ("token-file", "the pilot's enrolment secret; the file is removed when it has been used"),
+        ("ca-file", "authorities of the server's certificate (PEM)"),
+        ("pools-file", "the pools to request jobs with; default: read from the server"),
+        ("scratch", "working folder"),
+        ("cpus", "cores to offer, in place of the batch slot's"),
+        ("memory-mib", "memory to offer"),
+        ("disk-mib", "disk to offer"),
+        ("gpus", "GPUs to offer"),
+        ("cpu-power", "normalised CPU seconds of one core per second"),
+        ("policy", "HTCondor configuration with the node's policy; without it every job may start"),
+        ("max-idle-s", "end after this idle time; 0 = run the waiting jobs and end"),
+        ("lifetime-s", "end after this time"),
+        ("node-name", "node name, in place of the host's"),
+        ("log-level", "debug, info, warning or error"),
+    ):
+        command.add_argument(f"--{name}", metavar=name.rpartition("-")[2].upper(), help=what)
+    add_check_command(commands.add_parser("check", help="evaluate a policy for a slot and a job"))
+    return parser
