@@ -222,21 +222,8 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("site", "ce", "queue", "params", "origins", "enabled", "banned", "pilots", "pools", "waiting", "running"),
     ],
     "pilots": [
-        *(
-            "stamp",
-            "site",
-            "ce",
-            "queue",
-            "state",
-            "reason",
-            "alarm",
-            "glidein_id",
-            "node",
-            "jobs",
-            "jobs_ended",
-            "vos",
-        ),
-        *("registered", "last_seen", "ends"),
+        *("stamp", "site", "ce", "queue", "state", "reason", "alarm", "glidein_id", "node", "jobs", "jobs_ended"),
+        *("vos", "registered", "last_seen", "ends"),
     ],
     "slots": [
         *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),

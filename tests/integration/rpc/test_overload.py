@@ -213,6 +213,31 @@ async def test_calls_without_request_do_not_count() -> None:
         await asyncio.gather(*slow_calls, return_exceptions=True)
 
 
+async def test_requests_of_many_calls_that_arrived_before_are_limited() -> None:
+    requests_may_come = asyncio.Event()
+
+    async def late_request() -> AsyncIterator[bytes]:
+        await requests_may_come.wait()
+        yield b""
+
+    held = HeldCalls()
+    async with served_methods(most=1, **hot_method(held.submit)) as channel:
+        late = [asyncio.ensure_future(_awaited(channel.stream_unary(HOT)(late_request()))) for _ in range(4)]
+        served, server_call = await begin_call(channel, held)  # it arrives after them
+        server_call.answer(b"served")
+        await served
+        requests_may_come.set()
+        server_call = await held.calls.get()
+        while len(left := [task for task in late if not task.done()]) > 1:
+            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        server_call.answer(b"first")
+        answers = await asyncio.gather(*late, return_exceptions=True)
+
+    assert answers.count(b"first") == 1
+    assert sum("calls under way" in str(answer) for answer in answers) == len(late) - 1
+    assert held.calls.empty()
+
+
 async def test_cancelled_call_no_longer_counts() -> None:
     held = HeldCalls()
     async with served_methods(most=1, **hot_method(held.submit)) as channel:

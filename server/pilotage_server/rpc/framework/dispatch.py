@@ -25,7 +25,7 @@ from pilotage.errors import InvalidInputError, UnauthenticatedError, Violation, 
 from pilotage.telemetry import CAUSE_HEADER, cause_bound, valid_cause
 from pilotage_server.core.identity import Role
 from pilotage_server.rpc.framework.access import check_access
-from pilotage_server.rpc.framework.admission import Admission
+from pilotage_server.rpc.framework.admission import Admission, CallsInFlight
 from pilotage_server.rpc.framework.calls import Call, CallContext, CallInfo, error_status, idle, is_hot, wait_for_event
 from pilotage_server.rpc.framework.grpc_calls import CallAcceptor, WireCall
 from pilotage_server.rpc.framework.proofs import PilotProofs
@@ -183,8 +183,8 @@ class Dispatcher:
         self._acceptor.start()
 
     def _entry_point(self, method: str, handler: Any) -> Callable[[WireCall], None]:
-        serve = self._serving_function(handler)
         in_flight = self._admission.calls_to(method)
+        serve = self._serving_function(handler, in_flight)
 
         def enter(wire: WireCall) -> None:
             overload = in_flight.overload_status()
@@ -215,17 +215,17 @@ class Dispatcher:
             wire.refuse(error_status(method, cause, error))
             return None
 
-    def _serving_function(self, handler: Any) -> Serve:
+    def _serving_function(self, handler: Any, in_flight: CallsInFlight) -> Serve:
         """Return the function that serves calls: hot, coroutine, upload stream or download stream."""
         parse = _parser(handler.request_deserializer)
         if handler.request_streaming:
             return partial(self._serve_upload, handler.stream_unary, parse)
         if handler.response_streaming:
-            return partial(_with_request, parse, partial(self._serve_stream, handler.unary_stream))
+            return partial(_with_request, in_flight, parse, partial(self._serve_stream, handler.unary_stream))
         if is_hot(handler.unary_unary):
-            return partial(_with_request, parse, handler.unary_unary)
+            return partial(_with_request, in_flight, parse, handler.unary_unary)
         assert inspect.iscoroutinefunction(handler.unary_unary), "a method that is not hot is a coroutine"
-        return partial(_with_request, parse, partial(self._serve_unary, handler.unary_unary))
+        return partial(_with_request, in_flight, parse, partial(self._serve_unary, handler.unary_unary))
 
     def _serve_unary(self, method: Any, request: Any, call: Call[Any]) -> None:
         self._loop_calls.answer_async(call, partial(method, request, call))
@@ -237,10 +237,16 @@ class Dispatcher:
         self._loop_calls.answer_async(call, lambda: method(self._loop_calls.requests(call, parse), call))
 
 
-def _with_request(parse: Callable[[bytes], Any], serve: Callable[[Any, Call[Any]], None], call: Call[Any]) -> None:
+def _with_request(
+    in_flight: CallsInFlight, parse: Callable[[bytes], Any], serve: Callable[[Any, Call[Any]], None], call: Call[Any]
+) -> None:
     """Serve the call when its one request has arrived; until then it does not count as in flight."""
 
     def received(content: bytes | None) -> None:
+        overload = in_flight.overload_status()  # again: many calls may have arrived before the request of any
+        if overload is not None:
+            call.wire.refuse(overload)
+            return
         call.in_flight.add(call)
         try:
             if content is None:
