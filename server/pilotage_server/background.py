@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -36,6 +37,8 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.retention import WatchPosition, first_watched
 
 log = structlog.get_logger()
+
+Result = TypeVar("Result")
 
 BATCH = 200
 """Jobs that are evaluated between two pauses."""
@@ -262,12 +265,14 @@ class LeaseTasks:
     def __init__(self, transactions: Transactions, report_writable: Callable[[bool], None]) -> None:
         self._transactions = transactions
         self._report_writable = report_writable
+        self._alive_boot_s: float | None = None
+        """When this server was last recorded as alive, on the boot clock."""
 
     async def note_alive(self) -> None:
         """Update the server's liveness mark; this shows too whether the database can be written."""
         try:
             async with asyncio.timeout(LIFE_TIMEOUT_S):
-                gap = await self._transactions.write(record_server_life)
+                gap = await self._record(record_server_life)
         except (TimeoutError, WorldError):
             self._report_writable(False)
             raise
@@ -278,16 +283,30 @@ class LeaseTasks:
         """Requeue the jobs of expired leases."""
         more = True
         while more:
-            expired = await self._transactions.write(expire_leases)
+            expired = await self._record(expire_leases)
             _log_gap(expired.gap)
             if expired.jobs or expired.pilots:
                 log.info("leases expired", jobs=len(expired.jobs), lost_pilots=len(expired.pilots))
             more = expired.more
 
+    async def _record(self, operation: Callable[[Transaction, ServerState, timedelta | None], Result]) -> Result:
+        """Run an operation that records the server as alive, with the time since the record before."""
+        before_s, now_s = self._alive_boot_s, 0.0
+
+        def record(transaction: Transaction, state: ServerState) -> Result:
+            nonlocal now_s
+            now_s = boot_time_s()  # here, because an operation may wait for its transaction
+            return operation(transaction, state, None if before_s is None else timedelta(seconds=now_s - before_s))
+
+        result = await self._transactions.write(record)
+        self._alive_boot_s = now_s
+        return result
+
 
 def _log_gap(gap: timedelta) -> None:
     if gap:
-        log.warning("leases extended", why="no server was running", gap_s=gap.total_seconds())
+        why = "no server was running, or the clock was set"
+        log.warning("leases extended", why=why, gap_s=gap.total_seconds())
 
 
 class SyncTasks:

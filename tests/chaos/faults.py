@@ -43,6 +43,7 @@ def faults_of(grid: Grid) -> list[Fault]:
         Fault("agents killed", partial(_agents_killed, grid), 2),
         Fault("agents stopped", partial(_stopped_process, lambda _: grid.agents), longer_than_a_lease_s),
         Fault("broker restarted", partial(_broker_restarted, grid), 3),
+        Fault("clock set", partial(_clock_set, grid), 0),
         Fault("broker poisoned", partial(_broker_poisoned, grid), 0),
         *(
             Fault(f"{party} {weather.name.lower()}", partial(_bad_weather, grid, party, weather), longer_than_a_lease_s)
@@ -128,6 +129,13 @@ def _broker_poisoned(grid: Grid, dice: random.Random) -> Iterator[None]:
 
 
 @contextmanager
+def _clock_set(grid: Grid, dice: random.Random) -> Iterator[None]:
+    assert grid.clock is not None
+    grid.clock.jump(dice.uniform(-LEASE_S, 4 * LEASE_S))
+    yield
+
+
+@contextmanager
 def _bad_weather(grid: Grid, party: Party, weather: Weather, dice: random.Random) -> Iterator[None]:
     proxy = dice.choice(grid.proxies[party])
     proxy.set_weather(weather)
@@ -150,9 +158,9 @@ def _database_crashed(grid: Grid, dice: random.Random) -> Iterator[None]:
 def _disk_full(grid: Grid, dice: random.Random) -> Iterator[None]:
     del dice
     assert grid.small_disk is not None
-    ballast = grid.small_disk / "ballast"
-    subprocess.run(["dd", "if=/dev/zero", f"of={ballast}", "bs=64k"], check=False, capture_output=True)
+    filler = grid.small_disk / "filler"
+    subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=64k"], check=False, capture_output=True)
     try:
         yield
     finally:
-        ballast.unlink()
+        filler.unlink()

@@ -11,13 +11,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from chaos.clock import JumpingClock
 from chaos.proxy import LoopThread, Proxy
 from pilotage.clock import boot_time_s
 from pilotage_client.api import Client
@@ -73,6 +75,8 @@ class Grid:
     proxies: dict[Party, list[Proxy]] = field(default_factory=dict)
     broker: MosquittoServer | None = None
     postgresql: PostgresqlProcess | None = None
+    clock: JumpingClock | None = None
+    """The clock by which the leases end: that of the server with SQLite, that of the database with PostgreSQL."""
     small_disk: Path | None = None
     """The folder of a small file system that holds the server's data; None = there is none."""
     _agents: subprocess.Popen[bytes] | None = None
@@ -91,9 +95,15 @@ class Grid:
 
     def _start(self) -> None:
         self.broker = self._stack.enter_context(running_broker(MosquittoServer))
+        # Outside the folder of the run, which the database's user cannot enter.
+        self.clock = JumpingClock(
+            Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pilotage-clock-")))
+        )
+        environment: Mapping[str, str] = {}
         shared: dict[str, Any] = {**_SETTINGS, "broker": self.broker.url}
         if self.database == "postgresql":
-            database = self._stack.enter_context(running_postgresql(find_or_install(installed_programs, "postgresql")))
+            programs = find_or_install(installed_programs, "postgresql")
+            database = self._stack.enter_context(running_postgresql(programs, environment=self.clock.environment))
             self.postgresql = database.process
             shared |= {
                 "database": database.new_database().render_as_string(hide_password=False),
@@ -103,9 +113,10 @@ class Grid:
             data = [self.folder / "server1", self.folder / "server2"]
         else:
             data = [self._data_folder()]
+            environment = self.clock.environment
         loop = LoopThread()
         self._stack.callback(loop.close)
-        self.servers = [RunningServer(folder, **shared) for folder in data]
+        self.servers = [RunningServer(folder, environment=environment, **shared) for folder in data]
         for server in self.servers:
             server.start()
             self._stack.callback(server.kill)

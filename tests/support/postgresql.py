@@ -150,14 +150,19 @@ def installed_programs() -> Path | None:
 
 
 @contextmanager
-def running_postgresql(programs: Path, settings: Mapping[str, str] = QUICK) -> Iterator[PostgresqlServer]:
-    """Run a server with these settings in a new folder; it is stopped, and the folder removed, at the end."""
+def running_postgresql(
+    programs: Path, settings: Mapping[str, str] = QUICK, environment: Mapping[str, str] = {}
+) -> Iterator[PostgresqlServer]:
+    """Run a server with these settings, and these variables too, in a new folder.
+
+    It is stopped, and the folder removed, at the end.
+    """
     folder = Path(tempfile.mkdtemp(prefix="pilotage-postgresql-"))
     become = _unprivileged_prefix(folder) if os.geteuid() == 0 else []
     data = folder / "data"
     try:
         _make_cluster([*become, str(programs / "initdb")], data)
-        process = PostgresqlProcess([*become, *_server_command(programs, folder, data, settings)])
+        process = PostgresqlProcess([*become, *_server_command(programs, folder, data, settings)], environment)
         process.start()
         try:
             url = URL.create("postgresql+psycopg", _USER, database="postgres", query={"host": str(folder)})
@@ -198,15 +203,18 @@ def _server_command(programs: Path, folder: Path, data: Path, settings: Mapping[
 class PostgresqlProcess:
     """The process of a server; `start` returns when it is ready."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
         self._command = command
+        self._environment = {**os.environ, **environment}
         self._output: deque[str] = deque(maxlen=50)
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the server."""
-        process = subprocess.Popen(self._command, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            self._command, cwd="/", env=self._environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         ready = threading.Event()
         self._process, self._reader = process, threading.Thread(target=self._listen, args=(process, ready))
         self._reader.start()

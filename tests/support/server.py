@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -86,6 +86,7 @@ class RunningServer:
         arguments: Sequence[str] = (),
         max_file_bytes_on_disk: int | None = None,
         open_files: int | None = None,
+        environment: Mapping[str, str] = {},
         **settings: object,
     ) -> None:
         self.data = data
@@ -96,7 +97,8 @@ class RunningServer:
         self.process: subprocess.Popen[bytes] | None = None
         self._ready = data / "ready.json"
         self._key = Path(str(settings.get("signing_key", data / "keys" / "tokens.pem")))
-        self._environment = {f"PILOTAGE_SERVER_{name.upper()}": _text(each) for name, each in settings.items()}
+        names = {f"PILOTAGE_SERVER_{name.upper()}": _text(each) for name, each in settings.items()}
+        self._environment = {**names, **environment}
 
     def start(self) -> Self:
         """Start the process and return when it is ready."""

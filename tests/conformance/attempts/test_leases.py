@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -124,6 +125,18 @@ def test_server_downtime_extends_leases(grid: Grid) -> None:
     assert grid.sweep().jobs == ()
     assert grid.sweep().pilots == ()
     assert grid.pass_time(minutes=21).jobs == (job_id,)
+
+
+@pytest.mark.parametrize(("jump_s", "gap_s"), [(20, 20), (1, 0), (-20, 0)])
+def test_leases_last_as_long_when_the_clock_is_set(grid: Grid, jump_s: float, gap_s: float) -> None:
+    (job_id,) = grid.submit()
+    grid.write(record_server_life)
+    grid.start_pilot().take()
+    grid.clock.advance(seconds=10 + jump_s)
+    elapsed = timedelta(seconds=10)
+    assert grid.write(partial(record_server_life, elapsed=elapsed)) == timedelta(seconds=gap_s)
+    assert grid.pass_time(minutes=19, seconds=48).jobs == ()
+    assert grid.pass_time(seconds=3 + max(0, -jump_s)).jobs == (job_id,)
 
 
 def test_server_with_slow_clock_does_not_set_life_mark_back(grid: Grid) -> None:

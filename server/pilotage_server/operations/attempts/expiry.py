@@ -1,4 +1,4 @@
-"""Expired leases and silent pilots, unless the servers themselves were down."""
+"""Expired leases and silent pilots, unless the servers themselves were down or their clock has jumped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from pilotage_server.storage.pilots import change_pilots, load_silent, remove_sl
 _BATCH = 500
 """Jobs of one sweep: a bound on how long the transaction blocks others."""
 
+CLOCK_JUMP = timedelta(seconds=2)
+"""A clock that advances by so much more than the boot clock has been set."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expired:
     """The jobs and pilots that a sweep has given up; `more` = more jobs are due.
 
-    `gap` = the time without any server, by which all leases were extended first.
+    `gap` = the time by which all leases were extended first: that without any server, or by which the clock was set.
     """
 
     jobs: tuple[int, ...]
@@ -31,12 +34,13 @@ class Expired:
     gap: timedelta = timedelta(0)
 
 
-def expire_leases(transaction: Transaction, state: ServerState) -> Expired:
+def expire_leases(transaction: Transaction, state: ServerState, elapsed: timedelta | None = None) -> Expired:
     """Requeue the jobs with expired leases, and mark pilots as lost that have been silent for long.
 
-    A server that was suspended could not be reached by its pilots, so each sweep first measures such a gap.
+    A server that was suspended could not be reached by its pilots, so each sweep first measures such a gap; `elapsed`
+    as for `record_server_life`.
     """
-    gap = record_server_life(transaction, state)
+    gap = record_server_life(transaction, state, elapsed)
     expired = leases.lock_expired(transaction.session, transaction.now, _BATCH)
     lost_attempts = [LostAttempt(job, JobCause.LEASE_LOST, f"pilot {job.pilot_stamp} was silent") for job in expired]
     moved = requeue_or_fail(transaction, state, lost_attempts, actor="server")
@@ -58,13 +62,16 @@ def _give_up_pilots(transaction: Transaction, state: ServerState) -> tuple[str, 
     return stamps
 
 
-def record_server_life(transaction: Transaction, state: ServerState) -> timedelta:
-    """Record that a server is alive; return the time in which none was, by which all leases have been extended.
+def record_server_life(transaction: Transaction, state: ServerState, elapsed: timedelta | None = None) -> timedelta:
+    """Record that a server is alive; return the time by which all leases have been extended, mostly none.
 
-    Call it at the start, and then several times within `rules.life_gap`.
+    Leases are extended by a time without any server, and by what the clock was set forward: pilots count their leases
+    on the boot clock, so a lease must not end earlier here. `elapsed` is the time on the boot clock since this server's
+    last record, None = this is its first. Call it at the start, and then several times within `rules.life_gap`.
     """
     gap = transaction.now - leases.swap_last_alive(transaction.session, transaction.now)
     if gap <= state.rules.life_gap:
-        return timedelta(0)
-    leases.extend_all(transaction.session, gap)
+        gap = timedelta(0) if elapsed is None or gap <= elapsed + CLOCK_JUMP else gap - elapsed
+    if gap > timedelta(0):
+        leases.extend_all(transaction.session, gap)
     return gap
