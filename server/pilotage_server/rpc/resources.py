@@ -16,7 +16,7 @@ from pilotage.values.wire.fields import Fields, reason_from_wire
 from pilotage_server.core.identity import check_queues
 from pilotage_server.core.queueing.tree_plan import TreeEffect, TreePlan
 from pilotage_server.core.resources.bans import BanRecord, TreeNode
-from pilotage_server.operations.cooperative import cooperative, gc_frozen
+from pilotage_server.operations.cooperative import cooperative, gc_paused
 from pilotage_server.operations.health import hold_place, list_health, open_place
 from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.put_tree import get_tree, put_tree, try_tree
@@ -186,7 +186,7 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         self, request: resource_service_pb2.PutTreeRequest, context: Any
     ) -> resource_service_pb2.PutTreeResponse:
         identity = caller()
-        with gc_frozen():
+        with gc_paused():
             new = await asyncio.to_thread(parse_tree, request.text, request.format, cooperative)
             plan, planned = await self._transactions.read(partial(_plan_tree, new))
         if request.validate_only:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
 from pilotage.clock import boot_time_s
-from pilotage_server.operations.cooperative import WORK_S, cooperative, gc_frozen
+from pilotage_server.operations.cooperative import WORK_S, cooperative, gc_paused
 
 
 def test_yields_all_items_in_order() -> None:
@@ -28,14 +29,27 @@ def test_gc_is_disabled_during_work_and_restored_after_error() -> None:
     enabled_during_work: list[bool] = []
 
     def fail() -> None:
-        with gc_frozen():
+        with gc_paused():
             enabled_during_work.append(gc.isenabled())
             raise ZeroDivisionError
 
-    try:
-        with pytest.raises(ZeroDivisionError):
-            fail()
-        assert enabled_during_work == [False]
-        assert gc.isenabled()
-    finally:
-        gc.unfreeze()
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert enabled_during_work == [False]
+    assert gc.isenabled()
+
+
+class Node:
+    """An object that references itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_reference_cycles_of_others_are_collected_after_the_pause() -> None:
+    node = Node()
+    seen = weakref.ref(node)
+    with gc_paused():
+        del node
+    gc.collect()
+    assert seen() is None
