@@ -8,7 +8,7 @@ COMPILED := .venv-compiled
 
 .DEFAULT_GOAL := help
 
-.PHONY: help venv demo chaos test test-fast model-check check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle clean
+.PHONY: help venv demo chaos fuzz test test-fast model-check check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,9 @@ model-check: $(VENV)/.stubs ## search all states of the lease protocol's model; 
 
 chaos: $(VENV)/.stubs ## run a grid under faults and judge what clients and payloads saw; OPTIONS="--minutes 30 --faults 200 --seed N"
 	@cd tests && $(abspath $(BIN))/python -m chaos $(OPTIONS)
+
+fuzz: $(VENV)/.stubs ## send random inputs to a live grid and to all readers; OPTIONS="--inputs 1000000 --seed N"
+	@cd tests && $(abspath $(BIN))/python -m fuzz $(OPTIONS)
 
 check: $(VENV)/.stubs ## check lint, formats, import contracts, types and the rules of CONTRIBUTING.md
 	$(BIN)/ruff check .
