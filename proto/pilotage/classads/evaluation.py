@@ -38,9 +38,9 @@ CURRENT_TIME = "MyCurrentTime"
 _CACHED_EXPRESSIONS = 4096
 _CACHED_ADS = 256
 _FLAT_NAME = r"""[^][{}()"'/\\;=]++"""
-_FLAT_VALUE = r"""=\s*+(?:"[^"\\\n]*+"\s*+|[^][{}()"'/\\;=]*+)"""
+_FLAT_VALUE = r"""=\s*+(?:"[^"\\\n]*+"\s*+|[^][{}()"'/\\;=]{0,1000}+)"""
 _FLAT_AD = re.compile(rf"\s*+\[\s*+(?:{_FLAT_NAME}{_FLAT_VALUE}(?:;{_FLAT_NAME}{_FLAT_VALUE})*+)?+(?:;\s*+)?+\]\s*+")
-"""An ad of plain values only. Its outline needs no check; most frequent ads are of this form."""
+"""An ad of short values without brackets. Its outline needs no check; most frequent ads are of this form."""
 
 _SMALLEST_INTEGER, _LARGEST_INTEGER = -(2**63), 2**63 - 1
 
@@ -243,13 +243,12 @@ def _decoding_errors() -> Iterator[None]:
 @lru_cache(maxsize=_CACHED_ADS)
 def _parsed_ad(text: str) -> Any:
     """Return the library's ad of `text`, with the time read from `CURRENT_TIME`; shared, so never changed."""
-    timed = with_time_from(CURRENT_TIME, text)
-    fault = text_fault(timed) or (None if _FLAT_AD.fullmatch(timed) else ad_fault(timed))
+    fault = text_fault(text) or (None if _FLAT_AD.fullmatch(text) else ad_fault(text))
     if fault:
         raise InvalidClassAdError(fault)
     library = classad_library()
     try:
-        return library.ClassAd(framed(timed))
+        return library.ClassAd(framed(with_time_from(CURRENT_TIME, text)))
     except library.ClassAdException as error:
         raise InvalidClassAdError("the text is not a ClassAd") from error
 

@@ -23,14 +23,13 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from pilotage.classads.limits import unframed
-from pilotage.classads.tokens import TokenKind, nesting, outline_fault, tokens
+from pilotage.classads.tokens import TokenKind, outline_fault, tokens
 from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage.job_description import Scalar
 from pilotage.text import text_fault
 
 _LARGEST_INTEGER = 2**63 - 1
 _CACHED_VALUES = 4096  # the jobs of one file share most values
-_DEEPEST_NESTING = 100  # the parser gives up between 150 and 200
 _INTEGER = re.compile(r"\d+", re.ASCII)
 _OLD_BACKSLASH = re.compile(r'\\(?!")')  # in the old syntax a backslash escapes only a quote
 
@@ -164,7 +163,7 @@ def _limit_fault(text: str) -> str | None:
     for token in tokens(text):
         if token.kind is TokenKind.WORD and _INTEGER.fullmatch(token.text) and _is_too_large(token.text):
             return f"the number {_shortened(token.text)} does not fit into 64 bits"
-    return f"brackets nest deeper than {_DEEPEST_NESTING}" if nesting(text) > _DEEPEST_NESTING else None
+    return None
 
 
 def _is_too_large(digits: str) -> bool:

@@ -227,9 +227,10 @@ MULTIPLYING = REPEATING | GROWING
 
 def bounds_fault(text: str) -> str | None:
     """Return why users may not submit the expression `text`; None = its outline shows no reason."""
-    size, depth = len(text.encode()), nesting(text)
+    size = len(text.encode())
     if size > LARGEST_EXPRESSION:
         return f"it is {size} bytes long, at most {LARGEST_EXPRESSION} are allowed"
+    depth = nesting(text)
     if depth > DEEPEST_EXPRESSION:
         return f"its brackets nest {depth} deep, at most {DEEPEST_EXPRESSION} are allowed"
     if any(token.kind is TokenKind.QUOTED_NAME and "\\" in token.text for token in tokens(text)):

@@ -64,13 +64,24 @@ class Token:
 BRACKETS = {"[": "]", "{": "}", "(": ")"}
 """Each opening bracket with its closing one."""
 
+DEEPEST_NESTING = 100
+"""The deepest nesting of brackets; HTCondor's parser gives up between 150 and 200."""
+
+LONGEST_CHAIN = 8000
+"""The most operators and operands of one expression in a row, with those of its brackets.
+
+Of `1+1+1…` HTCondor's parser makes a tree as deep as it is long, which it copies and frees recursively: 8,000 operands
+overflow a stack of 2 MiB, which ends the process. A name after a point counts twice, as it is an operator too.
+"""
+
+# An unclosed quote takes the rest of the text, or of its line: else each quote after it would search all of it again.
 _TOKEN = re.compile(
     r"""
       (?P<space>\s+)
     | (?P<comment>//[^\n]*|/\*.*?\*/)
     | (?P<string>"(?:[^"\\]|\\.)*")
     | (?P<quoted_name>'(?:[^'\\\n]|\\.)*')
-    | (?P<unclosed>/\*.*|".*)
+    | (?P<unclosed>/\*.*|".*|'(?:[^'\\\n]|\\.)*)
     | (?P<open>[\[{(])
     | (?P<close>[\]})])
     | (?P<comma>,)
@@ -80,6 +91,11 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_UNCLOSED = {
+    "/": "a comment is not closed",
+    '"': "a text is not closed by a quote",
+    "'": "a name is not closed by a quote",
+}
 _KINDS = {kind.name.lower(): kind for kind in TokenKind}
 _ABOUT_TIME = re.compile(r"\b(current|format|abs|day)?time\b", re.IGNORECASE)
 _PART_OF_DAY = 'int(formatTime({now}, "%%%s")) * %d'
@@ -105,46 +121,80 @@ def outline_fault(text: str) -> str | None:
     The parser would read only the first part of `1; other = 2` and of `1] [x = 2`, and join `"a" "b"`.
     It reads text that passes here to the end, or rejects it.
     """
+    return _outline_fault(text, is_ad=False)
+
+
+def ad_fault(text: str) -> str | None:
+    """Return why `text` cannot be one ad in square brackets; None = its outline is valid."""
+    return _outline_fault(text, is_ad=True)
+
+
+def _outline_fault(text: str, *, is_ad: bool) -> str | None:
     open_brackets: list[str] = []
-    previous: Token | None = None
-    for token in tokens(text):
-        if token.is_blank:
+    chains = [_Chain()]
+    previous: re.Match[str] | None = None
+    for found in _TOKEN.finditer(text):  # not `tokens`, which takes three times as long
+        kind = found.lastgroup
+        if kind in ("space", "comment"):
             continue
-        fault = _fault_of(token, previous, open_brackets)
+        if is_ad and not open_brackets and (previous is not None or found.group() != "["):
+            return "an ad must stand in square brackets, alone"
+        fault = _fault_of(found, previous, open_brackets) or _fault_of_chain(found, chains)
         if fault is not None:
             return fault
-        previous = token
+        previous = found
     if previous is None:
         return "there is no value"
     return f"{open_brackets[-1]} is not closed" if open_brackets else None
 
 
-def _fault_of(token: Token, previous: Token | None, open_brackets: list[str]) -> str | None:
-    if token.kind is TokenKind.UNCLOSED:
-        return "a comment is not closed" if token.text.startswith("/*") else "a text is not closed by a quote"
-    if token.kind is TokenKind.SEMICOLON and "[" not in open_brackets[-1:]:
-        return "a semicolon inside a value"
-    if token.kind is TokenKind.STRING and previous is not None and previous.kind is TokenKind.STRING:
-        return f"{previous.text} and {token.text} stand side by side without a comma"
-    if token.kind is TokenKind.OPEN:
-        open_brackets.append(token.text)
-    elif token.kind is TokenKind.CLOSE and (not open_brackets or BRACKETS[open_brackets.pop()] != token.text):
-        return f"{token.text} closes nothing"
-    return None
+def _fault_of(found: re.Match[str], previous: re.Match[str] | None, open_brackets: list[str]) -> str | None:
+    """Return why a piece cannot follow those before it; adds it to the brackets, or removes the one that it closes."""
+    match found.lastgroup:
+        case "word" | "other" | "comma":
+            return None
+        case "unclosed":
+            return _UNCLOSED[found.group()[0]]
+        case "semicolon" if "[" not in open_brackets[-1:]:
+            return "a semicolon inside a value"
+        case "string" if previous is not None and previous.lastgroup == "string":
+            return f"{previous.group()} and {found.group()} stand side by side without a comma"
+        case "open":
+            open_brackets.append(found.group())
+            return f"brackets nest deeper than {DEEPEST_NESTING}" if len(open_brackets) > DEEPEST_NESTING else None
+        case "close" if not open_brackets or BRACKETS[open_brackets.pop()] != found.group():
+            return f"{found.group()} closes nothing"
+        case _:
+            return None
 
 
-def ad_fault(text: str) -> str | None:
-    """Return why `text` cannot be one ad in square brackets; None = its outline is valid."""
-    fault = outline_fault(text)
-    if fault is not None:
-        return fault
-    depth = 0
-    visible = [token for token in tokens(text) if not token.is_blank]
-    for count, token in enumerate(visible, start=1):
-        depth += (token.kind is TokenKind.OPEN) - (token.kind is TokenKind.CLOSE)
-        if depth == 0 and (count < len(visible) or token.text != "]"):
-            return "an ad must stand in square brackets, alone"
-    return None
+@dataclass(slots=True)
+class _Chain:
+    """The pieces since the last separator inside one bracket; `longest` is the largest number so far.
+
+    A closed bracket counts in the chain that it stands in, for an operand may be as deep as its own chain.
+    """
+
+    length: int = 0
+    longest: int = 0
+
+
+def _fault_of_chain(found: re.Match[str], chains: list[_Chain]) -> str | None:
+    chain = chains[-1]
+    match found.lastgroup:
+        case "open":
+            chains.append(_Chain())
+        case "close":
+            chains.pop()
+            chains[-1].length += 1 + max(chain.length, chain.longest)
+        case "comma" | "semicolon":
+            chain.longest = max(chain.length, chain.longest)
+            chain.length = 0
+        case "word":
+            chain.length += 1 + 2 * found.group().count(".")
+        case _:
+            chain.length += 1
+    return f"more than {LONGEST_CHAIN} operators and operands in a row" if chains[-1].length > LONGEST_CHAIN else None
 
 
 def nesting(text: str) -> int:

@@ -76,7 +76,15 @@ def test_part_size_counts_every_attribute() -> None:
 
 def test_too_long_expression_is_a_fault() -> None:
     assert ParsedAdPart("[a = b + " + " " * LONGEST_EXPRESSION + "1]").fault == ""
-    assert "a is longer than" in ParsedAdPart("[a = 1; A = {b == " + "b == " * (LONGEST_EXPRESSION // 4) + "1}]").fault
+    assert (
+        "a is longer than"
+        in ParsedAdPart("[a = 1; A = {b == " + "long_name == " * (LONGEST_EXPRESSION // 12) + "1}]").fault
+    )
+
+
+def test_expression_that_would_overflow_the_stack_is_a_fault() -> None:
+    for operand in ("1", "time()", "(1)", "a.b"):
+        assert "in a row" in ParsedAdPart(f"[a = {'+'.join([operand] * 30_000)}]").fault
 
 
 def test_too_large_ad_is_a_fault() -> None:

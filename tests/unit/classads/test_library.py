@@ -57,6 +57,11 @@ def test_value_keeps_its_type_and_expression_its_text(text: str, value: object) 
         "/* no end",
         "9223372036854775808",
         "(" * 150 + ")" * 150,
+        "+".join("1" * 100_000),
+        ".".join("a" * 100_000),
+        "a" + "[1]" * 100_000,
+        "\\'" * 50_000,
+        "'\\" * 50_000,
     ],
 )
 def test_refuses_text_that_the_library_would_misread(text: str) -> None:
