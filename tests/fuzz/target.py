@@ -39,15 +39,26 @@ class Log:
             content = file.read()
         whole, _, _ = content.rpartition(b"\n")
         self._offset += len(whole)
-        return [line for line in whole.decode(errors="replace").splitlines() if line and not _is_harmless(line)]
+        lines = filter(None, whole.decode(errors="replace").splitlines())
+        return [fault for fault in map(_fault_of, lines) if fault]
 
 
-def _is_harmless(line: str) -> bool:
+def _fault_of(line: str) -> str:
+    """Return the fault that a line shows, with the innermost frame of an exception; "" = none."""
     try:
         entry = json.loads(line)
     except ValueError:
-        return False
-    return isinstance(entry, dict) and entry.get("level") in _HARMLESS and "exception" not in entry
+        return line
+    if not isinstance(entry, dict):
+        return line
+    errors = entry.pop("exception", ())
+    if entry.get("level") in _HARMLESS and not errors:
+        return ""
+    causes = []
+    for error in errors:
+        frame = error["frames"][-1] if error["frames"] else {"filename": "", "lineno": 0}
+        causes.append(f"{error['exc_type']}: {error['exc_value']} at {frame['filename']}:{frame['lineno']}")
+    return "; ".join((*causes, json.dumps(entry)))
 
 
 class Target:

@@ -166,7 +166,7 @@ class _Outline(NamedTuple):
 @lru_cache(maxsize=_MAX_OUTLINES)
 def _outline(text: str) -> _Outline:
     visible = _subscripts_as_scopes([token for token in tokens(text) if not token.is_blank])
-    following = [*(token.text for token in visible[1:]), ""]
+    following = [*(token.text for token in visible[1:]), ""][: len(visible)]  # `eval()` evaluates an empty text
     called = tuple(token.name for token, after in zip(visible, following, strict=True) if after == "(" and token.name)
     words = [
         token

@@ -47,6 +47,10 @@ def test_exponential_references_between_two_ads_are_too_costly() -> None:
     assert is_costly("a0", *ads)
 
 
+def test_call_without_arguments_is_cheap() -> None:
+    assert not is_costly("eval() || regexp()", {})
+
+
 def test_policy_of_many_clauses_is_cheap() -> None:
     ad: dict[str, AdValue] = {f"slot{n}_state": "Claimed" for n in range(500)}
     ad["busy"] = Expression(" + ".join(f'(Slot{n}_State =?= "Claimed")' for n in range(300)))
