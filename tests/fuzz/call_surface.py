@@ -76,6 +76,8 @@ class RandomCalls:
         self._grid = grid
         self._seed = seed
         self._methods = tuple(all_methods())
+        roles = (Role.USER, Role.OPERATOR, Role.ADMIN, *sorted(AGENT_NAMES))
+        self._tokens = {role: grid.server.token(role, owner="mallory", vo=grid.vo) for role in roles}
         self._channels: dict[Role | None, list[grpc.Channel]] = {}
         self._words: list[str] = []
         self._valid: Mapping[str, Message] = {}
@@ -120,9 +122,8 @@ class RandomCalls:
                 channel.close()
         grid.put_tree()
         pilot = grid.start_pilot()
-        roles = (Role.USER, Role.OPERATOR, Role.ADMIN, *sorted(AGENT_NAMES))
         tokens: dict[Role | None, list[Token]] = {
-            **{role: [server.token(role, owner="mallory", vo=grid.vo)] for role in roles},
+            **{role: [token] for role, token in self._tokens.items()},
             Role.PILOT: [pilot.token],
             None: ["", "x", pilot.token.token],
         }
@@ -169,12 +170,11 @@ def _valid_messages(stamp: str, request: matcher_service_pb2.RequestJobsRequest)
 def _send(channel: grpc.Channel, method: MethodDescriptor, content: bytes) -> None:
     """Make one call and read the begin of its answer; raises a PilotageError."""
     name = path_of(method)
-    call: Any
+    untyped: Any = channel  # the stubs of grpc know typed messages only
     match method.client_streaming, method.server_streaming:
         case False, False:
-            channel.unary_unary(name)(content)
+            untyped.unary_unary(name)(content)
         case True, False:
-            channel.stream_unary(name)(iter([content]))
+            untyped.stream_unary(name)(iter([content]))
         case _, _:
-            call = channel.unary_stream(name)(content, timeout=_STREAM_TIMEOUT_S)
-            next(iter(call), None)
+            next(iter(untyped.unary_stream(name)(content, timeout=_STREAM_TIMEOUT_S)), None)

@@ -101,7 +101,7 @@ class Mutator:
     def change(self, message: Message) -> None:
         """Give one field of the message, or of one inside it, a random value."""
         while True:
-            field = self.random.choice(message.DESCRIPTOR.fields)
+            field: FieldDescriptor = self.random.choice(message.DESCRIPTOR.fields)
             inner = field.message_type
             if inner is None or inner.GetOptions().map_entry or self.random.random() < 0.3:
                 break
@@ -157,7 +157,8 @@ class Mutator:
             case FieldDescriptor.CPPTYPE_DOUBLE | FieldDescriptor.CPPTYPE_FLOAT:
                 return self.random.choice(FLOATS)
             case FieldDescriptor.CPPTYPE_ENUM:
-                return self.random.choice([*field.enum_type.values_by_number, 77])
+                known = () if field.enum_type is None else field.enum_type.values_by_number
+                return self.random.choice([*known, 77])
             case FieldDescriptor.CPPTYPE_INT32:
                 return self.random.choice([each for each in INTEGERS if -(2**31) <= each < 2**31])
             case FieldDescriptor.CPPTYPE_UINT32 | FieldDescriptor.CPPTYPE_UINT64:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from pilotage.resources.tree import QueueId
-from pilotage_server.core.matching.slot_policy import SlotPolicies, SlotPolicy
+from pilotage_server.core.matching.slot_policy import MAX_FAULTY_POLICIES, SlotPolicies, SlotPolicy
 from support.grid import a_slot
 from support.match_bench import a_slot_with
 
@@ -69,8 +69,19 @@ def test_number_of_policies_is_bounded() -> None:
     assert policies.policy(one, QUEUE) is not first
 
 
+def test_unusable_policies_do_not_displace_usable_ones() -> None:
+    policies = SlotPolicies(most=1)
+    first = policies.policy(a_slot("a"), QUEUE)
+    broken = [a_slot(ad_changes=f"[Broken{number} = ]") for number in range(2 * MAX_FAULTY_POLICIES)]
+    faults = [policies.policy(slot, QUEUE) for slot in broken]
+    assert all(policy is not None and policy.fault for policy in faults)
+    assert policies.policy(broken[-1], QUEUE) is faults[-1]
+    assert policies.policy(broken[0], QUEUE) is not faults[0]
+    assert policies.policy(a_slot("a"), QUEUE) is first
+
+
 def test_size_of_policies_is_bounded() -> None:
-    policies = SlotPolicies(most_bytes=1000)
+    policies = SlotPolicies(most_bytes=10_000)
     slots = [a_slot_with(f"s{number}", Own=f'"{"x" * 200}{number}"') for number in range(9)]
     first = policies.policy(slots[0], QUEUE)
     assert policies.policy(slots[0], QUEUE) is first

@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pilotage.classads.evaluation import CURRENT_TIME, Ad, Result, evaluation_fault, is_true
 from pilotage.classads.library import AdValue, InvalidClassAdError
@@ -44,6 +44,7 @@ from pilotage_server.core.classads.views import (
     reference_closure,
     references_in,
 )
+from pilotage_server.core.containers import BoundedCache
 from pilotage_server.core.identity import slot_weight
 from pilotage_server.core.matching.job_views import USER_PRIORITY, JobSnapshot, JobView, JobViews
 from pilotage_server.core.queueing.slot_offers import location_attributes, size_attributes, unset_attributes
@@ -54,10 +55,17 @@ MAX_POLICIES = 8192
 MAX_EXPRESSIONS = 2048
 """The number of ads whose expressions are cached, for slots that have changed in plain values only."""
 
-MOST_BYTES = 256 * 1024 * 1024
-"""About the size of the slots' ads that are cached, without their shared parts."""
+MAX_FAULTY_POLICIES = 256
+"""Policies that cannot be used have a cache of their own, so that faulty or hostile pilots cannot fill the other."""
+
+MOST_BYTES = 64 * 1024 * 1024
+"""About the size of the cached policies, without the parts that they share."""
+
+_OF_A_POLICY = 4096
+"""Bytes that a policy takes in memory beside its ad."""
 
 MAX_NAMES = 20_000
+LONGEST_NAME = 255
 MAX_JOB_NAMES = 250
 """The most job attributes that one policy may refer to; each of them may split task queues."""
 
@@ -268,6 +276,9 @@ class MatchPolicyEvaluator:
         return expression
 
 
+_PolicyKey: TypeAlias = tuple[object, ...]
+
+
 class SlotPolicies:
     """The policies of recently offered slots, with caches for their evaluation."""
 
@@ -278,7 +289,8 @@ class SlotPolicies:
         self._most_bytes = most_bytes
         self._bytes = 0
         self.evaluations = EvaluationCache()
-        self._policies: OrderedDict[tuple[object, ...], tuple[SlotPolicy, int]] = OrderedDict()
+        self._policies: OrderedDict[_PolicyKey, tuple[SlotPolicy, int]] = OrderedDict()
+        self._faulty = BoundedCache[_PolicyKey, SlotPolicy](MAX_FAULTY_POLICIES, most_bytes // 16)
         self._expressions: dict[tuple[object, ...], PolicyExpressions] = {}
         self.names: frozenset[str] = frozenset()
         """The folded names of attributes that slots' ads have had."""
@@ -290,16 +302,26 @@ class SlotPolicies:
         if cached is not None:
             self._policies.move_to_end(key)
             return cached[0]
+        faulty = self._faulty.known.get(key)
+        if faulty is not None:
+            return faulty
         if self.parts.missing(slot.ad_parts):
             return None
         changes = ParsedAdPart(slot.ad_changes or "[]")
         policy = self._read(slot, queue, changes)
-        self._policies[key] = policy, changes.size
-        self._bytes += changes.size
-        while len(self._policies) > self._most or self._bytes > self._most_bytes:
-            _, (_, size) = self._policies.popitem(last=False)
-            self._bytes -= size
+        size = changes.size + _OF_A_POLICY
+        if policy.fault:
+            self._faulty.put(key, policy, size)
+        else:
+            self._add(key, policy, size)
         return policy
+
+    def _add(self, key: _PolicyKey, policy: SlotPolicy, size: int) -> None:
+        self._policies[key] = policy, size
+        self._bytes += size
+        while len(self._policies) > self._most or self._bytes > self._most_bytes:
+            _, (_, removed) = self._policies.popitem(last=False)
+            self._bytes -= removed
 
     def evaluator(self, policy: SlotPolicy, time: EvaluationTime) -> MatchPolicyEvaluator:
         """Return an evaluator of a policy at one time."""
@@ -328,7 +350,7 @@ class SlotPolicies:
         return policy
 
     def _note_names(self, policy: SlotPolicy) -> None:
-        names = frozenset(policy.view.names())
+        names = frozenset(name for name in policy.view.names() if len(name) <= LONGEST_NAME)
         if len(self.names) < MAX_NAMES and not names <= self.names:
             self.names |= names
 
