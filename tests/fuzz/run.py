@@ -37,7 +37,7 @@ ROUNDS = 20
 WARM_UP_ROUNDS = 5
 """The first rounds fill caches and pools, which are bounded."""
 
-_QUIET_S = 2.0
+QUIET_S = 2.0
 """How long the other user is alone before each round."""
 
 _READERS_AT_ONCE = 2
@@ -87,12 +87,14 @@ def all_inputs(count: int) -> dict[str, range]:
     return {name: range(max(1, round(share * count))) for name, share in SHARES.items()}
 
 
-def run(inputs: Mapping[str, range], seed: int, say: Callable[[str], None]) -> Outcome:
-    """Send the inputs to their surfaces and return the outcome."""
+def run(
+    inputs: Mapping[str, range], seed: int, say: Callable[[str], None] = lambda _: None, *, quiet_s: float = QUIET_S
+) -> Outcome:
+    """Send the inputs to their surfaces and return the outcome; the other user is alone `quiet_s` before each round."""
     outcome = Outcome()
     readers = [name for name in READERS if name in inputs]
     if len(readers) < len(inputs):
-        _attack_target(inputs, seed, outcome, say)
+        _attack_target(inputs, seed, outcome, say, quiet_s)
     say(f"readers: {sum(len(inputs[name]) for name in readers)} inputs")
     with ThreadPoolExecutor(_READERS_AT_ONCE) as pool:
         for tally, crashes in pool.map(lambda name: read_random(name, inputs[name], seed), readers):
@@ -101,7 +103,9 @@ def run(inputs: Mapping[str, range], seed: int, say: Callable[[str], None]) -> O
     return outcome
 
 
-def _attack_target(inputs: Mapping[str, range], seed: int, outcome: Outcome, say: Callable[[str], None]) -> None:
+def _attack_target(
+    inputs: Mapping[str, range], seed: int, outcome: Outcome, say: Callable[[str], None], quiet_s: float
+) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pilotage-fuzz-")))
         target = stack.enter_context(Target(folder))
@@ -112,7 +116,7 @@ def _attack_target(inputs: Mapping[str, range], seed: int, outcome: Outcome, say
         busy_s: dict[str, list[float]] = {name: [] for name in chosen}
         for step in range(ROUNDS):
             user.latencies_s()
-            outcome.quiet_s += user.latencies_s(_QUIET_S)
+            outcome.quiet_s += user.latencies_s(quiet_s)
             if step == WARM_UP_ROUNDS:
                 before_mb = target.memory_mb()
             for name, surface in chosen.items():
@@ -125,7 +129,7 @@ def _attack_target(inputs: Mapping[str, range], seed: int, outcome: Outcome, say
             if outcome.crashes:
                 break
         else:
-            user.latencies_s(_QUIET_S)
+            user.latencies_s(quiet_s)
             outcome.growth_mb = target.memory_mb() - before_mb
         for name, tally in tallies.items():
             outcome.add(tally)
