@@ -13,7 +13,7 @@ from pilotage.classads.library import Expression, InvalidClassAdError
 from pilotage.errors import InvalidInputError
 from pilotage.text import fold
 from pilotage.values.offers import MAX_PART_BYTES
-from pilotage_server.core.classads.parts import LONGEST_EXPRESSION, AdPartStore, ParsedAdPart
+from pilotage_server.core.classads.parts import LONGEST_EXPRESSION, MAX_COMMAS, AdPartStore, ParsedAdPart
 
 
 def key_of(text: str) -> str:
@@ -85,6 +85,11 @@ def test_too_long_expression_is_a_fault() -> None:
 def test_expression_that_would_overflow_the_stack_is_a_fault() -> None:
     for operand in ("1", "time()", "(1)", "a.b"):
         assert "in a row" in ParsedAdPart(f"[a = {'+'.join([operand] * 30_000)}]").fault
+
+
+def test_too_many_elements_of_lists_are_a_fault() -> None:
+    assert ParsedAdPart(f"[a = {{{','.join(['{}'] * MAX_COMMAS)}}}]").fault == ""
+    assert "commas" in ParsedAdPart(f"[a = {{{','.join(['{}'] * (MAX_COMMAS + 2))}}}]").fault
 
 
 def test_too_large_ad_is_a_fault() -> None:

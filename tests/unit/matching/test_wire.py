@@ -11,7 +11,12 @@ from pilotage.errors import InvalidInputError
 from pilotage.rpc.wire import time_from_wire
 from pilotage.v1 import jobs_pb2, matcher_service_pb2, values_pb2
 from pilotage.values.wire.offers import slot_offer_from_wire
-from pilotage_server.rpc.matching.wire import MAX_SLOTS, job_report_from_wire, work_request_from_wire
+from pilotage_server.rpc.matching.wire import (
+    MAX_AD_CHARACTERS,
+    MAX_SLOTS,
+    job_report_from_wire,
+    work_request_from_wire,
+)
 
 Slot = matcher_service_pb2.SlotOffer
 
@@ -46,6 +51,14 @@ def test_too_many_slots_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=f"offers {MAX_SLOTS + 1}") as refused:
         work_request_from_wire(a_request(*[""] * (MAX_SLOTS + 1)))
     assert [violation.where for violation in refused.value.violations] == ["slots"]
+
+
+def test_too_much_text_of_slot_ads_is_refused() -> None:
+    request = a_request("slot1", "slot2")
+    request.slots[0].ad_changes = "x" * (MAX_AD_CHARACTERS // 2)
+    request.ad_parts.add(text="y" * (MAX_AD_CHARACTERS // 2 + 1))
+    with pytest.raises(InvalidInputError, match=f"have ads of {MAX_AD_CHARACTERS + 1}"):
+        work_request_from_wire(request)
 
 
 def test_duplicate_slot_names_are_refused() -> None:

@@ -28,6 +28,9 @@ MAX_ATTRIBUTES = 5000
 MAX_EXPRESSION_CHARACTERS = 128 * 1024
 """Characters of all expressions in one part."""
 
+MAX_COMMAS = 20_000
+"""Commas in one part that has more than literals: about the elements of its lists, each of which becomes a value."""
+
 _OF_AN_ATTRIBUTE = 200
 """Bytes that an attribute takes in memory beside its text."""
 
@@ -103,6 +106,8 @@ def ad_attributes(text: str) -> dict[str, AdValue]:
     if literals is not None:
         _check_size(literals)
         return literals
+    if text.count(",") > MAX_COMMAS:
+        raise InvalidClassAdError(f"it has more than {MAX_COMMAS} commas, and so too many elements of lists")
     attributes = {fold(name): value for name, value in Ad.read(text).plain().items()}
     _check_size(attributes)
     return attributes

@@ -154,10 +154,18 @@ MAX_SLOTS = 5000
 """Limit of the slots in one call."""
 
 
+MAX_AD_CHARACTERS = 4 * 1024 * 1024
+"""Limit of all slot ads in one call: they are read while other matches wait."""
+
+
 def work_request_from_wire(message: matcher_service_pb2.RequestJobsRequest) -> WorkRequest:
     """Return a pilot's request for jobs; raises InvalidInputError with all its faults."""
     if len(message.slots) > MAX_SLOTS:  # before any of them is read
         raise InvalidInputError(Violation("slots", f"offers {len(message.slots)}, and one call may offer {MAX_SLOTS}"))
+    ads = sum(len(part.text) for part in message.ad_parts) + sum(len(slot.ad_changes) for slot in message.slots)
+    if ads > MAX_AD_CHARACTERS:
+        why = f"have ads of {ads} characters, and those of one call may have {MAX_AD_CHARACTERS}"
+        raise InvalidInputError(Violation("slots", why))
     fields = Fields(message)
     request = WorkRequest(
         slots=fields("slots", lambda slots: all_from_wire(slots, OfferReader())),
