@@ -101,8 +101,8 @@ class Mutator:
     def change(self, message: Message) -> None:
         """Give one field of the message, or of one inside it, a random value."""
         while True:
-            fields: Sequence[FieldDescriptor] = message.DESCRIPTOR.fields
-            field = self.random.choice(fields)
+            fields: Any = message.DESCRIPTOR.fields
+            field: FieldDescriptor = self.random.choice(fields)
             inner = field.message_type
             if inner is None or inner.GetOptions().map_entry or self.random.random() < 0.3:
                 break
