@@ -21,6 +21,8 @@ from pilotage_client.api import Client
 _PAUSE_S = 0.2
 _MARK_S = 0.1
 _LONGEST_TICKS = 40
+_MOST_UNFINISHED = 30
+"""More jobs than the slots of the grid, yet few enough that all end soon after the last fault."""
 _AUDIT_TIMEOUT_S = 30.0
 
 Answer = TypeVar("Answer")
@@ -110,7 +112,8 @@ class Clients:
     def _submit_all(self) -> None:
         with self._connect("submitter") as client:
             while not self._submitting_over.wait(self._random.uniform(0.1, 1.0)):
-                self._submit(client)
+                if len(self._unfinished) < _MOST_UNFINISHED:
+                    self._submit(client)
 
     def _submit(self, client: Client) -> None:
         request_id = uuid4().hex

@@ -9,9 +9,9 @@ from chaos.run import Plan, run
 FAULTS = 12
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_faults_break_no_promise(database: str) -> None:
-    outcome = run(Plan(duration_s=30, faults=FAULTS, database=database, seed=7))
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+def test_faults_break_no_promise(backend: str) -> None:
+    outcome = run(Plan(duration_s=30, faults=FAULTS, database=backend, seed=7))
     assert outcome.failures == ()
     assert outcome.verdict.violations == ()
     assert outcome.injected.total() == FAULTS
