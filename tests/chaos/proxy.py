@@ -37,10 +37,11 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def close(self) -> None:
-        """End all connections and stop the loop."""
+        """Stop listening, end all connections and close the loop."""
         self.run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
+        self._loop.close()
 
 
 async def _cancel_others() -> None:
@@ -67,6 +68,7 @@ class Proxy:
 
     async def _listen(self) -> str:
         server = await asyncio.start_server(self._serve, "127.0.0.1")
+        self._serving = asyncio.create_task(server.serve_forever())  # closes its socket when cancelled
         host, port = server.sockets[0].getsockname()
         return f"{host}:{port}"
 
