@@ -104,6 +104,8 @@ _INVALID: Mapping[type[InvalidInputError], str] = {
     InvalidTreeError: "INVALID_TREE",
     InvalidJobError: "INVALID_JOB",
 }
+_REQUEST_NOT_SENT = "Internal error from Core"
+"""The text of grpc.aio for a message to a call that has ended; it hides how the call ended, such as by a refusal."""
 _BY_REASON = {form.reason: form for form in (*_FORMS.values(), _BUSY)}
 _INVALID_BY_REASON = {reason: kind for kind, reason in _INVALID.items()}
 
@@ -217,6 +219,8 @@ def _transport_error(code: grpc.StatusCode, text: str) -> PilotageError:
     match code:
         case grpc.StatusCode.UNAVAILABLE:
             return ServerUnreachableError(_connection_failure(text))
+        case grpc.StatusCode.INTERNAL if text == _REQUEST_NOT_SENT:
+            return ServerUnreachableError("the call ended before its request was sent")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return ServerUnreachableError(f"no answer in time: {text}")
         case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from google.rpc.error_details_pb2 import RetryInfo
 from grpc_status import rpc_status
 
+from pilotage import clock
 from pilotage.errors import OverloadedError, WorldError
 from pilotage.rpc.status import error_of
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
@@ -215,15 +217,23 @@ async def test_calls_without_request_do_not_count() -> None:
 
 async def test_requests_of_many_calls_that_arrived_before_are_limited() -> None:
     requests_may_come = asyncio.Event()
+    arrived = asyncio.Semaphore(0)
+    loop = asyncio.get_running_loop()
+
+    def clock_of_arrivals() -> datetime:
+        loop.call_soon_threadsafe(arrived.release)  # the server reads its clock once for each call that arrives
+        return clock.now()
 
     async def late_request() -> AsyncIterator[bytes]:
         await requests_may_come.wait()
         yield b""
 
     held = HeldCalls()
-    async with served_methods(most=1, **hot_method(held.submit)) as channel:
+    async with served_methods(most=1, now=clock_of_arrivals, **hot_method(held.submit)) as channel:
         late = [asyncio.ensure_future(_awaited(channel.stream_unary(HOT)(late_request()))) for _ in range(4)]
-        served, server_call = await begin_call(channel, held)  # it arrives after them
+        for _ in late:
+            await arrived.acquire()
+        served, server_call = await begin_call(channel, held)
         server_call.answer(b"served")
         await served
         requests_may_come.set()

@@ -152,6 +152,13 @@ def test_foreign_status_becomes_pilotage_error(code: grpc.StatusCode, kind: type
     assert type(error_of(FailedCall(code, "words"))) is kind
 
 
+def test_message_to_an_ended_call_is_a_transient_error() -> None:
+    error = error_of(FailedCall(grpc.StatusCode.INTERNAL, "Internal error from Core"))
+
+    assert isinstance(error, ServerUnreachableError)
+    assert error.transient
+
+
 @pytest.mark.parametrize(
     ("details", "message"),
     [
