@@ -245,4 +245,4 @@ def _vacating_slots(slots: Iterable[SlotOffer]) -> set[str]:
 
 def _log_faults(stamp: str, faults: Mapping[str, str]) -> None:
     for slot, why in faults.items():
-        log.warning("slot gets no jobs for its policy", pilot_stamp=stamp, slot=slot, why=why)
+        log.warning("slot gets no jobs", pilot_stamp=stamp, slot=slot, why=why)

@@ -431,6 +431,7 @@ class PilotRow(Base, table=True):
     glidein_seen: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     nonce_hash: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
     alarm: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
+    isolation: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
 
 
 class SlotRow(Base, table=True):

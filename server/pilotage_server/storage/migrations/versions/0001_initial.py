@@ -209,6 +209,7 @@ def upgrade() -> None:
         sa.Column("glidein_seen", _TIME, nullable=True),
         sa.Column("nonce_hash", sa.String(), server_default="", nullable=False),
         sa.Column("alarm", sa.String(), server_default="", nullable=False),
+        sa.Column("isolation", sa.String(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("stamp", name="pk_pilots"),
     )
     _partial("ix_pilots_empty", "pilots", ["ended"], "came_back_empty")
