@@ -335,6 +335,7 @@ class JobRow(Base, table=True):
     watch: int = Field(default=0, sa_column=_zero(Integer))
     race: int = Field(default=0, sa_column=_zero(BigId))
     race_set: int = Field(default=0, sa_column=_zero(BigId))
+    max_starts: int = Field(default=0, sa_column=_zero(Integer))
 
 
 class AttemptRow(Base, table=True):

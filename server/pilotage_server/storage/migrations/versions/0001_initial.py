@@ -147,6 +147,7 @@ def upgrade() -> None:
         sa.Column("watch", sa.Integer(), server_default="0", nullable=False),
         sa.Column("race", _ID, server_default="0", nullable=False),
         sa.Column("race_set", _ID, server_default="0", nullable=False),
+        sa.Column("max_starts", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
         sqlite_autoincrement=True,
     )
