@@ -9,7 +9,7 @@ import secrets
 import signal
 import stat
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from pilotage.mqtt.settings import parse_broker
 from pilotage.mqtt.topics import NodeStatus
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint
+from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.ads.attributes import NodeFacts as SlotsNode
 from pilotage_pilot.core.ads.node_ads import BuiltInAds
 from pilotage_pilot.core.ads.policy_ads import SlotAds
@@ -72,6 +73,7 @@ def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -
         When the enrolment secret or the scratch cannot be used.
     """
     name = f"pilot-{secrets.token_hex(6)}"
+    isolation = Isolation.NONE
     secret = read_secret(settings)
     queue = queue_of_token(secret.text)
     scratch = settings.scratch_folder()
@@ -85,7 +87,7 @@ def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -
         keeper = _policy_keeper(settings, share)
         now = Now(clock.now(), clock.boot_time_s())
         lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
-        facts = _facts(settings, share, lifetime, now, queue)
+        facts = replace(_facts(settings, share, lifetime, now, queue), isolation=isolation)
         link = GrpcLink(
             Endpoint(settings.server, root_ca=_authorities(settings), tls=settings.tls),
             queue,
@@ -94,7 +96,7 @@ def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -
         )
         mqtt_publisher = _mqtt_publisher(settings, secret.text, facts, link)
         slots = _slots(settings, facts, share, keeper, now)
-        machine = PilotMachine(name, slots, settings.rules(), lifetime, now)
+        machine = PilotMachine(name, slots, replace(settings.rules(), isolation=isolation), lifetime, now)
         payload_runner = _payload_runner(settings, name, folder, link, facts, watchdog)
         undo.pop_all()
     pools = _pools_reader(settings, link)
@@ -138,7 +140,8 @@ def _slots(
     settings: PilotSettings, facts: NodeDescription, share: NodeShare, keeper: PolicyKeeper | None, now: Now
 ) -> NodeSlots:
     layout = keeper.layout if keeper is not None else lay_out(Policy({}), share.amounts, share.gpu_ids)
-    node = SlotsNode.of(facts.name, share.amounts, layout, {**identity(), **settings.node_attributes})
+    attributes = {**identity(), **settings.node_attributes}
+    node = SlotsNode.of(facts.name, share.amounts, layout, attributes, facts.isolation)
     return NodeSlots(layout, SlotAds(keeper.policy, node) if keeper is not None else BuiltInAds(node), now)
 
 

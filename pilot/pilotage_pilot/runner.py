@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, assert_never
 
 import structlog
@@ -65,9 +66,10 @@ class PayloadTasks:
                 self._kill(key)
             case ins.StoreOutput(key):
                 self._begin(key, self._store(key))
-            case ins.ForgetAttempt(key):
+            case ins.ForgetAttempt(key, reports_removal):
                 self._cancel(key)
-                asyncio.get_running_loop().call_later(REMOVE_AFTER_S, self._payload_runner.remove, key)
+                removed = partial(self._feed, ev.FolderRemoved(key)) if reports_removal else None
+                asyncio.get_running_loop().call_later(REMOVE_AFTER_S, self._payload_runner.remove, key, removed)
             case _:
                 self._signal(instruction)
 
@@ -205,10 +207,10 @@ def log_refused_attributes(refused: Mapping[str, str]) -> None:
 
 
 def log_policy_faults(faults: Mapping[str, str]) -> None:
-    """Log the slots that get no jobs for their policies, and those that get jobs again."""
+    """Log the slots that get no jobs, for their policies or their isolation, and those that get jobs again."""
     for slot, why in faults.items():
         if why:
-            log.warning("slot gets no jobs for its policy", slot=slot, why=why)
+            log.warning("slot gets no jobs", slot=slot, why=why)
         else:
             log.info("slot gets jobs again", slot=slot)
 

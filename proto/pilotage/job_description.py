@@ -65,9 +65,10 @@ class JobDescription:
     `arguments` is one string for `pilotage.condor.quoting.split_arguments`. `requirements` is the Requirements section
     (None = the job has none and belongs to no submit pool). Reserved keywords and request sizes are None or empty if
     the owner did not set them. Memory and disk in MiB; `cpu_time` in normalised CPU time; `wall_time` = the longest run
-    that the owner allows. `attributes` holds the job's own attributes (`+Name`), including those without a meaning
-    here; `warnings` lists these. With `new_files_come_back` the plain files that the job creates or changes at the top
-    of its folder are output too.
+    that the owner allows. `max_starts` = how often its payload may start at most, None = until an attempt ends it.
+    `attributes` holds the job's own attributes (`+Name`), including those without a meaning here; `warnings` lists
+    these. With `new_files_come_back` the plain files that the job creates or changes at the top of its folder are
+    output too.
     """
 
     executable: str
@@ -89,6 +90,7 @@ class JobDescription:
     cpu_time: timedelta | None = None
     wall_time: timedelta | None = None
     lease: timedelta | None = None
+    max_starts: int | None = None
     request_cpus: int | None = None
     request_memory_mib: int | None = None
     request_disk_mib: int | None = None

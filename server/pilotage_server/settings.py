@@ -36,6 +36,7 @@ from pilotage.settings import ProgramSettings, Section, load_settings
 from pilotage.telemetry import LogLevel
 from pilotage.text import fold
 from pilotage.values.accounts import Account, GroupId
+from pilotage.values.isolation import Isolation
 from pilotage_server.core.health.black_holes import HealthRules, LocationLevel
 from pilotage_server.core.identity import ACCOUNTING_GROUP
 from pilotage_server.core.jobs.attributes import TRANSFORMED_NAMES, is_reserved
@@ -93,6 +94,7 @@ ClassAdExpression = Annotated[str, AfterValidator(_reader(_check_expression))]
 BrokerUrl = Annotated[SecretStr, AfterValidator(_reader(_check_broker))]
 QuotaSetting = Annotated[Quota, BeforeValidator(_reader(_read_quota))]
 AccountName = Annotated[str, AfterValidator(_reader(lambda name: str(Account.parse(name))))]
+VoName = Annotated[str, Field(min_length=1)]
 GroupName = Annotated[str, AfterValidator(_reader(lambda name: str(GroupId.parse(name))))]
 
 
@@ -241,6 +243,9 @@ class ServerSettings(ProgramSettings):
     discount_suspended: bool = Field(False, description="Whether suspended time is not charged.")
     submit_policy: Path | None = Field(None, description="HTCondor configuration with the SUBMIT_EXPRS for new jobs.")
     submit_domain: str | None = Field(None, description="The jobs' SUBMIT_SITE_DOMAIN; none = they have none.")
+    required_isolation: dict[VoName, Isolation] = Field(
+        {}, description="Least isolation of the pilots that get jobs of a VO, by VO: namespace, uid, owner or none."
+    )
     running_limits: tuple[RunningLimitSetting, ...] = Field((), description="Limits on the number of running jobs.")
     health: HealthSetting = Field(HealthSetting(), description="Detection of black holes.")
 
@@ -363,6 +368,7 @@ class ServerSettings(ProgramSettings):
             life_gap=timedelta(seconds=self.life_gap_s),
             sharing=self._sharing(),
             policies=self._policies(),
+            required_isolation={fold(vo): level for vo, level in self.required_isolation.items()},
             running_limits=tuple(RunningLimit(**limit.model_dump()) for limit in self.running_limits),
             health=self.health.rules(),
             preemption_requirements=self.preemption_requirements or "",

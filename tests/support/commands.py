@@ -223,11 +223,12 @@ KEYS: Mapping[str, Sequence[str]] = {
     ],
     "pilots": [
         *("stamp", "site", "ce", "queue", "state", "reason", "alarm", "glidein_id", "node", "jobs", "jobs_ended"),
+        "isolation",
         *("vos", "registered", "last_seen", "ends"),
     ],
     "slots": [
         *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),
-        *("gpus", "free_cpus", "load", "policy_fault", "job", "since", "since_state", "last_seen"),
+        *("gpus", "free_cpus", "load", "isolation", "policy_fault", "job", "since", "since_state", "last_seen"),
     ],
     "node list": ["site", "node", "settings"],
     "shares": ["time", "half_life_s", "pie_cores", "surplus_accepted", "groups", "accounts"],

@@ -15,6 +15,7 @@ from pilotage.resources.requirements import JobNeeds
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
 from pilotage.values.amounts import Amounts
+from pilotage.values.isolation import Isolation
 from pilotage.values.offers import OccupiedSlot, SlotOffer, VacateOrder
 from pilotage_server.core.accounting.fair_share import FairShare
 from pilotage_server.core.accounting.limits import LimitRound, counts_for
@@ -235,11 +236,12 @@ class MatcherComparison:
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
     ) -> list[MatchedJob]:
         """Match the slots by the general matcher."""
+        isolation = slots[0].isolation if slots else Isolation.NONE
         for task_queue_id in self.index.headless():
             heads = self.jobs[task_queue_id]
             self.index.refresh_head(task_queue_id, heads[0] if heads else None)
         open_slots = OpenSlots(
-            MatchScope(self.index, PilotAccess(self.reach, queue, vos).admits),
+            MatchScope(self.index, PilotAccess(self.reach, queue, vos, isolation).admits),
             SlotEvaluators(lambda slot: self._evaluator(slot, queue, now), self.policies.views),
             MatchLimits(LimitRound(self.limits), self.shares.round(now), END_MARGIN),
         )

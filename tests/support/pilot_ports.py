@@ -244,8 +244,10 @@ class FakePayloadRunner:
     async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:
         raise AssertionError(f"unexpected large output of {key}: {left}")
 
-    def remove(self, key: AttemptKey) -> None:
+    def remove(self, key: AttemptKey, removed: Callable[[], None] | None = None) -> None:
         self.prepared.pop(key, None)
+        if removed is not None:
+            removed()
 
     async def close(self) -> None:
         for key in tuple(self.running):

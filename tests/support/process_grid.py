@@ -31,7 +31,8 @@ from support.server import VO, RunningServer, request_id, running_server
 
 PILOT = (sys.executable, "-m", "pilotage_pilot.main")
 QUEUE = QueueId("SITE", "ce01", "long")
-TREE = {"sites": {"SITE": {"ces": {"ce01": {"queues": {"long": {"CPUs": 2, "Memory": 4000}}}}}}}
+SIZES = {"CPUs": 2, "Memory": 4000}
+TREE = {"sites": {"SITE": {"ces": {"ce01": {"queues": {"long": SIZES}}}}}}
 TIMEOUT_S = 30
 
 
@@ -39,10 +40,9 @@ TIMEOUT_S = 30
 def a_process_grid(folder: Path, **settings: object) -> Iterator[ProcessGrid]:
     """Run a server with the tree and these settings until the end of the block."""
     with running_server(folder / "server", **{"heartbeat_s": 1, **settings}) as server:
-        with server.channel(server.token(Role.ADMIN, Role.OPERATOR)) as channel:
-            put = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=json.dumps(TREE), format="json")
-            ResourceServiceStub(channel).PutTree(put)
-        yield ProcessGrid(server, folder)
+        grid = ProcessGrid(server, folder)
+        grid.put_tree(TREE)
+        yield grid
 
 
 @dataclass
@@ -56,6 +56,12 @@ class ProcessGrid:
     def of_another_vo(self, folder: Path) -> ProcessGrid:
         """Return the same server with a user and pilots of a new VO, which share no jobs with others."""
         return ProcessGrid(self.server, folder, (f"vo-{request_id()}",))
+
+    def put_tree(self, tree: Mapping[str, Any]) -> None:
+        """Make this tree the active one."""
+        put = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=json.dumps(tree), format="json")
+        with self.server.channel(self.server.token(Role.ADMIN, Role.OPERATOR)) as channel:
+            ResourceServiceStub(channel).PutTree(put)
 
     def user_token(self) -> str:
         return self.server.token(vo=self.vos[0] if self.vos else VO)

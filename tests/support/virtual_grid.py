@@ -123,14 +123,15 @@ class VirtualGrid:
         loaded = _loaded(policy, size) if policy is not None else None
         layout = loaded.layout if loaded is not None else lay_out(Policy({}), size)
         name = name or f"node{len(self.nodes) + 1}"
-        facts = NodeFacts.of(name, size, layout)
         rules = rules or PilotRules()
+        facts = NodeFacts.of(name, size, layout, isolation=rules.isolation)
         ads = SlotAds(loaded.policy, facts) if loaded is not None else BuiltInAds(facts)
         booted = self.clock() - timedelta(days=1)
         now = node_time(self.clock, booted)
         slots = NodeSlots(layout, ads, now)
         machine = PilotMachine(f"pilot-{name}", slots, rules, Lifetime(), now)
-        server = InProcessServer(self.grid, self.grid.start_pilot(queue), LinkFacts(name, size))
+        described = LinkFacts(name, size, isolation=rules.isolation)
+        server = InProcessServer(self.grid, self.grid.start_pilot(queue), described)
         node = VirtualNode(name, self.clock, server, slots, machine, booted)
         self.nodes.append(node)
         node.start()

@@ -248,8 +248,10 @@ class VirtualNode:
                     self._exit(self.payloads[key], None, SIGKILL)
             case ins.StoreOutput(key):
                 self.feed(ev.OutputStored(key))
-            case ins.ForgetAttempt(key):
+            case ins.ForgetAttempt(key, reports_removal):
                 self.payloads.pop(key, None)
+                if reports_removal:
+                    self.feed(ev.FolderRemoved(key))
             case _:
                 raise AssertionError(f"unknown instruction {instruction}")
 

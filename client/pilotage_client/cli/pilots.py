@@ -41,6 +41,7 @@ from pilotage_client.models import iso, time_of
 from pilotage_client.up.processes import program
 
 _SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
+_PILOT_HEADINGS = ("STAMP", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
 _DAY_S = 86400
 
 
@@ -87,6 +88,7 @@ def slots(client: Client, attributes: tuple[str, ...], constraint: str, af: bool
                     "gpus": info.slot.amounts.gpus,
                     "free_cpus": info.slot.free.cpus,
                     "load": info.slot.load,
+                    "isolation": info.isolation or None,
                     "policy_fault": _policy_fault(info) or None,
                     "job": info.slot.job_id or None,
                     "since": iso(time_of(info.slot, "since")),
@@ -137,11 +139,11 @@ def _print_table(found: Sequence[node_service_pb2.SlotInfo]) -> None:
         click.echo(f"\n{len(found)} slot{'s' if len(found) > 1 else ''}: {shown}")
     for info in found:
         if why := _policy_fault(info):
-            click.echo(f"{info.slot.name}@{info.node} gets no jobs for its policy: {why}")
+            click.echo(f"{info.slot.name}@{info.node} gets no jobs: {why}")
 
 
 def _policy_fault(info: node_service_pb2.SlotInfo) -> str:
-    """Return why the server gives the slot no jobs for its policy; "" = it does."""
+    """Return why the server gives the slot no jobs, for its policy or isolation; "" = it does."""
     fault = section_from_wire(info.slot.attributes).get(POLICY_FAULT, "")
     return fault if isinstance(fault, str) else ""
 
@@ -195,6 +197,7 @@ def pilots(client: Client, ended: bool, as_json: bool) -> None:
                     "jobs": pilot.jobs,
                     "jobs_ended": pilot.jobs_ended,
                     "vos": list(pilot.vos),
+                    "isolation": pilot.isolation or None,
                     "registered": iso(time_of(pilot, "registered")),
                     "last_seen": iso(time_of(pilot, "last_seen")),
                     "ends": iso(time_of(pilot, "ends")),
@@ -207,6 +210,7 @@ def pilots(client: Client, ended: bool, as_json: bool) -> None:
             queue_text(pilot.queue),
             _pilot_state(pilot),
             pilot.node,
+            pilot.isolation,
             pilot.jobs,
             pilot.jobs_ended,
             time_text(time_of(pilot, "last_seen")),
@@ -214,7 +218,7 @@ def pilots(client: Client, ended: bool, as_json: bool) -> None:
         )
         for pilot in found
     ]
-    echo_table(("STAMP", "QUEUE", "STATE", "NODE", "JOBS", "DONE", "LAST SEEN", "REASON"), rows, empty="no pilots")
+    echo_table(_PILOT_HEADINGS, rows, empty="no pilots")
 
 
 def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:

@@ -51,6 +51,7 @@ _HANDLERS: Mapping[str, handlers.JdlHandler] = {
     "bannedsites": handlers.name_list("banned_sites"),
     "platform": handlers.name_list("platforms"),
     "cputime": handlers.measured("cpu_time", parse_duration),
+    "maxstarts": handlers.also_keep(handlers.count("max_starts")),
     "ttl": handlers.also_keep(handlers.measured("wall_time", parse_duration)),
     "minram": handlers.measured("request_memory_mib", parse_size_mib),
     "workdirectorysize": handlers.measured("request_disk_mib", parse_size_mib),

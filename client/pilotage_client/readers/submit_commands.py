@@ -44,6 +44,7 @@ _COMMANDS: Mapping[str, handlers.SubmitHandler] = {
     "maxjobretirementtime": handlers.attribute("MaxJobRetirementTime"),
     "jobmaxvacatetime": handlers.attribute("JobMaxVacateTime"),
     "jobleaseduration": handlers.also_keep(handlers.duration("lease")),
+    "maxstarts": handlers.also_keep(handlers.count("max_starts")),
     "priority": handlers.also_keep(handlers.priority),
     "prio": handlers.also_keep(handlers.priority),
     "hold": handlers.also_keep(handlers.hold),

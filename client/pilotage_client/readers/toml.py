@@ -193,6 +193,7 @@ KEYS: Mapping[str, TomlHandler] = {
     "cpu_time": _measured("cpu_time", parse_duration),
     "wall_time": _measured("wall_time", parse_duration),
     "lease": _measured("lease", parse_duration),
+    "max_starts": _count("max_starts", least=1),
     "request_cpus": _count("request_cpus", least=0),
     "request_memory": _measured("request_memory_mib", parse_size_mib),
     "request_disk": _measured("request_disk_mib", parse_size_mib),

@@ -12,7 +12,7 @@ request counts after it, since the answer may have missed the announced jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -25,7 +25,7 @@ from pilotage_pilot.core.model import NOTHING_USED, GrantedJob, Now, Usage
 from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.rules import PilotRules
 
-SlotsVersion = tuple[int, ...]
+SlotsVersion = tuple[Hashable, ...]
 """Version of all that is offered of the slots, and of the connection to the broker."""
 
 
@@ -302,6 +302,13 @@ class OutputFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class FolderRemoved:
+    """The folder of an ended attempt is gone, with all that its payload has left there."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSampled:
     """The node was sampled."""
 
@@ -345,7 +352,16 @@ class TimePassed:
     """The time of the machine's alarm has come."""
 
 
-AttemptEvent = JobPrepared | StartFailed | PayloadStarted | LimitPassed | PayloadExited | OutputStored | OutputFailed
+AttemptEvent = (
+    JobPrepared
+    | StartFailed
+    | PayloadStarted
+    | LimitPassed
+    | PayloadExited
+    | OutputStored
+    | OutputFailed
+    | FolderRemoved
+)
 """Events of one attempt."""
 
 ServerEvent = PoolsRead | PoolsFailed | JobsGranted | RequestFailed | HeartbeatAnswered | HeartbeatFailed

@@ -22,7 +22,7 @@ class Slot:
 
     `since` is the start of its activity, `since_state` that of its state, `key` its attempt. `ad` is its ClassAd
     without these, empty = unchanged since the last report; `readings` are its loads and idle times. `policy_fault` =
-    why the server gives it no jobs for its policy, "" = it does.
+    why the server gives it no jobs for its policy or isolation, "" = it does.
     """
 
     name: str
@@ -169,9 +169,10 @@ class StoreOutput:
 
 @dataclass(frozen=True, slots=True)
 class ForgetAttempt:
-    """Remove the folder of an attempt and cancel its tasks."""
+    """Remove the folder of an attempt and cancel its tasks → FolderRemoved if `reports_removal`."""
 
     key: AttemptKey
+    reports_removal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,9 @@ class PilotMachine:
                 return self._payloads.ends.stored(event, now) + self._start_prefetched(now)
             case ev.OutputFailed():
                 return self._payloads.ends.store_failed(event, now)
+            case ev.FolderRemoved(key):
+                self._payloads.folder_removed(key)
+                return []
             case _:
                 return self._react_to_server(event, now)
 

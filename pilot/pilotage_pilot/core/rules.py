@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.model import Now
 
 PLAIN_WAIT_S = 60.0
@@ -28,7 +29,8 @@ class PilotRules:
     after which the pilot ends; None = never. `failed_starts`: failures of the node in a row after which the pilot
     takes no more jobs. `plug_s`: least time for which a failed payload keeps its slot; 0 = none. `pools_every_s`:
     interval between requests that carry the list of pools. `clock_error_s`: largest difference to the server's clock
-    at which jobs are taken. `idle_ask_s`: longest pause between requests of a pilot with a broker.
+    at which jobs are taken. `idle_ask_s`: longest pause between requests of a pilot with a broker. `isolation`: how
+    payloads are isolated; OWNER = those of one owner run at a time.
     """
 
     wait_s: float = 20.0
@@ -51,6 +53,17 @@ class PilotRules:
     clock_error_s: float = 300.0
     idle_ask_s: float = 60.0
     cpu_power: float = 1.0
+    isolation: Isolation = Isolation.NONE
+
+    @property
+    def has_one_owner(self) -> bool:
+        """Whether jobs of one owner run at a time."""
+        return self.isolation is Isolation.OWNER
+
+    @property
+    def most_requests(self) -> int:
+        """The number of requests in flight: two that name no owner could bring the jobs of two."""
+        return 1 if self.has_one_owner else self.requests_at_once
 
     def margin_of(self, lease_s: float) -> float:
         """Return the safety margin in seconds of a lease of `lease_s`."""

@@ -52,7 +52,8 @@ class ServerSession:
         self._slots = payloads.slots
         self.job_pull = JobPull(payloads.slots, rules, lifetime, now)
         self.prefetch = Prefetch(payloads, self.job_pull.offers)
-        self._placement = JobPlacement(payloads, self.job_pull.offers, self.prefetch)
+        self._placement = JobPlacement(payloads, self.job_pull.offers, self.prefetch, has_one_owner=rules.has_one_owner)
+        self._has_one_owner = rules.has_one_owner
         self._heartbeat = HeartbeatSchedule(rules, now)
         self.pools = PoolList(rules)
         self._calls = 0
@@ -177,6 +178,7 @@ class ServerSession:
 
         `takes_jobs` and `drains` are both False while the node is being validated.
         """
+        self.job_pull.offers.bound_to = self.prefetch.owner if self._has_one_owner else None
         instructions: Instructions = [*self.job_pull.due(now), *self.pools.due(now)]
         if takes_jobs and self.pools.ready:
             instructions += self._request_jobs(now, wait_s)

@@ -20,6 +20,7 @@ from pilotage.errors import (
 )
 from pilotage.job_description import NOTHING, Value
 from pilotage.values.amounts import Amounts
+from pilotage.values.isolation import Isolation
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.events import BrokerEvent, HeartbeatAnswered, JobsGranted, PoolsRead
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat, Slot
@@ -27,7 +28,7 @@ from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat, Slot
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """The constant properties of a node; `ends` None = unknown."""
+    """The constant properties of a node and its pilot; `ends` None = unknown."""
 
     name: str
     amounts: Amounts
@@ -35,6 +36,7 @@ class NodeDescription:
     ends: datetime | None = None
     attributes: Mapping[str, Value] = field(default_factory=lambda: NOTHING)
     pilot_version: str = ""
+    isolation: Isolation = Isolation.NONE
 
 
 class FileLink(Protocol):

@@ -100,6 +100,7 @@ def _node_to_wire(call: SendHeartbeat, slots: Iterable[Slot], node: NodeDescript
         pilot_version=node.pilot_version,
         draining=call.draining,
         settable_attributes=call.settable,
+        isolation=node.isolation,
     )
     section_to_wire(node.attributes, message.attributes)
     return message

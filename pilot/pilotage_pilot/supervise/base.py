@@ -89,8 +89,8 @@ class PayloadRunner(Protocol):
             When a file cannot be uploaded; `transient` says whether to try again.
         """
 
-    def remove(self, key: AttemptKey) -> None:
-        """Remove the folder of an attempt."""
+    def remove(self, key: AttemptKey, removed: Callable[[], None] | None = None) -> None:
+        """Remove the folder of an attempt, and call `removed` when it is gone."""
 
     async def close(self) -> None:
         """Kill every payload and remove all folders; a second call does nothing."""

@@ -440,16 +440,20 @@ class LocalPayloadRunner:
         await self._link.upload(path, checksum, length)
         return ReportedOutput(name, checksum, length, truncated=name in work.cut or size_of(path) > length)
 
-    def remove(self, key: AttemptKey) -> None:
-        """Remove the folder of an attempt."""
+    def remove(self, key: AttemptKey, removed: Callable[[], None] | None = None) -> None:
+        """Remove the folder of an attempt, and call `removed` when it is gone; a spare folder is as it was made."""
         work = self._work.pop(key, None)
-        if work is not None and self._spares.keep(work.folders, work.streams):
-            return
         folder = self._folder.of_attempt(key)
-        if not remove_small(folder):
-            removal = asyncio.get_running_loop().run_in_executor(None, remove_tree, folder)
-            self._removals.add(removal)
-            removal.add_done_callback(self._removals.discard)
+        is_kept = work is not None and self._spares.keep(work.folders, work.streams)
+        if is_kept or remove_small(folder):
+            if removed is not None:
+                removed()
+            return
+        removal = asyncio.get_running_loop().run_in_executor(None, remove_tree, folder)
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
+        if removed is not None:
+            removal.add_done_callback(lambda _: None if os.path.lexists(folder) else removed())
 
     async def close(self) -> None:
         """Kill every payload and remove all folders."""

@@ -22,7 +22,14 @@ _TEXTS = ("executable", "arguments", "name")
 _OPTIONAL_TEXTS = ("stdin", "stdout", "stderr", "requirements_expression", "rank")
 _LISTS = ("output_files", "sites", "banned_sites", "platforms", "warnings")
 _LENGTHS = {"cpu_time_s": "cpu_time", "wall_time_s": "wall_time", "lease_s": "lease"}
-_MINIMA = {"request_cpus": 1, "request_memory_mib": 0, "request_disk_mib": 0, "request_gpus": 0, "count": 1}
+_MINIMA = {
+    "request_cpus": 1,
+    "request_memory_mib": 0,
+    "request_disk_mib": 0,
+    "request_gpus": 0,
+    "count": 1,
+    "max_starts": 1,
+}
 _POLICIES = tuple(field.name for field in fields(JobPolicy))
 _PLAIN = ("priority", "hold", "new_files_come_back")
 

@@ -6,6 +6,7 @@ Rules
 - An invalid requirement raises when it is read. An offer is never an error: it satisfies the requirement or not.
 - A capacity or version is satisfied by an offer that sorts at or above it. A value or flag is satisfied by any one of
   the labels asked for, tags only by all of them.
+- Of a parameter with levels, a requirement means its level and all stronger ones.
 - "9.10" is a newer version than "9.9", "2.0rc1" is older than "2.0", and "1.0" equals "1".
 """
 
@@ -180,11 +181,24 @@ def _asked_texts(_: ParameterDeclaration, elements: tuple[Scalar, ...]) -> Norma
     return tuple(sorted({as_text(element) for element in elements}))
 
 
+def _asked_values(declaration: ParameterDeclaration, elements: tuple[Scalar, ...]) -> NormalForm:
+    levels = declaration.levels
+    if levels is None:
+        return _asked_texts(declaration, elements)
+    for element in elements:
+        if as_text(element) not in levels:
+            _refuse(declaration, f"{element!r:.60} is none of the levels {', '.join(levels)}")
+    # A list means any of its levels, so the weakest suffices.
+    return tuple(sorted(levels[: 1 + max(levels.index(as_text(element)) for element in elements)]))
+
+
 def _refused_value(declaration: ParameterDeclaration, normal: NormalForm, offered: Value) -> str | None:
     assert isinstance(normal, tuple), "values are asked as a tuple"
     if not offered_labels(declaration, offered).isdisjoint(normal):
         return None
-    return f"{_shown(offered)} is not what is asked" if elements_of(offered) else "it offers an empty list"
+    if not elements_of(offered):
+        return "it offers an empty list"
+    return f"{_shown(offered)} is {'not what is asked' if declaration.levels is None else 'weaker than asked'}"
 
 
 def _refused_tags(declaration: ParameterDeclaration, normal: NormalForm, offered: Value) -> str | None:
@@ -244,7 +258,7 @@ class _Comparison(NamedTuple):
 _TYPES: Mapping[ParameterType, _Comparison] = MappingProxyType(
     {
         ParameterType.CAPACITY: _Comparison(_asked_capacity, _refused_capacity),
-        ParameterType.VALUE: _Comparison(_asked_texts, _refused_value),
+        ParameterType.VALUE: _Comparison(_asked_values, _refused_value),
         ParameterType.TAGS: _Comparison(_asked_texts, _refused_tags),
         ParameterType.VERSION: _Comparison(_asked_version, _refused_version),
         ParameterType.FLAG: _Comparison(_asked_flag, _refused_flag),

@@ -46,12 +46,17 @@ class Inherit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParameterDeclaration:
-    """The declaration of a parameter; `unit` is the unit of its plain numbers (None = no unit)."""
+    """The declaration of a parameter; `unit` is the unit of its plain numbers (None = no unit).
+
+    `levels` are its only values, the strongest first: a requirement of one also accepts the stronger ones. None = any
+    value.
+    """
 
     name: str
     type: ParameterType
     unit: str | None = None
     inherit: Inherit = Inherit.NEAREST
+    levels: tuple[str, ...] | None = None
 
 
 class ParameterDeclarations:
@@ -100,6 +105,9 @@ def undeclared_type(value: Value) -> ParameterType:
     return ParameterType.VALUE
 
 
+ISOLATION = "Isolation"
+"""The parameter with the least isolation of payloads that the pilots of a queue promise."""
+
 SHIPPED = ParameterDeclarations(
     (
         ParameterDeclaration("Memory", ParameterType.CAPACITY, "MiB"),
@@ -110,6 +118,8 @@ SHIPPED = ParameterDeclarations(
         ParameterDeclaration("MaxWallTime", ParameterType.CAPACITY, "s"),
         ParameterDeclaration("Tags", ParameterType.TAGS),
         ParameterDeclaration("RequiredTags", ParameterType.TAGS),
+        # The values of `pilotage.values.isolation.Isolation`.
+        ParameterDeclaration(ISOLATION, ParameterType.VALUE, levels=("namespace", "uid", "owner", "none")),
     )
 )
 """The built-in declarations, which a tree may extend."""

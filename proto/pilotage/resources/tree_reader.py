@@ -16,7 +16,7 @@ from typing import TypeVar
 from pilotage.errors import InvalidTreeError, Violation
 from pilotage.job_description import Scalar, Value
 from pilotage.pacing import Pace, at_once
-from pilotage.resources.parameters import SHIPPED, Inherit, ParameterDeclaration, ParameterType
+from pilotage.resources.parameters import ISOLATION, SHIPPED, Inherit, ParameterDeclaration, ParameterType
 from pilotage.resources.tree import (
     ENABLED,
     FOR_VO,
@@ -38,6 +38,7 @@ _TOP_LEVEL = ("sites", "parameters", "defaults", "platforms")
 _SECTIONS = folded_set(("sites", "ces", "queues", FOR_VO))
 _UNITABLE = frozenset({ParameterType.TAGS, ParameterType.VALUE})
 _NEAREST_ALWAYS = folded_set((ENABLED, VOS))
+_LEVELS = next(each.levels for each in SHIPPED if each.name == ISOLATION) or ()
 
 
 def tree_from_mapping(data: object, pace: Pace = at_once) -> tuple[ResourceTree, tuple[Violation, ...]]:
@@ -132,6 +133,8 @@ class _Reader:
             self._fault(path, f"{value!r} is neither true nor false")
         if fold(name) == fold(VOS) and not all(isinstance(vo, str) and vo.strip() for vo in _listed(value)):
             self._fault(path, f"{value!r} is not the name of a VO, nor a list of names")
+        if fold(name) == fold(ISOLATION) and not (isinstance(value, str) and fold(value) in _LEVELS):
+            self._fault(path, f"{value!r:.60} is none of {', '.join(_LEVELS)}")
         if isinstance(value, list | tuple):
             if all(isinstance(element, str) and not text_fault(element) for element in value):
                 return tuple(value)  # the common case, without a call for each element
@@ -163,6 +166,9 @@ class _Reader:
         for key in section.keys() - {"type", "unit", "inherit"}:
             self._fault(f"{path}.{key}", "is not known; a declaration has type, unit and inherit")
         shipped = SHIPPED.get(name)
+        if shipped is not None and shipped.levels is not None:
+            self._fault(path, "cannot be declared: its levels are fixed")
+            return None
         usual = shipped and shipped.type.value
         kind = self._choice(f"{path}.type", section.get("type", usual), ParameterType)
         inherit = self._choice(f"{path}.inherit", section.get("inherit", Inherit.NEAREST.value), Inherit)

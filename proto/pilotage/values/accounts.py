@@ -43,3 +43,19 @@ class Account(NamedTuple):
     def group_id(self) -> GroupId:
         """The group that its use counts for."""
         return GroupId(self.vo, self.group)
+
+    @property
+    def owner_id(self) -> OwnerId:
+        """The owner, in whichever group."""
+        return OwnerId(self.vo, self.owner)
+
+
+class OwnerId(NamedTuple):
+    """An owner in a VO, whatever the group."""
+
+    vo: str
+    name: str
+
+    def __str__(self) -> str:
+        """Return the owner for people."""
+        return f"{self.name} in VO {self.vo}"

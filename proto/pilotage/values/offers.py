@@ -8,12 +8,13 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.values.accounts import Account
+from pilotage.values.accounts import Account, OwnerId
 from pilotage.values.amounts import Amounts
 from pilotage.values.attempts import AttemptKey
+from pilotage.values.isolation import Isolation
 
 POLICY_FAULT = "PolicyFault"
-"""The attribute of a slot's report that tells why the server gives it no jobs for its policy."""
+"""The attribute of a slot's report that tells why the server gives it no jobs for its policy or its isolation."""
 
 MAX_PART_BYTES = 256 * 1024
 """The largest part of ads; an ad of a node with hundreds of slots is far smaller."""
@@ -55,8 +56,9 @@ class SlotOffer(NamedTuple):
 
     The slot's ad consists of the parts with the keys `ad_parts`, where later ones override earlier ones, and of
     `ad_changes`, a ClassAd that overrides them all; "" = no changes. `claim` = the account whose jobs go first. `ahead`
-    = how many jobs of the same task queue may be prefetched with the first. `job_ad_wanted` = its jobs are sent with
-    their ads.
+    = how many jobs of the same task queue may be prefetched with the first. `isolation` is the pilot's; `bound_to` is
+    the owner whose jobs a pilot that isolates by owner holds, None = it holds none. `job_ad_wanted` = its jobs are sent
+    with their ads.
     """
 
     name: str
@@ -70,6 +72,8 @@ class SlotOffer(NamedTuple):
     ad_changes: str = ""
     claim: Account | None = None
     ahead: int = 0
+    isolation: Isolation = Isolation.NONE
+    bound_to: OwnerId | None = None
     occupied: OccupiedSlot | None = None
     job_ad_wanted: bool = False
 
@@ -82,6 +86,11 @@ class SlotOffer(NamedTuple):
     def has_ad(self) -> bool:
         """Whether the slot has an ad, which may hold a policy."""
         return bool(self.ad_parts or self.ad_changes)
+
+    @property
+    def binds(self) -> bool:
+        """Whether its first job binds the pilot to an owner: no other slot may get a job in the same answer."""
+        return self.isolation is Isolation.OWNER and self.bound_to is None
 
     def allocation_for(self, asked: Amounts) -> Amounts:
         """Return what a job with this request gets: its part of a partitionable slot, all of any other."""

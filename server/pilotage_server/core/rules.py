@@ -14,6 +14,7 @@ from pilotage.job_description import NO_POLICY, JobPolicy
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
 from pilotage.values.accounts import Account, GroupId
+from pilotage.values.isolation import Isolation
 from pilotage_server.core.health.black_holes import HealthRules
 from pilotage_server.core.jobs.files import JobLimits, Retention
 from pilotage_server.core.submission.submit_policy import NO_SUBMIT_POLICY, SubmitPolicy
@@ -94,7 +95,7 @@ class Rules:
     the pilot keeps back itself. `life_gap` = a time without any server counts when it is longer than this. `submission`
     = what the server derives for jobs when they are submitted. `preemption_requirements` = a ClassAd expression, MY the
     slot and TARGET the waiting job, that must be true too before a user preempts another's job; "" = the slots' own
-    decide.
+    decide. `required_isolation` = the least isolation at which pilots get jobs of a VO, by its folded name.
     """
 
     lease: timedelta = timedelta(minutes=20)
@@ -113,6 +114,7 @@ class Rules:
     preemption_requirements: str = ""
     pool_refresh_age: timedelta = timedelta(minutes=15)
     pool_grace: timedelta = timedelta(hours=1)
+    required_isolation: Mapping[str, Isolation] = field(default_factory=dict)
     jobs: JobLimits = field(default_factory=JobLimits)
     retention: Retention = field(default_factory=Retention)
 

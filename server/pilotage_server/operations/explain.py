@@ -17,7 +17,9 @@ from pilotage.resources.inheritance import EffectiveQueue
 from pilotage.resources.requirements import read_requirements
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold, folded_set
-from pilotage.values.accounts import Account
+from pilotage.values.accounts import Account, OwnerId
+from pilotage.values.isolation import Isolation
+from pilotage.values.offers import SlotOffer
 from pilotage.values.pilots import PilotState
 from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.explain import (
@@ -50,6 +52,7 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored_pilots
 from pilotage_server.storage import task_queues
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.pilots import load_slots
 from pilotage_server.storage.templates import load_description
 
@@ -233,17 +236,32 @@ def _obstacle(
     if throttles:
         return str(throttles[0])
     free = [(info, ad) for info, ad in slot_ads(slots, transaction.now) if info.asks_for_work]
+    bound = _bound_pilots(transaction, slots)
     if _is_barred(transaction, state, task_queue, [info for info, _ in free]):
         return f"its group has a quota of {state.shares.settings.quota(task_queue.account.group_id)} and uses them"
-    return slots_obstacle([tuple(_slot_obstacles(transaction, state, explained, info, ad)) for info, ad in free])
+    offered = [
+        (info, ad, info.offer(transaction.now)._replace(bound_to=bound.get(info.pilot_stamp))) for info, ad in free
+    ]
+    return slots_obstacle([tuple(_slot_obstacles(state, explained, *each)) for each in offered])
+
+
+def _bound_pilots(transaction: Transaction, slots: Sequence[SlotInfo]) -> dict[str, OwnerId]:
+    """Return the owners whose jobs the pilots hold that isolate by owner, by stamp."""
+    held = {info.slot.job_id: info.pilot_stamp for info in slots if info.isolation is Isolation.OWNER}
+    held.pop(0, None)
+    jobs = load_jobs(transaction.session, held) if held else {}
+    return {stamp: OwnerId(jobs[id_].vo, jobs[id_].owner) for id_, stamp in held.items() if id_ in jobs}
 
 
 def _slot_obstacles(
-    transaction: Transaction, state: ServerState, explained: _ExplainedJob, info: SlotInfo, ad: Ad
+    state: ServerState, explained: _ExplainedJob, info: SlotInfo, ad: Ad, offer: SlotOffer
 ) -> Iterator[Obstacle]:
+    weak = state.queue_access.too_weak(info.isolation, info.queue, explained.task_queue.account.vo)
+    if weak:
+        yield Obstacle(weak)
     for throttle in throttles_at(state, info.queue, info.node):
         yield Obstacle(str(throttle))
-    for why in obstacles(explained.task_queue, info.offer(transaction.now), state.rules.end_margin):
+    for why in obstacles(explained.task_queue, offer, state.rules.end_margin):
         yield Obstacle(why)
     yield from policy_obstacles(explained.task_queue.traits.requirements_expression, explained.ad, ad)
 

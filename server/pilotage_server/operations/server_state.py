@@ -136,7 +136,7 @@ class ServerState:
         """The predicate on task queues and batch queues, over the active tree and its mappings."""
         with self.lock:
             if self._queue_access is None or not self._queue_access.is_based_on(self.tree, self.mappings):
-                self._queue_access = QueueAccess(self.tree, self.mappings)
+                self._queue_access = QueueAccess(self.tree, self.mappings, self.rules.required_isolation)
             return self._queue_access
 
     def add_waiting(self, task_queue_id: int, job_id: int, priority: int, count: int = 1) -> None:

@@ -127,6 +127,7 @@ def pilot_to_wire(info: PilotInfo) -> pilot_service_pb2.Pilot:
         jobs_ended=pilot.jobs_ended,
         vos=pilot.vos,
         alarm=pilot.alarm,
+        isolation=pilot.isolation or "",
     )
 
 
@@ -139,6 +140,7 @@ def slot_info_to_wire(info: SlotInfo, ad: str = "") -> node_service_pb2.SlotInfo
         queue=queue_to_wire(info.queue),
         last_seen=time_to_wire(info.last_seen),
         ad=ad,
+        isolation=info.isolation,
     )
 
 

@@ -28,7 +28,7 @@ _COLUMNS = """
     id, template_id, cluster, process, owner, vo, "group", name, state, reason, priority, task_queue_id, pool_id,
     attempt, spent_attempts, lease_s, lease_until, pilot_stamp, site, ce, queue, node, slot, exit_code, signal,
     submitted, started, ended, state_since, starts, wall_clock_s, suspended_s, hold_code, hold_subcode,
-    hold_history_json, watch, race
+    hold_history_json, watch, race, max_starts
 """
 _NAMES = tuple(name.strip(' "\n') for name in _COLUMNS.split(","))
 _SELECT = f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(?) ORDER BY id"  # noqa: S608 - names of ours
@@ -54,7 +54,7 @@ def _record(row: Sequence[Any]) -> JobRecord:
     id_, template_id, cluster, process, owner, vo, group, name, state, reason, priority = row[:11]
     task_queue_id, pool_id, attempt, spent, lease_s, lease_until = row[11:17]
     stamp, site, ce, queue, node, slot, exit_code, signal, submitted, started, ended, state_since = row[17:29]
-    starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race = row[29:]
+    starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race, max_starts = row[29:]
     return JobRecord(
         id_,
         template_id,
@@ -91,6 +91,7 @@ def _record(row: Sequence[Any]) -> JobRecord:
         history_from_json(history) if history else NEVER_HELD,
         _WATCHES[watch],
         race,
+        max_starts,
     )
 
 
@@ -170,6 +171,7 @@ class NewJobs:
     watch: PolicyWatch = PolicyWatch.NEVER
     hold_code: int | None = None
     race_set: int = 0
+    max_starts: int | None = None
 
 
 def take_ids(session: Session, count: int) -> Sequence[int]:
@@ -210,6 +212,7 @@ def _new_columns(account: Account, new: NewJobs, now: datetime) -> dict[str, Seq
         "submitted": now,
         "watch": new.watch.value,
         "race_set": new.race_set,
+        "max_starts": new.max_starts or 0,
         "hold_code": new.hold_code,
         "hold_subcode": None if new.hold_code is None else 0,
         "hold_history_json": "" if new.hold_code is None else history_to_json(NEVER_HELD.with_hold(new.hold_code)),

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, delete, func, insert, literal_column, or_,
 from sqlmodel import Session
 
 from pilotage.resources.tree import QueueId
+from pilotage.values.isolation import Isolation
 from pilotage.values.pilots import PilotState
 from pilotage_server.core.attempts.reports import ReportedSlot
 from pilotage_server.core.matching.demand import EmptyPilot
@@ -82,7 +83,8 @@ def load_pilots(session: Session, stamps: Iterable[str]) -> dict[str, PilotRecor
 
 
 _COLUMNS = (
-    *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node", "nonce_hash", "alarm"),
+    *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node", "isolation"),
+    *("nonce_hash", "alarm"),
     *("drain_reason", "drain_evicts", "jobs_ended", "registered", "glidein_seen", "last_seen", "ends"),
 )
 _OWES_ANSWERS = f"EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND {TAKEN})"  # noqa: S608 - a constant
@@ -93,7 +95,7 @@ _REMEMBERED = 20_000
 
 def _record(row: tuple[Any, ...]) -> PilotRecord:
     """Return the pilot of a row of _COLUMNS and _OWES_ANSWERS."""
-    stamp, site, ce, queue, vos, state, reason, glidein_id, node, *rest = row
+    stamp, site, ce, queue, vos, state, reason, glidein_id, node, isolation, *rest = row
     nonce_hash, alarm, drain_reason, evicts, ended, *times, owes = rest
     registered, glidein_seen, last_seen, ends = (None if time is None else sql.utc_time(time) for time in times)
     assert registered is not None, "every pilot was registered"
@@ -105,6 +107,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
         reason=reason,
         glidein_id=glidein_id,
         node=node,
+        isolation=Isolation(isolation) if isolation else None,
         nonce_hash=nonce_hash,
         alarm=alarm,
         drain_reason=drain_reason,
@@ -317,6 +320,7 @@ def load_slots(session: Session, queue: QueueId | None = None) -> tuple[SlotInfo
             draining=pilot.state == PilotState.DRAINING.value,
             node_attributes=attributes,
             settable_attributes=settable,
+            isolation=Isolation(pilot.isolation or Isolation.NONE),
         )
         for stamp, text, ad in session.execute(slots.where(IS_ALIVE))
         for pilot, power, attributes, settable in (by_stamp[stamp],)

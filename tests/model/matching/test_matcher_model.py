@@ -14,6 +14,7 @@ from pilotage.resources.requirements import JobNeeds
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.amounts import Amounts
+from pilotage.values.isolation import Isolation
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
@@ -24,7 +25,8 @@ from support.trees import a_tree
 from support.virtual_clock import START
 
 QUEUES = (QueueId("CERN", "ce", "long"), QueueId("CERN", "ce", "short"), QueueId("RAL", "ce", "long"))
-CERN = {"ces": {"ce": {"queues": {"long": {}, "short": {"CPUTime": 1000}}}}}
+WEAKER = {"ForVO": {"cms": {"Isolation": "owner"}}}
+CERN = {"ces": {"ce": {"queues": {"long": {}, "short": {"CPUTime": 1000, "Isolation": "namespace", **WEAKER}}}}}
 RAL = {"VOs": ["lhcb"], "ces": {"ce": {"queues": {"long": {"Platform": "x86"}}}}}
 TREES = (
     ActiveTree(1, a_tree(sites={"CERN": CERN, "RAL": RAL})),
@@ -135,6 +137,10 @@ def pilots(draw: st.DrawFn) -> tuple[QueueId, tuple[str, ...], list[SlotOffer]]:
     kinds = [draw(slots(f"s{number}")) for number in range(draw(st.integers(1, 3)))]
     alike = draw(st.integers(0, 2))
     offered = [*kinds, *(SlotOffer(f"t{number}", kinds[-1].free) for number in range(alike))]
+    level = draw(st.sampled_from([Isolation.NAMESPACE, Isolation.NONE, Isolation.OWNER]))
+    bound = draw(st.one_of(st.none(), accounts)) if level is Isolation.OWNER else None
+    owner = None if bound is None else bound.owner_id
+    offered = [slot._replace(isolation=level, bound_to=owner) for slot in offered]
     return draw(st.sampled_from(QUEUES)), draw(st.sampled_from([(), (), ("lhcb",), ("CMS", "lhcb")])), offered
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from pilotage.resources.requirements import JobNeeds
 from pilotage.resources.tree import QueueId
-from pilotage.values.accounts import Account
+from pilotage.values.accounts import Account, OwnerId
 from pilotage.values.amounts import Amounts
+from pilotage.values.isolation import Isolation
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
@@ -104,6 +105,8 @@ OTHER_VALUES: dict[str, Any] = {
     "ad_changes": "[Start = false]",
     "claim": Account("lhcb", "users", "ann"),
     "ahead": 1,
+    "isolation": Isolation.UID,
+    "bound_to": OwnerId("lhcb", "ann"),
 }
 
 

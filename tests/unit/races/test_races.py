@@ -119,6 +119,11 @@ def test_refuses_more_than_maximum_copies() -> None:
     assert copy_refusal(original(), REPEATABLE, copies) == f"{MAX_RACE_COPIES} copies of job 1 race already"
 
 
+def test_refuses_copies_of_job_that_may_start_once() -> None:
+    once = original()._replace(max_starts=1)
+    assert copy_refusal(once, REPEATABLE, ()) == "job 1 has max_starts: a copy would be another start"
+
+
 def an_attempt(job_id: int, attempt: int, minutes: tuple[int, int], cpus: int = 1) -> AttemptRecord:
     matched, ended = (START + timedelta(minutes=minute) for minute in minutes)
     owner = Account("lhcb", "users", "alice")

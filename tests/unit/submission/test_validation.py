@@ -50,6 +50,7 @@ def faults(stored: Mapping[str, int] | None = None, **fields: Any) -> list[str]:
         ({"request_memory_mib": -1}, "request_memory_mib"),
         ({"request_disk_mib": 2**60}, "request_disk_mib"),
         ({"priority": 2**31}, "priority"),
+        ({"max_starts": 0}, "max_starts"),
         ({"cpu_time": timedelta(seconds=-1)}, "cpu_time_s"),
         ({"wall_time": timedelta(0)}, "wall_time_s"),
         ({"lease": timedelta(seconds=1)}, "lease_s"),

@@ -186,6 +186,7 @@ _FIELDS: Mapping[str, tuple[str, Reader]] = {
     "requestgpus": ("request_gpus", _at_least(0)),
     "allowedexecuteduration": ("wall_time", parse_duration),
     "jobleaseduration": ("lease", parse_duration),
+    "maxstarts": ("max_starts", _at_least(1)),
 }
 """Fields that attributes with values set, by folded name; of two for one field the later counts."""
 

@@ -20,8 +20,10 @@ from typing import Protocol
 
 from pilotage.classads.evaluation import CURRENT_TIME
 from pilotage.classads.library import AdValue, Expression
+from pilotage.resources.parameters import ISOLATION
 from pilotage.text import fold, folded_set
 from pilotage.values.amounts import Amounts
+from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.model import Now
 from pilotage_pilot.core.policy import SlotKey
 from pilotage_pilot.core.slots.layout import Layout, StaticSlot
@@ -87,18 +89,29 @@ class SlotFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """The facts of a node: the `size` of the pilot's share and the `total` that the layout divides."""
+    """The facts of a node: the `size` of the pilot's share and the `total` that the layout divides.
+
+    `isolation` is how the pilot isolates payloads.
+    """
 
     name: str
     size: Amounts
     total: Amounts
     slots: int
     attributes: Mapping[str, AdValue] = field(default_factory=dict)
+    isolation: Isolation = Isolation.NONE
 
     @classmethod
-    def of(cls, name: str, size: Amounts, layout: Layout, attributes: Mapping[str, AdValue] = _NOTHING) -> NodeFacts:
+    def of(
+        cls,
+        name: str,
+        size: Amounts,
+        layout: Layout,
+        attributes: Mapping[str, AdValue] = _NOTHING,
+        isolation: Isolation = Isolation.NONE,
+    ) -> NodeFacts:
         """Return the facts of a node with this layout."""
-        return cls(name, size, layout.total, len(layout.slots), attributes)
+        return cls(name, size, layout.total, len(layout.slots), attributes, isolation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +183,7 @@ def node_attributes(node: NodeFacts) -> dict[str, AdValue]:
         "TotalGPUs": node.total.gpus,
         # Static slots only: a count of dynamic ones would change every slot's ad with each job.
         "TotalSlots": node.slots,
+        ISOLATION: node.isolation.value,
     }
 
 

@@ -6,6 +6,7 @@ An attempt is removed only when the server has accepted or refused its outcome. 
 sending of the request or heartbeat that gave them. The pilot kills a payload a margin before its lease ends. Half a
 margin later the watchdog does it, if the pilot has not. To stop a payload its slot is ordered to; the slot's order
 comes back and is applied here.
+Where jobs of one owner run at a time, an attempt belongs to its owner until its folder is gone.
 Ends are reported at once. Storing output is retried until `store_timeout_s`.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, assert_never
 
+from pilotage.values.accounts import OwnerId
 from pilotage.values.attempts import AttemptKey, Outcome
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.attempts.attempt import (
@@ -48,6 +50,8 @@ class PayloadEnds:
         self._attempts = attempts
         self._slots = slots
         self._rules = rules
+        self.leftovers: dict[AttemptKey, OwnerId] = {}
+        """The owners of ended attempts whose folders may still exist, if jobs of one owner run at a time."""
 
     def exited(self, event: PayloadExited, now: Now) -> Instructions:
         """Store the output if the outcome keeps it; plug a payload that has failed too fast."""
@@ -107,7 +111,9 @@ class PayloadEnds:
         self._attempts.put(attempt.step(step, **changes))
         self._slots.job_ended(attempt.key, now)
         self._slots.release_disk(attempt.key)
-        return [ins.ForgetAttempt(attempt.key)]
+        if self._rules.has_one_owner:
+            self.leftovers[attempt.key] = attempt.job.account.owner_id
+        return [ins.ForgetAttempt(attempt.key, reports_removal=self._rules.has_one_owner)]
 
 
 class Payloads:
@@ -130,6 +136,16 @@ class Payloads:
     def get(self, key: AttemptKey) -> Attempt | None:
         """Return an attempt; None = unknown."""
         return self._attempts.get(key)
+
+    @property
+    def owner(self) -> OwnerId | None:
+        """The owner of the attempts that have not ended or whose folders still exist; of several, that of any."""
+        attempt = next(iter(self._attempts.under_way()), None)
+        return attempt.job.account.owner_id if attempt is not None else next(iter(self.ends.leftovers.values()), None)
+
+    def folder_removed(self, key: AttemptKey) -> None:
+        """Record that the folder of an ended attempt is gone."""
+        self.ends.leftovers.pop(key, None)
 
     @property
     def working(self) -> bool:

@@ -2,7 +2,8 @@
 
 Rules
 -----
-A job takes at most what was offered. An idle claim lasts until the request that offers it is answered.
+A job takes at most what was offered. An idle claim lasts until the request that offers it is answered. A pilot with one
+owner at a time declines another owner's job.
 A preemption order stands until an answer to a request with that slot no longer contains it. An answer for which the
 server did not match the slot, because it first needs other data, does not count.
 """
@@ -20,6 +21,8 @@ from pilotage_pilot.core.events import JobsGranted
 from pilotage_pilot.core.jobs.prefetch import TAKES_NO_JOBS, Prefetch
 from pilotage_pilot.core.jobs.requests import JobRequest, SlotOffers
 from pilotage_pilot.core.model import GrantedJob, Now
+
+OTHER_OWNER = "the pilot holds jobs of another owner, and runs those of one owner at a time"
 
 
 @dataclass(slots=True)
@@ -46,7 +49,8 @@ class _RemainingOffer:
 class JobPlacement:
     """Places jobs on the slots of one pilot."""
 
-    def __init__(self, payloads: Payloads, offers: SlotOffers, prefetch: Prefetch) -> None:
+    def __init__(self, payloads: Payloads, offers: SlotOffers, prefetch: Prefetch, *, has_one_owner: bool) -> None:
+        self._has_one_owner = has_one_owner
         self._payloads = payloads
         self._prefetch = prefetch
         self._slots = payloads.slots
@@ -78,6 +82,10 @@ class JobPlacement:
             return self._give_back(job, "its lease had ended when it arrived", now)
         if not takes_jobs:
             return self._give_back(job, TAKES_NO_JOBS, now)
+        if self._has_one_owner and self._prefetch.owner not in (None, job.account.owner_id):
+            return self._decline(
+                job, "the pilot holds jobs of another owner, and runs those of one owner at a time", now
+            )
         if offer_left is not None and offer_left.slot is not None and offer_left.ahead:
             offer_left.ahead -= 1
             self._prefetch.add(offer_left.slot, job, lease_end, now)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pilotage.values.accounts import OwnerId
 from pilotage.values.attempts import AttemptKey, Outcome
 from pilotage_pilot.core.attempts.attempt import Ending
 from pilotage_pilot.core.attempts.payloads import Instructions, Payloads
@@ -55,6 +56,14 @@ class Prefetch:
 
     def __contains__(self, key: AttemptKey) -> bool:
         return key in self._lease_ends
+
+    @property
+    def owner(self) -> OwnerId | None:
+        """The owner of the jobs that the pilot holds, running or waiting, if it runs those of one owner at a time."""
+        held = self._payloads.owner
+        if held is not None:
+            return held
+        return next((job.account.owner_id for queue in self._queues.values() for job in queue.waiting), None)
 
     def add(self, slot: str, job: GrantedJob, lease_end_boot_s: float, now: Now) -> None:
         """Add a job that waits for a slot which another job has just entered."""

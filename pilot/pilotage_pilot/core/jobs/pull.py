@@ -72,7 +72,8 @@ class JobPull:
 
     def _version(self) -> SlotsVersion:
         slots = self._slots
-        return self.broker_backoff.connection, slots.version, *(slots.ads.version(slot.name) for slot in slots.book)
+        versions = (slots.ads.version(slot.name) for slot in slots.book)
+        return self.broker_backoff.connection, slots.version, self.offers.bound_to, *versions
 
     def request(self, call: RequestJobs, slots: list[tuple[NodeSlot, Amounts]], now: Now) -> Instruction:
         """Return a request that offers these slots; `call.wait_s` is the longest wait."""
@@ -90,6 +91,9 @@ class JobPull:
 
     def due(self, now: Now) -> list[Instruction]:
         """Repeat, recall and merge requests that are due."""
+        if self._rules.has_one_owner and not self.is_over and self._requestable_slots(now):
+            # There can be no second request for the other slots: one request has to offer all of them.
+            return self._requests.due(lambda _: True, now)
         return self._requests.due(self.offers.is_stale, now)
 
     def recall(self, now: Now) -> list[Instruction]:

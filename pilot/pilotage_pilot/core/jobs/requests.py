@@ -5,6 +5,8 @@ Rules
 Offered are free slots, claimed slots that wait for their account's next job, and occupied slots if the policy may
 prefer another job. An offer is stale when the slot or its ad has changed. A task queue whose job was declined is not
 offered to the unchanged slot again for UPDATE_INTERVAL.
+A pilot with one owner at a time names the owner whose jobs it holds, and has one request in flight: an offer is stale,
+too, when that owner changes.
 Requests in flight offer disjoint parts of a partitionable slot, and every other slot at most once. A failed request is
 repeated with its id until the server answers or refuses it, because the answer may have been given and lost.
 """
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from pilotage.values.accounts import OwnerId
 from pilotage.values.amounts import NOTHING, Amounts
 from pilotage.values.offers import AdPart, OccupiedSlot, SlotOffer
 from pilotage_pilot.core.events import Failure, SlotsVersion
@@ -73,6 +76,8 @@ class SlotOffers:
         self._lifetime = lifetime
         self._declined: dict[tuple[str, int], _Declined] = {}
         self._known_parts: set[str] = set()
+        self.bound_to: OwnerId | None = None
+        """The owner whose jobs the pilot holds, if it runs those of one owner at a time; else None."""
 
     # Offers -----------------------------------------------------------------------------------------------------
 
@@ -94,6 +99,8 @@ class SlotOffers:
             ad_changes=ad.changes,
             claim=slot.machine.claim.holder if slot.machine.claim is not None and slot.attempt is None else None,
             ahead=_prefetch_count(slot),
+            isolation=self._rules.isolation,
+            bound_to=self.bound_to,
             occupied=self._occupied(slot),
             job_ad_wanted=self._slots.has_policy,
         )
@@ -136,7 +143,7 @@ class SlotOffers:
     def is_stale(self, offered: SentOffer) -> bool:
         """Whether the slot or its ad has changed since the offer."""
         slot = offered.slot
-        if slot.machine.deleted or slot.stamp != offered.stamp:
+        if slot.machine.deleted or slot.stamp != offered.stamp or offered.offer.bound_to != self.bound_to:
             return True
         return self._slots.ads.version(slot.name) != offered.version
 
@@ -233,7 +240,7 @@ class JobRequests:
     @property
     def may_send(self) -> bool:
         """Whether another request may be sent."""
-        return len(self) < self._rules.requests_at_once and not any(
+        return len(self) < self._rules.most_requests and not any(
             request.is_recalled or request.failures for request in self._requests.values()
         )
 
@@ -300,7 +307,7 @@ class JobRequests:
                 assert offered.fits_in(slot.free), f"of {slot.name} {offered} is offered, {slot.free} is free"
             else:
                 assert len(offers) <= 1, f"{slot.name} is in {len(offers)} requests"
-        assert len(self) <= self._rules.requests_at_once, f"{len(self)} requests are under way"
+        assert len(self) <= self._rules.most_requests, f"{len(self)} requests are under way"
 
 
 def _is_of(offered: SentOffer, slot: NodeSlot) -> bool:

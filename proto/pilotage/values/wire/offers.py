@@ -11,9 +11,10 @@ from pilotage.rpc.wire import LONGEST_S, length_from_wire, text_from_wire
 from pilotage.v1 import matcher_service_pb2
 from pilotage.values.amounts import Amounts
 from pilotage.values.offers import AdPart, OccupiedSlot, SlotOffer, VacateOrder, check_part
-from pilotage.values.wire.accounts import account_from_wire, account_to_wire
+from pilotage.values.wire.accounts import account_from_wire, account_to_wire, owner_from_wire, owner_to_wire
 from pilotage.values.wire.amounts import amounts_from_wire, amounts_to_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, name_from_wire
+from pilotage.values.wire.isolation import LEVELS, isolation_from_wire
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _NONE: frozenset[int] = frozenset()
@@ -38,6 +39,8 @@ def slot_offer_to_wire(offer: SlotOffer) -> matcher_service_pb2.SlotOffer:
         occupied=_occupied_to_wire(offer.occupied) if offer.occupied is not None else None,
         job_ad_wanted=offer.job_ad_wanted,
         ahead=offer.ahead,
+        isolation=offer.isolation.value,
+        bound_to=owner_to_wire(offer.bound_to) if offer.bound_to is not None else None,
     )
 
 
@@ -60,6 +63,8 @@ def slot_offer_from_wire(message: matcher_service_pb2.SlotOffer) -> SlotOffer:
         occupied=_occupied_from_wire(message.occupied) if message.HasField("occupied") else None,
         job_ad_wanted=message.job_ad_wanted,
         ahead=message.ahead,
+        isolation=LEVELS[message.isolation],
+        bound_to=owner_from_wire(message.bound_to) if message.HasField("bound_to") else None,
     )
 
 
@@ -76,6 +81,7 @@ def _is_plainly_valid(message: matcher_service_pb2.SlotOffer) -> bool:
         and message.ahead >= 0
         and 0.0 <= message.cpu_power < math.inf
         and 0.0 <= message.time_left_s <= LONGEST_S
+        and message.isolation in LEVELS
         and not (message.ad_parts or message.ad_changes or message.HasField("occupied"))
     )
 
@@ -97,6 +103,7 @@ def _check(message: matcher_service_pb2.SlotOffer) -> None:
     fields.text("ad_changes")
     fields.if_set("occupied", _occupied_from_wire)
     fields.count("ahead")
+    fields("isolation", isolation_from_wire)
     fields.done()
 
 

@@ -27,7 +27,9 @@ from pilotage_server.core.attempts.reports import FACTS, JobReport, ReceivedRepo
 from pilotage_server.core.jobs.record import JobRecord, location_name
 from pilotage_server.core.jobs.states import FINAL, LEASED, HoldCode, JobCause, JobState, next_state
 
-LOST_BY_SILENCE = frozenset({JobCause.LEASE_LOST.value, JobCause.ATTEMPTS_EXHAUSTED.value})
+LOST_BY_SILENCE = frozenset(
+    {JobCause.LEASE_LOST.value, JobCause.ATTEMPTS_EXHAUSTED.value, JobCause.STARTS_EXHAUSTED.value}
+)
 """Outcomes that the server sets when a lease expires. A later report of the pilot replaces them."""
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pilotage.job_description import Value
 from pilotage.values.amounts import Amounts
 from pilotage.values.attempts import JobHold, Outcome, ReportedOutput
+from pilotage.values.isolation import Isolation
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.states import JobState
 
@@ -86,6 +87,7 @@ class NodeState:
 
     `amounts` = the pilot's share of the node. `ends` = when the glidein ends, None = unknown. `cpu_power` = normalised
     CPU seconds that one core does in a second, 0 = unknown. `settable_attributes` = those that operators may set.
+    `isolation` = how the pilot isolates payloads.
     """
 
     name: str
@@ -97,3 +99,4 @@ class NodeState:
     pilot_version: str = ""
     draining: bool = False
     settable_attributes: tuple[str, ...] = ()
+    isolation: Isolation = Isolation.NONE

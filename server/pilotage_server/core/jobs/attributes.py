@@ -74,6 +74,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
             "JobBatchName": "name",
             "AllowedExecuteDuration": "wall_time",
             "JobLeaseDuration": "lease",
+            "MaxStarts": "max_starts",
             "PeriodicHold": "policy",
             "PeriodicHoldReason": "policy",
             "PeriodicHoldSubCode": "policy",

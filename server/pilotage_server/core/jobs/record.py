@@ -55,8 +55,9 @@ class JobRecord(NamedTuple):
     the job became final.
 
     The other values count as HTCondor's. `state_since` = when JobStatus last changed (None = at submission). `starts` =
-    the number of payload starts. `wall_clock` = the run time of ended attempts, with suspended time; `suspended` = the
-    time of ended suspensions. `hold_code` and `hold_subcode` None = not held.
+    the number of payload starts. `max_starts` = how many of them the owner permits, 0 = any number. `wall_clock` = the
+    run time of ended attempts, with suspended time; `suspended` = the time of ended suspensions. `hold_code` and
+    `hold_subcode` None = not held.
 
     `race` = the id of the original job of its race; 0 = none.
     """
@@ -96,6 +97,7 @@ class JobRecord(NamedTuple):
     hold_history: HoldHistory = NEVER_HELD
     watch: PolicyWatch = PolicyWatch.NEVER
     race: int = 0
+    max_starts: int = 0
 
     @property
     def holds(self) -> int:
@@ -172,6 +174,16 @@ def location_name(index: QueueId) -> str:
 _NO_TIME = timedelta(0)
 
 
+_UNSEEN_STARTS = frozenset({JobCause.LEASE_LOST, JobCause.STARTS_EXHAUSTED, JobCause.HELD})
+"""Causes that take a matched job from its pilot, whose payload may have started without a report."""
+
+
+def may_start_again(job: JobRecord, cause: JobCause) -> bool:
+    """Whether the job, after this transition, has a start left; a start that may have happened counts as one."""
+    unseen = job.state is JobState.MATCHED and cause in _UNSEEN_STARTS
+    return not job.max_starts or job.starts + unseen < job.max_starts
+
+
 def transition_changes(
     job: JobRecord, cause: JobCause, reason: str, now: datetime, decided: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -217,6 +229,8 @@ def _counter_changes(job: JobRecord, state: JobState, cause: JobCause, now: date
         changes["state_since"] = now
     if cause is JobCause.STARTED or (cause is JobCause.ADOPTED and job.started is None):
         changes |= {"starts": job.starts + 1, "started": now}
+    elif job.max_starts and job.state is JobState.MATCHED and cause in _UNSEEN_STARTS:
+        changes["starts"] = job.starts + 1
     if job.state is JobState.SUSPENDED:
         changes["suspended"] = job.suspended + _elapsed(job.state_since, now)
     if job.is_leased and state not in LEASED:

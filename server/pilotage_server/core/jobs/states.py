@@ -48,6 +48,7 @@ class JobCause(StrEnum):
     EVICTED = "evicted"
     DECLINED = "declined"
     ATTEMPTS_EXHAUSTED = "attempts exhausted"
+    STARTS_EXHAUSTED = "starts exhausted"
     ADOPTED = "adopted"
     HELD = "held"
     RELEASED = "released"
@@ -116,6 +117,7 @@ TRANSITIONS: dict[tuple[JobState, JobCause], JobState] = {
     **{(state, JobCause.EVICTED): JobState.WAITING for state in LEASED},
     **{(state, JobCause.DECLINED): JobState.WAITING for state in LEASED},
     **{(state, JobCause.ATTEMPTS_EXHAUSTED): JobState.FAILED for state in LEASED},
+    **{(state, JobCause.STARTS_EXHAUSTED): JobState.FAILED for state in LEASED | {JobState.HELD}},
     **{(state, JobCause.HELD): JobState.HELD for state in LEASED},
     **{(state, JobCause.REMOVED): JobState.REMOVED for state in LEASED},
     **{(state, JobCause.RESCHEDULED): JobState.WAITING for state in LEASED | FINAL | {JobState.HELD, JobState.RACING}},

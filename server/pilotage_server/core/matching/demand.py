@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from pilotage.resources.tree import QueueId
 from pilotage.values.amounts import Amounts
 from pilotage.values.demand import Demand, EmptyReturns, IdleSlots
+from pilotage.values.isolation import Isolation
 from pilotage_server.core.pilots.pilots import SlotInfo
 from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.core.queueing.waiting_jobs import WaitingTaskQueue
@@ -45,10 +46,12 @@ def without_banned(queues: Sequence[QueueId], banned: Iterable[QueueId]) -> dict
 
 
 def idle_slots(slots: Iterable[SlotInfo]) -> dict[QueueId, tuple[IdleSlots, ...]]:
-    """Return the free slots of each queue that has any."""
+    """Return the free slots of each queue that has any, without those of pilots that are bound to an owner."""
+    known = tuple(slots)
+    bound = {info.pilot_stamp for info in known if info.isolation is Isolation.OWNER and info.slot.job_id}
     idle: dict[QueueId, Counter[Amounts]] = defaultdict(Counter)
-    for info in slots:
-        if info.is_open:
+    for info in known:
+        if info.is_open and info.pilot_stamp not in bound:
             idle[info.queue][info.slot.free] += 1
     return {queue: tuple(IdleSlots(free, count) for free, count in counts.items()) for queue, counts in idle.items()}
 

@@ -11,6 +11,7 @@ Rules
 - Cheap checks come first: sizes and times, limits and quotas, then the policies of both sides. What does not fit a slot
   does not fit it later in the round: limits only tighten, and jobs only leave.
 - Jobs of a task queue that policies could tell apart are evaluated one by one; the caller brings their ads.
+- At a pilot that isolates by owner and holds no job, the first job ends the round: it decides the owner.
 - The round never touches the database. The caller claims each reservation, reports the result and the next head, and
   asks again. The result is deterministic for a given state.
 """
@@ -395,6 +396,9 @@ class MatchRound:
     def _serve(self, open_slot: OpenSlot, reservation: Reservation) -> None:
         """Go on with what the reservation leaves of its slot."""
         self._repeated = None
+        if open_slot.slot.binds:
+            self._left.clear()
+            return
         index = self._left.index(open_slot)
         left = open_slot.slot.remaining_after(reservation.amounts)
         if left is None:

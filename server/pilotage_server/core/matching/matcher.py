@@ -11,6 +11,8 @@ Rules
 - `SlotMatch` goes through the task queues that the slot's class may take, in fair order, and checks what bit sets
   cannot decide: exact times, access, limits, START and the jobs' expressions. A result holds for the whole
   autocluster, so that each is evaluated once.
+- At a pilot that isolates by owner and holds no job, the first job ends the search: it decides the owner, and the pilot
+  asks again for its other slots.
 - The caller holds the lock of the server state, and never during a database access.
 """
 
@@ -121,6 +123,8 @@ class SlotMatch:
         self._policy = None if policy is None else policy.resized(slot.free)
         self._evaluator: MatchPolicyEvaluator | None = None
         self._open = slot_class.possible
+        if slot.bound_to is not None:
+            self._open &= context.view_cache.waiting.traits.of_owner(slot.bound_to)
         self._is_plain = context.shares.settings.rules.group_accept_surplus and (policy is None or not policy.start)
         self._accepted = slot_class.certain if self._is_plain else 0
         self._started = 0
@@ -389,6 +393,8 @@ class Matcher:
             else:
                 allocation = slot_match.allocation(found.waiting)
                 self._reserve(slot, found, allocation, limits, reservations)
+                if slot.binds:
+                    return None
                 left.popleft()
                 remainder = slot.remaining_after(allocation.amounts) if slot.partitionable else None
                 if remainder is not None:

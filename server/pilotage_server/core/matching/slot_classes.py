@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pilotage.resources.tree import QueueId
 from pilotage.text import folded_set
+from pilotage.values.isolation import Isolation
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.queueing.bitsets import ALL_BITS, bit_set
 from pilotage_server.core.queueing.index import TaskQueueIndex
@@ -28,16 +29,17 @@ _MOST_REFUSED = 256
 
 
 class _QueueFilter:
-    """The task queues that a queue may admit, of which some have been checked.
+    """The task queues that a queue may admit for pilots of one isolation, of which some have been checked.
 
     At first these are all. Where few are refused it stays so: after a new tree, when every filter is new, no request
     has to wait until everything is looked up. `version` changes with each change of the task queues or mappings.
     """
 
-    __slots__ = ("_access", "_checked", "_refused", "_seen", "_waiting", "possible", "queue", "version")
+    __slots__ = ("_access", "_checked", "_isolation", "_refused", "_seen", "_waiting", "possible", "queue", "version")
 
-    def __init__(self, queue: QueueId, access: QueueAccess, waiting: TaskQueueIndex) -> None:
+    def __init__(self, queue: QueueId, isolation: Isolation, access: QueueAccess, waiting: TaskQueueIndex) -> None:
         self.queue = queue
+        self._isolation = isolation
         self._access = access
         self._waiting = waiting
         self._seen = self._versions()
@@ -48,7 +50,7 @@ class _QueueFilter:
         """Whether the queue admits a task queue; looked up once."""
         if not self._checked >> waiting.bit & 1:
             self._checked |= 1 << waiting.bit
-            if not self._access.admits(waiting.task_queue, self.queue):
+            if not self._access.admits_pilot(waiting.task_queue, self.queue, self._isolation):
                 self._refuse(waiting)
         return bool(self.possible >> waiting.bit & 1)
 
@@ -149,7 +151,9 @@ class SlotClasses:
         self._end_margin = end_margin
         self._most = most
         self._access: QueueAccess | None = None
-        self._filters: OrderedDict[QueueId, tuple[_QueueFilter, dict[_ClassKey, SlotClass]]] = OrderedDict()
+        self._filters: OrderedDict[tuple[QueueId, Isolation], tuple[_QueueFilter, dict[_ClassKey, SlotClass]]] = (
+            OrderedDict()
+        )
         self._classes = 0
 
     def of(self, slot: SlotOffer, queue: QueueId, vos: tuple[str, ...], access: QueueAccess) -> SlotClass:
@@ -158,7 +162,7 @@ class SlotClasses:
             self._access = access
             self._filters.clear()
             self._classes = 0
-        queue_filter, classes = self._filter(queue, access)
+        queue_filter, classes = self._filter(queue, slot.isolation, access)
         key = _ClassKey(vos, self._waiting.traits.size_class(slot, self._end_margin), slot.declined_task_queues)
         found = classes.get(key)
         if found is None:
@@ -168,12 +172,15 @@ class SlotClasses:
         found.refresh()
         return found
 
-    def _filter(self, queue: QueueId, access: QueueAccess) -> tuple[_QueueFilter, dict[_ClassKey, SlotClass]]:
-        found = self._filters.get(queue)
+    def _filter(
+        self, queue: QueueId, isolation: Isolation, access: QueueAccess
+    ) -> tuple[_QueueFilter, dict[_ClassKey, SlotClass]]:
+        key = (queue, isolation)
+        found = self._filters.get(key)
         if found is None:
-            found = self._filters[queue] = _QueueFilter(queue, access, self._waiting), {}
+            found = self._filters[key] = _QueueFilter(queue, isolation, access, self._waiting), {}
         else:
-            self._filters.move_to_end(queue)
+            self._filters.move_to_end(key)
         return found
 
     def _make_room(self) -> None:

@@ -7,7 +7,7 @@ Rules
 - Only True is true; a rank that is not a number is 0.
 - A slot without START takes any job. Without RANK it ranks all equally. Without PREEMPTION_REQUIREMENTS no other user's
   job preempts.
-- The server sets the location, the size and the time of a slot, whatever its ad contains.
+- The server sets the location, the size, the isolation and the time of a slot, whatever its ad contains.
 - A slot whose policy cannot be read, contains random(), or costs too much to evaluate, gets no jobs.
 
 Source: HTCondor manual, startd policy.
@@ -25,6 +25,7 @@ from typing import NamedTuple, TypeAlias
 from pilotage.classads.evaluation import CURRENT_TIME, Ad, Result, evaluation_fault, is_true
 from pilotage.classads.library import AdValue, InvalidClassAdError
 from pilotage.classads.text import value_text
+from pilotage.resources.parameters import ISOLATION
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold, folded_set
 from pilotage.values.amounts import Amounts
@@ -297,7 +298,8 @@ class SlotPolicies:
 
     def policy(self, slot: SlotOffer, queue: QueueId) -> SlotPolicy | None:
         """Return the policy of a slot of a pilot at that queue; None = parts of its ad are missing."""
-        key = (queue, slot.free, slot.ad_parts, slot.ad_changes, tuple(unset_attributes(slot).values()))
+        unset = tuple(unset_attributes(slot).values())
+        key = (queue, slot.free, slot.isolation, slot.ad_parts, slot.ad_changes, unset)
         cached = self._policies.get(key)
         if cached is not None:
             self._policies.move_to_end(key)
@@ -330,7 +332,7 @@ class SlotPolicies:
     def _read(self, slot: SlotOffer, queue: QueueId, changes: ParsedAdPart) -> SlotPolicy:
         parts = [self.parts.get(key) for key in reversed(slot.ad_parts)]
         layers = (
-            location_attributes(queue),
+            location_attributes(queue) | {fold(ISOLATION): slot.isolation.value},
             changes.attributes,
             *(part.attributes for part in parts),
             unset_attributes(slot),

@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
+from pilotage.values.isolation import Isolation
 from pilotage.values.offers import SlotOffer
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.attempts.reports import ReportedSlot
@@ -46,7 +47,8 @@ class SecondUse(StrEnum):
 class PilotRecord:
     """A pilot by its stamp.
 
-    `vos` = the VOs that it serves, none = all that its queue admits. `nonce_hash` is that of
+    `vos` = the VOs that it serves, none = all that its queue admits. `isolation` None = it has not reported its node.
+    `nonce_hash` is that of
     its random bytes at its enrolment, "" = it has not enrolled.
     `alarm` = why an operator must look at it, "" = nothing happened. `drain_reason` "" = it need not drain.
     `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never. `ends`
@@ -61,6 +63,7 @@ class PilotRecord:
     reason: str
     glidein_id: str
     node: str
+    isolation: Isolation | None
     nonce_hash: str
     alarm: str
     drain_reason: str
@@ -87,8 +90,8 @@ class PilotRecord:
 class SlotInfo:
     """A slot and its place.
 
-    `ends`, `cpu_power` and `node_attributes` are its node's; None and 0 = unknown. `draining` = its pilot takes no new
-    jobs. `settable_attributes` = those that operators may set on the node.
+    `ends`, `cpu_power` and `node_attributes` are its node's; None and 0 = unknown. `isolation` is its pilot's.
+    `draining` = its pilot takes no new jobs. `settable_attributes` = those that operators may set on the node.
     """
 
     slot: ReportedSlot
@@ -101,6 +104,7 @@ class SlotInfo:
     draining: bool = False
     node_attributes: Mapping[str, Value] = field(default_factory=dict)
     settable_attributes: tuple[str, ...] = ()
+    isolation: Isolation = Isolation.NONE
 
     @property
     def is_open(self) -> bool:
@@ -120,6 +124,7 @@ class SlotInfo:
             partitionable=self.slot.partitionable,
             time_left=None if self.ends is None else self.ends - now,
             cpu_power=self.cpu_power,
+            isolation=self.isolation,
         )
 
 

@@ -29,6 +29,7 @@ from pilotage.classads.evaluation import (
 )
 from pilotage.classads.library import AdValue
 from pilotage.classads.text import ad_text
+from pilotage.resources.parameters import ISOLATION
 from pilotage.values.amounts import Amounts
 from pilotage_server.core.identity import slot_weight
 from pilotage_server.core.pilots.pilots import SlotInfo
@@ -118,6 +119,7 @@ def _present(info: SlotInfo, now: datetime) -> Iterator[tuple[str, AdValue]]:
     yield "Site", info.queue.site
     yield "CE", info.queue.ce
     yield "Queue", info.queue.queue
+    yield ISOLATION, info.isolation.value
     yield "PilotStamp", info.pilot_stamp
 
 

@@ -135,6 +135,8 @@ def _life(job: JobRecord, now: datetime) -> dict[str, AdValue]:
     ad |= dict.fromkeys(("NumJobMatches", "NumShadowStarts", "JobRunCount"), job.attempt)
     if job.lease is not None:
         ad["JobLeaseDuration"] = int(job.lease.total_seconds())
+    if job.max_starts:
+        ad["MaxStarts"] = job.max_starts
     if job.started is not None:
         ad["JobCurrentStartDate"] = _seconds(job.started)
         if job.starts <= 1:  # after a restart, only the events have the time of the first start

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from pilotage.text import fold
+from pilotage.values.accounts import OwnerId
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.queueing.bitsets import ALL_BITS
 from pilotage_server.core.queueing.slot_offers import time_left_s
@@ -41,27 +42,32 @@ class SizeClass(NamedTuple):
 
 
 class TraitIndex:
-    """The bit sets of all known task queues, by request and VO."""
+    """The bit sets of all known task queues, by request, VO and owner."""
 
     def __init__(self) -> None:
         self._steps = [_Steps() for _ in range(6)]
         self._of_vo: dict[str, int] = {}
+        self._of_owner: dict[OwnerId, int] = {}
 
     def add(self, task_queue: TaskQueue, bit: int) -> None:
         """Add a task queue."""
         for steps, value in zip(self._steps, _requested(task_queue), strict=True):
             steps.add(value, 1 << bit)
-        vo = fold(task_queue.account.vo)
+        vo, owner = fold(task_queue.account.vo), task_queue.traits.account.owner_id
         self._of_vo[vo] = self._of_vo.get(vo, 0) | 1 << bit
+        self._of_owner[owner] = self._of_owner.get(owner, 0) | 1 << bit
 
     def remove(self, task_queue: TaskQueue, bit: int) -> None:
         """Remove a task queue that was added."""
         for steps, value in zip(self._steps, _requested(task_queue), strict=True):
             steps.remove(value, 1 << bit)
-        vo = fold(task_queue.account.vo)
+        vo, owner = fold(task_queue.account.vo), task_queue.traits.account.owner_id
         self._of_vo[vo] ^= 1 << bit
         if not self._of_vo[vo]:
             del self._of_vo[vo]
+        self._of_owner[owner] ^= 1 << bit
+        if not self._of_owner[owner]:
+            del self._of_owner[owner]
 
     def size_class(self, slot: SlotOffer, end_margin: timedelta) -> SizeClass:
         """Return the class of a slot."""
@@ -95,6 +101,10 @@ class TraitIndex:
     def of_vo(self, vo: str) -> int:
         """Return the task queues of a VO, by its folded name."""
         return self._of_vo.get(vo, 0)
+
+    def of_owner(self, owner: OwnerId) -> int:
+        """Return the task queues of an owner, in whichever group."""
+        return self._of_owner.get(owner, 0)
 
 
 class _Steps:

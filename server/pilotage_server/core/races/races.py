@@ -200,6 +200,8 @@ def copy_refusal(job: JobRecord, description: JobDescription, copies: Iterable[J
         return f"job {job.id} is itself a copy of job {job.race}"
     if not is_flagged(description, MAY_BE_REPEATED):
         return f"job {job.id} does not have {MAY_BE_REPEATED} = true"
+    if job.max_starts:
+        return f"job {job.id} has max_starts: a copy would be another start"
     if job.state not in RACEABLE_STATES:
         return f"job {job.id} is {job.state}; only a running job is raced"
     if waiting is not None:

@@ -34,13 +34,13 @@ class ActiveTree:
     `order` numbers the queues and may have more than those of the tree; None = the order of the tree.
     """
 
-    __slots__ = ("_requirements", "_views", "_vos_with_overlays", "mapper", "queues", "tree", "version")
+    __slots__ = ("_requirements", "_views", "mapper", "queues", "tree", "version", "vos_with_overlays")
 
     def __init__(self, version: int, tree: ResourceTree, order: QueueOrder | None = None, pace: Pace = at_once) -> None:
         self.version = version
         self.tree = tree
         self.queues: tuple[QueueId, ...] = tuple(tree.queue_ids())
-        self._vos_with_overlays = tree.vos_with_overlays()
+        self.vos_with_overlays = tree.vos_with_overlays()
         self._views: dict[str | None, Mapping[QueueId, EffectiveQueue]] = {None: _view(tree, None, pace)}
         self._requirements: dict[str, Requirements] = {}
         self.mapper = PoolMapper(tree, order or QueueOrder(self.queues), self._views[None].values(), pace)
@@ -86,7 +86,7 @@ class ActiveTree:
 
     def effective(self, queue: QueueId, vo: str | None) -> EffectiveQueue | None:
         """Return a queue as `vo` sees it (None = without overlays); None = the tree does not have it."""
-        if vo is None or fold(vo) in self._vos_with_overlays:
+        if vo is None or fold(vo) in self.vos_with_overlays:
             return self.view_for(vo).get(queue)
         seen = self._views[None].get(queue)
         return None if seen is None else replace(seen, vo=vo)
@@ -104,7 +104,7 @@ class ActiveTree:
         return view
 
     def _build_view(self, vo: str | None) -> Mapping[QueueId, EffectiveQueue]:
-        if vo is None or fold(vo) in self._vos_with_overlays:
+        if vo is None or fold(vo) in self.vos_with_overlays:
             return _view(self.tree, vo)
         # A VO without overlays sees the common values.
         return MappingProxyType({id_: replace(queue, vo=vo) for id_, queue in self._views[None].items()})

@@ -109,6 +109,7 @@ def _sizes(description: JobDescription, _limits: JobLimits) -> Iterator[Violatio
         "request_memory_mib": (0, _LARGEST_SIZE_MIB),
         "request_disk_mib": (0, _LARGEST_SIZE_MIB),
         "priority": (-_LARGEST_COUNT, _LARGEST_COUNT),
+        "max_starts": (1, _LARGEST_COUNT),
     }
     for where, (least, most) in bounds.items():
         amount = getattr(description, where)

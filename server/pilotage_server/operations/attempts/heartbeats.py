@@ -176,7 +176,8 @@ def _record_contacts(transaction: Transaction, beats: Sequence[_HeartbeatState])
 def _store_node(transaction: Transaction, stamp: str, node: NodeState) -> None:
     text = node_to_json(node)
     if text != node_text(transaction.session, stamp):
-        change_pilots(transaction.session, [stamp], {"node": node.name, "node_json": text, "ends": node.ends})
+        known = {"node": node.name, "node_json": text, "isolation": node.isolation.value, "ends": node.ends}
+        change_pilots(transaction.session, [stamp], known)
     store_slots(transaction.session, stamp, node.slots)
 
 

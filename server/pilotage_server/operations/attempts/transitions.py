@@ -16,8 +16,15 @@ from typing import Any, NamedTuple
 from pilotage.errors import StateConflictError
 from pilotage_server.core.attempts.leases import attempts_text, is_last
 from pilotage_server.core.jobs.periodic_policies import UNDER_POLICY
-from pilotage_server.core.jobs.record import FeedEvent, JobRecord, is_matchable, is_router_stamp, transition_changes
-from pilotage_server.core.jobs.states import FENCING_CAUSES, JobCause, JobState
+from pilotage_server.core.jobs.record import (
+    FeedEvent,
+    JobRecord,
+    is_matchable,
+    is_router_stamp,
+    may_start_again,
+    transition_changes,
+)
+from pilotage_server.core.jobs.states import FENCING_CAUSES, LEASED, JobCause, JobState, next_state
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.races.races import cause_in_race, may_end_race
 from pilotage_server.operations.accounting.limits import count_moves
@@ -167,6 +174,8 @@ class TransitionBatch:
         """
         if transition.job.race:
             transition = transition._replace(cause=cause_in_race(transition.job, transition.cause))
+        if transition.job.max_starts:
+            transition = _within_max_starts(transition)
         chain = self._by_job.get(transition.job.id)
         if chain is None:
             chain = self._by_job[transition.job.id] = _JobTransitions(transition.job, transition.job, {}, [])
@@ -231,6 +240,19 @@ class TransitionBatch:
                 causes = tuple(event.cause for event in chain.events)
                 if may_end_race(chain.after, causes):
                     self._finishers.append(Finisher(chain.after, causes))
+
+
+def _within_max_starts(transition: Transition) -> Transition:
+    """Return the failure of a job that would wait for a start that its owner does not permit; else the transition."""
+    job, cause, _, reason, _ = transition
+    returns = next_state(job.state, cause) is JobState.WAITING and job.state in LEASED | {JobState.HELD}
+    if not returns or cause in {JobCause.RESCHEDULED, JobCause.EDITED} or may_start_again(job, cause):
+        return transition
+    ended = reason or cause.value
+    why = f"{ended}; the job may have started {job.max_starts} times, and its max_starts permits no more"
+    if job.max_starts == 1:
+        why = f"{ended}; the job may have started, and its max_starts = 1 permits no second start"
+    return transition._replace(cause=JobCause.STARTS_EXHAUSTED, reason=why)
 
 
 @dataclass(frozen=True, slots=True)

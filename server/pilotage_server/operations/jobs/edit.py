@@ -102,6 +102,7 @@ def _give(
         name=description.name,
         priority=description.priority,
         lease=description.lease,
+        max_starts=description.max_starts or 0,
         watch=state.policy_evaluator.watch(description),
         task_queue_id=placement.task_queue_id,
         pool_id=placement.pool_id,

@@ -167,6 +167,7 @@ def _new_jobs(
         watch=state.policy_evaluator.watch(description),
         hold_code=HoldCode.SUBMITTED_ON_HOLD.value if accepted.hold_reason else None,
         race_set=race_set,
+        max_starts=description.max_starts,
     )
 
 

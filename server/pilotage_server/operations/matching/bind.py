@@ -97,10 +97,13 @@ class _RequestProgress:
         self.first.limits.remove(reservation.task_queue.traits)
 
     def retry_request(self) -> MatchRequest | None:
-        """Return what to match again after reservations without a job; None = the response is full."""
-        if self.request.budget.is_full:
-            return None
+        """Return what to match again after reservations without a job.
+
+        None = the response is full, or its first jobs bind the pilot to their owner.
+        """
         assert self.first is not None
+        if self.request.budget.is_full or (self.claims and self.first.slots[0].binds):
+            return None
         self.chosen = len(self.claims)
         taken: dict[str, list[JobClaim]] = defaultdict(list)
         for each in self.claims:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pilotage.values.accounts import Account
+from pilotage.values.isolation import Isolation
 from pilotage.values.offers import SlotOffer, VacateOrder
 from pilotage_server.core.attempts.leases import AttemptRecord
 from pilotage_server.core.identity import PilotCredential
@@ -43,10 +44,11 @@ HEADS_AT_ONCE = 20
 
 @dataclass(frozen=True, slots=True)
 class RequestingPilot:
-    """The pilot of a request, and its node's name."""
+    """The pilot of a request, its node's name and its isolation."""
 
     credential: PilotCredential
     node: str
+    isolation: Isolation = Isolation.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,9 @@ def match_slots(
     return SlotMatches(tuple(claimed), _vacates(transaction, state, offers.slots, open_slots, rules))
 
 
-def pilot_access(state: ServerState, credential: PilotCredential) -> PilotAccess:
+def pilot_access(state: ServerState, credential: PilotCredential, isolation: Isolation) -> PilotAccess:
     """Return the access check of a pilot."""
-    return PilotAccess(state.queue_access, credential.queue, credential.vos)
+    return PilotAccess(state.queue_access, credential.queue, credential.vos, isolation)
 
 
 def _occupants(
@@ -119,7 +121,7 @@ def _open_slots(
     transaction: Transaction, state: ServerState, pilot: RequestingPilot, offers: Offers, users: dict[str, Account]
 ) -> OpenSlots:
     limits = limits_at_present(transaction, state, [pilot.credential.queue], len(offers.slots))
-    scope = MatchScope(state.waiting, pilot_access(state, pilot.credential).admits)
+    scope = MatchScope(state.waiting, pilot_access(state, pilot.credential, pilot.isolation).admits)
     with state.lock:
         shares = state.shares.round(transaction.now)
         times = {name: EvaluationTime(transaction.now, shares.user_priority(user)) for name, user in users.items()}

@@ -83,7 +83,8 @@ def _possible_slots(
     might_take: Callable[[SlotOffer], bool],
 ) -> PossibleSlots:
     found = PossibleSlots.NONE
-    if not pilot_access(state, credential).admits(task_queue):
+    # All slots of a call have the isolation of their pilot.
+    if not slots or not pilot_access(state, credential, slots[0].isolation).admits(task_queue):
         return found
     if state.throttles and throttles_at(state, credential.queue):
         return found  # a queue with an open breaker gets its probes when its pilots ask again
@@ -148,7 +149,7 @@ def _is_wanted(evaluator: MatchPolicyEvaluator, slot: SlotOffer, job: JobSnapsho
 def _slot_key(state: ServerState, now: datetime, queue: QueueId, slot: SlotOffer) -> Hashable:
     evaluator = _evaluator(state, now, queue, slot)
     policy = None if evaluator is None else (bool(evaluator.policy.fault), evaluator.start_key)
-    return slot.occupied is None, size_of(roomy(slot)), policy
+    return slot.occupied is None, slot.isolation, size_of(roomy(slot)), policy
 
 
 def roomy(slot: SlotOffer) -> SlotOffer:

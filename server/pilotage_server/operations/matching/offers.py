@@ -26,9 +26,9 @@ from pilotage_server.storage.templates import load_descriptions
 class Offers:
     """The slots of a request.
 
-    `slots` can be matched, each by its policy in `policies`. The others lack `parts_wanted`, or have policies that
-    cannot be used: `faults` is why, by slot. No slot can be matched while policies refer to job attributes that are not
-    significant yet: those are `unreferred`.
+    `slots` can be matched, each by its policy in `policies`. The others lack `parts_wanted`, or get no jobs because
+    their policies cannot be used or their pilot isolates too weakly: `faults` is why, by slot. No slot can be matched
+    while policies refer to job attributes that are not significant yet: those are `unreferred`.
     """
 
     slots: tuple[SlotOffer, ...]

@@ -125,10 +125,19 @@ def _load_pilots(transaction: Transaction, state: ServerState, calls: Sequence[_
 
 
 def _offer(transaction: Transaction, state: ServerState, calls: Sequence[_Call]) -> None:
-    """Read the policies of the slots that may get jobs: those of pilots that have all their node settings."""
+    """Read the policies of the slots that may get jobs: those of pilots that have all their node settings.
+
+    A pilot that isolates too weakly for every VO it serves gets none, with the reason for each slot.
+    """
+    access = state.queue_access
     for call in calls:
         may_have_work = call.pilot is not None and not no_work_reason(transaction, state, call.credential, call.pilot)
-        if call.request.slots and may_have_work and call.settings is None:
+        if not call.request.slots or not may_have_work or call.settings is not None:
+            continue
+        why = access.too_weak_for_all(call.request.isolation, call.credential.queue, call.credential.vos)
+        if why:
+            call.offers = Offers((), {}, faults={slot.name: why for slot in call.request.slots})
+        else:
             call.offers = read_offers(state, call.credential.queue, call.request.slots)
 
 
@@ -184,7 +193,7 @@ def _match_generally(
 
 
 def _requesting_pilot(call: _Call) -> RequestingPilot:
-    return RequestingPilot(call.credential, call.pilot.node if call.pilot is not None else "")
+    return RequestingPilot(call.credential, call.pilot.node if call.pilot is not None else "", call.request.isolation)
 
 
 def _answer(state: ServerState, call: _Call) -> WorkAnswer:

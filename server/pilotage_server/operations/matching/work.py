@@ -11,6 +11,7 @@ from pilotage.job_description import JobDescription
 from pilotage.values.accounts import Account
 from pilotage.values.amounts import Amounts
 from pilotage.values.attempts import ReportResult
+from pilotage.values.isolation import Isolation
 from pilotage.values.offers import AdPart, SlotOffer, VacateOrder
 from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.jobs.descriptions import render
@@ -36,6 +37,11 @@ class WorkRequest:
     def has_policy(self) -> bool:
         """Whether the slots follow a policy, in which operators may have set something."""
         return any(slot.job_ad_wanted for slot in self.slots)
+
+    @property
+    def isolation(self) -> Isolation:
+        """How the pilot isolates payloads: all its slots have the same."""
+        return self.slots[0].isolation if self.slots else Isolation.NONE
 
     def after(self, waited: timedelta) -> WorkRequest:
         """Return the request after a wait: the slots have less time left, and the reports are recorded."""

@@ -19,6 +19,7 @@ from pilotage.v1 import matcher_service_pb2, matcher_service_pb2_grpc
 from pilotage.values.attempts import AttemptKey
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.attempts.reports import JobReport
+from pilotage_server.core.containers import BoundedCache
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.matching.preemption import ORDER_LIFE
 from pilotage_server.operations.attempts.heartbeats import HeartbeatBatch, HeartbeatCall
@@ -88,6 +89,7 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         self._polls = polls
         self._boot_clock = boot_clock
         self._longest_wait_s = longest_wait_s
+        self._told = BoundedCache[str, frozenset[str]]()  # reasons for slots without jobs, by the stamp of their pilot
         self._requests = WorkBatch(transactions.state, MatchWriter().encode)
         # Not the loop's own threads: uploads of users may occupy those.
         self._content_threads = ThreadPoolExecutor(CONTENT_THREADS, thread_name_prefix="contents")
@@ -150,7 +152,7 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         """Return the answer that needs more than one attempt, waiting for jobs if the request allows it."""
         if done.answer is None:
             return await self._replayed_answer(pending, done.response)
-        _log_faults(pending.credential.stamp, done.answer.faults)
+        is_news = self._tells_more(pending.credential.stamp, done.answer.faults)
         first, results = done, done.answer.results
         if pending.work.reports:
             pending = replace(pending, work=pending.work.after(timedelta(0)))
@@ -158,7 +160,12 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
             await self._add_significant_attributes(done.answer.unreferred)
             pending = replace(pending, generation=self._polls.generation)
             done = await asyncio.wrap_future(self._try_match(pending))
-        if pending.wait_s and done.answer is not None and not _ends_wait(done.answer, pending.work.slots):
+        if (
+            pending.wait_s
+            and not is_news
+            and done.answer is not None
+            and not _ends_wait(done.answer, pending.work.slots)
+        ):
             done = await self._wait(pending, done)
         # Concatenated messages are merged by the reader (Protocol Buffers, "Encoding").
         return done.response if done is first else results_to_wire(results).SerializeToString() + done.response
@@ -174,7 +181,19 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
                 waiting.end_look(_matched_counts(done.answer))
                 if done.answer is None or _ends_wait(done.answer, pending.work.slots):
                     break
+                if self._tells_more(pending.credential.stamp, done.answer.faults):
+                    break
         return done
+
+    def _tells_more(self, stamp: str, faults: Mapping[str, str]) -> bool:
+        """Whether the pilot has not been told some of these reasons yet; it is told at once, and each time it waits."""
+        told = self._told.known.get(stamp, frozenset())
+        reasons = told.union(faults.values())
+        if reasons == told:
+            return False
+        _log_faults(stamp, faults)
+        self._told.put(stamp, reasons, sum(map(len, reasons)))
+        return True
 
     def _waited(self, pending: _Request) -> timedelta:
         return timedelta(seconds=self._boot_clock() - pending.arrived_s)
@@ -245,4 +264,4 @@ def _vacating_slots(slots: Iterable[SlotOffer]) -> set[str]:
 
 def _log_faults(stamp: str, faults: Mapping[str, str]) -> None:
     for slot, why in faults.items():
-        log.warning("slot gets no jobs for its policy", pilot_stamp=stamp, slot=slot, why=why)
+        log.warning("slot gets no jobs", pilot_stamp=stamp, slot=slot, why=why)

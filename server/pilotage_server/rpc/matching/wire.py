@@ -30,6 +30,7 @@ from pilotage.values.wire.attempts import (
     result_to_wire,
 )
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, name_from_wire, reason_from_wire
+from pilotage.values.wire.isolation import isolation_from_wire
 from pilotage.values.wire.offers import ad_part_from_wire, is_plain_name, slot_offer_from_wire, vacate_to_wire
 from pilotage_server.core.attempts.reports import JobReport, NodeState, ReportedSlot
 from pilotage_server.core.jobs.states import JobState
@@ -222,6 +223,7 @@ def _node_state(message: matcher_service_pb2.NodeState) -> NodeState:
         pilot_version=fields.text("pilot_version"),
         draining=message.draining,
         settable_attributes=fields("settable_attributes", lambda names: all_from_wire(names, name_from_wire)),
+        isolation=fields("isolation", isolation_from_wire),
     )
     fields("slots", _check_unique_names)
     fields.done()

@@ -335,6 +335,7 @@ class JobRow(Base, table=True):
     watch: int = Field(default=0, sa_column=_zero(Integer))
     race: int = Field(default=0, sa_column=_zero(BigId))
     race_set: int = Field(default=0, sa_column=_zero(BigId))
+    max_starts: int = Field(default=0, sa_column=_zero(Integer))
 
 
 class AttemptRow(Base, table=True):
@@ -431,6 +432,7 @@ class PilotRow(Base, table=True):
     glidein_seen: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     nonce_hash: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
     alarm: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
+    isolation: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
 
 
 class SlotRow(Base, table=True):

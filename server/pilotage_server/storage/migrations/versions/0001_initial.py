@@ -147,6 +147,7 @@ def upgrade() -> None:
         sa.Column("watch", sa.Integer(), server_default="0", nullable=False),
         sa.Column("race", _ID, server_default="0", nullable=False),
         sa.Column("race_set", _ID, server_default="0", nullable=False),
+        sa.Column("max_starts", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
         sqlite_autoincrement=True,
     )
@@ -209,6 +210,7 @@ def upgrade() -> None:
         sa.Column("glidein_seen", _TIME, nullable=True),
         sa.Column("nonce_hash", sa.String(), server_default="", nullable=False),
         sa.Column("alarm", sa.String(), server_default="", nullable=False),
+        sa.Column("isolation", sa.String(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("stamp", name="pk_pilots"),
     )
     _partial("ix_pilots_empty", "pilots", ["ended"], "came_back_empty")
