@@ -213,8 +213,8 @@ async def test_calls_without_request_do_not_count() -> None:
         await asyncio.gather(*slow_calls, return_exceptions=True)
 
 
-@pytest.mark.parametrize("limit", ["most", "most_of_owner"])
-async def test_requests_of_many_calls_that_arrived_before_are_limited(limit: str) -> None:
+@pytest.mark.parametrize(("most", "most_of_owner"), [(1, 1000), (1000, 1)])
+async def test_requests_of_many_calls_that_arrived_before_are_limited(most: int, most_of_owner: int) -> None:
     requests_may_come = asyncio.Event()
 
     async def late_request() -> AsyncIterator[bytes]:
@@ -222,7 +222,7 @@ async def test_requests_of_many_calls_that_arrived_before_are_limited(limit: str
         yield b""
 
     held = HeldCalls()
-    async with served_methods(**{limit: 1}, **hot_method(held.submit)) as channel:
+    async with served_methods(most=most, most_of_owner=most_of_owner, **hot_method(held.submit)) as channel:
         late = [asyncio.ensure_future(_awaited(channel.stream_unary(HOT)(late_request()))) for _ in range(4)]
         served, server_call = await begin_call(channel, held)  # it arrives after them
         server_call.answer(b"served")
