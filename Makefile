@@ -5,10 +5,11 @@ STAMP := $(VENV)/.stamp
 BIN := $(VENV)/bin
 PACKAGES := proto server pilot agents client tests
 COMPILED := .venv-compiled
+RELEASE := .venv-release
 
 .DEFAULT_GOAL := help
 
-.PHONY: help venv demo chaos fuzz test test-fast model-check check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle clean
+.PHONY: help venv demo chaos fuzz test test-fast model-check check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle lock release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,7 +55,7 @@ check: $(VENV)/.stubs ## check lint, formats, import contracts, types and the ru
 	$(BIN)/buf format --diff --exit-code proto
 	$(BIN)/lint-imports
 	$(BIN)/python tests/house_rules.py
-	$(BIN)/mypy $(PACKAGES) bench deploy/pilot_bundle hatch_build.py
+	$(BIN)/mypy $(PACKAGES) bench deploy/pilot_bundle deploy/release hatch_build.py
 
 format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff check --fix .
@@ -89,7 +90,18 @@ sim-drain: $(VENV)/.stubs ## run the drain controller on a simulated farm; print
 pilot-bundle: $(VENV)/.stubs ## build the pilot as one file for a bare Python: dist/pilotage-pilot-VERSION-cpXY-MACHINE.pyz
 	@$(BIN)/python deploy/pilot_bundle/build_bundle.py $(OPTIONS)
 
+# The tools that make a release; what is released is installed elsewhere, from the lock.
+$(RELEASE)/.stamp: pyproject.toml
+	@deploy/make-venv $(RELEASE) --editable '.[release]'
+	@touch $@
+
+lock: $(RELEASE)/.stamp ## write deploy/requirements.lock, with the newest releases of all packages
+	@$(RELEASE)/bin/python deploy/release/release_check.py --lock
+
+release-check: $(RELEASE)/.stamp ## build wheel, source archive, SBOM and licence list in dist/release, and check them
+	@$(RELEASE)/bin/python deploy/release/release_check.py
+
 clean: ## remove the results of all targets
-	rm -rf $(VENV) $(COMPILED) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(COMPILED) $(RELEASE) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find $(PACKAGES) bench -name '__pycache__' -type d -prune -exec rm -rf {} +
 	find proto -name '*_pb2*.py*' -delete

@@ -32,6 +32,7 @@ OF_ALL_SIZES = (
     "policies",
     "router",
     "latency",
+    "tls",
 )
 OF_FULL_SIZE = ("growth_plot", "peers")
 """One draws a plot of full size, one downloads programs from PyPI."""

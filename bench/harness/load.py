@@ -104,8 +104,13 @@ class Method:
 class Line:
     """A connection to one server for serialised calls."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.insecure_channel(address, [*SHARED_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None = None) -> None:
+        """Open the connection; no credentials = plain text."""
+        options = [*SHARED_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, options)
+        else:
+            self._channel = grpc.secure_channel(address, credentials, options)
 
     def method(self, path: str) -> Method:
         """Return a unary method, such as /pilotage.v1.MatcherService/RequestJobs."""

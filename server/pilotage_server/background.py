@@ -224,8 +224,8 @@ class PeriodicTask:
 LIFE_TIMEOUT_S = 10.0
 """A database that has not stored the liveness mark by then counts as one that cannot be written."""
 
-
 DISK_EVERY_S = 1.0
+"""Interval at which the space on the disks is read."""
 
 
 class HealthReport:

@@ -16,7 +16,7 @@ from pilotage import clock
 from pilotage.clock import Clock
 from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage_server.core.identity import Identity, Role
-from pilotage_server.rpc.framework.admission import Admission, CallLimits
+from pilotage_server.rpc.framework.admission import Admission, CallLimits, CallQuota
 from pilotage_server.rpc.framework.calls import Call, hot
 from pilotage_server.rpc.framework.dispatch import STALLED_S, CallAccess, Dispatcher, LoopCalls
 from pilotage_server.rpc.framework.key_files import KeySet, signing_key
@@ -36,18 +36,19 @@ async def served_methods(
     *,
     let_in: bool = True,
     most: int = 1000,
+    most_of_owner: int = 1000,
     now: Clock = clock.now,
     stalled_s: float = STALLED_S,
     **methods: grpc.RpcMethodHandler[Any, Any],
 ) -> AsyncIterator[Any]:
-    """Serve these methods of the job service, at most `most` calls at a time, and yield a channel to them."""
+    """Serve these methods of the job service, at most `most` at a time; yields a channel of one owner to them."""
     issuer = TokenIssuer(KeySet([signing_key(Ed25519PrivateKey.generate())]))
     token = issuer.issue(Identity("alice", "sky", (), frozenset({Role.USER})), timedelta(hours=1), clock.now())
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     access = CallAccess(TokenVerifier([issuer.trusted()]), PilotProofs(issuer, timedelta(minutes=1)), now)
     async with asyncio.TaskGroup() as tasks:
-        admission = Admission(CallLimits(most), clock.boot_time_s)
+        admission = Admission(CallLimits(most, owner=CallQuota(most_of_owner, 1000)), clock.boot_time_s)
         dispatcher = Dispatcher(server, access, LoopCalls(tasks, stalled_s), admission, clock.boot_time_s)
         dispatcher.add_registered_method_handlers(SERVICE, methods)
         dispatcher.open()

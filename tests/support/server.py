@@ -87,10 +87,12 @@ class RunningServer:
         max_file_bytes_on_disk: int | None = None,
         open_files: int | None = None,
         environment: Mapping[str, str] = {},
+        module: str = "pilotage_server.main",
         **settings: object,
     ) -> None:
         self.data = data
         self._arguments = arguments
+        self._module = module
         self._max_file_bytes_on_disk = max_file_bytes_on_disk
         self._open_files = open_files
         self.address = ""
@@ -104,7 +106,7 @@ class RunningServer:
         """Start the process and return when it is ready."""
         self.data.mkdir(parents=True, exist_ok=True)
         self._ready.unlink(missing_ok=True)
-        command = [*self._limits(), sys.executable, "-m", "pilotage_server.main", "run", "--data", str(self.data)]
+        command = [*self._limits(), sys.executable, "-m", self._module, "run", "--data", str(self.data)]
         command += ["--listen", self.address or free_address(), "--ready-file", str(self._ready), *self._arguments]
         environment = {**os.environ, **self._environment}
         with (self.data / "server.log").open("ab") as log:
@@ -176,6 +178,16 @@ class RunningServer:
         """Return the token of a pilot that enrols with this secret."""
         with self.channel(secret) as channel:
             return enrolled(channel)
+
+
+def self_signed_certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for this machine's loopback addresses; returns its file and that of its key."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*request.split(), *names, *files], check=True, capture_output=True)
+    return certificate, key
 
 
 def _text(value: object) -> str:

@@ -52,11 +52,13 @@ MAX_STEPS_OF_EVAL = 1000
 """Largest number of steps to compute the text that an eval reads."""
 
 LONGEST_CHAIN = 50
-"""Largest depth of attributes that mention each other."""
+"""Largest depth to which attributes that mention each other are followed; those with a known cost do not count.
+
+The library stops by itself at 400, with an error.
+"""
 
 STEPS_OF_PATTERN = 500
 """Cost of one regular expression match."""
-
 
 STEPS_OF_SIMPLE_PATTERN = 100
 """Cost of a match of a short plain text without repetitions."""
@@ -70,7 +72,7 @@ _NAME_IN_QUOTES = re.compile(r'"[A-Za-z_]\w*"', re.ASCII)
 _SIMPLE_PATTERN = re.compile(r'"[^*+{]{0,100}"')
 _LONGEST_NUMBER = 24
 _ENOUGH = 10**12
-"""Larger values need not be told apart."""
+"""Larger values are not distinguished."""
 
 _GROWING = (MULTIPLYING - REPEATING) | {"replace", "join"}
 _SPLITTING = frozenset({"split", "splitusername", "splitslotname", "argstolist", "stringlist"})

@@ -4,7 +4,7 @@ The broker distributes hints: a lost message costs time and never work. Each pil
 node and slots; its last will marks it as lost. Wake-ups go to pools, with a probability with which each idle slot
 answers. A command only means "ask the server". Messages are JSON; unknown keys are ignored.
 
-A reader believes nothing of a message: it becomes a bounded value, or InvalidInputError.
+Anyone at the broker may send anything, so a message is read into bounded values, or refused with InvalidInputError.
 """
 
 from __future__ import annotations

@@ -132,9 +132,9 @@ class KnownNodes:
         return frozenset(self._strangers | self._nodes.keys())
 
     def remove(self, stamps: Iterable[str]) -> None:
-        """Remove pilots that are over, and all stamps of no living pilot."""
-        self._strangers.clear()
+        """Remove pilots that are over, and stamps of no pilot."""
         for stamp in stamps:
+            self._strangers.discard(stamp)
             self._nodes.pop(stamp, None)
             self._will_checks.pop(stamp, None)
 

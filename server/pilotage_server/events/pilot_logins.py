@@ -148,6 +148,6 @@ def _role(name: str, **topics: str) -> Command:
 
 def _check(results: Sequence[Command]) -> None:
     """Raise WorldError if a command has failed; what exists already is no failure."""
-    errors = [str(result["error"]) for result in results if _EXISTS not in str(result.get("error", _EXISTS))]
+    errors = [error for result in results if (error := str(result.get("error", ""))) and _EXISTS not in error]
     if errors:
         raise WorldError(f"the broker refuses a command: {errors[0]:.200}", transient=True)

@@ -65,6 +65,12 @@ UNITS: Mapping[str, str] = {
     "router: cost of a job, 100,000 by 10,000 that wait": "ratio",
     "latency": "ms",
     "latency: 99 % of jobs": "ms",
+    "tls: one job a call, plain and without a token": "µs",
+    "tls: one job a call, cost of tokens and proofs": "%",
+    "tls: one job a call, cost of tokens, proofs and TLS": "%",
+    "tls: 50 slots a call, plain and without a token": "µs",
+    "tls: 50 slots a call, cost of tokens and proofs": "%",
+    "tls: 50 slots a call, cost of tokens, proofs and TLS": "%",
 }
 
 

@@ -215,7 +215,8 @@ async def test_calls_without_request_do_not_count() -> None:
         await asyncio.gather(*slow_calls, return_exceptions=True)
 
 
-async def test_requests_of_many_calls_that_arrived_before_are_limited() -> None:
+@pytest.mark.parametrize(("most", "most_of_owner"), [(1, 1000), (1000, 1)])
+async def test_requests_of_many_calls_that_arrived_before_are_limited(most: int, most_of_owner: int) -> None:
     requests_may_come = asyncio.Event()
     arrived = asyncio.Semaphore(0)
     loop = asyncio.get_running_loop()
@@ -229,7 +230,9 @@ async def test_requests_of_many_calls_that_arrived_before_are_limited() -> None:
         yield b""
 
     held = HeldCalls()
-    async with served_methods(most=1, now=clock_of_arrivals, **hot_method(held.submit)) as channel:
+    async with served_methods(
+        most=most, most_of_owner=most_of_owner, now=clock_of_arrivals, **hot_method(held.submit)
+    ) as channel:
         late = [asyncio.ensure_future(_awaited(channel.stream_unary(HOT)(late_request()))) for _ in range(4)]
         for _ in late:
             await arrived.acquire()

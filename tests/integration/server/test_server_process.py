@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from pilotage.v1 import (
 )
 from support.long_polls import PendingPolls
 from support.postgresql import PostgresqlServer
-from support.server import RunningServer, request_id, running_server
+from support.server import RunningServer, request_id, running_server, self_signed_certificate
 from support.wire_grid import WireGrid, a_job
 
 pytestmark = pytest.mark.process
@@ -195,11 +194,7 @@ async def _submit_here_run_there(here: WireGrid, there: WireGrid) -> None:
 
 
 def test_tls_server_rejects_plaintext_connections(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*request.split(), *names, *files], check=True, capture_output=True)
+    certificate, key = self_signed_certificate(tmp_path)
     with running_server(tmp_path / "data", tls_cert=str(certificate), tls_key=str(key)) as server:
         with server.encrypted_channel(server.token(), certificate.read_bytes()) as channel:
             stub = identity_service_pb2_grpc.IdentityServiceStub(channel)

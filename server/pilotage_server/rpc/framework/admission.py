@@ -103,11 +103,15 @@ class _Quota:
 
     def refusal(self) -> grpc.Status | None:
         """Return the status that refuses one more call; None = there is room."""
-        if len(self.calls) >= self._quota.in_flight:
-            return self._refuse(f"{self._name} has {len(self.calls)} calls under way, the most that it may have")
         if self.open >= self._quota.open:
             why = f"{self._name} has {self.open} open calls, such as feeds and long polls, the most that it may have"
             return self._refuse(f"{why}; end some of them")
+        return self.refusal_in_flight()
+
+    def refusal_in_flight(self) -> grpc.Status | None:
+        """Return the status that refuses one more call in flight; None = there is room."""
+        if len(self.calls) >= self._quota.in_flight:
+            return self._refuse(f"{self._name} has {len(self.calls)} calls under way, the most that it may have")
         return None
 
     def _refuse(self, reason: str) -> grpc.Status:
@@ -129,6 +133,10 @@ class CallerCalls:
     def refusal(self) -> grpc.Status | None:
         """Return the status that refuses one more call of this caller; None = there is room."""
         return self._own.refusal() or (None if self._vo is None else self._vo.refusal())
+
+    def refusal_in_flight(self) -> grpc.Status | None:
+        """Return the status that refuses one more call in flight of this caller; None = there is room."""
+        return self._own.refusal_in_flight() or (None if self._vo is None else self._vo.refusal_in_flight())
 
     def open(self, call: Call[Any]) -> None:
         """Count a call that has arrived."""

@@ -124,6 +124,9 @@ class CountedCalls(Protocol):
     def close(self, call: Call[Any]) -> None:
         """Do not count a call any more: it has ended."""
 
+    def refusal_in_flight(self) -> grpc.Status | None:
+        """Return the status that refuses one more call in flight of this caller; None = there is room."""
+
     def add(self, call: Call[Any]) -> None:
         """Count an open call as in flight."""
 
@@ -233,7 +236,7 @@ class Call(Generic[Response]):
         """Record the end of the call, answered or not."""
         self.is_over = True
         self.in_flight.close(self)
-        act, self._on_end = self._on_end, None  # it may hold what holds this call: no circle is left
+        act, self._on_end = self._on_end, None  # it may refer to this call: no cycle is left
         if act is not None and not self._is_answered:
             act()
         if self._context.log_ends:

@@ -243,9 +243,10 @@ def _with_request(
     """Serve the call when its one request has arrived; until then it does not count as in flight."""
 
     def received(content: bytes | None) -> None:
-        overload = in_flight.overload_status()  # again: many calls may have arrived before the request of any
-        if overload is not None:
-            call.wire.refuse(overload)
+        # Again: many calls may have arrived before the request of any.
+        refusal = in_flight.overload_status() or call.in_flight.refusal_in_flight()
+        if refusal is not None:
+            call.wire.refuse(refusal)
             return
         call.in_flight.add(call)
         try:
