@@ -8,10 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from pilotage.job_description import JobDescription
-from pilotage.v1 import job_service_pb2
+from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS
 from pilotage_server.operations.jobs.submission import submit_jobs
@@ -57,11 +58,12 @@ def test_repeated_submission_is_completed_after_a_kill(tmp_path: Path) -> None:
         server.kill()
         call.exception()  # or its result, if it was faster
         server.start()
-        with closing(WireGrid(server)) as again:  # which waits for no connection of the killed server
-            jobs = again.user(vo=grid.vo)
-            answer = jobs.SubmitJobs(request, timeout=TIMEOUT_S)
-            assert list(answer.job_ids) == list(range(first, first + JOBS))
-            assert all_events(jobs) == list(answer.job_ids)
+        channel = grid.channel(server.token(vo=grid.vo))
+        grpc.channel_ready_future(channel).result(TIMEOUT_S)
+        jobs: Any = job_service_pb2_grpc.JobServiceStub(channel)
+        answer = jobs.SubmitJobs(request, timeout=TIMEOUT_S)
+        assert list(answer.job_ids) == list(range(first, first + JOBS))
+        assert all_events(jobs) == list(answer.job_ids)
 
 
 def all_events(jobs: Any) -> list[int]:
