@@ -30,11 +30,13 @@ from pilotage_server.operations.startup.loading import count_pending, queue_reco
 from pilotage_server.operations.startup.sync import sync_events, sync_resources
 from pilotage_server.rpc.framework.calls import wait_for_event
 from pilotage_server.rpc.framework.transactions import Operation, Transactions
+from pilotage_server.rpc.jobs.service import store_parts
 from pilotage_server.settings import ServerSettings
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.retention import WatchPosition, first_watched
+from pilotage_server.storage.submission_parts import unfinished_submissions
 
 log = structlog.get_logger()
 
@@ -382,6 +384,16 @@ class RetentionTask:
         await self._transactions.read(lambda transaction, state: sweep_files(transaction, state, self._store, portion))
 
 
+FINISH_SUBMISSIONS_EVERY_S = 10.0
+"""Interval of looking for submissions whose calls have ended early."""
+
+
+async def finish_submissions(transactions: Transactions) -> None:
+    """Store what is left of submissions; the server of a call may have been killed, or the call cancelled."""
+    for submission in await transactions.read(lambda transaction, _: unfinished_submissions(transaction.session)):
+        await store_parts(transactions, submission)
+
+
 def periodic_tasks(
     settings: ServerSettings,
     transactions: Transactions,
@@ -400,6 +412,7 @@ def periodic_tasks(
         PeriodicTask("counts of what waits", COUNT_WAITING_EVERY_S, CountTask(transactions).run_once),
         PeriodicTask("policies", POLICIES_EVERY_S, PolicyTask(transactions).run_once),
         PeriodicTask("health of places", HEALTH_EVERY_S, HealthTask(transactions, boot_time_s).run_once),
+        PeriodicTask("rest of submissions", FINISH_SUBMISSIONS_EVERY_S, partial(finish_submissions, transactions)),
         PeriodicTask("retention", settings.retention_every_s, retention.run_once),
         *neighbours,
     )

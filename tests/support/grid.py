@@ -34,6 +34,7 @@ from pilotage_server.operations.attempts.heartbeats import HeartbeatAnswer, Rece
 from pilotage_server.operations.explain import Explanation, explain_job
 from pilotage_server.operations.health import HealthWatch, list_health, store_changes
 from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.new_jobs import store_part
 from pilotage_server.operations.jobs.periodic_policies import apply_policies, scan_changed, scan_next
 from pilotage_server.operations.jobs.queries import get_events
 from pilotage_server.operations.jobs.submission import submit_jobs
@@ -200,6 +201,8 @@ class Grid:
         submitted = self.write(
             lambda transaction, state: submit_jobs(transaction, state, identity, single_groups([description]))
         )
+        while self.write(lambda transaction, state: store_part(transaction, state, submitted.job_ids[0])):
+            pass
         return list(submitted.job_ids)
 
     def job(self, job_id: int) -> JobRecord:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import RowMapping, func, select, text
+from sqlalchemy import ColumnElement, RowMapping, and_, func, select, text
 from sqlmodel import Session
 
 from pilotage_server.core.jobs.record import FeedEvent
@@ -141,13 +141,17 @@ def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, 
     query = select(EVENTS).where(EVENTS.c.id > after, EVENTS.c.id <= up_to)
     if wanted.job_ids:
         query = query.where(EVENTS.c.job_id.in_(wanted.job_ids))
-    if wanted.whose is not None or wanted.vos:
-        query = query.join(JOBS, JOBS.c.id == EVENTS.c.job_id)
+    visible: list[ColumnElement[bool]] = []
     if wanted.whose is not None:
         vo, owner = wanted.whose
-        query = query.where(JOBS.c.vo == vo, JOBS.c.owner == owner)
+        visible += (JOBS.c.vo == vo, JOBS.c.owner == owner)
     if wanted.vos:
-        query = query.where(func.lower(JOBS.c.vo).in_([vo.lower() for vo in wanted.vos]))
+        visible.append(func.lower(JOBS.c.vo).in_([vo.lower() for vo in wanted.vos]))
+    if visible:
+        # A scalar subquery runs row by row. PostgreSQL may read all jobs of the owner for each event of a join: after
+        # a long submission its statistics are old.
+        job = select(and_(*visible)).where(JOBS.c.id == EVENTS.c.job_id)
+        query = query.where(job.scalar_subquery())
     rows = session.execute(query.order_by(EVENTS.c.id).limit(limit)).mappings()
     return tuple(job_event(row) for row in rows)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from sqlalchemy import RowMapping, Table, select
@@ -156,7 +156,8 @@ class NewJobs:
     """New jobs, or arrays of jobs, of one task queue.
 
     `ids` (those of its jobs, in order), `template_ids` and `names` have one item for each; names keep their macros,
-    which are expanded when they are read.
+    which are expanded when they are read. The first item may continue the array `cluster`, from the index `process` on;
+    `cluster` 0 = it begins there.
     """
 
     ids: Sequence[Sequence[int]]
@@ -172,6 +173,8 @@ class NewJobs:
     hold_code: int | None = None
     race_set: int = 0
     max_starts: int | None = None
+    cluster: int = 0
+    process: int = 0
 
 
 def take_ids(session: Session, count: int) -> Sequence[int]:
@@ -180,8 +183,22 @@ def take_ids(session: Session, count: int) -> Sequence[int]:
         last = sql.rows(session, "SELECT seq FROM sqlite_sequence WHERE name = 'jobs'")
         first = last[0][0] + 1 if last else 1
         return range(first, first + count)
-    taken = "SELECT nextval(pg_get_serial_sequence('jobs', 'id')) FROM generate_series(1, ?)"
-    return sorted(row[0] for row in sql.rows(session, taken, count))
+    return of_runs(sql.rows(session, _TAKE, count))
+
+
+_TAKE = """
+    SELECT min(id), count(*) FROM (
+        SELECT id, id - row_number() OVER (ORDER BY id) AS gaps
+        FROM (SELECT nextval(pg_get_serial_sequence('jobs', 'id')) AS id FROM generate_series(1, ?)) AS taken
+    ) AS runs GROUP BY gaps ORDER BY 1
+"""
+"""Takes ids and returns runs of consecutive ones: their number is that of concurrent submissions, not of jobs."""
+
+
+def of_runs(runs: Sequence[tuple[int, int]]) -> Sequence[int]:
+    """Return ascending ids that are given as runs of consecutive ones: the first id and the number of each run."""
+    ranges = [range(first, first + count) for first, count in runs]
+    return ranges[0] if len(ranges) == 1 else list(chain.from_iterable(ranges))
 
 
 def insert_jobs(session: Session, account: Account, new: Sequence[NewJobs], now: datetime) -> None:
@@ -198,7 +215,7 @@ def insert_jobs(session: Session, account: Account, new: Sequence[NewJobs], now:
 
 
 def _new_columns(account: Account, new: NewJobs, now: datetime) -> dict[str, Sequence[Any]]:
-    """Return the rows of single jobs and of the first job of each array, whose id is the array's number."""
+    """Return the rows of single jobs and of the first job of each array, or of its part."""
     alike: dict[str, Any] = {
         "owner": account.owner,
         "vo": account.vo,
@@ -218,12 +235,17 @@ def _new_columns(account: Account, new: NewJobs, now: datetime) -> dict[str, Seq
         "hold_history_json": "" if new.hold_code is None else history_to_json(NEVER_HELD.with_hold(new.hold_code)),
     }
     firsts = [ids[0] for ids in new.ids]
-    own = {"id": firsts, "cluster": firsts, "template_id": new.template_ids, "name": new.names}
+    own = {
+        "id": firsts,
+        "cluster": [new.cluster or firsts[0], *firsts[1:]],
+        "process": [new.process, *([0] * (len(firsts) - 1))],
+        "template_id": new.template_ids,
+        "name": new.names,
+    }
     return own | {name: [value] * len(new.ids) for name, value in (_UNSET | alike).items()}
 
 
 _UNSET: dict[str, Any] = {
-    "process": 0,
     "attempt": 0,
     "spent_attempts": 0,
     "pilot_stamp": "",
@@ -237,18 +259,18 @@ _UNSET: dict[str, Any] = {
 
 def _copying(table: Table, numbers: str) -> str:
     """Return the statement that stores the other jobs of an array, given their ids and the id of the first one."""
-    # The database copies the first row, so an array of 100,000 jobs is one statement with hardly any traffic.
+    # The database copies the first row, so an array is one statement with hardly any traffic.
     names = [column.name for column in table.c if column.name not in {"id", "process"}]
     listed, copied = (", ".join(f'{of}"{name}"' for name in names) for of in ("", "jobs."))
     return f"""
-        INSERT INTO jobs (id, process, {listed}) SELECT numbers.id, numbers.process, {copied}
-        FROM {numbers} CROSS JOIN jobs WHERE jobs.id = ? ORDER BY numbers.process
+        INSERT INTO jobs (id, process, {listed}) SELECT numbers.id, jobs.process + numbers.nth, {copied}
+        FROM {numbers} CROSS JOIN jobs WHERE jobs.id = ? ORDER BY numbers.nth
     """  # noqa: S608 - names of columns
 
 
 _REST = {
-    "sqlite": _copying(JOBS, "(SELECT value AS id, key + 1 AS process FROM json_each(?)) AS numbers"),
-    "postgresql": _copying(JOBS, "unnest(?::bigint[]) WITH ORDINALITY AS numbers (id, process)"),
+    "sqlite": _copying(JOBS, "(SELECT value AS id, key + 1 AS nth FROM json_each(?)) AS numbers"),
+    "postgresql": _copying(JOBS, "unnest(?::bigint[]) WITH ORDINALITY AS numbers (id, nth)"),
 }
 
 

@@ -208,14 +208,6 @@ def test_submitted_description_is_read_back_unchanged(database: Database, state:
     assert database.read(lambda transaction: get_description(transaction, ALICE, ids[1])) == description
 
 
-def test_one_call_submits_an_array_of_100_000_jobs(database: Database, state: ServerState) -> None:
-    ids = submit(database, state, a_description(count=100_000)).job_ids
-    assert len(set(ids)) == 100_000
-    last = database.read(lambda transaction: get_jobs(transaction, ALICE, [ids[-1]]))[0]
-    assert last.process == 99_999
-    assert state.waiting.count(last.task_queue_id) == 100_000
-
-
 DESCRIPTIONS = (
     a_description(),
     a_description(requirements={"Memory": 2000}, priority=3),

@@ -20,6 +20,7 @@ from pilotage_server.core.matching.slot_policy import MAX_JOB_NAMES, SlotPolicie
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.core.rules import Rules
 from pilotage_server.operations.matching.idle_pilots import PossibleSlots, ServerMatchEstimator, could_match
+from pilotage_server.operations.matching.offers import MAX_FAULTY_SLOTS, read_offers, read_offers_ahead
 from pilotage_server.operations.matching.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.operations.queueing.rekeying import MAX_REFERENCES
 from pilotage_server.storage.attempts import load_attempts
@@ -317,3 +318,21 @@ def test_free_and_occupied_slots_differ_in_class(grid: Grid) -> None:
         credential, [slot._replace(occupied=OccupiedSlot(1, 1))]
     )
     assert estimator.of(task_queues_of_various_jobs(grid)[3], credential, [slot]) is PossibleSlots.FREE_SLOT
+
+
+def test_ads_that_were_read_ahead_are_not_read_again(grid: Grid) -> None:
+    part = ad_part("[Batch = True]")
+    queue = grid.start_pilot().identity.pilot.queue  # type: ignore[union-attr]
+    faulty = [a_slot(f"f{n}")._replace(ad_changes=f"[Start = eval({n}) + random({n})]") for n in range(150)]
+    good = [
+        a_slot(f"s{n}")._replace(ad_parts=(part.key,), ad_changes=f"[Number = {n}; Start = {n} > 1]") for n in range(9)
+    ]
+    read_offers_ahead(grid.state, queue, [part], [*good, *faulty])
+    offers = read_offers(grid.state, queue, [*good, *faulty])
+    again = read_offers(grid.state, queue, [*good, *faulty])
+    assert offers.parts_wanted == ()
+    assert [slot.name for slot in offers.slots] == [slot.name for slot in good]
+    assert len(offers.policies) == len(good) + MAX_FAULTY_SLOTS
+    assert all(again.policies[name] is policy for name, policy in offers.policies.items())
+    assert len(offers.faults) == len(faulty)
+    assert "its ad is not read" in offers.faults["f149"]

@@ -59,6 +59,14 @@ def test_ad_part_with_wrong_key_is_rejected(grid: WireGrid) -> None:
         pilot.matcher.RequestJobs(request)
 
 
+def test_slots_with_large_ads_get_jobs(grid: WireGrid) -> None:
+    (job_id,) = grid.submit(a_batch_job())
+    pilot, part = grid.start_pilot(), a_part(f'[Start = TARGET.Batch =?= True; Padding = "{"x" * 100_000}"]')
+    request = pilot.request(ad_parts=[part.key])
+    request.ad_parts.append(part)
+    assert [match.job_id for match in pilot.matcher.RequestJobs(request).matches] == [job_id]
+
+
 async def test_job_wakes_only_the_pilot_whose_policy_accepts_it(grid: WireGrid, polls: PendingPolls) -> None:
     unwilling = await polls.begin(grid.start_pilot(), ad_changes="[Start = TARGET.Batch =!= True]")
     other = await polls.begin(grid.start_pilot(), ad_changes="[Start = TARGET.Batch =?= True]")

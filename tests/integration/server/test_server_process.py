@@ -7,6 +7,7 @@ import json
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from pilotage.v1 import (
 )
 from support.long_polls import PendingPolls
 from support.postgresql import PostgresqlServer
+from support.processes import until
 from support.server import RunningServer, request_id, running_server, self_signed_certificate
 from support.wire_grid import WireGrid, a_job
 
@@ -160,6 +162,25 @@ def test_server_runs_on_postgresql(tmp_path: Path, postgresql_server: Postgresql
             assert server.stop() == 0
     finally:
         postgresql_server.drop(url)
+
+
+async def test_server_waits_for_its_database_at_start(tmp_path: Path, postgresql_server: PostgresqlServer) -> None:
+    url = postgresql_server.new_database()
+    postgresql_server.refuse_connections(url)
+    server = RunningServer(tmp_path / "data", database=url.render_as_string(hide_password=False))
+    server.data.mkdir()
+    (server.data / "server.log").touch()
+    starting = asyncio.create_task(asyncio.to_thread(server.start))
+    try:
+        await until(lambda: "server waits for its database" in server.log())
+        assert not starting.done()
+        postgresql_server.accept_connections(url)
+        await starting
+        with closing(WireGrid(server)) as grid:
+            assert await asyncio.to_thread(grid.submit, a_job())
+    finally:
+        server.kill()
+    postgresql_server.drop(url)
 
 
 async def test_servers_on_one_database_notify_each_other(tmp_path: Path, postgresql_server: PostgresqlServer) -> None:

@@ -13,6 +13,7 @@ from pilotage_server.core.identity import Holder, Identity, holder_of
 from pilotage_server.core.jobs.files import MIB, JobLimits
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import count_live_jobs
+from pilotage_server.storage.submission_parts import jobs_in_parts
 from pilotage_server.storage.templates import stored_bytes
 
 COUNT_EVERY_S = 30.0
@@ -38,6 +39,7 @@ class JobQuotas:
     def count(self, transaction: Transaction, vo: str, now_s: float) -> None:
         """Count the jobs of a VO."""
         self._counts[vo] = Counter(count_live_jobs(transaction.session, vo))
+        self._counts[vo].update(jobs_in_parts(transaction.session, vo))
         self._counted_s[vo] = now_s
 
     def check(self, identity: Identity, jobs: int) -> None:

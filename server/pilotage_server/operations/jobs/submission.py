@@ -1,22 +1,16 @@
-"""Submission: descriptions pass the optimizer chain and the submit policy and become jobs, all of them or none.
-
-Templates, rows and first events of a whole submission are stored in a few statements.
-"""
+"""Submission: descriptions pass the optimizer chain and the submit policy and become jobs, all of them or none."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
-from itertools import accumulate, chain
 from operator import itemgetter
 
 from pilotage.classads.evaluation import CURRENT_TIME
 from pilotage.classads.library import AdValue
 from pilotage.errors import InvalidJobError, PermissionDeniedError, Violation
-from pilotage.job_description import InputFile, JobDescription
+from pilotage.job_description import JobDescription
 from pilotage.resources.requirements import Requirements, pool_id
 from pilotage.text import fold
 from pilotage.values.accounts import Account
@@ -27,174 +21,21 @@ from pilotage_server.core.jobs.descriptions import (
     OVERRIDE_ATTRIBUTES,
     DescriptionGroup,
     Overrides,
-    canonical_texts,
     description_references,
     may_see_overrides,
 )
-from pilotage_server.core.jobs.record import FeedEvent
-from pilotage_server.core.jobs.states import HoldCode, JobCause, JobState, next_state
 from pilotage_server.core.queueing.job_ads import traits_ad
 from pilotage_server.core.queueing.task_queue import NO_NAMES, traits_of
-from pilotage_server.core.queueing.waiting_jobs import QueueHead
-from pilotage_server.core.races.races import MAY_BE_REPEATED, URGENT, RaceSet, is_flagged
+from pilotage_server.core.races.races import MAY_BE_REPEATED, is_flagged
 from pilotage_server.core.rules import Rules
 from pilotage_server.core.submission.optimizers import OptimizerContext, Rejection, SubmitCandidate, run_chain
 from pilotage_server.core.submission.submit_policy import ACCOUNT_REQUEST_NAMES, SubmitPolicy, TransformResult
 from pilotage_server.core.submission.validation import are_valid_overrides
-from pilotage_server.operations.attempts.events import publish_new_jobs
-from pilotage_server.operations.jobs.periodic_policies import apply_to_new_jobs
-from pilotage_server.operations.queueing.arrivals import add_waiting_group
-from pilotage_server.operations.queueing.placement import Placement, Placer
+from pilotage_server.operations.jobs.new_jobs import AcceptedJobs, record_new_jobs
+from pilotage_server.operations.queueing.placement import Placer
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.jobs import NewJobs, insert_jobs, take_ids
-from pilotage_server.storage.races import insert_set
-from pilotage_server.storage.templates import NewTemplate, insert_templates, sizes_of
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptedJobs:
-    """A group of accepted descriptions, each for a job or an array, and their task queue.
-
-    `hold_reason` "" = they wait; else they are held. `repeatable` = race copies of them are allowed.
-    """
-
-    descriptions: DescriptionGroup
-    placement: Placement
-    hold_reason: str = ""
-    repeatable: bool = False
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether the description marks the jobs as urgent."""
-        return is_flagged(self.descriptions.model, URGENT)
-
-    @property
-    def cause(self) -> JobCause:
-        """The cause of the first transition."""
-        return JobCause.HELD if self.hold_reason else JobCause.ENQUEUED
-
-
-def record_new_jobs(
-    transaction: Transaction, state: ServerState, account: Account, accepted: Sequence[AcceptedJobs]
-) -> tuple[int, ...]:
-    """Store the jobs of a submission and return their ids in the order of descriptions and array indexes."""
-    ids = take_ids(transaction.session, sum(each.descriptions.job_count for each in accepted))
-    ids_by_index = _ids_by_index(ids, accepted)
-    templates = _templates(transaction, account, accepted)
-    sets = _race_sets(transaction, account, accepted, ids_by_index)
-    new = [_new_jobs(state, *each, ids_by_index) for each in zip(accepted, templates, sets, strict=True)]
-    insert_jobs(transaction.session, account, new, transaction.now)
-    watched: list[int] = []
-    for each, stored in zip(accepted, new, strict=True):
-        job_ids = list(chain.from_iterable(stored.ids))
-        _publish(transaction, state, _first_event(transaction, account, each, stored), stored, job_ids)
-        watched += job_ids if stored.watch else ()
-    if watched:
-        apply_to_new_jobs(transaction, state, watched)
-    return tuple(ids)
-
-
-def _ids_by_index(ids: Sequence[int], accepted: Sequence[AcceptedJobs]) -> dict[int, Sequence[int]]:
-    """Return the ids of the jobs of each description, by its index in the submission."""
-    counts = sorted(
-        (overrides.submission_index, each.descriptions.model.count or 1)
-        for each in accepted
-        for overrides in each.descriptions.overrides
-    )
-    ends = accumulate(count for _, count in counts)
-    return {index: ids[end - count : end] for (index, count), end in zip(counts, ends, strict=True)}
-
-
-def _templates(transaction: Transaction, account: Account, accepted: Sequence[AcceptedJobs]) -> list[list[int]]:
-    """Store the templates and return their ids by group; equal descriptions share one."""
-    texts = [list(canonical_texts(each.descriptions)) for each in accepted]
-    jobs: Counter[str] = Counter()
-    files: dict[str, Sequence[InputFile]] = {}
-    for each, same in zip(accepted, texts, strict=True):
-        for text in same:
-            jobs[text] += each.descriptions.model.count or 1
-            files[text] = each.descriptions.model.input_files
-    new = [NewTemplate(text, files[text], count) for text, count in jobs.items()]
-    ids = dict(zip(jobs, insert_templates(transaction.session, account, new), strict=True))
-    return [[ids[text] for text in same] for same in texts]
-
-
-def _race_sets(
-    transaction: Transaction,
-    account: Account,
-    accepted: Sequence[AcceptedJobs],
-    ids_by_index: Mapping[int, Sequence[int]],
-) -> list[int]:
-    """Store the sets of repeatable jobs, and return the set of each group; 0 = none.
-
-    A submission has one set, and another one of its urgent jobs. A single job needs a set only if it is urgent.
-    """
-    sets: list[int] = [0] * len(accepted)
-    for urgent in (False, True):
-        indexes = [index for index, each in enumerate(accepted) if each.repeatable and each.is_urgent is urgent]
-        arrays = [
-            ids_by_index[overrides.submission_index]
-            for index in indexes
-            for overrides in accepted[index].descriptions.overrides
-        ]
-        jobs = sum(map(len, arrays))
-        if jobs > 1 or (jobs and urgent):
-            first, last = min(ids[0] for ids in arrays), max(ids[-1] for ids in arrays)
-            insert_set(transaction.session, account, RaceSet(first, last, jobs, urgent), transaction.now)
-            sets = [first if index in indexes else id_ for index, id_ in enumerate(sets)]
-    return sets
-
-
-def _new_jobs(
-    state: ServerState,
-    accepted: AcceptedJobs,
-    template_ids: Sequence[int],
-    race_set: int,
-    ids_by_index: Mapping[int, Sequence[int]],
-) -> NewJobs:
-    description = accepted.descriptions.model
-    return NewJobs(
-        ids=[ids_by_index[overrides.submission_index] for overrides in accepted.descriptions.overrides],
-        template_ids=template_ids,
-        names=[overrides.name for overrides in accepted.descriptions.overrides],
-        state=next_state(JobState.RECEIVED, accepted.cause),
-        reason=accepted.hold_reason,
-        priority=description.priority,
-        task_queue_id=accepted.placement.task_queue_id,
-        pool_id=accepted.placement.pool_id,
-        lease=description.lease,
-        watch=state.policy_evaluator.watch(description),
-        hold_code=HoldCode.SUBMITTED_ON_HOLD.value if accepted.hold_reason else None,
-        race_set=race_set,
-        max_starts=description.max_starts,
-    )
-
-
-def _first_event(transaction: Transaction, account: Account, accepted: AcceptedJobs, stored: NewJobs) -> FeedEvent:
-    """Return the event of the first of the jobs; the others get equal ones."""
-    return FeedEvent(
-        position=0,
-        job_id=stored.ids[0][0],
-        time=transaction.now,
-        from_state=JobState.RECEIVED,
-        to_state=stored.state,
-        cause=accepted.cause,
-        reason=accepted.hold_reason,
-        attempt=0,
-        actor=account.owner,
-    )
-
-
-def _publish(
-    transaction: Transaction, state: ServerState, first: FeedEvent, stored: NewJobs, ids: Sequence[int]
-) -> None:
-    """Publish new jobs to the feed, the policies and the matcher."""
-    publish_new_jobs(transaction, state, first, ids)
-    if stored.watch:
-        transaction.after_commit(partial(state.add_policy_checks, ids))
-    if stored.state is JobState.WAITING:
-        add_waiting_group(transaction, state, stored.task_queue_id, QueueHead(stored.priority, ids[0]), len(ids))
+from pilotage_server.storage.templates import sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +97,8 @@ def submit_jobs(
 ) -> SubmittedJobs:
     """Accept or reject a submission as a whole; owner and VO are always the caller's.
 
+    Of a long submission only the first jobs are stored; `new_jobs.store_part` stores the others.
+
     Raises
     ------
     InvalidJobError
@@ -271,7 +114,7 @@ def submit_jobs(
         return SubmittedJobs((), warnings)
     placer = Placer(transaction, state)
     accepted = [each for one in optimized_groups for each in _accepted(placer, account, one)]
-    return SubmittedJobs(record_new_jobs(transaction, state, account, accepted), warnings)
+    return SubmittedJobs(tuple(record_new_jobs(transaction, state, account, accepted)), warnings)
 
 
 def group_of(identity: Identity, group: str) -> str:

@@ -43,8 +43,8 @@ NO_OFFERS = Offers((), {})
 
 def add_ad_parts(state: ServerState, parts: Iterable[AdPart]) -> None:
     """Store the ad parts that a pilot sends; raises InvalidInputError for a part that does not match its key."""
-    with state.lock:
-        for part in parts:
+    for part in parts:
+        with state.lock:  # for each part: a large one takes milliseconds
             state.policies.parts.add(part.key, part.text)
 
 
@@ -52,13 +52,13 @@ def read_offers(state: ServerState, queue: QueueId, slots: Sequence[SlotOffer]) 
     """Return the slots of a pilot at that queue with their policies."""
     if not any(slot.has_ad for slot in slots):
         return Offers(tuple(slots), {})
+    policies, unread = _policies(state, queue, [slot for slot in slots if slot.has_ad])
     with state.lock:
-        policies = {slot.name: state.policies.policy(slot, queue) for slot in slots if slot.has_ad}
         missing = state.policies.parts.missing(dict.fromkeys(key for slot in slots for key in slot.ad_parts))
         if not state.policies.names <= state.published_attributes:
             state.published_attributes |= state.policies.names
     known = {name: policy for name, policy in policies.items() if policy is not None}
-    faults = {name: policy.fault for name, policy in known.items() if policy.fault}
+    faults = {name: policy.fault for name, policy in known.items() if policy.fault} | unread
     usable_policies = {name: policy for name, policy in known.items() if name not in faults}
     references = _job_references(state, slots, usable_policies)
     new = {name: unknown_references(state, names) for name, names in references.items()}
@@ -70,6 +70,32 @@ def read_offers(state: ServerState, queue: QueueId, slots: Sequence[SlotOffer]) 
         return Offers((), known, missing, unreferred, faults)
     usable = tuple(slot for slot in slots if not slot.has_ad or (slot.name in known and slot.name not in faults))
     return Offers(usable, known, missing, unreferred, faults)
+
+
+MAX_FAULTY_SLOTS = 100
+"""Slots of one call whose policies cannot be used; the slots after them are not read. The cache has room for more."""
+
+
+def _policies(
+    state: ServerState, queue: QueueId, slots: Sequence[SlotOffer]
+) -> tuple[dict[str, SlotPolicy | None], dict[str, str]]:
+    """Return the policies of slots, None = parts are missing, and why other slots are not read."""
+    found: dict[str, SlotPolicy | None] = {}
+    faulty = 0
+    for slot in slots:
+        if faulty >= MAX_FAULTY_SLOTS:
+            break
+        with state.lock:  # for each slot: reading a new ad takes up to milliseconds
+            policy = found[slot.name] = state.policies.policy(slot, queue)
+        faulty += policy is not None and bool(policy.fault)
+    why = f"its ad is not read: {MAX_FAULTY_SLOTS} slots of the same call have policies that cannot be used"
+    return found, {slot.name: why for slot in slots if slot.name not in found}
+
+
+def read_offers_ahead(state: ServerState, queue: QueueId, parts: Iterable[AdPart], slots: Sequence[SlotOffer]) -> None:
+    """Read ads ahead of the transaction that matches, which then finds them in the caches; raises as `add_ad_parts`."""
+    add_ad_parts(state, parts)
+    read_offers(state, queue, slots)
 
 
 def _job_references(

@@ -23,8 +23,8 @@ from pilotage_server.core.races.races import (
     cost_so_far,
     is_current,
 )
+from pilotage_server.operations.jobs.new_jobs import AcceptedJobs, record_new_jobs
 from pilotage_server.operations.jobs.queries import ALL, DEFAULT_PAGE, LARGEST_PAGE
-from pilotage_server.operations.jobs.submission import AcceptedJobs, record_new_jobs
 from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import races as stored

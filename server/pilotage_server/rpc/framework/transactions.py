@@ -14,8 +14,10 @@ from pilotage_server.core.identity import Identity
 from pilotage_server.operations.idempotency import IdempotentRequest, run_once
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.group_commit import Batch
 from pilotage_server.storage.database.transaction import Transaction
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Response = TypeVar("Response", bound=Message)
 Operation = Callable[[Transaction, ServerState], Result]
@@ -48,6 +50,10 @@ class Transactions:
         return await asyncio.wrap_future(
             self.database.submit_write(lambda transaction: operation(transaction, self.state))
         )
+
+    async def write_batch(self, batch: Batch[Item, Result], item: Item) -> Result:
+        """Return the result of the batch for `item` once its changes are on disk."""
+        return await asyncio.wrap_future(self.database.submit_batch(batch, item))
 
     async def once(
         self,

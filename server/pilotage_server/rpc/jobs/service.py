@@ -27,6 +27,7 @@ from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
+from pilotage_server.operations.jobs.new_jobs import PART_JOBS, PartStorage
 from pilotage_server.operations.jobs.queries import (
     feed_owner,
     get_ad,
@@ -224,6 +225,13 @@ def _feed_request(request: job_service_pb2.WatchEventsRequest) -> tuple[int, tup
     return position, job_ids
 
 
+async def store_parts(transactions: Transactions, submission: int) -> None:
+    """Store the parts that are left of a submission, given by the id of its first job."""
+    batch = PartStorage(transactions.state)
+    while await transactions.write_batch(batch, submission):
+        pass
+
+
 class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer):
     """Submits, shows and changes jobs."""
 
@@ -268,9 +276,12 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
 
         if request.validate_only:
             return await self._transactions.read(submit)
-        return await self._transactions.once(
+        response = await self._transactions.once(
             identity, "SubmitJobs", request, job_service_pb2.SubmitJobsResponse, submit
         )
+        if len(response.job_ids) > PART_JOBS:  # also for a repeated call, while the first one still stores parts
+            await store_parts(self._transactions, response.job_ids[0])
+        return response
 
     async def GetJobs(self, request: job_service_pb2.GetJobsRequest, context: Any) -> job_service_pb2.GetJobsResponse:
         identity, job_ids = caller(), job_ids_from_wire(request.job_ids)

@@ -25,6 +25,7 @@ from pilotage_server.core.matching.preemption import ORDER_LIFE
 from pilotage_server.operations.attempts.heartbeats import HeartbeatBatch, HeartbeatCall
 from pilotage_server.operations.idempotency import IdempotentRequest
 from pilotage_server.operations.jobs.files import store_contents
+from pilotage_server.operations.matching.offers import read_offers_ahead
 from pilotage_server.operations.matching.request_jobs import WorkBatch, WorkCall, WorkDone, leases_left
 from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.queueing.rekeying import add_references
@@ -47,6 +48,9 @@ log = structlog.get_logger()
 
 CONTENT_THREADS = 4
 """Threads that store the files in reports."""
+
+MAX_ADS_IN_TRANSACTION = 32 * 1024
+"""Characters of ads that are read while other matches wait; more are read before, by one thread for all pilots."""
 
 Response = matcher_service_pb2.RequestJobsResponse
 HeartbeatResponse = matcher_service_pb2.ReportStateResponse
@@ -93,6 +97,7 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         self._requests = WorkBatch(transactions.state, MatchWriter().encode)
         # Not the loop's own threads: uploads of users may occupy those.
         self._content_threads = ThreadPoolExecutor(CONTENT_THREADS, thread_name_prefix="contents")
+        self._ad_thread = ThreadPoolExecutor(1, thread_name_prefix="ads")
         self._heartbeats = HeartbeatBatch(transactions.state, heartbeat_answer_to_bytes)
 
     async def GetSubmitPoolsForQueue(
@@ -116,8 +121,8 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         request.ClearField("wait_s")  # not in the digest: a pilot may repeat its request with a shorter wait
         key = IdempotentRequest.of(call.identity, "RequestJobs", request.request_id, digest(request))
         pending = _Request(call, key, work, wait_s, self._boot_clock(), self._polls.generation)
-        if _has_contents(work.reports):
-            call.answer_async(partial(self._match_with_contents, pending))
+        if _has_contents(work.reports) or _ad_characters(work) > MAX_ADS_IN_TRANSACTION:
+            call.answer_async(partial(self._match_prepared, pending))
         else:
             self._try_match(pending).add_done_callback(partial(self._on_first_match, pending))
 
@@ -142,9 +147,14 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
             return False
         return not pending.wait_s or _ends_wait(answer, pending.work.slots)
 
-    async def _match_with_contents(self, pending: _Request) -> bytes:
-        """Store the files in the reports, then try to match."""
-        await self._keep_contents(pending.work.reports)
+    async def _match_prepared(self, pending: _Request) -> bytes:
+        """Store the files in the reports, read large ads, then try to match."""
+        work = pending.work
+        await self._keep_contents(work.reports)
+        if _ad_characters(work) > MAX_ADS_IN_TRANSACTION:
+            state, queue = self._transactions.state, pending.credential.queue
+            read = partial(read_offers_ahead, state, queue, work.ad_parts, work.slots)
+            await asyncio.get_running_loop().run_in_executor(self._ad_thread, read)
         done = await asyncio.wrap_future(self._try_match(pending))
         return done.response if self._is_final(pending, done) else await self._continue(pending, done)
 
@@ -239,6 +249,10 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
 def _matched_counts(answer: WorkAnswer | None) -> Counter[int]:
     """Return the number of matched jobs by task queue."""
     return Counter() if answer is None else Counter(match.task_queue_id for match in answer.matches)
+
+
+def _ad_characters(work: WorkRequest) -> int:
+    return sum(len(part.text) for part in work.ad_parts) + sum(len(slot.ad_changes) for slot in work.slots)
 
 
 def _has_contents(reports: Iterable[JobReport]) -> bool:

@@ -338,6 +338,19 @@ class JobRow(Base, table=True):
     max_starts: int = Field(default=0, sa_column=_zero(Integer))
 
 
+class SubmissionPartRow(Base, table=True):
+    """Jobs of an accepted submission that are not stored yet; `submission` = the id of its first job."""
+
+    __tablename__ = "submission_parts"
+    id: int | None = Field(default=None, sa_column=id_column())
+    submission: int = Field(sa_column=Column(BigId, nullable=False, index=True))
+    vo: str = Field(index=True)
+    group: str
+    owner: str
+    jobs: int
+    blocks_json: str = Field(sa_column=Column(Text, nullable=False))
+
+
 class AttemptRow(Base, table=True):
     """One attempt of a job: pilot, outcome and use; `ended` None = it holds its lease.
 

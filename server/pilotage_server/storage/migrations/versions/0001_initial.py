@@ -327,6 +327,20 @@ def upgrade() -> None:
     op.create_index("ix_stored_files_stored", "stored_files", ["stored"])
 
     op.create_table(
+        "submission_parts",
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("submission", _ID, nullable=False),
+        sa.Column("vo", sa.String(), nullable=False),
+        sa.Column("group", sa.String(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("jobs", sa.Integer(), nullable=False),
+        sa.Column("blocks_json", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_submission_parts"),
+    )
+    op.create_index("ix_submission_parts_submission", "submission_parts", ["submission"])
+    op.create_index("ix_submission_parts_vo", "submission_parts", ["vo"])
+
+    op.create_table(
         "task_queues",
         sa.Column("id", _ID, autoincrement=True, nullable=False),
         sa.Column("key", sa.String(length=64), nullable=False),
