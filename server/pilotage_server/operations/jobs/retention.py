@@ -19,6 +19,7 @@ from pilotage_server.storage.retention import (
     delete_unused_uploads,
     unnamed_checksums,
 )
+from pilotage_server.storage.revocations import delete_expired_revocations
 
 PREFIXES = tuple(f"{number:02x}" for number in range(256))
 """First two digits of checksums: a sweep of the file store handles one prefix at a time."""
@@ -78,6 +79,11 @@ def remove_gone_routers(transaction: Transaction, state: ServerState) -> int:
     return routing.delete_gone(transaction.session, transaction.now - state.rules.retention.finished_jobs)
 
 
+def remove_expired_revocations(transaction: Transaction, _state: ServerState) -> int:
+    """Remove the revocations of tokens that have expired; return how many."""
+    return delete_expired_revocations(transaction.session, transaction.now)
+
+
 def remove_old_requests(transaction: Transaction, state: ServerState) -> int:
     """Remove a batch of stored answers that are too old to be repeated; return how many."""
     kept = state.rules.retention
@@ -93,6 +99,7 @@ REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
     remove_old_uploads,
     remove_race_sets,
     remove_gone_routers,
+    remove_expired_revocations,
     remove_old_requests,
 )
 """All functions that remove rows; each returns the number removed."""
