@@ -335,7 +335,10 @@ class OperatorCalls(Connection):
         return self._revoke(reason, token_id=identity_service_pb2.TokenId(id=token_id, issuer=issuer))
 
     def revoke_tokens_of(self, owner: str = "", *, vo: str = "", reason: str) -> identity_service_pb2.Revocation:
-        """Revoke all tokens of an owner that were issued until now; `owner` empty = the caller, `vo` empty = all VOs."""
+        """Revoke all tokens of an owner that were issued until now.
+
+        `owner` empty = the caller; `vo` empty = all VOs.
+        """
         return self._revoke(reason, owner=identity_service_pb2.OwnerTokens(owner=owner, vo=vo))
 
     def _revoke(self, reason: str, **tokens: Any) -> identity_service_pb2.Revocation:

@@ -265,7 +265,7 @@ def whoami(client: Client, as_json: bool) -> None:
 @click.option("--to", "path", type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
 @server_options
 @click.pass_context
-def token(context: click.Context, lifetime: str, **options: Any) -> None:
+def token(context: click.Context, /, lifetime: str, **options: Any) -> None:
     """Create a token (admins of a stand-alone server); `token revoke` revokes tokens."""
     if context.invoked_subcommand is not None:
         refuse_options_of_group(context, options.values())

@@ -182,7 +182,7 @@ PILOT = "pilotage-pilot"
 @AS_JSON
 @server_options
 @click.pass_context
-def pilots(context: click.Context, **options: Any) -> None:
+def pilots(context: click.Context, /, **options: Any) -> None:
     """Show pilots with their queue, state, node and jobs."""
     if context.invoked_subcommand is None:
         _show_pilots(**options)

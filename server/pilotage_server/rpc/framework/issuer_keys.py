@@ -62,7 +62,7 @@ class IssuerKeys:
         self._keys: Mapping[str | None, VerificationKey] = {}
         self._texts: Mapping[str | None, Jwk] = {}
         self._read: datetime | None = None
-        self._tried_s = self._due_s = float("-inf")
+        self._tried_s = self._read_s = self._due_s = float("-inf")
         self._is_wanted = False
         self._load()
 
@@ -79,8 +79,8 @@ class IssuerKeys:
         found = self._keys.get(kid)
         if found is not None:
             return found
-        age_s = self._boot_clock() - self._tried_s
-        if self._read is not None and not self._is_wanted and age_s < self._issuer.unknown_key_every_s:
+        age_s = self._boot_clock() - self._read_s
+        if age_s < self._issuer.unknown_key_every_s:
             seen = f"its keys were read {age_s:.0f} s ago"
             raise UnauthenticatedError(f"the token's key {kid!r} is none of the issuer {self._issuer.url}: {seen}")
         self._is_wanted = True
@@ -106,7 +106,7 @@ class IssuerKeys:
         except PilotageError as error:
             log.warning("keys of an issuer are not read", issuer=self._issuer.url, why=str(error))
             return  # the next try follows after the least interval
-        self._read, self._is_wanted = self._clock(), False
+        self._read, self._read_s, self._is_wanted = self._clock(), now_s, False
         self._due_s = now_s + self._issuer.keys_every_s
         self._store()
 
