@@ -96,7 +96,9 @@ class RunningIssuer:
         values = {"url": self.url, "name": "iam", "audiences": [AUDIENCE], "vo": "cms", **fields}
         return IssuerSetting.model_validate(values)
 
-    def token(self, now: datetime, *, kid: str = "first", algorithm: str = "RS256", **claims: Any) -> str:
+    def token(
+        self, now: datetime, *, kid: str = "first", algorithm: str = "RS256", groups: Any = None, **claims: Any
+    ) -> str:
         """Return a token that lives for 20 minutes, with these claims changed; None = left out."""
         issued = int(now.timestamp())
         payload = {
@@ -109,6 +111,7 @@ class RunningIssuer:
             "jti": uuid4().hex,
             "scope": "openid compute.read compute.create",
             "wlcg.ver": "1.0",
+            "wlcg.groups": groups,
         }
         changed = {name: value for name, value in (payload | claims).items() if value is not None}
         return jwt.encode(changed, a_private_key(kid, algorithm), algorithm=algorithm, headers={"kid": kid})

@@ -15,8 +15,8 @@ from pilotage.errors import InvalidInputError, PermissionDeniedError, Violation
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.revocations import Revocation, RevocationKind, Revocations
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.storage import revocations as stored
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.identity import revocations as stored
 from pilotage_server.storage.pilots import change_pilots, load_credential_ends
 
 

@@ -74,8 +74,7 @@ async def test_scopes_of_a_user_permit_its_calls(issuer: RunningIssuer, server: 
 
 
 async def test_operators_of_an_issuer_are_those_of_a_group(issuer: RunningIssuer, server: RunningServer) -> None:
-    groups = {"wlcg.groups": ["/cms/operators"], "scope": "openid"}
-    token = issuer.token(clock.now(), **groups)
+    token = issuer.token(clock.now(), groups=["/cms/operators"], scope="openid")
     await until(lambda: who_is(server, token) == "alice@iam")
     with Client(server.address, token) as client:
         assert client.bans() == []

@@ -59,7 +59,7 @@ def verifier(issuer: RunningIssuer, tmp_path: Path) -> Verifier:
 
 def test_token_gives_owner_vo_groups_and_default_role(verifier: Verifier) -> None:
     groups = ["/cms/production", "/cms"]
-    token = verifier.verify(**{"wlcg.groups": groups}, jti="id7")
+    token = verifier.verify(groups=groups, jti="id7")
     assert token.identity == Identity("alice@iam", "cms", ("cms/production", "cms"), frozenset({Role.USER}))
     assert (token.issuer, token.id, token.kid) == (verifier.issuer.url, "id7", "first")
     assert token.expires == NOW + 20 * MINUTE
@@ -89,9 +89,9 @@ def test_token_without_an_id_is_known_by_its_digest(verifier: Verifier) -> None:
         ({"iat": NOW.timestamp() + LEEWAY.total_seconds() + 1}, "not valid before"),
         ({"iat": "yesterday"}, "time"),
         ({"scope": ["compute.read"]}, "scope"),
-        ({"wlcg.groups": "/cms"}, "wlcg.groups"),
-        ({"wlcg.groups": [7]}, "wlcg.groups"),
-        ({"wlcg.groups": ["/cms\n"]}, "the group"),
+        ({"groups": "/cms"}, "wlcg.groups"),
+        ({"groups": [7]}, "wlcg.groups"),
+        ({"groups": ["/cms\n"]}, "the group"),
         ({"jti": "x" * 257}, "jti"),
         ({"iss": "https://elsewhere.example.org/"}, "is not trusted here; trusted are pilotage, http://127"),
     ],
@@ -161,14 +161,14 @@ def test_vo_and_roles_come_from_the_tables(
         vos={"/dune": "dune", "nova.member": "nova"},
         roles={"/dune/operators": ["operator"], "pilotage.admin": ["operator", "admin"]},
     )
-    identity = verifier.verify(**{"wlcg.groups": groups}, scope=scope).identity
+    identity = verifier.verify(groups=groups, scope=scope).identity
     assert (identity.vo, set(identity.roles)) == (vo, roles)
 
 
 def test_token_without_a_vo_is_refused(issuer: RunningIssuer, tmp_path: Path) -> None:
     verifier = Verifier(issuer, tmp_path, vo=None, vos={"/dune": "dune", "nova.member": "nova"})
     with pytest.raises(UnauthenticatedError, match=r"none of the groups and scopes /dune, nova\.member"):
-        verifier.verify(**{"wlcg.groups": ["/atlas"]})
+        verifier.verify(groups=["/atlas"])
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_own_tokens_have_no_owner_of_an_outside_issuer(verifier: Verifier) -> No
 
 
 def test_pilot_claims_of_an_outside_token_have_no_meaning(verifier: Verifier) -> None:
-    claims = {"roles": ["pilot", "admin"], "stamp": "x", "site": "S", "ce": "C", "queue": "Q", "vo": "atlas"}
-    identity = verifier.verify(**claims, bounds={"queues": ["*"]}).identity
+    place: dict[str, Any] = {"stamp": "x", "site": "S", "ce": "C", "queue": "Q", "vo": "atlas"}
+    identity = verifier.verify(roles=["pilot", "admin"], bounds={"queues": ["*"]}, **place).identity
     assert identity == Identity("alice@iam", "cms", (), frozenset({Role.USER}))
 
 

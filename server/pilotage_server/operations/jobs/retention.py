@@ -11,6 +11,7 @@ from pilotage_server.storage import accounting, resources, routing, task_queues
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import lock_feed
+from pilotage_server.storage.identity.revocations import delete_expired_revocations
 from pilotage_server.storage.races import delete_over
 from pilotage_server.storage.requests import delete_answers
 from pilotage_server.storage.retention import (
@@ -19,7 +20,6 @@ from pilotage_server.storage.retention import (
     delete_unused_uploads,
     unnamed_checksums,
 )
-from pilotage_server.storage.revocations import delete_expired_revocations
 
 PREFIXES = tuple(f"{number:02x}" for number in range(256))
 """First two digits of checksums: a sweep of the file store handles one prefix at a time."""
