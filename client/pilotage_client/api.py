@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pilotage.accounts import Quota, split_account, split_group
 from pilotage.clock import boot_time_s
@@ -277,6 +277,16 @@ class OperatorCalls(Connection):
         )
         return list(self._pilots.DrainPilots(request).unknown_stamps)
 
+    def revoke_pilots(
+        self, stamps: Sequence[str] = (), *, node: Sequence[str] = (), reason: str
+    ) -> pilot_service_pb2.RevokePilotsResponse:
+        """End the credentials of pilots by stamps, or of all pilots of a site, CE or queue (`node`, 1 to 3 names)."""
+        site, ce, queue = _node_parts(node)
+        request = pilot_service_pb2.RevokePilotsRequest(
+            request_id=new_request_id(), stamps=stamps, site=site, ce=ce, queue=queue, reason=reason
+        )
+        return self._pilots.RevokePilots(request)
+
     def set_node_attributes(
         self, nodes: Sequence[NodeName], new: Mapping[str, str], unset: Sequence[str] = ()
     ) -> list[node_service_pb2.NodeSettings]:
@@ -316,6 +326,29 @@ class OperatorCalls(Connection):
         """Create a token; admins only."""
         return self._identity.IssueToken(request)
 
+    def revoke_token(self, token: str, *, reason: str) -> identity_service_pb2.Revocation:
+        """Revoke a valid token; users may revoke their own."""
+        return self._revoke(reason, token=token)
+
+    def revoke_token_id(self, token_id: str, *, issuer: str = "", reason: str) -> identity_service_pb2.Revocation:
+        """Revoke a token by its id (jti); `issuer` empty = the server."""
+        return self._revoke(reason, token_id=identity_service_pb2.TokenId(id=token_id, issuer=issuer))
+
+    def revoke_tokens_of(self, owner: str = "", *, vo: str = "", reason: str) -> identity_service_pb2.Revocation:
+        """Revoke all tokens of an owner that were issued until now.
+
+        `owner` empty = the caller; `vo` empty = all VOs.
+        """
+        return self._revoke(reason, owner=identity_service_pb2.OwnerTokens(owner=owner, vo=vo))
+
+    def _revoke(self, reason: str, **tokens: Any) -> identity_service_pb2.Revocation:
+        request = identity_service_pb2.RevokeTokensRequest(request_id=new_request_id(), reason=reason, **tokens)
+        return self._identity.RevokeTokens(request).revocation
+
+    def revocations(self) -> list[identity_service_pb2.Revocation]:
+        """Return the revocations that have not expired, the newest first; users see those of their own tokens."""
+        return list(self._identity.ListRevocations(identity_service_pb2.ListRevocationsRequest()).revocations)
+
 
 def _node_id(name: NodeName) -> node_service_pb2.NodeId:
     site, node = name
@@ -323,7 +356,7 @@ def _node_id(name: NodeName) -> node_service_pb2.NodeId:
 
 
 def _node_parts(node: Sequence[str]) -> tuple[str, str, str]:
-    site, ce, queue = (*node, "", "")[:3]
+    site, ce, queue = (*node, "", "", "")[:3]
     return site, ce, queue
 
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -36,7 +36,9 @@ from pilotage_server.operations.jobs.periodic_policies import watch_all
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
 from pilotage_server.rpc.framework.admission import CallLimits, CallQuota
+from pilotage_server.rpc.framework.issuer_keys import IssuerKeys
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
+from pilotage_server.rpc.framework.outside_issuers import OutsideIssuer, owner_suffix
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
@@ -65,6 +67,9 @@ _GC_THRESHOLD = 50_000
 KEYS_EVERY_S = 3.0
 """Interval at which the files of the signing keys are read."""
 
+LOOK_AT_ISSUER_EVERY_S = 0.5
+"""Interval at which a server looks whether the keys of an outside issuer are due; mostly they are not."""
+
 _MOST_OPEN_FILES = 1 << 20
 """More open files than any server needs; some machines have no bound."""
 
@@ -78,7 +83,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
     disk = _disk_space(settings)
     with _translate_errors(settings), _used_folder(settings, disk):
         _remove_ready_file(ready_file)
-        issuer = TokenIssuer(KeySet(KeyFiles(settings.key_file).load_or_make()), grid=settings.grid)
+        issuer = own_issuer(settings)
         if token_files is not None:
             token_files.write(issuer)
         submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
@@ -92,9 +97,9 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
             database.write(lambda transaction: recount_limits(transaction, state))
             database.write(lambda transaction: watch_all(transaction, state))
             try:
-                asyncio.run(
-                    _serve(settings, _service_context(settings, database, state, issuer, disk), ready_file, token_files)
-                )
+                outside = _outside_issuers(settings)
+                context = _service_context(settings, database, state, issuer, outside, disk)
+                asyncio.run(_serve(settings, context, outside, ready_file, token_files))
             finally:
                 _remove_ready_file(ready_file)
 
@@ -149,18 +154,41 @@ def _remove_ready_file(ready_file: Path | None) -> None:
         ready_file.unlink(missing_ok=True)
 
 
+def own_issuer(settings: ServerSettings) -> TokenIssuer:
+    """Return this server as an issuer; the first call makes its key. Raises WorldError if a key cannot be used."""
+    keys = KeySet(KeyFiles(settings.key_file).load_or_make())
+    return TokenIssuer(keys, grid=settings.grid, foreign_suffixes=[owner_suffix(each) for each in settings.issuers])
+
+
+def _outside_issuers(settings: ServerSettings) -> tuple[OutsideIssuer, ...]:
+    folder = settings.data / "issuers"
+    return tuple(
+        OutsideIssuer(each, IssuerKeys(each, folder / f"{each.name}.json", clock.now, clock.boot_time_s))
+        for each in settings.issuers
+    )
+
+
 def _service_context(
-    settings: ServerSettings, database: Database, state: ServerState, issuer: TokenIssuer, disk: DiskSpace
+    settings: ServerSettings,
+    database: Database,
+    state: ServerState,
+    issuer: TokenIssuer,
+    outside: Sequence[OutsideIssuer],
+    disk: DiskSpace,
 ) -> ServiceContext:
     store = open_store(settings.files_url, settings.max_file_mib * MIB)
-    verifier = TokenVerifier([issuer.trusted()])
+    verifier = TokenVerifier([issuer.trusted(), *outside])
     proofs = PilotProofs(issuer, timedelta(seconds=settings.proof_window_s))
     transactions = Transactions(database, state)
     return ServiceContext(transactions, store, disk, issuer, verifier, proofs, clock.now, clock.boot_time_s)
 
 
 async def _serve(
-    settings: ServerSettings, context: ServiceContext, ready_file: Path | None, token_files: TokenFiles | None
+    settings: ServerSettings,
+    context: ServiceContext,
+    outside: Sequence[OutsideIssuer],
+    ready_file: Path | None,
+    token_files: TokenFiles | None,
 ) -> None:
     _tune_garbage_collector()
     stopping = _stop_on_signals()
@@ -183,6 +211,7 @@ async def _serve(
             for duty in (
                 *periodic_tasks(settings, transactions, context.store, server.wake_followers, health),
                 *_token_tasks(settings, token_files, context.issuer),
+                *map(_keys_task, outside),
                 *(() if feed is None else feed.duties()),
             )
         ]
@@ -246,6 +275,12 @@ def _token_tasks(
     if token_files is not None:
         renew = partial(asyncio.to_thread, token_files.renew, issuer)
         yield PeriodicTask("tokens in files", KEYS_EVERY_S, renew)
+
+
+def _keys_task(issuer: OutsideIssuer) -> PeriodicTask:
+    """Return the task that reads the keys of an outside issuer; a slow issuer delays no other one."""
+    refresh = partial(asyncio.to_thread, issuer.keys.refresh_if_due)
+    return PeriodicTask(f"keys of {issuer.name}", LOOK_AT_ISSUER_EVERY_S, refresh)
 
 
 def _refresh_keys(files: KeyFiles, keys: KeySet) -> None:

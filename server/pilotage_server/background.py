@@ -25,6 +25,7 @@ from pilotage_server.operations.attempts.expiry import expire_leases, record_ser
 from pilotage_server.operations.health import HealthWatch, store_changes
 from pilotage_server.operations.jobs.periodic_policies import PolicyScan, apply_policies, scan_changed, scan_next
 from pilotage_server.operations.jobs.retention import PREFIXES, REMOVALS, sweep_files
+from pilotage_server.operations.revocations import sync_revocations
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import count_pending, queue_recounts, refresh_state, refresh_uses
 from pilotage_server.operations.startup.sync import sync_events, sync_resources
@@ -36,7 +37,7 @@ from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.retention import WatchPosition, first_watched
-from pilotage_server.storage.submission_parts import unfinished_submissions
+from pilotage_server.storage.submission.parts import unfinished_submissions
 
 log = structlog.get_logger()
 
@@ -193,7 +194,7 @@ SYNC_JOBS_EVERY_S = 0.5
 """Interval of the sync with jobs that other servers changed."""
 
 SYNC_TREES_EVERY_S = 3.0
-"""Interval of the sync with their trees, pools and bans."""
+"""Interval of the sync with their trees, pools, bans and revocations."""
 
 SHARES_EVERY_S = 8.0
 """Interval of the sync with the running jobs of all servers, for fair shares."""
@@ -334,9 +335,10 @@ class SyncTasks:
             self._wake_followers()
 
     async def sync_trees(self) -> None:
-        """Apply changes of trees, bans, pools, priority factors and quotas."""
+        """Apply changes of trees, bans, revocations, pools, priority factors and quotas."""
 
         def catch_up_with_all(transaction: Transaction, state: ServerState) -> None:
+            sync_revocations(transaction, state)
             sync_resources(transaction, state)
             load_overrides(transaction, state)
 

@@ -16,10 +16,9 @@ from typing import Any
 from pilotage import clock
 from pilotage.errors import InvalidInputError, NotFoundError, PilotageError, StateConflictError, Violation
 from pilotage.telemetry import set_up_logging
-from pilotage_server.app import build_name, run_server
+from pilotage_server.app import build_name, own_issuer, run_server
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
-from pilotage_server.rpc.framework.tokens import TokenIssuer
 from pilotage_server.settings import ServerSettings, read_settings
 from pilotage_server.token_files import ROLES, TokenFiles, TokenOwner
 
@@ -111,7 +110,7 @@ def _print_token(settings: ServerSettings, options: argparse.Namespace) -> None:
         raise InvalidInputError(Violation("--lifetime-s", f"is not 1 to {settings.longest_token_s:.0f} s"))
     roles = frozenset(Role(name) for name in options.role)
     identity = Identity(options.owner, options.vo, tuple(options.group), roles)
-    issuer = TokenIssuer(KeySet(KeyFiles(settings.key_file).load_or_make()), grid=settings.grid)
+    issuer = own_issuer(settings)
     sys.stdout.write(issuer.issue(identity, timedelta(seconds=options.lifetime_s), clock.now()) + "\n")
 
 

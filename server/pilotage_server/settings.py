@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -38,7 +39,7 @@ from pilotage.text import fold
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.isolation import Isolation
 from pilotage_server.core.health.black_holes import HealthRules, LocationLevel
-from pilotage_server.core.identity import ACCOUNTING_GROUP
+from pilotage_server.core.identity import ACCOUNTING_GROUP, name_fault
 from pilotage_server.core.jobs.attributes import TRANSFORMED_NAMES, is_reserved
 from pilotage_server.core.jobs.files import JobLimits, Retention
 from pilotage_server.core.pilots.pilots import SecondUse
@@ -140,6 +141,68 @@ class RunningLimitSetting(Section):
     at_most: int = Field(ge=0, le=10**9, description="The most jobs that run at once.")
 
 
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]  # asymmetric ones only: an issuer's public key must not be a secret
+MappedRole = Literal["user", "operator", "admin"]  # the tokens of agents have bounds, which only this server issues
+
+
+class IssuerSetting(Section):
+    """An outside issuer of tokens, such as an IAM of WLCG or an issuer of SciTokens."""
+
+    url: str = Field(description="The claim iss of its tokens; its keys are found below this URL.")
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=64,
+        description="Ends the names of its owners: SUBJECT@NAME.",
+    )
+    audiences: tuple[str, ...] = Field(min_length=1, description="Its tokens must be for one of these.")
+    any_audience: bool = Field(False, description="Whether tokens for any relying party of WLCG are accepted too.")
+    algorithms: tuple[Algorithm, ...] = Field(
+        ("RS256", "ES256"), min_length=1, description="Algorithms of signatures that are accepted."
+    )
+    vo: str | None = Field(None, min_length=1, description="The VO of all its tokens that `vos` does not map.")
+    vos: dict[str, str] = Field(
+        {}, description="VO by group (with its subgroups) or scope; the first that fits counts."
+    )
+    roles: dict[str, tuple[MappedRole, ...]] = Field(
+        {}, description="Roles by group or scope, beside user: operator, admin."
+    )
+    needs_scopes: bool = Field(
+        True, description="Whether a token without any scope for jobs may do nothing; false = what its roles may do."
+    )
+    longest_token_s: Seconds = Field(6 * 3600, ge=60, le=YEAR_S, description="The longest life of its tokens.")
+    keys_every_s: Seconds = Field(3600, ge=60, le=MONTH_S, description="How often its keys are read.")
+    unknown_key_every_s: Seconds = Field(
+        60, ge=1, le=DAY_S, description="How often they are read at most for tokens with an unknown key."
+    )
+    keys_kept_s: Seconds = Field(
+        4 * DAY_S, ge=60, le=YEAR_S, description="How long the last known keys are used while it cannot be reached."
+    )
+    ca_file: Path | None = Field(
+        None, description="Certificates (PEM) that its own is checked with; none = the system's."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if not parts.hostname or parts.query or parts.fragment or parts.username:
+            raise ValueError("is not the URL of an issuer, such as https://iam.example.org/")
+        if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname)):
+            raise ValueError("begins with https://, unless it is on loopback")
+        return url
+
+    @model_validator(mode="after")
+    def _check_vo(self) -> Self:
+        if self.vo is None and not self.vos:
+            raise ValueError("needs vo or vos: each token belongs to a VO")
+        faulty = next((vo for vo in (self.vo or "", *self.vos.values()) if name_fault(vo)), None)
+        if faulty is not None or "" in self.vos.values():
+            raise ValueError(f"the VO {faulty or ''!r} has no valid name: it {name_fault(faulty or '') or 'is empty'}")
+        return self
+
+
 DATABASES = ("sqlite", "postgresql")
 """Backends that a database's URL may name."""
 
@@ -163,6 +226,7 @@ class ServerSettings(ProgramSettings):
     signing_key: Path | None = Field(
         None, description="First key of the tokens, with later ones beside it; none = in the data folder."
     )
+    issuers: tuple[IssuerSetting, ...] = Field((), description="Outside issuers whose tokens are accepted.")
     key_overlap_s: Seconds = Field(
         600, ge=0, le=MONTH_S, description="A new key signs after this time, when every server has read it."
     )
@@ -221,6 +285,9 @@ class ServerSettings(ProgramSettings):
     second_use: SecondUse = Field(
         SecondUse.DRAIN,
         description="What a second use of an enrolment secret does to its pilot: report, drain or evict.",
+    )
+    eviction_s: Seconds = Field(
+        3600, ge=1, le=MONTH_S, description="How long a pilot may call after the order to evict its jobs."
     )
     proof_window_s: Seconds = Field(
         60, ge=5, le=3600, description="How far the time of a pilot's proof may be from the server's."
@@ -336,6 +403,10 @@ class ServerSettings(ProgramSettings):
             raise ValueError(f"{host} is not loopback: listening there needs tls_cert and tls_key")
         if self.shortest_lease_s > self.longest_lease_s:
             raise ValueError("shortest_lease_s is longer than longest_lease_s")
+        for what in ("url", "name"):
+            values = [getattr(issuer, what) for issuer in self.issuers]
+            if len(set(values)) < len(values):
+                raise ValueError(f"two issuers have the same {what}")
         return self
 
     @property
@@ -359,6 +430,10 @@ class ServerSettings(ProgramSettings):
         """Return the rules of the server's decisions."""
         return Rules(
             lease=timedelta(seconds=self.lease_s),
+            eviction=timedelta(seconds=self.eviction_s),
+            longest_token=timedelta(
+                seconds=max([self.longest_token_s, *(each.longest_token_s for each in self.issuers)])
+            ),
             attempt_limit=self.attempt_limit,
             heartbeat=timedelta(seconds=self.heartbeat_s),
             pilot_silence=timedelta(seconds=self.pilot_silence_s),

@@ -53,6 +53,9 @@ _PERMITTED = 0.8
 _VALID = 0.3
 """The share of the calls whose message is a valid one with a few changes, where there is a valid one."""
 
+_REVOCATIONS = ("RevokeTokens", "RevokePilots")
+"""Calls that may have made the tokens of all further calls useless."""
+
 RENEW_EVERY = 2000
 """Inputs after which the tree is put again and a new pilot starts: operators' calls may have removed them."""
 
@@ -76,8 +79,6 @@ class RandomCalls:
         self._grid = grid
         self._seed = seed
         self._methods = tuple(all_methods())
-        roles = (Role.USER, Role.OPERATOR, Role.ADMIN, *sorted(AGENT_NAMES))
-        self._tokens = {role: grid.server.token(role, owner="mallory", vo=grid.vo) for role in roles}
         self._channels: dict[Role | None, list[grpc.Channel]] = {}
         self._words: list[str] = []
         self._valid: Mapping[str, Message] = {}
@@ -95,6 +96,8 @@ class RandomCalls:
             except PilotageError as refusal:
                 error = refusal
             tally.add_call(number, method.name, content, error)
+            if error is None and method.name in _REVOCATIONS:
+                self._renew()
 
     def _content(self, mutator: Mutator, method: MethodDescriptor) -> bytes:
         valid = self._valid.get(method.name)
@@ -122,8 +125,9 @@ class RandomCalls:
                 channel.close()
         grid.put_tree()
         pilot = grid.start_pilot()
-        tokens: dict[Role | None, list[Token]] = {
-            **{role: [token] for role, token in self._tokens.items()},
+        roles = (Role.USER, Role.OPERATOR, Role.ADMIN, *sorted(AGENT_NAMES))
+        tokens: dict[Role | None, list[Token]] = {  # new ones: a call may have revoked the others
+            **{role: [server.token(role, owner="mallory", vo=grid.vo)] for role in roles},
             Role.PILOT: [pilot.token],
             None: ["", "x", pilot.token.token],
         }
@@ -159,6 +163,10 @@ def _valid_messages(stamp: str, request: matcher_service_pb2.RequestJobsRequest)
         matcher_service_pb2.ReportStateRequest(reports=[report]),
         pilot_service_pb2.RegisterPilotsRequest(queue=queue, count=1),
         pilot_service_pb2.DrainPilotsRequest(stamps=[stamp]),
+        pilot_service_pb2.RevokePilotsRequest(stamps=["0" * 32], reason="because"),
+        identity_service_pb2.RevokeTokensRequest(
+            owner=identity_service_pb2.OwnerTokens(owner="nobody"), reason="because"
+        ),
         resource_service_pb2.PutTreeRequest(text=TREE, format="json"),
         resource_service_pb2.HoldPlaceRequest(),
         agent_service_pb2.TakeTurnRequest(turn=turn, for_s=10, place="host"),

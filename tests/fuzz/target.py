@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pilotage.rpc.wire import queue_to_wire
 from pilotage.v1 import pilot_service_pb2
+from pilotage_pilot.core.lifetime import ExitCode
 from pilotage_pilot.link.server_link import stamp_of_token
 from pilotage_pilot.supervise.proc import children_of
 from support.mosquitto import MosquittoServer, running_broker
@@ -108,12 +109,12 @@ class Target:
         self.pilot.wait()
 
     def crashes(self) -> list[str]:
-        """Return which processes have crashed; a pilot that an operator's call has drained is replaced."""
+        """Return which processes have crashed; a pilot that an operator's call has drained or revoked is replaced."""
         server = self.server.process
         assert server is not None
         found = [] if server.poll() is None else [f"the server ended with exit code {server.returncode}"]
         if self.pilot.poll() is not None and not found:
-            if self.pilot.returncode:
+            if self.pilot.returncode not in {ExitCode.AS_PLANNED, ExitCode.NO_SERVER}:
                 found.append(f"the pilot ended with exit code {self.pilot.returncode}")
             self._start_pilot()
         return found

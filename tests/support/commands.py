@@ -205,6 +205,7 @@ _STATUS = [
     *("exit_code", "submitted", "started", "ended"),
 ]
 
+_REVOCATION = ["kind", "subject", "issuer", "owner", "vo", "by", "made", "expires", "reason"]
 KEYS: Mapping[str, Sequence[str]] = {
     "submit": ["jobs", "warnings"],
     "status": _STATUS,
@@ -225,6 +226,7 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("stamp", "site", "ce", "queue", "state", "reason", "alarm", "glidein_id", "node", "jobs", "jobs_ended"),
         "isolation",
         *("vos", "registered", "last_seen", "ends"),
+        "credential_ends",
     ],
     "slots": [
         *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),
@@ -252,6 +254,9 @@ KEYS: Mapping[str, Sequence[str]] = {
     ],
     "routes explain": ["job", "obstacle", "copy", "routes"],
     "routes give-up": ["job", "attempt", "route", "target", "reference", "routed", "router", "state"],
+    "pilots revoke": ["revoked", "unknown"],
+    "token revoke": _REVOCATION,
+    "token revocations": _REVOCATION,
     "pilot-token": ["stamp", "token_file", "command"],
     "convert": [
         *("executable", "arguments", "requirements", "requirements_expression", "site", "banned_sites", "platform"),

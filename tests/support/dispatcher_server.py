@@ -16,6 +16,7 @@ from pilotage import clock
 from pilotage.clock import Clock
 from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.revocations import NO_REVOCATIONS
 from pilotage_server.rpc.framework.admission import Admission, CallLimits, CallQuota
 from pilotage_server.rpc.framework.calls import Call, hot
 from pilotage_server.rpc.framework.dispatch import STALLED_S, CallAccess, Dispatcher, LoopCalls
@@ -46,10 +47,13 @@ async def served_methods(
     token = issuer.issue(Identity("alice", "sky", (), frozenset({Role.USER})), timedelta(hours=1), clock.now())
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
-    access = CallAccess(TokenVerifier([issuer.trusted()]), PilotProofs(issuer, timedelta(minutes=1)), now)
+    verifier, proofs = TokenVerifier([issuer.trusted()]), PilotProofs(issuer, timedelta(minutes=1))
+    access = CallAccess(verifier, lambda: NO_REVOCATIONS, proofs, now)
     async with asyncio.TaskGroup() as tasks:
         admission = Admission(CallLimits(most, owner=CallQuota(most_of_owner, 1000)), clock.boot_time_s)
-        dispatcher = Dispatcher(server, access, LoopCalls(tasks, stalled_s), admission, clock.boot_time_s)
+        dispatcher = Dispatcher(
+            server, access, LoopCalls(tasks, access.recheck, stalled_s), admission, clock.boot_time_s
+        )
         dispatcher.add_registered_method_handlers(SERVICE, methods)
         dispatcher.open()
         channel = open_async_channel(Endpoint((f"127.0.0.1:{port}",), token if let_in else ""))

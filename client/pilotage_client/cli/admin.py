@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
@@ -21,6 +21,8 @@ from pilotage_client.cli.options import (
     CommandGroup,
     echo_json,
     echo_table,
+    node_names,
+    refuse_options_of_group,
     server_options,
     time_text,
     with_admin_client,
@@ -33,6 +35,8 @@ from pilotage_client.models import iso, time_of
 OptionValue = TypeVar("OptionValue")
 
 _SHARE_HEADINGS = ("GROUP / ACCOUNT", "PRIORITY", "FACTOR", "QUOTA", "ENTITLED", "USED h", "IN USE", "WAITING")
+_LONGEST_TOKEN_FILE = 64 * 1024
+"""Characters of a file that are read as a token; a longer text is none."""
 _UNSET = click.option("--unset", is_flag=True, help="Restore the value of the server's settings.")
 
 
@@ -47,9 +51,8 @@ def shares(
     """Show the recent use and the entitlement of groups and accounts."""
     if context.invoked_subcommand is None:
         _show_shares(server=server, token_file=token_file, data=data, vo=vo, as_json=as_json)
-    elif any((vo, as_json, server, token_file, data)):  # else the change would go to another server than the given one
-        path = f"{context.command_path} {context.invoked_subcommand}"
-        raise click.UsageError(f"give the options of {context.invoked_subcommand} after it: {path} --help")
+    else:
+        refuse_options_of_group(context, (vo, as_json, server, token_file, data))
 
 
 @with_client
@@ -221,14 +224,6 @@ def _node_text(ban: resource_service_pb2.BanInfo) -> str:
     return "/".join(part for part in (ban.site, ban.ce, ban.queue) if part)
 
 
-def node_names(text: str) -> list[str]:
-    """Return the one to three names of "site/ce/queue"; a queue's name may contain a slash."""
-    names = text.split("/", 2)
-    if not all(names):
-        raise InvalidInputError(Violation(text, "is not a site, CE or queue; write SITE, SITE/CE or SITE/CE/QUEUE"))
-    return names
-
-
 @click.command()
 @ONE_JSON
 @with_client
@@ -255,24 +250,36 @@ def whoami(client: Client, as_json: bool) -> None:
     click.echo(f"server {client.server}, release {answer.server_version}")
 
 
-@click.command()
-@click.option("--owner", required=True, help="The owner of the token.")
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.option("--owner", help="The owner of the token.")
 @click.option("--vo", help="The owner's VO (default: yours).")
 @click.option("--group", "groups", multiple=True, help="The owner's groups, the default first.")
 @click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    required=True,
-    help="user, operator, admin, director, router, drainer, cleaner or racer.",
+    "--role", "roles", multiple=True, help="user, operator, admin, director, router, drainer, cleaner or racer."
 )
 @click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Bind an agent to queues, such as SITE/*/*.")
 @click.option("--for-vo", "vos", multiple=True, help="Bind an agent to jobs and pilots of a VO.")
 @click.option("--turn", "turns", multiple=True, help='Bind an agent to a turn, such as "job router of south".')
+@click.option("--scope", "scopes", multiple=True, help="Narrow what the token may do with jobs, such as compute.read.")
 @click.option("--lifetime", default="30 d", show_default=True, help="The validity of the token.")
-@click.option("--to", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
+@click.option("--to", "path", type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
+@server_options
+@click.pass_context
+def token(context: click.Context, /, lifetime: str, **options: Any) -> None:
+    """Create a token (admins of a stand-alone server); `token revoke` revokes tokens."""
+    if context.invoked_subcommand is not None:
+        refuse_options_of_group(context, options.values())
+        return
+    missing = [
+        name for name, value in (("--owner", "owner"), ("--role", "roles"), ("--to", "path")) if not options[value]
+    ]
+    if missing:
+        raise click.UsageError(f"give {', '.join(missing)}, or a command: {context.command_path} --help")
+    _issue_token(lifetime=lifetime, **options)
+
+
 @with_admin_client
-def token(
+def _issue_token(
     client: Client,
     owner: str,
     vo: str | None,
@@ -281,10 +288,10 @@ def token(
     queues: tuple[str, ...],
     vos: tuple[str, ...],
     turns: tuple[str, ...],
+    scopes: tuple[str, ...],
     lifetime: str,
     path: Path,
 ) -> None:
-    """Create a token (admins of a stand-alone server)."""
     request = identity_service_pb2.IssueTokenRequest(
         owner=owner,
         vo=client.who_am_i().vo if vo is None else vo,
@@ -292,9 +299,94 @@ def token(
         roles=roles,
         lifetime_s=float(parse_time(lifetime, "--lifetime")),
         bounds=identity_service_pb2.AgentBounds(queues=queues, vos=vos, turns=turns),
+        scopes=scopes,
     )
     write_private(path, client.issue_token(request).token + "\n")
     click.echo(f"the token of {owner} is in {path}")
+
+
+@token.command("revoke")
+@click.argument("file", required=False, type=click.File(encoding="utf-8", errors="replace"), metavar="[FILE|-]")
+@click.option("--id", "token_id", metavar="JTI", help="The id of a token, its claim jti (operators).")
+@click.option("--issuer", default="", help="With --id: the issuer of the token (default: the server).")
+@click.option("--owner", help="All tokens of this owner that were issued until now.")
+@click.option("--vo", default="", help="With --owner: only those of this VO (default: all VOs).")
+@click.option("--mine", is_flag=True, help="All of your tokens, with the one of this call.")
+@click.option("--reason", required=True, help="The reason; the holder of the token sees it.")
+@ONE_JSON
+@with_operator_client
+def revoke_tokens(
+    client: Client,
+    file: TextIO | None,
+    token_id: str | None,
+    issuer: str,
+    owner: str | None,
+    vo: str,
+    mine: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Revoke the token in FILE (- = standard input), or tokens by their id or owner.
+
+    All servers refuse them within seconds. Users revoke their own tokens. Pilots: `pilotage pilots revoke`.
+    """
+    if sum((file is not None, token_id is not None, owner is not None, mine)) != 1:
+        raise click.UsageError("give one of FILE, --id, --owner and --mine")
+    if (issuer and token_id is None) or (vo and owner is None):
+        raise click.UsageError("--issuer belongs to --id, and --vo to --owner")
+    if file is not None:
+        revoked = client.revoke_token(file.read(_LONGEST_TOKEN_FILE).strip(), reason=reason)
+    elif token_id is not None:
+        revoked = client.revoke_token_id(token_id, issuer=issuer, reason=reason)
+    else:
+        revoked = client.revoke_tokens_of(owner or "", vo=vo, reason=reason)
+    if as_json:
+        echo_json(_revocation_json(revoked))
+        return
+    what = f"token {revoked.subject} of {revoked.owner or 'an unknown owner'}"
+    if revoked.kind == "owner":
+        what = f"all tokens of {revoked.owner}" + (f" of the VO {revoked.vo}" if revoked.vo else "")
+    click.echo(f"{what} revoked")
+
+
+@token.command("revocations")
+@AS_JSON
+@with_operator_client
+def list_revocations(client: Client, as_json: bool) -> None:
+    """Show the revocations of tokens and pilots that have not expired."""
+    found = client.revocations()
+    if as_json:
+        for each in found:
+            echo_json(_revocation_json(each))
+        return
+    rows = [
+        (
+            time_text(time_of(each, "made")),
+            each.kind,
+            each.subject,
+            each.owner,
+            each.vo,
+            each.by,
+            time_text(time_of(each, "expires")),
+            each.reason,
+        )
+        for each in found
+    ]
+    echo_table(("MADE", "KIND", "SUBJECT", "OWNER", "VO", "BY", "EXPIRES", "REASON"), rows, empty="nothing is revoked")
+
+
+def _revocation_json(revocation: identity_service_pb2.Revocation) -> dict[str, Any]:
+    return {
+        "kind": revocation.kind,
+        "subject": revocation.subject,
+        "issuer": revocation.issuer or None,
+        "owner": revocation.owner or None,
+        "vo": revocation.vo or None,
+        "by": revocation.by,
+        "made": iso(time_of(revocation, "made")),
+        "expires": iso(time_of(revocation, "expires")),
+        "reason": revocation.reason,
+    }
 
 
 @click.group(cls=CommandGroup)

@@ -160,6 +160,21 @@ def job_ids(texts: Iterable[str]) -> list[int]:
     return found
 
 
+def node_names(text: str) -> list[str]:
+    """Return the one to three names of "site/ce/queue"; a queue's name may contain a slash."""
+    names = text.split("/", 2)
+    if not all(names):
+        raise InvalidInputError(Violation(text, "is not a site, CE or queue; write SITE, SITE/CE or SITE/CE/QUEUE"))
+    return names
+
+
+def refuse_options_of_group(context: click.Context, given: Iterable[object]) -> None:
+    """Raise UsageError if options stand before the subcommand: it would use another server than the given one."""
+    if any(given):
+        path = f"{context.command_path} {context.invoked_subcommand}"
+        raise click.UsageError(f"give the options of {context.invoked_subcommand} after it: {path} --help")
+
+
 def echo_json(value: Any) -> None:
     """Print one JSON object on one line, in ASCII, which any terminal encoding shows."""
     click.echo(json.dumps(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from collections import Counter
@@ -31,7 +32,10 @@ from pilotage_client.cli.options import (
     echo_json,
     echo_table,
     long_form,
+    node_names,
     queue_text,
+    refuse_options_of_group,
+    server_options,
     time_text,
     with_client,
     with_operator_client,
@@ -43,6 +47,7 @@ from pilotage_client.up.processes import program
 _SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
 _PILOT_HEADINGS = ("STAMP", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
 _DAY_S = 86400
+_STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 @click.command()
@@ -174,12 +179,21 @@ def _age(seconds: float) -> str:
 PILOT = "pilotage-pilot"
 
 
-@click.command()
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--ended", is_flag=True, help="Also pilots that have ended, or were lost more than an hour ago.")
 @AS_JSON
-@with_client
-def pilots(client: Client, ended: bool, as_json: bool) -> None:
+@server_options
+@click.pass_context
+def pilots(context: click.Context, /, **options: Any) -> None:
     """Show pilots with their queue, state, node and jobs."""
+    if context.invoked_subcommand is None:
+        _show_pilots(**options)
+    else:
+        refuse_options_of_group(context, options.values())
+
+
+@with_client
+def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
     found = client.pilots(ended=ended)
     if as_json:
         for pilot in found:
@@ -201,6 +215,7 @@ def pilots(client: Client, ended: bool, as_json: bool) -> None:
                     "registered": iso(time_of(pilot, "registered")),
                     "last_seen": iso(time_of(pilot, "last_seen")),
                     "ends": iso(time_of(pilot, "ends")),
+                    "credential_ends": iso(time_of(pilot, "credential_ends")),
                 }
             )
         return
@@ -219,6 +234,33 @@ def pilots(client: Client, ended: bool, as_json: bool) -> None:
         for pilot in found
     ]
     echo_table(_PILOT_HEADINGS, rows, empty="no pilots")
+
+
+@pilots.command("revoke")
+@click.argument("targets", nargs=-1, required=True, metavar="STAMP...|SITE[/CE[/QUEUE]]")
+@click.option("--reason", required=True, help="The reason; shown with the pilots.")
+@ONE_JSON
+@with_operator_client
+@click.pass_context
+def revoke_pilots(context: click.Context, client: Client, targets: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """End the credentials of pilots, or of all that are registered at a site, a CE or a queue now.
+
+    All servers refuse their calls within seconds, and their enrolment secrets. Their jobs return to the queue when the
+    leases run out. Pilots that are registered later work: `pilotage ban` stops jobs to the place.
+    """
+    stamps = [target for target in targets if _STAMP.fullmatch(target)]
+    if len(stamps) < len(targets) > 1:
+        raise click.UsageError("give stamps, or one site, CE or queue")
+    node = () if stamps else node_names(targets[0])
+    done = client.revoke_pilots(stamps, node=node, reason=reason)
+    if as_json:
+        echo_json({"revoked": done.revoked, "unknown": list(done.unknown_stamps)})
+    else:
+        click.echo(f"{done.revoked} pilots revoked")
+        for stamp in done.unknown_stamps:
+            click.echo(f"no live pilot {stamp}", err=True)
+    if done.unknown_stamps:
+        context.exit(FAILED)
 
 
 def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:

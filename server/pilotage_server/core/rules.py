@@ -87,18 +87,22 @@ class PolicyRules:
 class Rules:
     """All rules of a server.
 
-    `lease` = the time until a match must be renewed, for jobs that do not ask for another one. `attempt_limit` = lost
-    attempts after which a job has failed. `heartbeat` = the interval of pilots' reports; a quarter of the lease where
-    that is shorter. `pilot_silence` = a pilot without a report for this time is lost. `pilot_submission` = the same for
-    a pilot that never reported and whose glidein is unknown; `pilot_arrival` = the same where its glidein is known,
-    from the last time that its batch system listed it. `end_margin` = taken off the time left of a slot, beside what
-    the pilot keeps back itself. `life_gap` = a time without any server counts when it is longer than this. `submission`
-    = what the server derives for jobs when they are submitted. `preemption_requirements` = a ClassAd expression, MY the
-    slot and TARGET the waiting job, that must be true too before a user preempts another's job; "" = the slots' own
-    decide. `required_isolation` = the least isolation at which pilots get jobs of a VO, by its folded name.
+    `lease` = the time until a match must be renewed, for jobs that do not ask for another one. `eviction` = how long a
+    pilot may call after the order to evict its jobs. `longest_token` = the longest life of any token. `attempt_limit` =
+    lost attempts after which a job has failed. `heartbeat` = the interval of pilots' reports; a quarter of the lease
+    where that is shorter. `pilot_silence` = a pilot without a report for this time is lost. `pilot_submission` = the
+    same for a pilot that never reported and whose glidein is unknown; `pilot_arrival` = the same where its glidein is
+    known, from the last time that its batch system listed it. `end_margin` = taken off the time left of a slot, beside
+    what the pilot keeps back itself. `life_gap` = a time without any server counts when it is longer than this.
+    `submission` = what the server derives for jobs when they are submitted. `preemption_requirements` = a ClassAd
+    expression, MY the slot and TARGET the waiting job, that must be true too before a user preempts another's job; "" =
+    the slots' own decide. `required_isolation` = the least isolation at which pilots get jobs of a VO, by its folded
+    name.
     """
 
     lease: timedelta = timedelta(minutes=20)
+    eviction: timedelta = timedelta(hours=1)
+    longest_token: timedelta = timedelta(days=365)
     attempt_limit: int = 3
     heartbeat: timedelta = timedelta(seconds=30)
     pilot_silence: timedelta = timedelta(minutes=30)

@@ -54,7 +54,7 @@ from pilotage_server.storage import task_queues
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.pilots import load_slots
-from pilotage_server.storage.templates import load_description
+from pilotage_server.storage.submission.templates import load_description
 
 
 def queue_verdicts(

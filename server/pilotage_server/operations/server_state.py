@@ -32,9 +32,14 @@ from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.core.queueing.waiting_jobs import QueueHead, WaitingTaskQueue
 from pilotage_server.core.resources.mappings import PoolMappings
 from pilotage_server.core.resources.tree import NO_TREE, ActiveTree
+from pilotage_server.core.revocations import NO_REVOCATIONS, Revocations
 from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.templates import SizedDescription, load_sized_descriptions, load_small_descriptions
+from pilotage_server.storage.submission.templates import (
+    SizedDescription,
+    load_sized_descriptions,
+    load_small_descriptions,
+)
 
 _SMALL = 16 * 1024
 """A description of at most so many characters is read together with its size, because it is likely to be needed."""
@@ -98,6 +103,7 @@ class ServerState:
     tree: ActiveTree = NO_TREE
     mappings: PoolMappings = field(default_factory=PoolMappings)
     bans: tuple[Ban, ...] = ()
+    revocations: Revocations = NO_REVOCATIONS
     throttles: Mapping[Location, Throttle] = field(default_factory=dict)
     waiting: TaskQueueIndex = field(default_factory=TaskQueueIndex)
     pending_counts: set[int] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""IdentityService: the caller's identity, and tokens that an administrator issues."""
+"""IdentityService: the caller's identity, tokens that an administrator issues, and revocations of tokens."""
 
 from __future__ import annotations
 
@@ -6,22 +6,41 @@ from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
+import structlog
+
 from pilotage.clock import Clock
-from pilotage.errors import InvalidInputError, Violation
+from pilotage.errors import InvalidInputError, UnauthenticatedError, Violation
 from pilotage.rpc.wire import text_from_wire, time_to_wire
 from pilotage.v1 import identity_service_pb2, identity_service_pb2_grpc
-from pilotage.values.wire.fields import Fields, all_from_wire
+from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire, reason_from_wire
 from pilotage_server.core.identity import AGENT_NAMES, UNBOUND, AgentBounds, Identity, Role, name_fault
-from pilotage_server.rpc.framework.calls import caller_token
-from pilotage_server.rpc.framework.tokens import TokenIssuer
+from pilotage_server.core.revocations import Revocation
+from pilotage_server.operations.revocations import TokensToRevoke, list_revocations, revoke_tokens
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.rpc.framework.calls import caller, caller_token
+from pilotage_server.rpc.framework.scopes import SCOPES
+from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
+from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.framework.wire_values import check_not_empty
+from pilotage_server.storage.database.transaction import Transaction
+
+log = structlog.get_logger()
 
 
 class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
-    """Shows identities and issues tokens."""
+    """Shows identities, and issues and revokes tokens."""
 
-    def __init__(self, issuer: TokenIssuer, clock: Clock, longest: timedelta) -> None:
+    def __init__(
+        self,
+        transactions: Transactions,
+        issuer: TokenIssuer,
+        verifier: TokenVerifier,
+        clock: Clock,
+        longest: timedelta,
+    ) -> None:
+        self._transactions = transactions
         self._issuer = issuer
+        self._verifier = verifier
         self._clock = clock
         self._longest = longest
 
@@ -47,7 +66,7 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
     ) -> identity_service_pb2.IssueTokenResponse:
         identity, lifetime = self._requested_token(request)
         now = self._clock()
-        token = self._issuer.issue(identity, lifetime, now)
+        token = self._issuer.issue(identity, lifetime, now, request.scopes)
         return identity_service_pb2.IssueTokenResponse(token=token, expires=time_to_wire(now + lifetime))
 
     def _requested_token(self, request: identity_service_pb2.IssueTokenRequest) -> tuple[Identity, timedelta]:
@@ -57,6 +76,7 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
         roles = fields("roles", lambda names: all_from_wire(names, role_for_token))
         groups = fields("groups", lambda names: all_from_wire(names, _group_name))
         bounds = fields("bounds", agent_bounds_from_wire)
+        fields("scopes", lambda scopes: all_from_wire(scopes, _known_scope))
         lifetime = fields.length("lifetime_s")
         longest_s = self._longest.total_seconds()
         fields.faults.unless(bool(request.owner.strip()), "owner", "is missing")
@@ -65,6 +85,101 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
         fields.faults.unless(is_agent or bounds == UNBOUND, "bounds", "are for the tokens of agents only")
         fields.done()
         return Identity(owner, vo, groups, frozenset(roles), bounds=bounds), lifetime
+
+    async def RevokeTokens(
+        self, request: identity_service_pb2.RevokeTokensRequest, context: Any
+    ) -> identity_service_pb2.RevokeTokensResponse:
+        identity, wanted, reason = caller(), self._tokens_to_revoke(request), request.reason
+
+        def revoke(transaction: Transaction, state: ServerState) -> identity_service_pb2.RevokeTokensResponse:
+            revocation = revoke_tokens(transaction, state, identity, wanted, reason)
+            return identity_service_pb2.RevokeTokensResponse(revocation=revocation_to_wire(revocation))
+
+        response = await self._transactions.once(
+            identity, "RevokeTokens", request, identity_service_pb2.RevokeTokensResponse, revoke
+        )
+        made = response.revocation
+        log.warning(
+            "tokens revoked", kind=made.kind, subject=made.subject, issuer=made.issuer, by=made.by, reason=made.reason
+        )
+        return response
+
+    def _tokens_to_revoke(self, request: identity_service_pb2.RevokeTokensRequest) -> TokensToRevoke:
+        fields = Fields(request)
+        fields("reason", reason_from_wire)
+        given = request.WhichOneof("tokens")
+        wanted = None
+        if given == "token":
+            wanted = fields("token", self._given_token)
+        elif given == "token_id":
+            wanted = fields("token_id", self._token_of_id)
+        elif given == "owner":
+            wanted = fields("owner", _tokens_of_owner)
+        else:
+            fields.faults.add("tokens", "names nothing: give a token, the id of a token, or an owner")
+        fields.done()
+        assert wanted is not None, "a request without faults names tokens"
+        return wanted
+
+    def _given_token(self, text: str) -> TokensToRevoke:
+        try:
+            token = self._verifier.verify(text.strip(), self._clock())
+        except UnauthenticatedError as error:  # the caller's own token is another one, and is valid
+            raise InvalidInputError(Violation("", f"needs no revocation: {error}")) from error
+        owner = token.identity.owner
+        if token.identity.pilot is not None:
+            why = f"is that of a pilot, which could renew it: revoke the pilot {token.identity.pilot.stamp}"
+            raise InvalidInputError(Violation("", why))
+        return TokensToRevoke(owner, token.identity.vo, token.issuer, token.id, token.expires)
+
+    def _token_of_id(self, message: identity_service_pb2.TokenId) -> TokensToRevoke:
+        fields = Fields(message)
+        id_, issuer = fields("id", name_from_wire), fields.text("issuer") or self._issuer.name
+        names = self._verifier.issuer_names
+        fields.faults.unless(issuer in names, "issuer", f"is not one of {', '.join(names)}")
+        fields.done()
+        return TokensToRevoke(issuer=issuer, token_id=id_)
+
+    async def ListRevocations(
+        self, request: identity_service_pb2.ListRevocationsRequest, context: Any
+    ) -> identity_service_pb2.ListRevocationsResponse:
+        identity = caller()
+
+        def show(transaction: Transaction, _: ServerState) -> identity_service_pb2.ListRevocationsResponse:
+            found = list_revocations(transaction, identity)
+            return identity_service_pb2.ListRevocationsResponse(revocations=map(revocation_to_wire, found))
+
+        return await self._transactions.read(show)
+
+
+def revocation_to_wire(revocation: Revocation) -> identity_service_pb2.Revocation:
+    """Return the message of a revocation."""
+    return identity_service_pb2.Revocation(
+        kind=revocation.kind,
+        subject=revocation.subject,
+        issuer=revocation.issuer,
+        owner=revocation.owner,
+        vo=revocation.vo,
+        reason=revocation.reason,
+        by=revocation.by,
+        made=time_to_wire(revocation.made),
+        expires=time_to_wire(revocation.expires),
+    )
+
+
+def _tokens_of_owner(message: identity_service_pb2.OwnerTokens) -> TokensToRevoke:
+    fields = Fields(message)
+    owner, vo = fields.text("owner"), fields.text("vo")
+    is_pilot = owner.startswith("pilot:")
+    fields.faults.unless(not is_pilot, "owner", "is a pilot, which could renew its token: revoke the pilot itself")
+    fields.done()
+    return TokensToRevoke(owner, vo) if owner else TokensToRevoke(caller().owner, vo or caller().vo)
+
+
+def _known_scope(scope: str) -> str:
+    if scope not in SCOPES:
+        raise InvalidInputError(Violation("", f'"{scope}" is not one of {", ".join(SCOPES)}'))
+    return scope
 
 
 def agent_bounds_from_wire(message: identity_service_pb2.AgentBounds) -> AgentBounds:

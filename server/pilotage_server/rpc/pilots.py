@@ -41,6 +41,7 @@ from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.core.pilots.node_use import FarmUse, NodeUse
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
 from pilotage_server.core.pilots.pilots import SecondUse, SlotInfo
+from pilotage_server.core.resources.bans import TreeNode
 from pilotage_server.operations.attempts.pilot_calls import credential_of
 from pilotage_server.operations.leadership import lock_leadership_of
 from pilotage_server.operations.pilots.enrolment import EnrolmentRefused, enrol_pilot, renew_pilot
@@ -56,6 +57,7 @@ from pilotage_server.operations.pilots.pilots import (
     renewable_credentials,
     report_glideins,
 )
+from pilotage_server.operations.pilots.revocation import PilotsToRevoke, revoke_pilots
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.framework.calls import caller, caller_address
 from pilotage_server.rpc.framework.proofs import PilotProofs
@@ -128,6 +130,7 @@ def pilot_to_wire(info: PilotInfo) -> pilot_service_pb2.Pilot:
         vos=pilot.vos,
         alarm=pilot.alarm,
         isolation=pilot.isolation or "",
+        credential_ends=time_to_wire(pilot.credential_ends),
     )
 
 
@@ -279,7 +282,7 @@ MakeBrokerLogin = Callable[[str], Awaitable[BrokerLogin]]
 
 
 class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
-    """Registers, enrols, shows and drains pilots."""
+    """Registers, enrols, shows, drains and revokes pilots."""
 
     def __init__(
         self,
@@ -408,6 +411,42 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         return await self._transactions.once(
             caller(), "DrainPilots", request, pilot_service_pb2.DrainPilotsResponse, drain
         )
+
+    async def RevokePilots(
+        self, request: pilot_service_pb2.RevokePilotsRequest, context: Any
+    ) -> pilot_service_pb2.RevokePilotsResponse:
+        identity, wanted, reason = caller(), pilots_to_revoke_from_wire(request), request.reason
+
+        def revoke(transaction: Transaction, state: ServerState) -> pilot_service_pb2.RevokePilotsResponse:
+            done = revoke_pilots(transaction, state, identity, wanted, reason)
+            return pilot_service_pb2.RevokePilotsResponse(revoked=len(done.stamps), unknown_stamps=done.unknown)
+
+        response = await self._transactions.once(
+            identity, "RevokePilots", request, pilot_service_pb2.RevokePilotsResponse, revoke
+        )
+        where = "/".join(filter(None, (request.site, request.ce, request.queue)))
+        log.warning(
+            "pilots revoked",
+            count=response.revoked,
+            place=where,
+            stamps=list(wanted.stamps[:10]),
+            by=identity.owner,
+            reason=reason,
+        )
+        return response
+
+
+def pilots_to_revoke_from_wire(message: pilot_service_pb2.RevokePilotsRequest) -> PilotsToRevoke:
+    """Return the pilots to revoke; raises InvalidInputError with all faults of the request."""
+    fields = Fields(message)
+    fields("stamps", check_count)
+    stamps = fields("stamps", lambda stamps: all_from_wire(stamps, text_from_wire))
+    site, ce, queue = fields.text("site"), fields.text("ce"), fields.text("queue")
+    fields("reason", reason_from_wire)
+    fields.faults.unless(bool(site) is not bool(stamps), "stamps", "give either stamps or a site")
+    fields.faults.unless(bool(site) or not (ce or queue), "site", "is missing, but a CE or a queue is named")
+    fields.done()
+    return PilotsToRevoke(stamps, TreeNode(site, ce or None, queue or None) if site else None)
 
 
 def _new_stamp() -> str:

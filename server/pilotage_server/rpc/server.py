@@ -204,9 +204,10 @@ class RpcServer:
     def serve(self, tasks: asyncio.TaskGroup) -> None:
         """Take calls from now on; coroutines of calls run in `tasks`."""
         context = self._context
-        access = CallAccess(context.verifier, context.proofs, context.clock)
+        state = context.transactions.state
+        access = CallAccess(context.verifier, lambda: state.revocations, context.proofs, context.clock)
         admission = Admission(self._limits.calls, context.boot_clock)
-        dispatcher = Dispatcher(self._server, access, LoopCalls(tasks), admission, context.boot_clock)
+        dispatcher = Dispatcher(self._server, access, LoopCalls(tasks, access.recheck), admission, context.boot_clock)
         self._add_services(dispatcher)
         tasks.create_task(self._feed.run())
         self._health.report()
@@ -226,7 +227,7 @@ class RpcServer:
         )
         jobs = JobServicer(transactions, context.store, self._feed, context.boot_clock, wait_s, context.disk)
         matcher = MatcherServicer(transactions, context.store, self._polls, context.boot_clock, wait_s)
-        identity = IdentityServicer(context.issuer, context.clock, limits.longest_token)
+        identity = IdentityServicer(transactions, context.issuer, context.verifier, context.clock, limits.longest_token)
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
         matcher_service_pb2_grpc.add_MatcherServiceServicer_to_server(matcher, server)
         pool_service_pb2_grpc.add_PoolServiceServicer_to_server(PoolServicer(transactions), server)

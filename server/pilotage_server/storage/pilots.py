@@ -21,7 +21,7 @@ from pilotage_server.core.matching.demand import EmptyPilot
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, Setting, node_facts, slot_from_json, slot_to_json
 from pilotage_server.core.pilots.pilots import ALIVE, ARRIVING, OVER, PilotRecord, SlotInfo
 from pilotage_server.storage.database import sql
-from pilotage_server.storage.database.tables import EMPTY, TAKEN, UNREPORTED, metadata
+from pilotage_server.storage.database.tables import CREDENTIAL_ENDS, EMPTY, TAKEN, UNREPORTED, metadata
 from pilotage_server.storage.jobs import chunks
 
 PILOTS = metadata.tables["pilots"]
@@ -86,6 +86,7 @@ _COLUMNS = (
     *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node", "isolation"),
     *("nonce_hash", "alarm"),
     *("drain_reason", "drain_evicts", "jobs_ended", "registered", "glidein_seen", "last_seen", "ends"),
+    "credential_ends",
 )
 _OWES_ANSWERS = f"EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND {TAKEN})"  # noqa: S608 - a constant
 _RECORD: tuple[ColumnElement[Any], ...] = (*(PILOTS.c[name] for name in _COLUMNS), literal_column(_OWES_ANSWERS))
@@ -97,7 +98,9 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
     """Return the pilot of a row of _COLUMNS and _OWES_ANSWERS."""
     stamp, site, ce, queue, vos, state, reason, glidein_id, node, isolation, *rest = row
     nonce_hash, alarm, drain_reason, evicts, ended, *times, owes = rest
-    registered, glidein_seen, last_seen, ends = (None if time is None else sql.utc_time(time) for time in times)
+    registered, glidein_seen, last_seen, ends, credential_ends = (
+        None if time is None else sql.utc_time(time) for time in times
+    )
     assert registered is not None, "every pilot was registered"
     return PilotRecord(
         stamp=stamp,
@@ -117,6 +120,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
         glidein_seen=glidein_seen,
         last_seen=last_seen,
         ends=ends,
+        credential_ends=credential_ends,
         has_unreported_ends=bool(owes),
     )
 
@@ -194,26 +198,59 @@ def record_submission(session: Session, pilot: PilotRecord, reason: str) -> None
     sql.execute(session, _SUBMITTED, reason, pilot.stamp, pilot.state.value)
 
 
+_MAY_CALL = f"state <> '{PilotState.ENDED.value}' AND (credential_ends IS NULL OR credential_ends > ?)"
 _RECORD_CONTACT = f"""
-    UPDATE pilots SET state = ?, reason = '', ended = NULL, last_seen = ? WHERE stamp = ?
-        AND state <> '{PilotState.ENDED.value}'
+    UPDATE pilots SET state = ?, reason = '', ended = NULL, last_seen = ? WHERE stamp = ? AND {_MAY_CALL}
 """  # noqa: S608 - a constant
 
 
 def store_contact(session: Session, stamp: str, state: PilotState, now: datetime) -> None:
-    """Record contact with a pilot and its state, unless it has been ended since it was loaded."""
-    sql.execute(session, _RECORD_CONTACT, state.value, sql.column_time(session, now), stamp)
+    """Record contact with a pilot and its state, unless it has been ended or revoked since it was loaded."""
+    time = sql.column_time(session, now)
+    sql.execute(session, _RECORD_CONTACT, state.value, time, stamp, time)
 
 
-_BIND = """
-    UPDATE pilots SET nonce_hash = ? WHERE stamp = ? AND state <> ? AND (nonce_hash = '' OR nonce_hash = ?)
+_BIND = f"""
+    UPDATE pilots SET nonce_hash = ? WHERE stamp = ? AND (nonce_hash = '' OR nonce_hash = ?) AND {_MAY_CALL}
     RETURNING stamp
-"""
+"""  # noqa: S608 - a constant
 
 
-def bind_pilot(session: Session, stamp: str, nonce_hash: str) -> bool:
-    """Bind a pilot that has not ended to the nonce with this hash; False = it is bound to another, or has ended."""
-    return bool(sql.rows(session, _BIND, nonce_hash, stamp, PilotState.ENDED.value, nonce_hash))
+def bind_pilot(session: Session, stamp: str, nonce_hash: str, now: datetime) -> bool:
+    """Bind a pilot to the nonce with this hash; False = it is bound to another, has ended, or is revoked."""
+    return bool(sql.rows(session, _BIND, nonce_hash, stamp, nonce_hash, sql.column_time(session, now)))
+
+
+_REVOKE = f"""
+    UPDATE pilots SET state = '{PilotState.LOST.value}', reason = ?, ended = ?, credential_ends = ?
+    WHERE stamp = ANY(?) AND state <> '{PilotState.ENDED.value}' RETURNING stamp
+"""  # noqa: S608 - a constant
+_AT = f"SELECT stamp FROM pilots WHERE site = ? AND state <> '{PilotState.ENDED.value}'"  # noqa: S608 - a constant
+_PLACES = f"SELECT DISTINCT site, ce, queue FROM pilots WHERE state <> '{PilotState.ENDED.value}'"  # noqa: S608
+_CREDENTIAL_ENDS = f"SELECT stamp, credential_ends FROM pilots WHERE {CREDENTIAL_ENDS}"  # noqa: S608 - a constant
+
+
+def revoke_pilots(session: Session, stamps: Iterable[str], reason: str, now: datetime) -> tuple[str, ...]:
+    """End the credentials of pilots that have not ended, which are lost then; return their stamps."""
+    time = sql.column_time(session, now)
+    return tuple(sorted(row[0] for row in sql.rows(session, _REVOKE, reason, time, time, sorted(set(stamps)))))
+
+
+def stamps_at(session: Session, site: str, ce: str | None, queue: str | None) -> tuple[str, ...]:
+    """Return the pilots of a site, a CE or a queue that have not ended."""
+    names = [("ce", ce), ("queue", queue)]
+    statement = _AT + "".join(f" AND {column} = ?" for column, name in names if name is not None)
+    return tuple(row[0] for row in sql.rows(session, statement, site, *(name for _, name in names if name is not None)))
+
+
+def queues_with_pilots(session: Session) -> tuple[QueueId, ...]:
+    """Return the queues of all pilots that have not ended."""
+    return tuple(QueueId(*row) for row in sql.rows(session, _PLACES))
+
+
+def load_credential_ends(session: Session) -> dict[str, datetime]:
+    """Return when the credentials of pilots end, for those that end before their tokens."""
+    return {stamp: sql.utc_time(ends) for stamp, ends in sql.rows(session, _CREDENTIAL_ENDS)}
 
 
 def count_ended_jobs(session: Session, counts: Mapping[str, int]) -> None:

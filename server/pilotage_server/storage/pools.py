@@ -28,8 +28,8 @@ from pilotage_server.storage.database.sql import insert_if_absent
 from pilotage_server.storage.database.tables import LIVE_JOB, metadata
 from pilotage_server.storage.jobs import JOBS, chunks, load_jobs
 from pilotage_server.storage.resources import active_tree_version, newest_made
+from pilotage_server.storage.submission.templates import load_descriptions
 from pilotage_server.storage.task_queues import TASK_QUEUES
-from pilotage_server.storage.templates import load_descriptions
 
 _POOLS = metadata.tables["pools"]
 _TASK_QUEUES = metadata.tables["task_queues"]

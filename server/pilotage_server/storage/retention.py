@@ -15,7 +15,7 @@ from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import LIVE_JOB, UNREPORTED, WATCHED_JOB
 from pilotage_server.storage.jobs import JOBS, chunks, job_record
 from pilotage_server.storage.pilots import IS_OVER, PILOTS, remove_slots
-from pilotage_server.storage.templates import INPUT_FILES, OUTPUTS, STORED, TEMPLATES, release_templates
+from pilotage_server.storage.submission.templates import INPUT_FILES, OUTPUTS, STORED, TEMPLATES, release_templates
 
 # A job that is being rescheduled is locked; it must not be removed.
 # Jobs with a fence stay: leftovers of the lost attempt must still be found.

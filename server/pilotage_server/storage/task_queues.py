@@ -28,7 +28,7 @@ from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.sql import insert_if_absent
 from pilotage_server.storage.database.tables import LIVE_JOB, WAITING_JOB, metadata
 from pilotage_server.storage.jobs import CHUNK, JOBS, chunks, job_record
-from pilotage_server.storage.templates import TEMPLATES
+from pilotage_server.storage.submission.templates import TEMPLATES
 
 TASK_QUEUES = metadata.tables["task_queues"]
 

@@ -21,7 +21,7 @@ from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.queueing.rekeying import add_references
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.engine import Database
-from pilotage_server.storage.submission_parts import JobBlock, cut_into_parts, unfinished_submissions
+from pilotage_server.storage.submission.parts import JobBlock, cut_into_parts, unfinished_submissions
 from support.grid import Grid
 from support.jobs import a_description, a_user
 from support.virtual_clock import VirtualClock

@@ -28,7 +28,7 @@ from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.jobs.wire import submission_from_wire
 from pilotage_server.storage.database.engine import Database
-from pilotage_server.storage.templates import insert_stored
+from pilotage_server.storage.submission.templates import insert_stored
 from support.jobs import a_description, a_user, an_operator
 from support.virtual_clock import START
 

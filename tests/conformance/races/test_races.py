@@ -17,7 +17,7 @@ from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.queries import JobFilter, list_jobs
 from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.database.engine import Database
-from pilotage_server.storage.templates import last_ended_attempt, outputs_of
+from pilotage_server.storage.submission.templates import last_ended_attempt, outputs_of
 from support.grid import Grid
 from support.jobs import a_user, an_operator
 from support.races import REPEATABLE, SITES, A, B, C, PilotedJob, race_of, start_copy, start_race

@@ -27,7 +27,7 @@ from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.tables import LIVE_JOB, metadata
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
-from pilotage_server.storage.templates import load_description
+from pilotage_server.storage.submission.templates import load_description
 from support.database import has_lock_waiter
 from support.jobs import lease_to
 from support.pool_bench import BIG, FAR, PoolBench, a_user, three_queues

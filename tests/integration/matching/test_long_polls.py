@@ -64,6 +64,17 @@ async def test_drain_ends_the_wait(grid: WireGrid, polls: PendingPolls) -> None:
     assert [command.drain.reason for command in commands] == ["maintenance"]
 
 
+async def test_revocation_ends_the_wait(grid: WireGrid, polls: PendingPolls) -> None:
+    pilot = grid.start_pilot()
+    poll = await polls.begin(pilot)
+
+    revocation = pilot_service_pb2.RevokePilotsRequest(request_id=request_id(), stamps=[pilot.stamp], reason="stolen")
+    await asyncio.to_thread(grid.pilots.RevokePilots, revocation)
+
+    (command,) = (await poll).commands
+    assert "credential of the pilot has ended (revoked by olga: stolen)" in command.drain.reason
+
+
 async def test_removal_of_its_job_ends_the_wait_of_a_pilot(grid: WireGrid, polls: PendingPolls) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())

@@ -13,9 +13,11 @@ import pytest
 
 from pilotage.v1 import jobs_pb2
 from pilotage_agents.server_link import AgentServerLink
+from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
 from support.process_grid import QUEUE, ProcessGrid, a_process_grid, read_text
 from support.processes import is_running, until
+from support.server import request_id
 
 pytestmark = pytest.mark.process
 
@@ -211,3 +213,31 @@ async def test_failure_of_plugged_payload_is_visible_at_once(grid: ProcessGrid) 
         assert job.reason.startswith("exit code 4 after ")
         grid.remove(failed)
         await until(lambda: grid.job(failed).state == jobs_pb2.JOB_STATE_REMOVED)
+
+
+async def test_job_of_revoked_pilot_returns_when_its_payload_is_dead(tmp_path: Path) -> None:
+    settings = {"lease_s": 10, "shortest_lease_s": 1, "expire_every_s": 0.1}
+    with a_process_grid(tmp_path, **settings) as grid:
+        async with grid.pilot() as pilot:
+            seconds = f"600.{request_id()[:8].translate(str.maketrans('abcdef', '012345'))}"
+            job_id = grid.submit(script=f"exec sleep {seconds}")
+            await until(lambda: is_argument(seconds))
+            with Client(grid.server.address, grid.server.token(Role.OPERATOR)) as client:
+                assert client.revoke_pilots([pilot.stamp], reason="stolen").revoked == 1
+            await until(lambda: grid.job(job_id).state == jobs_pb2.JOB_STATE_WAITING)
+            assert not is_argument(seconds)
+            _, last = await pilot.ends()
+        assert grid.causes(job_id)[-1] == "lease lost"
+    assert last["event"] == "pilot ends"
+
+
+def is_argument(text: str) -> bool:
+    """Return whether a process has this argument."""
+    for folder in Path("/proc").iterdir():
+        try:
+            arguments = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # no process, or one that has just ended
+            continue
+        if text.encode() in arguments:
+            return True
+    return False

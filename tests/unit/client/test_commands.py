@@ -23,10 +23,9 @@ from pilotage.errors import (
     WorldError,
 )
 from pilotage.job_description import JobDescription
-from pilotage_client.cli.admin import node_names
 from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.main import SECTIONS, main
-from pilotage_client.cli.options import echo_table, error_text, exit_code, job_ids
+from pilotage_client.cli.options import echo_table, error_text, exit_code, job_ids, node_names
 from pilotage_client.readers import read_jobs
 from pilotage_client.templates import with_change
 

@@ -155,3 +155,60 @@ def test_reads_health_table(tmp_path: Path) -> None:
     health = read_settings({"data": tmp_path}, a_file(tmp_path, text)).rules().health
     assert (health.fast, health.proofs) == (timedelta(seconds=30), 2)
     assert health.most_failures(LocationLevel.NODE) == 50
+
+
+def test_issuers_are_tables(tmp_path: Path) -> None:
+    text = """
+        longest_token_s = 3600
+        [[issuers]]
+        url = "https://iam.example.org/"
+        name = "iam"
+        audiences = ["https://pilotage.example.org"]
+        vo = "cms"
+        longest_token_s = 7200
+        [issuers.roles]
+        "/cms/operators" = ["operator"]
+        """
+    settings = read_settings({"data": tmp_path}, a_file(tmp_path, text))
+    (issuer,) = settings.issuers
+    assert (issuer.algorithms, issuer.needs_scopes, issuer.any_audience) == (("RS256", "ES256"), True, False)
+    assert issuer.roles == {"/cms/operators": ("operator",)}
+    assert settings.rules().longest_token == timedelta(hours=2)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('url = "http://iam.example.org/"', "begins with https://"),
+        ('url = "iam.example.org"', "is not the URL of an issuer"),
+        ('url = "https://me@iam.example.org/"', "is not the URL of an issuer"),
+        ('name = "a@b"', "should match pattern"),
+        ("audiences = []", "at least 1"),
+        ('algorithms = ["HS256"]', "RS256"),
+        ('algorithms = ["none"]', "RS256"),
+        ('vo = "a/b"', "holds a slash"),
+        ('vos = {"/cms" = ""}', "is empty"),
+        ('roles = {"/cms" = ["pilot"]}', "operator"),
+        ('roles = {"/cms" = ["director"]}', "operator"),
+        ("colour = 1", "is no setting"),
+    ],
+)
+def test_invalid_issuer_is_rejected(tmp_path: Path, line: str, why: str) -> None:
+    fields = {"url": '"https://iam.example.org/"', "name": '"iam"', "audiences": '["x"]', "vo": '"cms"'}
+    name, _, value = line.partition(" = ")
+    table = "\n".join(f"{key} = {text}" for key, text in (fields | {name: value}).items())
+    with pytest.raises(InvalidInputError, match=why):
+        read_settings({"data": tmp_path}, a_file(tmp_path, f"[[issuers]]\n{table}\n"))
+
+
+@pytest.mark.parametrize(("other", "what"), [({"name": "b"}, "url"), ({"url": "https://b.example.org/"}, "name")])
+def test_two_issuers_differ_in_url_and_name(tmp_path: Path, other: dict[str, str], what: str) -> None:
+    one = {"url": "https://iam.example.org/", "name": "iam", "audiences": ["x"], "vo": "cms"}
+    with pytest.raises(InvalidInputError, match=f"two issuers have the same {what}"):
+        read_settings({"data": tmp_path, "issuers": [one, one | other]})
+
+
+def test_issuer_needs_a_vo(tmp_path: Path) -> None:
+    issuer = {"url": "https://iam.example.org/", "name": "iam", "audiences": ["x"]}
+    with pytest.raises(InvalidInputError, match="needs vo or vos"):
+        read_settings({"data": tmp_path, "issuers": [issuer]})

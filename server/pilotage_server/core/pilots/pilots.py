@@ -5,7 +5,8 @@ Rules
 - A call of a pilot outweighs silence: a lost pilot that calls again is alive again.
 - A last will is a hint: the broker publishes it, too, when it restarts or when only its own network fails. A pilot is
   lost only if it has not called for longer than its heartbeats and their margin.
-- A pilot that has ended gets no work any more. So does one whose glidein has ended, if no process of it can be left.
+- A pilot that has ended gets no work any more. So does one whose credential has ended, and one whose glidein has
+  ended, if no process of it can be left.
 - An unknown state in the batch system never ends a pilot. A lost pilot that had not called yet counts as submitted
   again when its glidein is reported.
 """
@@ -53,6 +54,7 @@ class PilotRecord:
     `alarm` = why an operator must look at it, "" = nothing happened. `drain_reason` "" = it need not drain.
     `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never. `ends`
     = when its glidein ends, None = unknown. `jobs_ended` counts the attempts that it has reported as ended.
+    `credential_ends` = when its calls are refused: it was revoked, or ordered to evict its jobs; None = with its token.
     `has_unreported_ends` = it has not reported the end of attempts that were taken from it.
     """
 
@@ -73,6 +75,7 @@ class PilotRecord:
     glidein_seen: datetime | None
     last_seen: datetime | None
     ends: datetime | None
+    credential_ends: datetime | None
     has_unreported_ends: bool
 
     @property
@@ -84,6 +87,10 @@ class PilotRecord:
     def is_awaited(self) -> bool:
         """Whether it has not called yet and still may."""
         return self.last_seen is None and self.state is not PilotState.ENDED
+
+    def is_revoked(self, now: datetime) -> bool:
+        """Whether its credential has ended."""
+        return self.credential_ends is not None and self.credential_ends <= now
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +139,13 @@ _CLOSED = frozenset({"Owner", "Drained", "Preempting"})
 """HTCondor's slot states in which a slot takes no job, whatever is free."""
 
 
-def state_after_contact(pilot: PilotRecord, *, draining: bool | None) -> PilotState:
-    """Return the state of a pilot that has just called.
+def state_after_contact(pilot: PilotRecord, now: datetime, *, draining: bool | None) -> PilotState:
+    """Return the state of a pilot that has just called; a call of a revoked pilot does not make it alive again.
 
     `draining` = whether it reports that it takes no new jobs; None = not reported, so unchanged.
     """
-    if pilot.state is PilotState.ENDED:
-        return PilotState.ENDED
+    if pilot.state is PilotState.ENDED or pilot.is_revoked(now):
+        return pilot.state
     drains = pilot.state is PilotState.DRAINING if draining is None else draining
     return PilotState.DRAINING if drains or pilot.drains else PilotState.RUNNING
 
@@ -159,10 +166,12 @@ def has_surely_ended(pilot: PilotRecord, report: GlideinReport, now: datetime) -
     return report.processes_ended and pilot.last_seen <= now - report.age
 
 
-def why_no_work(pilot: PilotRecord | None, *, queue_known: bool) -> str:
+def why_no_work(pilot: PilotRecord | None, now: datetime, *, queue_known: bool) -> str:
     """Return why a pilot gets no work and must drain; "" = it may get some."""
     if pilot is None:
         return "the server does not know this pilot"
+    if pilot.is_revoked(now):
+        return f"the credential of the pilot has ended ({pilot.reason or pilot.drain_reason})"
     if pilot.state is PilotState.ENDED:
         return f"the pilot has ended ({pilot.reason})" if pilot.reason else "the pilot has ended"
     if not queue_known:

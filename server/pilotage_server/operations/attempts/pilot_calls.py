@@ -58,7 +58,7 @@ def record_contact(transaction: Transaction, pilots: Mapping[str, bool | None]) 
     found = load_pilots(transaction.session, pilots)
     silent: list[str] = []
     for stamp, pilot in found.items():
-        state = state_after_contact(pilot, draining=pilots[stamp])
+        state = state_after_contact(pilot, transaction.now, draining=pilots[stamp])
         if state is not pilot.state:
             store_contact(transaction.session, stamp, state, transaction.now)
         elif pilot.last_seen is None or transaction.now - pilot.last_seen >= _CONTACT_WRITE_INTERVAL:
@@ -72,7 +72,7 @@ def no_work_reason(
     transaction: Transaction, state: ServerState, credential: PilotCredential, pilot: PilotRecord | None
 ) -> str:
     """Return why the pilot gets no work and must drain; "" = it may get some."""
-    return why_no_work(pilot, queue_known=_may_be_known(transaction, state, credential.queue))
+    return why_no_work(pilot, transaction.now, queue_known=_may_be_known(transaction, state, credential.queue))
 
 
 def _may_be_known(transaction: Transaction, state: ServerState, queue: QueueId) -> bool:

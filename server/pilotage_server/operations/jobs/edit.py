@@ -23,7 +23,12 @@ from pilotage_server.storage import attempts
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.leases import lock_jobs
-from pilotage_server.storage.templates import NewTemplate, insert_templates, load_description, release_templates
+from pilotage_server.storage.submission.templates import (
+    NewTemplate,
+    insert_templates,
+    load_description,
+    release_templates,
+)
 
 
 @dataclass(frozen=True, slots=True)

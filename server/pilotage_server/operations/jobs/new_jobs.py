@@ -36,8 +36,13 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import NewJobs, insert_jobs, take_ids
 from pilotage_server.storage.races import insert_set
-from pilotage_server.storage.submission_parts import JobBlock, cut_into_parts, has_parts, insert_parts, take_part
-from pilotage_server.storage.templates import NewTemplate, insert_templates, load_description, load_descriptions
+from pilotage_server.storage.submission.parts import JobBlock, cut_into_parts, has_parts, insert_parts, take_part
+from pilotage_server.storage.submission.templates import (
+    NewTemplate,
+    insert_templates,
+    load_description,
+    load_descriptions,
+)
 
 PART_JOBS = 1000
 """The most new jobs of one transaction; it takes about 12 ms of a processor."""

@@ -23,7 +23,7 @@ from pilotage_server.storage import retention
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.leases import lock_jobs
-from pilotage_server.storage.templates import load_descriptions
+from pilotage_server.storage.submission.templates import load_descriptions
 
 ACTOR = "server"
 

@@ -25,7 +25,7 @@ from pilotage_server.storage.events import (
 )
 from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
 from pilotage_server.storage.routing import load_attributes, load_routed_jobs
-from pilotage_server.storage.templates import load_description
+from pilotage_server.storage.submission.templates import load_description
 
 ALL = "*"
 """As an owner: all owners whose jobs the caller may see."""

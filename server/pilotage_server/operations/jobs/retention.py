@@ -11,6 +11,7 @@ from pilotage_server.storage import accounting, resources, routing, task_queues
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import lock_feed
+from pilotage_server.storage.identity.revocations import delete_expired_revocations
 from pilotage_server.storage.races import delete_over
 from pilotage_server.storage.requests import delete_answers
 from pilotage_server.storage.retention import (
@@ -78,6 +79,11 @@ def remove_gone_routers(transaction: Transaction, state: ServerState) -> int:
     return routing.delete_gone(transaction.session, transaction.now - state.rules.retention.finished_jobs)
 
 
+def remove_expired_revocations(transaction: Transaction, _state: ServerState) -> int:
+    """Remove the revocations of tokens that have expired; return how many."""
+    return delete_expired_revocations(transaction.session, transaction.now)
+
+
 def remove_old_requests(transaction: Transaction, state: ServerState) -> int:
     """Remove a batch of stored answers that are too old to be repeated; return how many."""
     kept = state.rules.retention
@@ -93,6 +99,7 @@ REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
     remove_old_uploads,
     remove_race_sets,
     remove_gone_routers,
+    remove_expired_revocations,
     remove_old_requests,
 )
 """All functions that remove rows; each returns the number removed."""

@@ -35,7 +35,7 @@ from pilotage_server.operations.jobs.new_jobs import AcceptedJobs, record_new_jo
 from pilotage_server.operations.queueing.placement import Placer
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.templates import sizes_of
+from pilotage_server.storage.submission.templates import sizes_of
 
 
 @dataclass(frozen=True, slots=True)

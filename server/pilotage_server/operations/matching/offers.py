@@ -18,8 +18,8 @@ from pilotage_server.core.queueing.job_ads import full_job_ad
 from pilotage_server.operations.queueing.rekeying import MAX_REFERENCES, has_room_for, unknown_references
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.submission.templates import load_descriptions
 from pilotage_server.storage.task_queues import load_first_waiting
-from pilotage_server.storage.templates import load_descriptions
 
 
 @dataclass(frozen=True, slots=True)

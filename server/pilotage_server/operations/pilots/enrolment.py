@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilotage.values.pilots import PilotState
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.pilots.pilots import OVER, PilotRecord, SecondUse
 from pilotage_server.operations.pilots.pilots import drain_pilots
@@ -36,9 +37,11 @@ def enrol_pilot(
     pilot = load_pilots(transaction.session, [credential.stamp]).get(credential.stamp)
     if pilot is None or pilot.queue != credential.queue:
         return EnrolmentRefused("the server does not know this pilot")
-    if bind_pilot(transaction.session, pilot.stamp, nonce_hash):
+    if bind_pilot(transaction.session, pilot.stamp, nonce_hash, transaction.now):
         return _bound(pilot, nonce_hash)
     present = load_pilots(transaction.session, [pilot.stamp]).get(pilot.stamp)
+    if present is not None and present.is_revoked(transaction.now):
+        return EnrolmentRefused("its credential has ended")
     if present is None or present.nonce_hash in {"", nonce_hash}:
         return EnrolmentRefused("the pilot has ended")
     alarm = f"its enrolment secret was used again at {transaction.now:%Y-%m-%d %H:%M:%S} UTC, by {caller_address}"
@@ -49,10 +52,12 @@ def enrol_pilot(
 
 
 def renew_pilot(transaction: Transaction, credential: PilotCredential) -> PilotCredential | EnrolmentRefused:
-    """Return the present credential of an enrolled pilot."""
+    """Return the present credential of an enrolled pilot that has not ended."""
     pilot = load_pilots(transaction.session, [credential.stamp]).get(credential.stamp)
     if pilot is None:
         return EnrolmentRefused("the server does not know this pilot")
+    if pilot.state is PilotState.ENDED or pilot.is_revoked(transaction.now):
+        return EnrolmentRefused("its credential has ended")
     return _bound(pilot, credential.nonce_hash)
 
 

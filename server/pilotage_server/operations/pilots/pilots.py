@@ -23,6 +23,7 @@ from pilotage_server.core.pilots.pilots import (
 )
 from pilotage_server.operations.attempts.heartbeats import end_pilot
 from pilotage_server.operations.attempts.transitions import LostAttempt, requeue_or_fail
+from pilotage_server.operations.revocations import end_credentials
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored
 from pilotage_server.storage.attempts import count_live, load_unreported
@@ -85,10 +86,12 @@ def register_pilots(
 def renewable_credentials(
     transaction: Transaction, stamps: Sequence[str], bounds: AgentBounds = UNBOUND
 ) -> tuple[PilotCredential, ...]:
-    """Return the contents of new secrets for these pilots; unknown, foreign, enrolled and ended ones get none."""
+    """Return the contents of new secrets for these pilots; unknown, foreign, enrolled, ended and revoked get none."""
     known = _pilots_within(transaction, stamps, bounds)
     live = [
-        pilot for stamp, pilot in sorted(known.items()) if pilot.state is not PilotState.ENDED and not pilot.nonce_hash
+        pilot
+        for stamp, pilot in sorted(known.items())
+        if pilot.state is not PilotState.ENDED and not pilot.nonce_hash and not pilot.is_revoked(transaction.now)
     ]
     return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in live)
 
@@ -123,7 +126,7 @@ def report_glideins(
     for report in present:
         pilot = known[report.stamp]
         _record_glidein_id(transaction, pilot, report)
-        if pilot.is_awaited and pilot.state is not PilotState.SUBMITTED:
+        if pilot.is_awaited and pilot.state is not PilotState.SUBMITTED and not pilot.is_revoked(transaction.now):
             stored.record_submission(transaction.session, pilot, report.reason)
     gone = [report for report in reports if report.state is PilotState.ENDED and report.stamp in known]
     worked = [report.stamp for report in gone if _record_gone(transaction, state, identity, report)]
@@ -191,7 +194,8 @@ def drain_pilots(
 ) -> tuple[str, ...]:
     """Drain pilots: they end after their jobs or at once; return the stamps that are unknown or have ended.
 
-    A pilot that is only registered ends now. One that changes at the same moment is handled in its new state.
+    A pilot that is only registered ends now. One that changes at the same moment is handled in its new state. After an
+    order to evict, a pilot may call for the time `rules.eviction`, in which it reports the ends of its jobs.
 
     Raises
     ------
@@ -207,6 +211,9 @@ def drain_pilots(
         end_pilot(transaction, state, stamp, f"it was drained before it came: {reason}")
     contacted = [stamp for stamp, pilot in live.items() if pilot.state in ALIVE]
     stored.change_pilots(transaction.session, contacted, {"state": PilotState.DRAINING.value})
+    if evict:
+        open_ended = [stamp for stamp, pilot in live.items() if pilot.credential_ends is None]
+        end_credentials(transaction, state, open_ended, transaction.now + state.rules.eviction)
     for stamp in contacted:
         transaction.after_commit(partial(state.publish_command, stamp))
     return tuple(stamp for stamp in dict.fromkeys(stamps) if stamp not in live)

@@ -21,8 +21,8 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.pools import pools_now
 from pilotage_server.storage.resources import hold_tree
+from pilotage_server.storage.submission.templates import load_descriptions
 from pilotage_server.storage.task_queues import find_or_insert, load_task_queues, share_lock_significant
-from pilotage_server.storage.templates import load_descriptions
 
 
 def lock_placement(transaction: Transaction) -> frozenset[str]:

@@ -21,8 +21,8 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import task_queues as stored
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import chunks
+from pilotage_server.storage.submission.templates import load_descriptions
 from pilotage_server.storage.task_queues import insert_significant, load_task_queues, lock_significant
-from pilotage_server.storage.templates import load_descriptions
 
 MAX_REFERENCES = 2000
 """The most significant attributes; jobs do not get the values of others."""

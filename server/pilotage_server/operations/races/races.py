@@ -34,7 +34,7 @@ from pilotage_server.storage.events import last_attempts_at
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.leases import lock_jobs
 from pilotage_server.storage.races import RaceCost, RaceQuery
-from pilotage_server.storage.templates import load_descriptions
+from pilotage_server.storage.submission.templates import load_descriptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import load_attempts
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.routing import last_copy, load_routers
-from pilotage_server.storage.templates import load_description
+from pilotage_server.storage.submission.templates import load_description
 
 
 @dataclass(frozen=True, slots=True)

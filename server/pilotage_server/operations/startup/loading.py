@@ -23,6 +23,7 @@ from pilotage_server.operations.queueing.placement import TaskQueueFinder, key_n
 from pilotage_server.operations.resources.bans import load_bans
 from pilotage_server.operations.resources.pools import load_mappings
 from pilotage_server.operations.resources.tree import load_active_tree
+from pilotage_server.operations.revocations import load_snapshot
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.sync import sync_events, sync_resources
 from pilotage_server.storage import accounting, attempts, task_queues
@@ -33,8 +34,8 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import feed_bounds
 from pilotage_server.storage.health import load_throttles
 from pilotage_server.storage.resources import active_tree_version
+from pilotage_server.storage.submission.templates import load_descriptions
 from pilotage_server.storage.task_queues import load_significant, read_heads
-from pilotage_server.storage.templates import load_descriptions
 
 
 def load_state(transaction: Transaction, rules: Rules) -> ServerState:
@@ -48,6 +49,7 @@ def load_state(transaction: Transaction, rules: Rules) -> ServerState:
         tree=tree,
         mappings=load_mappings(transaction, tree),
         bans=load_bans(transaction),
+        revocations=load_snapshot(transaction),
         throttles=tripped_locations(load_throttles(transaction.session)),
         significant_attributes=load_significant(transaction.session),
         feed_cursor=None if sql.is_sqlite(transaction.session) else FeedCursor(feed_bounds(transaction.session)[1]),

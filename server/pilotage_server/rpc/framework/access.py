@@ -65,6 +65,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "ReportGlideins": _DIRECTORS,
         "ListPilots": _OWNERS,
         "DrainPilots": _OPERATORS,
+        "RevokePilots": _OPERATORS,
         "Enrol": frozenset({Role.ENROLMENT}),
         "RenewToken": _PILOTS,
         "GetBrokerLogin": _PILOTS,
@@ -88,7 +89,12 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
     },
     "RaceService": {"FindStragglers": _RACERS, "StartCopies": _RACERS, "ListRaces": _OWNERS},
     "ShareService": {"ListShares": _OWNERS, "SetShares": _OPERATORS},
-    "IdentityService": {"WhoAmI": frozenset(Role), "IssueToken": frozenset({Role.ADMIN})},
+    "IdentityService": {
+        "WhoAmI": frozenset(Role),
+        "IssueToken": frozenset({Role.ADMIN}),
+        "RevokeTokens": _OWNERS,
+        "ListRevocations": _OWNERS,
+    },
 }
 
 OPEN_SERVICES = frozenset({"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"})

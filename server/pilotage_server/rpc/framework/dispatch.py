@@ -24,13 +24,14 @@ from pilotage.clock import BootClock, Clock
 from pilotage.errors import InvalidInputError, UnauthenticatedError, Violation, WorldError
 from pilotage.telemetry import CAUSE_HEADER, cause_bound, valid_cause
 from pilotage_server.core.identity import Role
+from pilotage_server.core.revocations import Revocations
 from pilotage_server.rpc.framework.access import check_access
 from pilotage_server.rpc.framework.admission import Admission, CallsInFlight
 from pilotage_server.rpc.framework.calls import Call, CallContext, CallInfo, error_status, idle, is_hot, wait_for_event
 from pilotage_server.rpc.framework.grpc_calls import CallAcceptor, WireCall
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.scopes import check_scopes
-from pilotage_server.rpc.framework.tokens import TokenVerifier, VerifiedToken
+from pilotage_server.rpc.framework.tokens import TokenVerifier, VerifiedToken, check_revocations
 
 
 def in_event_loop(callback: Callable[..., None]) -> Callable[..., None]:
@@ -48,10 +49,16 @@ STALLED_S = 600.0
 
 
 class LoopCalls:
-    """Runs calls as tasks of the running event loop; a task is cancelled when its caller is gone."""
+    """Runs calls as tasks of the running event loop; a task is cancelled when its caller is gone.
 
-    def __init__(self, tasks: asyncio.TaskGroup, stalled_s: float = STALLED_S) -> None:
+    Streams last for hours, so `recheck` is called for each message; it raises the error that refuses the token.
+    """
+
+    def __init__(
+        self, tasks: asyncio.TaskGroup, recheck: Callable[[VerifiedToken], None], stalled_s: float = STALLED_S
+    ) -> None:
         self._tasks = tasks
+        self._recheck = recheck
         self._stalled_s = stalled_s
         self._loop = asyncio.get_running_loop()
 
@@ -69,6 +76,7 @@ class LoopCalls:
         async def run() -> None:
             async with aclosing(messages()) as responses:  # type: ignore[type-var]
                 async for response in responses:
+                    self._recheck(call.token)
                     await self._send(call, response)
             call.finish()
 
@@ -97,6 +105,7 @@ class LoopCalls:
                 raise WorldError(why, transient=True) from None
             if content is None:
                 return
+            self._recheck(call.token)
             yield parse(content)
 
     def _begin(self, call: Call[Any], act: Callable[[], Awaitable[None]]) -> None:
@@ -120,10 +129,16 @@ _BEARER = "bearer "
 
 
 class CallAccess:
-    """The access check of all methods of Pilotage's services: token, role, scope, proof of an enrolled pilot."""
+    """The access check of all methods of Pilotage's services.
 
-    def __init__(self, verifier: TokenVerifier, proofs: PilotProofs, clock: Clock) -> None:
+    It covers token, revocations, role, scopes, and the proof of an enrolled pilot. `revocations` returns the snapshot.
+    """
+
+    def __init__(
+        self, verifier: TokenVerifier, revocations: Callable[[], Revocations], proofs: PilotProofs, clock: Clock
+    ) -> None:
         self._verifier = verifier
+        self._revocations = revocations
         self._proofs = proofs
         self._clock = clock
 
@@ -131,11 +146,18 @@ class CallAccess:
         """Return the verified token; raises the PilotageError that refuses the call."""
         now = self._clock()
         token = self._verifier.verify(_bearer_token(metadata), now)
+        check_revocations(self._revocations(), token, now)
         check_access(method, token.identity)
         check_scopes(method, token.permissions)
         if Role.PILOT in token.identity.roles:
             self._proofs.check(method, metadata, token, now)
         return token
+
+    def recheck(self, token: VerifiedToken) -> None:
+        """Raise UnauthenticatedError if the token of an open call has expired, lost its key, or been revoked."""
+        now = self._clock()
+        self._verifier.recheck(token, now)
+        check_revocations(self._revocations(), token, now)
 
 
 def _bearer_token(metadata: Mapping[str, Any]) -> str:

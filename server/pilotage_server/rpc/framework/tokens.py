@@ -20,10 +20,11 @@ from typing import Any, NamedTuple, Protocol
 
 import jwt
 
-from pilotage.errors import UnauthenticatedError
+from pilotage.errors import InvalidInputError, UnauthenticatedError, Violation
 from pilotage.resources.tree import QueueId
 from pilotage_server.core.containers import BoundedCache
 from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, PilotCredential, Role, name_fault
+from pilotage_server.core.revocations import Revocations
 from pilotage_server.rpc.framework.key_files import KeySet
 from pilotage_server.rpc.framework.scopes import Permission, permissions_of
 
@@ -75,7 +76,10 @@ class TrustedIssuer(Protocol):
         """Claims that its tokens have beside the usual ones."""
 
     def find_key(self, kid: str | None) -> VerificationKey:
-        """Return a present key, the same object at each call; raises UnauthenticatedError. It never waits."""
+        """Return a present key, the same object at each call; raises UnauthenticatedError or WorldError.
+
+        It never waits.
+        """
 
     def identity(self, claims: Mapping[str, Any]) -> Identity:
         """Return the identity of verified claims; raises UnauthenticatedError or ValueError."""
@@ -108,16 +112,45 @@ class VerifiedToken:
             raise UnauthenticatedError(f"the token is not valid before {self.not_before.isoformat()}")
 
 
+def check_revocations(revocations: Revocations, token: VerifiedToken, now: datetime) -> None:
+    """Raise UnauthenticatedError if the token, all tokens of its owner, or its pilot are revoked."""
+    identity = token.identity
+    if identity.pilot is not None:
+        ends = revocations.end_of_pilot(identity.pilot.stamp)
+        if ends is not None and ends <= now:
+            why = "it was revoked, or ordered to evict its jobs"
+            raise UnauthenticatedError(
+                f"the credential of the pilot ended at {ends.isoformat(timespec='seconds')}: {why}"
+            )
+    found = revocations.of_token(token.issuer, token.id)
+    found = found or revocations.of_owner(identity.vo, identity.owner, token.issued)
+    if found is not None:
+        raise UnauthenticatedError(f"the token is {found}")
+
+
 class TokenIssuer:
     """Issues tokens for a grid, signed with the key of the set that is due."""
 
-    def __init__(self, keys: KeySet, name: str = ISSUER, grid: str = DEFAULT_GRID) -> None:
+    def __init__(
+        self, keys: KeySet, name: str = ISSUER, grid: str = DEFAULT_GRID, foreign_suffixes: Collection[str] = ()
+    ) -> None:
         self.keys = keys
         self.name = name
         self.grid = grid
+        self._foreign_suffixes = tuple(foreign_suffixes)
+
+    def owner_fault(self, owner: str) -> str:
+        """Return why this server may not issue tokens for an owner; "" = it may."""
+        found = next((suffix for suffix in self._foreign_suffixes if owner.endswith(suffix)), None)
+        return "" if found is None else f"ends with {found}, as the owners of an outside issuer do"
 
     def issue(self, identity: Identity, lifetime: timedelta, now: datetime, scopes: Collection[str] = ()) -> str:
-        """Return a token for `identity` that is valid until `now` + `lifetime`; no scopes = it may do all."""
+        """Return a token for `identity` that is valid until `now` + `lifetime`; no scopes = it may do all.
+
+        Raises InvalidInputError for an owner of an outside issuer.
+        """
+        if fault := self.owner_fault(identity.owner):
+            raise InvalidInputError(Violation("owner", fault))
         claims: dict[str, Any] = {
             "iss": self.name,
             "aud": self.grid,
@@ -162,6 +195,7 @@ class _OwnIssuer:
     def __init__(self, issuer: TokenIssuer) -> None:
         self.name = issuer.name
         self.audiences = (issuer.grid,)
+        self._issuer = issuer
         self._keys = issuer.keys
         self._public: Mapping[str | None, VerificationKey] = {}
         self._public_of: object = None
@@ -179,7 +213,10 @@ class _OwnIssuer:
         return self._public[kid]
 
     def identity(self, claims: Mapping[str, Any]) -> Identity:
-        return _identity(claims)
+        identity = _identity(claims)
+        if fault := self._issuer.owner_fault(identity.owner):  # the token is older than this setting
+            raise ValueError(f"the owner {identity.owner!r} {fault}")
+        return identity
 
     def permissions(self, claims: Mapping[str, Any]) -> frozenset[Permission] | None:
         return permissions_of(str(claims["scope"]).split()) if "scope" in claims else None
@@ -213,8 +250,16 @@ class TokenVerifier:
         self._issuers = {issuer.name: issuer for issuer in issuers}
         self._checked = BoundedCache[str, _CheckedToken](_MAX_CACHED, _MAX_CACHED_BYTES)
 
+    @property
+    def issuer_names(self) -> Collection[str]:
+        """The names of all trusted issuers."""
+        return self._issuers.keys()
+
     def verify(self, token: str, now: datetime) -> VerifiedToken:
-        """Return the verified token; raises UnauthenticatedError if it is broken, untrusted or not valid at `now`."""
+        """Return the verified token; raises UnauthenticatedError if it is broken, untrusted or not valid at `now`.
+
+        Raises WorldError while the keys of its issuer are being read.
+        """
         checked = self._checked.known.get(token)
         if checked is None or checked.issuer.find_key(checked.kid) is not checked.key:
             checked = self._check(token)
@@ -256,7 +301,8 @@ class TokenVerifier:
     def _issuer_of(self, token: str) -> TrustedIssuer:
         name = jwt.decode(token, options={"verify_signature": False}).get("iss")
         if name not in self._issuers:
-            raise UnauthenticatedError(f"the token's issuer {name!r} is not trusted here")
+            trusted = ", ".join(self._issuers)
+            raise UnauthenticatedError(f"the token's issuer {name!r} is not trusted here; trusted are {trusted}")
         return self._issuers[name]
 
 

@@ -160,6 +160,22 @@ class BanRow(Base, table=True):
     until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 
 
+class RevocationRow(Base, table=True):
+    """Revoked tokens; `subject` = the id of a token, an owner, or the named pilots, by `kind`."""
+
+    __tablename__ = "revocations"
+    id: int | None = Field(default=None, sa_column=id_column())
+    kind: str
+    subject: str
+    issuer: str
+    owner: str
+    vo: str
+    reason: str
+    by: str
+    made: datetime = Field(sa_column=time_column())
+    expires: datetime = Field(sa_column=time_column(index=True))
+
+
 class PoolRow(Base, table=True):
     """A submit pool: its canonical text, and the time and tree version of its mapping, from which its queues follow.
 
@@ -218,6 +234,9 @@ TAKEN = "reported IS FALSE AND ended IS NOT NULL"
 
 The condition differs from NOT reported, so that planners do not use the index of all unreported attempts here.
 """
+
+CREDENTIAL_ENDS = "credential_ends IS NOT NULL"
+"""Pilots whose credentials end before their tokens do."""
 
 EMPTY = "came_back_empty"
 """Pilots that never ran a job and ended without work, without time left, or by their batch system."""
@@ -415,13 +434,15 @@ class PilotRow(Base, table=True):
     """A pilot, by its stamp; `vos_json` is a list, empty = all that the queue allows.
 
     `came_back_empty` = it has ended without ever running a job, and not by an order. `glidein_seen` = when its batch
-    system last listed its glidein before the pilot arrived.
+    system last listed its glidein before the pilot arrived. `credential_ends` = when its tokens are refused, however
+    long they are valid.
     """
 
     __tablename__ = "pilots"
     __table_args__ = (
         Index("ix_pilots_queue", "site", "ce", "queue", "registered"),
         Index("ix_pilots_empty", "ended", sqlite_where=text(EMPTY), postgresql_where=text(EMPTY)),
+        _partial("ix_pilots_credential_ends", "stamp", "credential_ends", where=CREDENTIAL_ENDS),
     )
     stamp: str = Field(primary_key=True)
     site: str
@@ -446,6 +467,7 @@ class PilotRow(Base, table=True):
     nonce_hash: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
     alarm: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
     isolation: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
+    credential_ends: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 
 
 class SlotRow(Base, table=True):

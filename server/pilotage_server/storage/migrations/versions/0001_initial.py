@@ -211,8 +211,10 @@ def upgrade() -> None:
         sa.Column("nonce_hash", sa.String(), server_default="", nullable=False),
         sa.Column("alarm", sa.String(), server_default="", nullable=False),
         sa.Column("isolation", sa.String(), server_default="", nullable=False),
+        sa.Column("credential_ends", _TIME, nullable=True),
         sa.PrimaryKeyConstraint("stamp", name="pk_pilots"),
     )
+    _partial("ix_pilots_credential_ends", "pilots", ["stamp", "credential_ends"], "credential_ends IS NOT NULL")
     _partial("ix_pilots_empty", "pilots", ["ended"], "came_back_empty")
     op.create_index("ix_pilots_ended", "pilots", ["ended"])
     op.create_index("ix_pilots_queue", "pilots", ["site", "ce", "queue", "registered"])
@@ -280,6 +282,22 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("caller", "request_id", name="pk_requests"),
     )
     op.create_index("ix_requests_answered", "requests", ["answered"])
+
+    op.create_table(
+        "revocations",
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("subject", sa.String(), nullable=False),
+        sa.Column("issuer", sa.String(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("vo", sa.String(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=False),
+        sa.Column("by", sa.String(), nullable=False),
+        sa.Column("made", _TIME, nullable=False),
+        sa.Column("expires", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_revocations"),
+    )
+    op.create_index("ix_revocations_expires", "revocations", ["expires"])
 
     op.create_table(
         "routers",

@@ -1,0 +1,1 @@
+"""Rows about the identities of callers; rows of agents' leadership and of pilots are elsewhere."""
