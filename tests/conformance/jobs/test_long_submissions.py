@@ -9,11 +9,12 @@ import pytest
 
 from pilotage.errors import NotFoundError, QuotaExceededError
 from pilotage.job_description import JobDescription
+from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import DescriptionGroup, single_groups
 from pilotage_server.core.jobs.files import JobLimits
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import JobState
-from pilotage_server.operations.jobs.changes import JobChange, change_jobs
+from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, PartStorage, store_part
 from pilotage_server.operations.jobs.queries import get_jobs, read_feed
 from pilotage_server.operations.jobs.quotas import JobQuotas

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pilotage.values.attempts import ReportedOutput
 from pilotage_server.core.identity import Holder, Identity, holder_of
 from pilotage_server.core.jobs.files import JobLimits, OutputFile, choose_outputs
-from pilotage_server.storage import templates as stored
 from pilotage_server.storage.attempts import AttemptKey
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.submission import templates as stored
 
 AttemptOutputs = tuple[Identity, AttemptKey, Sequence[ReportedOutput]]
 """The reporting pilot, the attempt and its files."""

@@ -14,10 +14,10 @@ from pilotage_server.core.jobs.files import MAX_INLINE_BYTES, OutputFile
 from pilotage_server.core.jobs.record import router_stamp
 from pilotage_server.operations.jobs.queries import visible_job
 from pilotage_server.operations.leadership import check_leadership
-from pilotage_server.storage import templates as stored
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
+from pilotage_server.storage.submission import templates as stored
 
 
 @dataclass(frozen=True, slots=True)
