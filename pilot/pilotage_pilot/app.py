@@ -44,8 +44,10 @@ from pilotage_pilot.runner import PilotPorts, PilotRunner, ReadPools
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.cgroups import cgroup_maker
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
-from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
-from pilotage_pilot.supervise.spawn import PayloadSite, without_secrets
+from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, PayloadPaths, confine
+from pilotage_pilot.supervise.monitor import PayloadRules
+from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner
+from pilotage_pilot.supervise.spawn import Launcher, PayloadSite, without_secrets
 from pilotage_pilot.supervise.watchdog import WatchdogLink
 
 log = structlog.get_logger()
@@ -61,8 +63,10 @@ class Pilot:
     link: PilotServerLink
 
 
-def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -> Pilot:
-    """Return the pilot of these settings, inside a running event loop.
+def build_pilot(
+    settings: PilotSettings, watchdog: WatchdogLink | None = None, config_file: Path | None = None
+) -> Pilot:
+    """Return the pilot of these settings from this file, if any, inside a running event loop.
 
     Raises
     ------
@@ -70,6 +74,8 @@ def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -
         When the enrolment secret names no queue, or a setting cannot be applied on this machine.
     WorldError
         When the enrolment secret or the scratch cannot be used.
+    IsolationError
+        When payloads cannot be isolated as the settings demand.
     """
     name = f"pilot-{secrets.token_hex(6)}"
     secret = read_secret(settings)
@@ -95,7 +101,9 @@ def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -
         mqtt_publisher = _mqtt_publisher(settings, secret.text, facts, link)
         slots = _slots(settings, facts, share, keeper, now)
         machine = PilotMachine(name, slots, settings.rules(), lifetime, now)
-        payload_runner = _payload_runner(settings, name, folder, link, facts, watchdog)
+        confinement = _confinement(settings, folder, config_file)
+        undo.callback(confinement.close)
+        payload_runner = _payload_runner(settings, name, folder, link, facts, confinement, watchdog)
         undo.pop_all()
     pools = _pools_reader(settings, link)
     log.info("pilot starts", name=name, queue=str(queue), node=facts.name, share=share.sources, gpus=share.gpu_ids)
@@ -198,12 +206,35 @@ def _facts(settings: PilotSettings, share: NodeShare, lifetime: Lifetime, now: N
     )
 
 
+def _isolation_rules(settings: PilotSettings, config_file: Path | None) -> IsolationRules:
+    """Return what the settings demand of isolation; the pilot's own files are hidden from payloads too."""
+    files = (config_file, settings.token_file, settings.ca_file, settings.pools_file, settings.policy)
+    own = (*files, settings.scratch_folder())
+    hidden = (*settings.hidden_paths, *(path for path in own if path is not None))
+    paths = PayloadPaths.of(hidden, settings.visible_paths, settings.writable_paths)
+    return IsolationRules(settings.isolation, paths, *settings.payload_uids)
+
+
+def _confinement(settings: PilotSettings, folder: PilotFolder, config_file: Path | None) -> Confinement:
+    launcher = Launcher()
+    try:
+        confinement, refused = confine(_isolation_rules(settings, config_file), launcher, folder.jobs)
+    except BaseException:
+        launcher.close()
+        raise
+    for level, why in refused.items():
+        log.warning("isolation does not work here", isolation=level, why=why)
+    log.info("payloads are isolated", isolation=confinement.level.value)
+    return confinement
+
+
 def _payload_runner(
     settings: PilotSettings,
     name: str,
     folder: PilotFolder,
     link: GrpcLink,
     facts: NodeDescription,
+    confinement: Confinement,
     watchdog: WatchdogLink | None,
 ) -> LocalPayloadRunner:
     handling = PayloadRules(
@@ -212,6 +243,8 @@ def _payload_runner(
         nice=settings.nice,
         cpus_hard=settings.cpus_hard,
         warn_signal=_signal(settings.warn_signal),
+        processes=settings.payload_processes,
+        file_mib=settings.payload_file_mib,
     )
     site = PayloadSite(
         name, settings.payload_path, str(facts.attributes["Queue"]), facts.name, passed=settings.pass_environment
@@ -219,7 +252,7 @@ def _payload_runner(
     groups = cgroup_maker(name, [watchdog.pid] if watchdog is not None else []) if settings.cgroups else None
     if groups is None:
         log.info("payloads have no control groups", why="off" if not settings.cgroups else "not permitted")
-    return LocalPayloadRunner(folder, link, site, handling, groups, watchdog)
+    return LocalPayloadRunner(folder, link, site, handling, groups, confinement, watchdog)
 
 
 def _signal(name: str | None) -> signal.Signals | None:

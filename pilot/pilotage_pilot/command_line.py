@@ -22,6 +22,7 @@ from pilotage_pilot.policy.check import add_check_command, check
 from pilotage_pilot.runner import PilotRunner
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.folders import run_with_threads
+from pilotage_pilot.supervise.isolation import IsolationError
 from pilotage_pilot.supervise.watchdog import RELAYS, WatchdogLink
 
 log = structlog.get_logger()
@@ -41,11 +42,13 @@ def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
     try:
         settings = load_settings(PilotSettings, config, options_set)
         set_up_logging(json=settings.log_json, level=settings.log_level)
-        reason = run_with_threads(_THREADS, lambda: _run(settings, watchdog))
+        reason = run_with_threads(_THREADS, lambda: _run(settings, watchdog, config))
     except InvalidInputError as error:
         for violation in error.violations:
             sys.stderr.write(f"pilotage-pilot: {violation}\n")
         return ExitCode.WRONG_CONFIGURATION
+    except IsolationError as error:
+        reason = EndReason(str(error), ExitCode.NODE_UNFIT)
     except PilotageError as error:
         reason = EndReason(str(error), ExitCode.OWN_ERROR)
     except Exception:
@@ -55,9 +58,9 @@ def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
     return reason.exit_code
 
 
-async def _run(settings: PilotSettings, watchdog: WatchdogLink | None) -> EndReason:
+async def _run(settings: PilotSettings, watchdog: WatchdogLink | None, config: Path | None) -> EndReason:
     signals = SignalHandler(asyncio.get_running_loop(), watchdog)
-    pilot = build_pilot(settings, watchdog)
+    pilot = build_pilot(settings, watchdog, config)
     signals.attach(pilot.runner)
     try:
         end = await pilot.runner.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from pilotage.job_description import InputFile
 from pilotage.jobs.files import JobFaultError
 from pilotage.values.amounts import NOTHING, Amounts
 from pilotage.values.attempts import AttemptKey, RenewedLease, ReportedOutput, ReportResult
+from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.ads.attributes import NodeSample
 from pilotage_pilot.core.events import Command, HeartbeatAnswered, JobsGranted, LimitPassed, PayloadExited, PoolsRead
 from pilotage_pilot.core.instructions import PrepareJob, RequestJobs, SendHeartbeat, Slot
@@ -28,8 +30,10 @@ from pilotage_pilot.node.resources import NodeShare
 from pilotage_pilot.supervise.base import CollectedOutput, PayloadEvent, PayloadRunner, PayloadTime
 from pilotage_pilot.supervise.cgroups import CgroupMaker
 from pilotage_pilot.supervise.folders import PilotFolder
-from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
-from pilotage_pilot.supervise.spawn import PayloadSite
+from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, PayloadPaths, confine
+from pilotage_pilot.supervise.monitor import PayloadRules
+from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner
+from pilotage_pilot.supervise.spawn import Launcher, PayloadSite
 
 EPOCH = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -179,6 +183,8 @@ class FakeNode:
 
 class FakePayloadRunner:
     """Runs no processes. `true` ends at once, `sleep` when it is stopped; other programs do not exist."""
+
+    isolation = Isolation.NAMESPACE
 
     def __init__(self) -> None:
         self.running: dict[AttemptKey, GrantedJob] = {}
@@ -353,12 +359,32 @@ class PayloadBench:
         return next(self.folder.glob(f"*/jobs/{key}/work"))
 
 
+PYTHON = Path(sys.base_prefix), Path(sys.prefix)
+"""What a payload needs to run this Python, wherever it is installed."""
+
+
+def a_confinement(
+    folder: PilotFolder, level: Isolation = Isolation.NAMESPACE, *writable: Path, hidden: Iterable[Path] = ()
+) -> Confinement:
+    """Return a confinement of this level for the pilot with this folder."""
+    paths = PayloadPaths.of((folder.path.parent, Path("~"), *hidden), PYTHON, writable)
+    confinement, _ = confine(IsolationRules(level, paths), Launcher(), folder.jobs)
+    return confinement
+
+
 @asynccontextmanager
 async def a_payload_runner(
-    folder: Path, handling: PayloadRules | None = None, groups: CgroupMaker | None = None
+    folder: Path,
+    handling: PayloadRules | None = None,
+    groups: CgroupMaker | None = None,
+    *,
+    level: Isolation = Isolation.NAMESPACE,
 ) -> AsyncIterator[PayloadBench]:
     link = FakeServerLink()
-    payload_runner = LocalPayloadRunner(PilotFolder(folder), link, SITE, handling or PayloadRules(watch_s=0.05), groups)
+    pilot_folder = PilotFolder(folder)
+    payload_runner = LocalPayloadRunner(
+        pilot_folder, link, SITE, handling or PayloadRules(watch_s=0.05), groups, a_confinement(pilot_folder, level)
+    )
     try:
         yield PayloadBench(payload_runner, link, folder)
     finally:
