@@ -359,15 +359,15 @@ class PayloadBench:
         return next(self.folder.glob(f"*/jobs/{key}/work"))
 
 
-PYTHON = Path(sys.base_prefix), Path(sys.prefix)
-"""What a payload needs to run this Python, wherever it is installed."""
+SOFTWARE = Path(sys.base_prefix), Path(sys.prefix), Path(__file__).parents[2]
+"""What payloads need of this Python and this repository, wherever they are installed."""
 
 
 def a_confinement(
     folder: PilotFolder, level: Isolation = Isolation.NAMESPACE, *writable: Path, hidden: Iterable[Path] = ()
 ) -> Confinement:
     """Return a confinement of this level for the pilot with this folder."""
-    paths = PayloadPaths.of((folder.path.parent, Path("~"), *hidden), PYTHON, writable)
+    paths = PayloadPaths.of((folder.path.parent, Path("~"), *hidden), SOFTWARE, writable)
     confinement, _ = confine(IsolationRules(level, paths), Launcher(), folder.jobs)
     return confinement
 

@@ -60,7 +60,8 @@ class PayloadPaths:
 
         The job wrapper is visible in any case.
         """
-        visible = (*self.visible, wrapper) if wrapper is not None and self.hides(wrapper) else self.visible
+        is_missing = wrapper is not None and self.hides(wrapper) and wrapper.exists()
+        visible = (*self.visible, wrapper) if is_missing else self.visible
         return {
             "own": str(folders.root),
             "temporary": str(folders.private_temporary),

@@ -74,11 +74,11 @@ class _MountAttributes(ctypes.Structure):
     )
 
 
-def _call(number: int, *arguments: Any) -> int:
-    """Make a system call; raises OSError."""
+def _call(number: int, *arguments: Any, path: str = "") -> int:
+    """Make a system call, about this path; raises OSError."""
     result = int(_LIBC.syscall(number, *(ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)))
     if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path or None)
     return result
 
 
@@ -98,19 +98,21 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -
 
 def _copy_of(path: str) -> int:
     """Return a copy of the mounts at and below `path`, which is mounted nowhere yet."""
-    return _call(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE)
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE
+    return _call(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags, path=path)
 
 
 def _put(copy: int, target: str) -> None:
     """Mount such a copy at `target`."""
-    _call(_MOVE_MOUNT, copy, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+    _call(_MOVE_MOUNT, copy, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH, path=target)
     os.close(copy)
 
 
 def _make_read_only(descriptor: int, path: str, *, propagation: int = 0) -> None:
     attributes = _MountAttributes(_ATTR_RDONLY, 0, propagation, 0)
     flags = _AT_RECURSIVE | (0 if path else _AT_EMPTY_PATH)
-    _call(_MOUNT_SETATTR, descriptor, os.fsencode(path), flags, ctypes.byref(attributes), ctypes.sizeof(attributes))
+    size = ctypes.sizeof(attributes)
+    _call(_MOUNT_SETATTR, descriptor, os.fsencode(path), flags, ctypes.byref(attributes), size, path=path)
 
 
 # What a payload sees ------------------------------------------------------------------------------------------------
@@ -179,16 +181,15 @@ class _StepError(Exception):
 
 
 def _step(name: str, error: OSError) -> _StepError:
-    where = f" {error.filename}" if isinstance(error.filename, str) else ""
+    where = f" {error.filename}" if error.filename else ""
     return _StepError(error.errno or 0, f"{name}{where}")
 
 
-def _run_child(order: dict[str, Any], descriptors: list[int], ids: tuple[int, int]) -> NoReturn:
+def _run_child(order: dict[str, Any], descriptors: list[int], groups: list[int], ids: tuple[int, int]) -> NoReturn:
     """Be the new child of the pilot: init, or the payload itself."""
     *_, errors, status = descriptors
     try:
         os.setsid()
-        groups = _open_groups(order["groups"])
         if order["mounts"] is None:
             _become_payload(order, descriptors, groups)
         try:
@@ -225,7 +226,7 @@ def _reap(payload: int, status: int) -> NoReturn:
 
 
 def _open_groups(paths: list[str]) -> list[int]:
-    """Open the files through which a process joins its control group; in its namespaces they are read-only."""
+    """Open the files through which a process joins its control group."""
     opened = []
     for path in paths:
         try:
@@ -299,9 +300,15 @@ def _start(order: dict[str, Any], descriptors: list[int]) -> int:
     flags = _CLONE_PARENT
     if order["mounts"] is not None:
         flags |= _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWIPC | (0 if is_root else _CLONE_NEWUSER)
-    child = _clone(flags)
-    if not child:
-        _run_child(order, descriptors, ids)
+    # Opened outside of the namespaces: in them no mount with a file that is open for writing becomes read-only.
+    groups = _open_groups(order["groups"])
+    try:
+        child = _clone(flags)
+        if not child:
+            _run_child(order, descriptors, groups, ids)
+    finally:
+        for group in groups:
+            os.close(group)
     return child
 
 
