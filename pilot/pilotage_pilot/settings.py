@@ -126,7 +126,7 @@ class PilotSettings(ProgramSettings):
     )
     payload_uids: tuple[Uid, Uid] = Field(
         (1_900_000_000, 1_901_048_575),
-        description="The first and the last uid that a pilot of root gives to payloads, one to each. No account has them.",
+        description="The first and last uid that a pilot of root gives to payloads, one to each; no account has them.",
     )
     hidden_paths: tuple[Path, ...] = Field(
         (Path("~"), Path("/run/user"), Path("/run/munge")),
@@ -136,7 +136,8 @@ class PilotSettings(ProgramSettings):
         (), description="Paths below hidden ones that payloads in namespaces may read, such as software in a home."
     )
     writable_paths: tuple[Path, ...] = Field(
-        (), description="Paths that payloads in namespaces may write to as far as their user may, such as shared folders."
+        (),
+        description="Paths that payloads in namespaces may write to if their user may, such as shared folders.",
     )
     payload_processes: int = Field(
         10_000, ge=8, le=2**22, description="The most processes and threads of the user or namespaces of a payload."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -34,6 +33,7 @@ from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, Payl
 from pilotage_pilot.supervise.monitor import PayloadRules
 from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner
 from pilotage_pilot.supervise.spawn import Launcher, PayloadSite
+from support.payload_paths import SOFTWARE
 
 EPOCH = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -359,10 +359,6 @@ class PayloadBench:
         return next(self.folder.glob(f"*/jobs/{key}/work"))
 
 
-SOFTWARE = Path(sys.base_prefix), Path(sys.prefix), Path(__file__).parents[2]
-"""What payloads need of this Python and this repository, wherever they are installed."""
-
-
 def a_confinement(
     folder: PilotFolder, level: Isolation = Isolation.NAMESPACE, *writable: Path, hidden: Iterable[Path] = ()
 ) -> Confinement:
@@ -370,6 +366,17 @@ def a_confinement(
     paths = PayloadPaths.of((folder.path.parent, Path("~"), *hidden), SOFTWARE, writable)
     confinement, _ = confine(IsolationRules(level, paths), Launcher(), folder.jobs)
     return confinement
+
+
+def a_local_payload_runner(
+    folder: PilotFolder,
+    link: FakeServerLink,
+    handling: PayloadRules | None = None,
+    groups: CgroupMaker | None = None,
+    level: Isolation = Isolation.NAMESPACE,
+) -> LocalPayloadRunner:
+    confinement = a_confinement(folder, level)
+    return LocalPayloadRunner(folder, link, SITE, handling or PayloadRules(watch_s=0.05), groups, confinement)
 
 
 @asynccontextmanager
@@ -381,10 +388,7 @@ async def a_payload_runner(
     level: Isolation = Isolation.NAMESPACE,
 ) -> AsyncIterator[PayloadBench]:
     link = FakeServerLink()
-    pilot_folder = PilotFolder(folder)
-    payload_runner = LocalPayloadRunner(
-        pilot_folder, link, SITE, handling or PayloadRules(watch_s=0.05), groups, a_confinement(pilot_folder, level)
-    )
+    payload_runner = a_local_payload_runner(PilotFolder(folder), link, handling, groups, level)
     try:
         yield PayloadBench(payload_runner, link, folder)
     finally:

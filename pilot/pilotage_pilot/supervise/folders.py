@@ -202,7 +202,7 @@ class FileCache:
                     return
                 # A payload of the pilot's own user may have changed the cached file.
                 self._forget(checksum)
-                target.unlink()
+                os.unlink(target)
             raise WorldError(f"the input file {file.name} was changed in the cache of this pilot", transient=True)
 
     def _forget(self, checksum: str) -> None:

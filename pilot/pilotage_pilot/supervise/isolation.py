@@ -34,7 +34,7 @@ class IsolationError(PilotageError):
 class PayloadPaths:
     """What payloads in namespaces see: `hidden` files and folders, and what stays `visible` or `writable` below them.
 
-    Everything else is read-only, except for the payload's own folders.
+    The nearest folder of a path decides. Everything else is read-only, except for the payload's own folders.
     """
 
     hidden: tuple[Path, ...] = ()
@@ -43,17 +43,19 @@ class PayloadPaths:
 
     @classmethod
     def of(cls, hidden: Iterable[Path], visible: Iterable[Path], writable: Iterable[Path]) -> PayloadPaths:
-        """Return these paths without links, and without what lies below another hidden one or does not exist."""
-        real = sorted({_real(path) for path in hidden} - set(PRIVATE))
-        tops = [path for path in real if not any(other in path.parents for other in real)]
+        """Return these paths without links; without visible and writable ones that do not exist."""
         kept = [tuple(_real(path) for path in paths if path.expanduser().exists()) for paths in (visible, writable)]
-        return cls(tuple(tops), *kept)
+        return cls(tuple({_real(path) for path in hidden} - set(PRIVATE)), *kept)
 
     def hides(self, path: Path) -> bool:
-        """Whether payloads in namespaces do not see this path of the node."""
+        """Whether payloads in namespaces do not see this path of the node: the nearest of its folders decides."""
         real = _real(path)
-        covers = [each for each in (*self.hidden, *PRIVATE) if real.is_relative_to(each)]
-        return bool(covers) and not any(real.is_relative_to(each) for each in (*self.visible, *self.writable))
+        shown, covered = (
+            {each for each in paths if real.is_relative_to(each)}
+            for paths in ((*self.visible, *self.writable), (*self.hidden, *PRIVATE))
+        )
+        nearest = max(shown | covered, key=lambda each: len(each.parts), default=None)
+        return nearest is not None and nearest not in shown
 
     def mounts(self, folders: Folders, memory_mib: int, wrapper: Path | None) -> Mapping[str, Any]:
         """Return the order to the launcher for an attempt; `memory_mib` bounds /dev/shm, 0 = half of the node's.
@@ -141,9 +143,7 @@ class Confinement:
         if self.users is not None and user is not None:
             self.users.release(user)
 
-    def mounts(
-        self, folders: Folders, memory_mib: int = 0, wrapper: Path | None = None
-    ) -> Mapping[str, Any] | None:
+    def mounts(self, folders: Folders, memory_mib: int = 0, wrapper: Path | None = None) -> Mapping[str, Any] | None:
         """Return what a payload sees, as `PayloadPaths.mounts`; None = what the pilot sees."""
         return self.paths.mounts(folders, memory_mib, wrapper) if self.level is Isolation.NAMESPACE else None
 

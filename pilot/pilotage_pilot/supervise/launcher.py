@@ -91,7 +91,9 @@ def _clone(flags: int) -> int:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    result = _LIBC.mount(*(os.fsencode(each) for each in (source, target, kind)), ctypes.c_ulong(flags), options.encode())
+    result = _LIBC.mount(
+        *(os.fsencode(each) for each in (source, target, kind)), ctypes.c_ulong(flags), options.encode()
+    )
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), target)
 
@@ -124,7 +126,7 @@ def isolate(mounts: dict[str, Any]) -> None:
     """Mount what the payload may see: nothing is writable but its own folders and the site's `writable` paths.
 
     `own` is the attempt's folder, `temporary` becomes /tmp and /var/tmp, `hidden` are files and folders that become
-    empty, `visible` and `writable` are paths that stay even below hidden ones. Raises OSError.
+    empty, `visible` and `writable` are paths that stay below hidden ones. Raises OSError.
     """
     kept = {path: _copy_of(path) for path in [*mounts["visible"], *mounts["writable"], mounts["own"]]}
     for path in mounts["visible"]:
@@ -133,14 +135,16 @@ def isolate(mounts: dict[str, Any]) -> None:
     _make_read_only(_AT_FDCWD, "/", propagation=_MS_SLAVE)
     for copy, path in temporary:
         _put(copy, path)
-    for path in mounts["hidden"]:
-        _hide(path)
     if os.path.isdir("/dev/shm"):  # noqa: S108 - the payload's own one
         _mount("tmpfs", "/dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,{mounts['shared_memory']}")  # noqa: S108
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    for path in sorted(kept):
-        _make_place(path, like=kept[path])
-        _put(kept[path], path)
+    # A folder comes before what is in it: the last word on a path is that on its nearest folder.
+    for path in sorted({*mounts["hidden"], *kept}):
+        if path in kept:
+            _make_place(path, like=kept[path])
+            _put(kept[path], path)
+        else:
+            _hide(path)
 
 
 def _hide(path: str) -> None:
@@ -242,19 +246,9 @@ def _become_payload(order: dict[str, Any], descriptors: list[int], groups: list[
         for name, value in order["limits"].items():
             _limit(getattr(resource, name), value)
         _renice(order["nice"])
-    except OSError as error:
-        raise _step("limit", error) from None
-    for group in groups:
-        try:
-            os.write(group, b"0")
-        except OSError:
-            # The pilot adds it when it looks at the payload next.
-            continue
-    try:
+        _join(groups)
         if order["user"] is not None:
-            os.setgroups([])
-            os.setresgid(*[order["user"]] * 3)
-            os.setresuid(*[order["user"]] * 3)
+            _change_user(order["user"])
         _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         os.chdir(order["folder"])
     except OSError as error:
@@ -265,11 +259,26 @@ def _become_payload(order: dict[str, Any], descriptors: list[int], groups: list[
     for target, source in enumerate(descriptors[:3]):
         os.dup2(source, target)
     try:
-        os.execve(order["program"], order["arguments"], order["environment"])
+        os.execve(order["program"], order["arguments"], order["environment"])  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise _StepError(error.errno or 0, EXECUTE) from None
     except ValueError as error:
         raise _StepError(0, f"{INVALID} {error}") from None
+
+
+def _join(groups: list[int]) -> None:
+    for group in groups:
+        try:
+            os.write(group, b"0")
+        except OSError:
+            # The pilot adds it when it looks at the payload next.
+            continue
+
+
+def _change_user(user: int) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
 
 
 def _limit(number: int, value: int) -> None:

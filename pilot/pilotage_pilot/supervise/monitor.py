@@ -1,4 +1,4 @@
-"""The monitor of running payloads: what they use of memory and disk, and how much they have written to their streams."""
+"""The monitor of running payloads: what they use of memory and disk, and how long their streams are."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class PayloadRules:
 class Work:
     """One attempt: `streams` are the names of its streams, `seen` the files in its folder at the start, if needed.
 
-    `cut` are the streams that have been truncated. `payload` None = it does not run, `user` None = as the pilot's. `deadline_boot_s` is when the
-    watchdog kills it, `deadline_place` where the watchdog finds that; None = nowhere. `disk_due_s` is when its disk use
-    is measured next, on the event loop's clock, `disk_check` the measurement that runs.
+    `cut` are the streams that have been truncated. `payload` None = it does not run, `user` None = as the pilot's.
+    `deadline_boot_s` is when the watchdog kills it, `deadline_place` where the watchdog finds that; None = nowhere.
+    `disk_due_s` is when its disk use is measured next, on the event loop's clock, `disk_check` the measurement.
     """
 
     order: PrepareJob
@@ -178,4 +178,3 @@ def disk_use_mib(folder: Path) -> int:
     # It fails for files that were removed meanwhile, and prints the sum of the others.
     kib = done.stdout.split(b"\t")[0]
     return -(-int(kib) // 1024) if kib.isdigit() else 0
-

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pilotage.classads.text import ad_lines
-from pilotage.errors import PilotageError, WorldError
+from pilotage.errors import InvalidInputError, PilotageError, WorldError
 from pilotage.jobs.files import (
     UNPLACEABLE_ERRNOS,
     FoundOutput,

@@ -291,7 +291,9 @@ def _raise_failure(failure: bytes) -> None:
         raise OSError(number, os.strerror(number))
     if step.startswith(INVALID):
         raise JobFaultError(f"its arguments or environment cannot be passed to a process: {step[len(INVALID) + 1 :]}")
-    raise NodeFaultError(f"its process cannot be started: {step}: {os.strerror(number) if number else 'internal error'}")
+    raise NodeFaultError(
+        f"its process cannot be started: {step}: {os.strerror(number) if number else 'internal error'}"
+    )
 
 
 def _open(path: Path | None, mode: int, command: PayloadCommand, opened: list[int]) -> int:
