@@ -23,6 +23,7 @@ from pilotage_pilot.runner import PilotRunner
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.folders import run_with_threads
 from pilotage_pilot.supervise.isolation import IsolationError
+from pilotage_pilot.supervise.isolation_check import add_isolation_command, check_isolation
 from pilotage_pilot.supervise.watchdog import RELAYS, WatchdogLink
 
 log = structlog.get_logger()
@@ -36,6 +37,8 @@ def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     if parsed.command == "check":
         return check(parsed)
+    if parsed.command == "isolation":
+        return _check_isolation(parsed)
     options = vars(parsed)
     config = options.pop("config")
     options_set = {name: value for name, value in options.items() if value is not None and name != "command"}
@@ -56,6 +59,14 @@ def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
         reason = EndReason("an internal error", ExitCode.OWN_ERROR)
     log.info("pilot ends", reason=reason.text, exit_code=int(reason.exit_code))
     return reason.exit_code
+
+
+def _check_isolation(parsed: argparse.Namespace) -> int:
+    try:
+        return check_isolation(parsed)
+    except PilotageError as error:
+        sys.stderr.write(f"pilotage-pilot: {error}\n")
+        return ExitCode.NODE_UNFIT
 
 
 async def _run(settings: PilotSettings, watchdog: WatchdogLink | None, config: Path | None) -> EndReason:
@@ -149,4 +160,6 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command.add_argument(f"--{name}", metavar=name.rpartition("-")[2].upper(), help=what)
     add_check_command(commands.add_parser("check", help="evaluate a policy for a slot and a job"))
+    isolation = commands.add_parser("isolation", help="show how payloads are isolated on this node")
+    add_isolation_command(isolation)
     return parser

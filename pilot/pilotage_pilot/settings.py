@@ -15,7 +15,7 @@ from pilotage.jobs.environment import DEFAULT_PATH
 from pilotage.mqtt.settings import parse_broker
 from pilotage.settings import AnchoredPath, ProgramSettings, Section
 from pilotage.telemetry import LogLevel
-from pilotage.values.isolation import Isolation
+from pilotage.values.isolation import HIDDEN_PATHS, Isolation
 from pilotage_pilot.core.rules import PLAIN_WAIT_S, Lifetime, PilotRules
 
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -129,7 +129,7 @@ class PilotSettings(ProgramSettings):
         description="The first and last uid that a pilot of root gives to payloads, one to each; no account has them.",
     )
     hidden_paths: tuple[Path, ...] = Field(
-        (Path("~"), Path("/run/user"), Path("/run/munge")),
+        tuple(map(Path, HIDDEN_PATHS)),
         description="Files and folders that payloads in namespaces find empty; ~ is the home of the pilot's user.",
     )
     visible_paths: tuple[Path, ...] = Field(

@@ -314,7 +314,7 @@ def _give_folder(command: PayloadCommand, user: int) -> None:
     try:
         give_to(user, command.folder.parent)
     except OSError as error:
-        raise NodeFaultError(f"its folder cannot be given to its user: {error}") from error
+        raise NodeFaultError(f"its folder cannot be given to uid {user} (payload_uids): {error.strerror}") from error
 
 
 def _fault(command: PayloadCommand, error: OSError) -> JobFaultError | NodeFaultError:

@@ -93,7 +93,7 @@ async def test_removed_job_is_killed_and_its_slot_reused(grid: ProcessGrid) -> N
 async def test_job_terminated_together_with_its_pilot_is_requeued(grid: ProcessGrid) -> None:
     async with grid.pilot() as pilot:
         job_id = grid.submit(script="exec sleep 600")
-        await until(lambda: bool(processes_with(f"/jobs/{job_id}.", f"{pilot.scratch}/", "sleep\0600")))
+        await until(lambda: bool(processes_with(f"/jobs/{job_id}.", f"{pilot.scratch}/", "sleep\x00600")))
         (payload,) = pilot.payload_pids(job_id)
         # Stop the pilot, so that it receives its own SIGTERM before it sees the payload's end.
         os.kill(pilot.pid, signal.SIGSTOP)
