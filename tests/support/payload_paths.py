@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -15,3 +16,8 @@ def payload_paths(*marks: Path) -> dict[str, list[str]]:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o777)
     return {"visible_paths": [*map(str, SOFTWARE)], "writable_paths": [*map(str, marks)]}
+
+
+def payload_lines(*marks: Path) -> str:
+    """Return the settings of `payload_paths` in TOML."""
+    return "\n".join(f"{name} = {json.dumps(paths)}" for name, paths in payload_paths(*marks).items())

@@ -355,15 +355,18 @@ class PayloadBench:
         stored = await self.payload_runner.upload_large(key, left) if left.large else left
         return {file.name: file for file in stored.files}, "; ".join(stored.notes)
 
+    @property
+    def cache(self) -> Path:
+        """The folder of cached input files."""
+        return next(self.folder.glob("*/cache"))
+
     def work_folder(self, key: AttemptKey) -> Path:
         return next(self.folder.glob(f"*/jobs/{key}/work"))
 
 
-def a_confinement(
-    folder: PilotFolder, level: Isolation = Isolation.NAMESPACE, *writable: Path, hidden: Iterable[Path] = ()
-) -> Confinement:
+def a_confinement(folder: PilotFolder, level: Isolation = Isolation.NAMESPACE) -> Confinement:
     """Return a confinement of this level for the pilot with this folder."""
-    paths = PayloadPaths.of((folder.path.parent, Path("~"), *hidden), SOFTWARE, writable)
+    paths = PayloadPaths.of((folder.path.parent, Path("~")), SOFTWARE, ())
     confinement, _ = confine(IsolationRules(level, paths), Launcher(), folder.jobs)
     return confinement
 
@@ -373,10 +376,10 @@ def a_local_payload_runner(
     link: FakeServerLink,
     handling: PayloadRules | None = None,
     groups: CgroupMaker | None = None,
-    level: Isolation = Isolation.NAMESPACE,
+    confinement: Confinement | None = None,
 ) -> LocalPayloadRunner:
-    confinement = a_confinement(folder, level)
-    return LocalPayloadRunner(folder, link, SITE, handling or PayloadRules(watch_s=0.05), groups, confinement)
+    rules = handling or PayloadRules(watch_s=0.05)
+    return LocalPayloadRunner(folder, link, SITE, rules, groups, confinement or a_confinement(folder))
 
 
 @asynccontextmanager
@@ -388,7 +391,8 @@ async def a_payload_runner(
     level: Isolation = Isolation.NAMESPACE,
 ) -> AsyncIterator[PayloadBench]:
     link = FakeServerLink()
-    payload_runner = a_local_payload_runner(PilotFolder(folder), link, handling, groups, level)
+    pilot_folder = PilotFolder(folder)
+    payload_runner = a_local_payload_runner(pilot_folder, link, handling, groups, a_confinement(pilot_folder, level))
     try:
         yield PayloadBench(payload_runner, link, folder)
     finally:

@@ -207,7 +207,8 @@ _SERVER_STOP_S = 20.0
 class UpOptions:
     """The options of `pilotage up`; `port` 0 = any free port, `cpus` None = all of this machine.
 
-    `tree` replaces the default tree, and an active tree too. `policy` is an absolute path.
+    `tree` replaces the default tree, and an active tree too. `policy` is an absolute path, as are the paths `writable`
+    for jobs.
     """
 
     data: Path
@@ -215,6 +216,7 @@ class UpOptions:
     cpus: int | None = None
     tree: Path | None = None
     policy: Path | None = None
+    writable: tuple[Path, ...] = ()
 
 
 def run_up(options: UpOptions, echo: Echo) -> None:
@@ -279,6 +281,8 @@ class _Stack:
         pilot: dict[str, object] = {"cpus": self._options.cpus} if self._options.cpus else {}
         if self._options.policy is not None:
             pilot["policy"] = str(self._options.policy)
+        if self._options.writable:
+            pilot["writable_paths"] = [str(path) for path in self._options.writable]
         self._folder.write_agents_config(self._address, program("pilotage-pilot"), pilot)
         isolation = await asyncio.to_thread(isolation_notice, self._folder.scratch)
         async with asyncio.TaskGroup() as group:
