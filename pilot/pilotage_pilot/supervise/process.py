@@ -136,7 +136,7 @@ class Payload:
         The pilot is the subreaper of its descendants: orphans are its own children now. With an init process there are
         none.
         """
-        left, undecided = set(), set()
+        left, undecided = set[int](), set[int]()
         if self._process.has_init:
             return left, undecided
         for pid in self._subreaper.adopted():

@@ -173,7 +173,7 @@ class Launcher:
         self._socket.settimeout(_LAUNCH_TIMEOUT_S)
         with theirs:
             program = (sys.executable, "-I", "-S", "-X", "utf8", launcher.__file__)
-            self._process = subprocess.Popen(program, stdin=theirs, env={})
+            self._process = subprocess.Popen(program, stdin=theirs.fileno(), env={})
 
     @property
     def pid(self) -> int:

@@ -102,7 +102,7 @@ def test_what_a_payload_changed_is_not_run(tmp_path: Path, scratch: Path, job_fo
             shutil.copy(compiled, module.parent / "__pycache__")
         case "environment":
             (unpacked_folder(scratch) / "pyvenv.cfg").write_text("home = /\n")
-        case "linked":
+        case _:
             (tmp_path / "data.py").write_bytes(module.read_bytes())
             module.unlink()
             module.symlink_to(tmp_path / "data.py")

@@ -79,7 +79,8 @@ async def test_payload_cannot_write_outside_of_its_folders(scratch: Path, level:
         places = f"{scratch}/software/x {cache}/x {cache}/../x /etc/x /usr/x"
         script = f"for each in {places}; do (echo evil > $each) 2>&1; done; echo mine > x; echo mine > $TMPDIR/x; cat x"
         assert (await printed(bench, script)).endswith("mine\n")
-        assert not any(path.exists() for path in map(Path, ("/etc/x", "/usr/x", scratch / "software/x", cache / "x")))
+        outside = (Path("/etc"), Path("/usr"), scratch / "software", cache)
+        assert not [folder for folder in outside if "x" in os.listdir(folder)]
         assert sorted(path.name for path in cache.parent.iterdir()) == ["cache", "jobs", "lock"]
 
 
