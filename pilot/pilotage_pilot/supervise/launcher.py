@@ -15,13 +15,12 @@ It runs with the options -I -S: so it imports nothing but the standard library. 
 from __future__ import annotations
 
 import ctypes
-import json
+import marshal
 import os
 import resource
 import signal
 import socket
 import struct
-from pathlib import Path
 from typing import Any, NoReturn
 
 LENGTH = struct.Struct("=I")
@@ -160,14 +159,17 @@ def _make_place(path: str, *, like: int) -> None:
 
     Folders on the way to it are in memory: the payload's temporary folder gets at most one empty folder by it.
     """
-    missing = [each for each in [Path(path), *Path(path).parents] if not each.exists()]
+    missing = []
+    while not os.path.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
     for number, each in enumerate(reversed(missing), 1):
         if number == len(missing) and not os.path.isdir(f"/proc/self/fd/{like}"):
-            each.touch()
+            os.close(os.open(each, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
             return
-        each.mkdir(mode=0o755)
+        os.mkdir(each, mode=0o755)
         if number == 1 and len(missing) > 1:
-            _mount("tmpfs", str(each), "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m")
+            _mount("tmpfs", each, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m")
 
 
 def _map_ids(user: int, group: int) -> None:
@@ -195,19 +197,19 @@ def _run_child(order: dict[str, Any], descriptors: list[int], groups: list[int],
     try:
         os.setsid()
         if order["mounts"] is None:
-            _become_payload(order, descriptors, groups)
+            _enter(order, groups)
+            _execute(order, descriptors)
         try:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if ids[0]:
                 _map_ids(*ids)
             isolate(order["mounts"])
-            _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # so that the payload cannot look into it
-            payload = os.fork()
         except OSError as error:
             raise _step("isolate", error) from None
-        if not payload:
-            os.setsid()
-            _become_payload(order, descriptors, groups)
+        _enter(order, groups)
+        # Both are undone by a change of the user.
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # so that the payload cannot look into it
+        payload = _spawn(order, descriptors)
         os.closerange(0, status)
         os.closerange(status + 1, _FIRST_FREE)
         _reap(payload, status)
@@ -240,12 +242,13 @@ def _open_groups(paths: list[str]) -> list[int]:
     return opened
 
 
-def _become_payload(order: dict[str, Any], descriptors: list[int], groups: list[int]) -> NoReturn:
-    """Execute the program of the payload; raises _StepError."""
+def _enter(order: dict[str, Any], groups: list[int]) -> None:
+    """Take the limits, the control group, the user and the folder of the payload; raises _StepError."""
     try:
         for name, value in order["limits"].items():
             _limit(getattr(resource, name), value)
-        _renice(order["nice"])
+        if order["nice"]:
+            os.setpriority(os.PRIO_PROCESS, 0, _lower(order["nice"]))
         _join(groups)
         if order["user"] is not None:
             _change_user(order["user"])
@@ -253,17 +256,20 @@ def _become_payload(order: dict[str, Any], descriptors: list[int], groups: list[
         os.chdir(order["folder"])
     except OSError as error:
         raise _step("enter", error) from None
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for target, source in enumerate(descriptors[:3]):
-        os.dup2(source, target)
-    try:
-        os.execve(order["program"], order["arguments"], order["environment"])  # noqa: S606 - no shell is wanted
-    except OSError as error:
-        raise _StepError(error.errno or 0, EXECUTE) from None
-    except ValueError as error:
-        raise _StepError(0, f"{INVALID} {error}") from None
+
+
+def _limit(number: int, value: int) -> None:
+    """Lower a limit of this process and its children; a lower one stays."""
+    _, hard = resource.getrlimit(number)
+    most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(number, (most, most))
+
+
+_NICEST = 19
+
+
+def _lower(nice: int) -> int:
+    return min(_NICEST, os.getpriority(os.PRIO_PROCESS, 0) + nice)
 
 
 def _join(groups: list[int]) -> None:
@@ -281,23 +287,56 @@ def _change_user(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def _limit(number: int, value: int) -> None:
-    """Lower a limit of this process and its children; a lower one stays."""
-    _, hard = resource.getrlimit(number)
-    most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(number, (most, most))
+_CHANGED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT)
+"""The signals to which Python gives other handlers than the default ones."""
 
 
-_NICEST = 19
+def _spawn(order: dict[str, Any], descriptors: list[int]) -> int:
+    """Return the process of the payload, a child of this init process; raises _StepError.
+
+    Unlike a fork it copies no memory: that saves a quarter of the time of a start.
+    """
+    actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(descriptors[:3])]
+    try:
+        payload = os.posix_spawn(
+            order["program"],
+            order["arguments"],
+            order["environment"],
+            file_actions=actions,
+            setsid=True,
+            setsigmask=[],
+            setsigdef=_CHANGED_SIGNALS,
+        )
+    except OSError as error:
+        raise _StepError(error.errno or 0, EXECUTE) from None
+    except ValueError as error:
+        raise _StepError(0, f"{INVALID} {error}") from None
+    _renice_session(str(payload), order["nice"])
+    return payload
 
 
-def _renice(nice: int) -> None:
+def _execute(order: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    """Become the payload; raises _StepError."""
+    _renice_session("self", order["nice"])
+    for number in _CHANGED_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for target, source in enumerate(descriptors[:3]):
+        os.dup2(source, target)
+    try:
+        os.execve(order["program"], order["arguments"], order["environment"])  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise _StepError(error.errno or 0, EXECUTE) from None
+    except ValueError as error:
+        raise _StepError(0, f"{INVALID} {error}") from None
+
+
+def _renice_session(process: str, nice: int) -> None:
+    """Lower the priority of a session: with autogroup scheduling only that counts."""
     if nice:
-        value = min(_NICEST, os.getpriority(os.PRIO_PROCESS, 0) + nice)
-        os.setpriority(os.PRIO_PROCESS, 0, value)
         try:
-            # With autogroup scheduling only the nice value of the session counts.
-            Path("/proc/self/autogroup").write_text(str(value))
+            with open(f"/proc/{process}/autogroup", "w") as file:
+                file.write(str(os.getpriority(os.PRIO_PROCESS, 0)))
         except OSError:
             return
 
@@ -333,7 +372,7 @@ def main() -> None:
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
         (length,) = LENGTH.unpack(head)
-        order = json.loads(pilot.recv(length, socket.MSG_WAITALL))
+        order = marshal.loads(pilot.recv(length, socket.MSG_WAITALL))  # noqa: S302 - its pilot is trusted
         try:
             child = _start(order, descriptors)
         except OSError as error:

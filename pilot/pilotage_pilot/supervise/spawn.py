@@ -6,7 +6,7 @@ The environment holds what the job's owner set and what Pilotage sets, and nothi
 from __future__ import annotations
 
 import errno
-import json
+import marshal
 import os
 import pwd
 import select
@@ -246,7 +246,7 @@ class Launcher:
 
     def _order(self, command: PayloadCommand, descriptors: tuple[int, ...]) -> tuple[int, int]:
         """Send an order; returns the id of the new child and the launcher's peak memory. Raises NodeFaultError."""
-        order = json.dumps(
+        order = marshal.dumps(
             {
                 "program": command.program,
                 "arguments": command.arguments,
@@ -258,7 +258,7 @@ class Launcher:
                 "user": command.user,
                 "mounts": command.mounts,
             }
-        ).encode()
+        )
         try:
             socket.send_fds(self._socket, [LENGTH.pack(len(order))], descriptors)
             self._socket.sendall(order)
