@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from support.payload_paths import payload_paths
 from support.process_grid import ProcessGrid, a_process_grid
 from support.server import request_id
 
@@ -51,7 +52,12 @@ def _a_pilot(grid: ProcessGrid, folder: Path) -> Iterator[None]:
     token = folder / "pilot.token"
     token.write_text(grid.pilot_token())
     config = folder / "pilot.json"
-    settings = {"server": [grid.server.address], "token_file": str(token), "scratch": str(folder / "scratch")}
+    settings: dict[str, object] = {
+        "server": [grid.server.address],
+        "token_file": str(token),
+        "scratch": str(folder / "scratch"),
+    }
+    settings |= payload_paths(folder)
     config.write_text(json.dumps({**settings, "cpus": SLOTS, "memory_mib": 4000, "log_level": "warning"}))
     command = [sys.executable, "-m", "pilotage_pilot.main", "run", "--config", str(config)]
     with (folder / "pilot.log").open("wb") as log:

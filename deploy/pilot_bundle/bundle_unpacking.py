@@ -2,6 +2,9 @@
 
 A bundle is unpacked into a Python environment that only its owner can read. The folder's name is a hash of content and
 interpreter, so all pilots of one user on a node share it. The folder appears complete or not at all.
+
+Where payloads run as the pilot's user, one of them may have changed the folder. So each start compares all files with
+the bundle's key, and Python writes no compiled files there, which no key can cover.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ def start(bundle: str, key: str) -> NoReturn:
         sys.exit(_NODE_UNFIT)
     python = str(folder / "bin" / "python")
     sys.stdout.flush()
-    os.execv(python, [python, "-I", "-m", "pilotage_pilot.main", *sys.argv[1:]])  # noqa: S606 - no shell is wanted
+    os.execv(python, [python, "-I", "-B", "-m", "pilotage_pilot.main", *sys.argv[1:]])  # noqa: S606 - no shell is wanted
 
 
 def _unpacked(bundle: Path, key: str) -> Path:
@@ -48,7 +51,7 @@ def _unpacked(bundle: Path, key: str) -> Path:
     with zipfile.ZipFile(bundle) as archive:
         for place in dict.fromkeys(_places()):
             try:
-                folder = _unpacked_in(place.absolute(), name, archive)
+                folder = _unpacked_in(place.absolute(), name, archive, key)
             except OSError as error:
                 faults.append(f"{place}: {error.strerror or error}")
                 continue
@@ -70,25 +73,25 @@ def _places() -> Iterator[Path]:
     yield Path(".")
 
 
-def _unpacked_in(place: Path, name: str, archive: zipfile.ZipFile) -> Path:
+def _unpacked_in(place: Path, name: str, archive: zipfile.ZipFile, key: str) -> Path:
     if os.statvfs(place).f_flag & os.ST_NOEXEC:
         raise OSError(errno.EACCES, "nothing may be executed there (noexec)")
     folder = place / name
-    if _is_whole(folder, archive):
+    if _is_whole(folder, key):
         with contextlib.suppress(FileNotFoundError):  # another pilot may be replacing it
             os.utime(folder)
         return folder
     new = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=place))
     try:
         _unpack(archive, new)
-        _put(new, folder, archive)
+        _put(new, folder, key)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return folder
 
 
-def _is_whole(folder: Path, archive: zipfile.ZipFile) -> bool:
-    """Whether the folder is complete: cleaners of /tmp remove files that were not read for long.
+def _is_whole(folder: Path, key: str) -> bool:
+    """Whether the folder has exactly the files of the bundle: cleaners of /tmp remove some, a payload may change some.
 
     Raises OSError if other users can access it.
     """
@@ -98,10 +101,36 @@ def _is_whole(folder: Path, archive: zipfile.ZipFile) -> bool:
         return False
     if found.st_uid != os.geteuid() or found.st_mode & 0o077 or folder.is_symlink():
         raise OSError(errno.EPERM, f"{folder.name} is not this user's alone")
+    try:
+        return _is_environment(folder) and _key(_packages(folder)) == key
+    except OSError:  # a file is missing, or another pilot is replacing the folder
+        return False
+
+
+def _is_environment(folder: Path) -> bool:
+    """Whether the folder has nothing but its packages and what makes it an environment of this interpreter."""
     packages = _packages(folder)
-    return (folder / "bin" / "python").exists() and all(
-        _size(packages / info.filename.removeprefix(_PACKAGES)) == info.file_size for info in _files(archive)
+    return (
+        {each.name for each in folder.iterdir()} == {"bin", "lib", "pyvenv.cfg"}
+        and [each.name for each in (folder / "bin").iterdir()] == ["python"]
+        and list((folder / "lib").iterdir()) == [packages.parent]
+        and list(packages.parent.iterdir()) == [packages]
+        and not any(each.is_symlink() for each in (folder / "bin", folder / "lib", packages.parent, packages))
+        and os.readlink(folder / "bin" / "python") == _interpreter()
+        and (folder / "pyvenv.cfg").read_text() == _configuration()
     )
+
+
+def _key(packages: Path) -> str:
+    """Return the key of the bundle with these packages, as the building computes it; raises OSError at a link."""
+    whole = hashlib.sha256()
+    for path in sorted(packages.rglob("*")):
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, f"{path} is a link")
+        if not path.is_dir():
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            whole.update(f"{_PACKAGES}{path.relative_to(packages)} {content}\n".encode())
+    return whole.hexdigest()
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
@@ -114,18 +143,21 @@ def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
             shutil.copyfileobj(source, target, 1 << 20)
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(_interpreter())
-    home = os.path.dirname(_interpreter())
-    (folder / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+    (folder / "pyvenv.cfg").write_text(_configuration())
 
 
-def _put(new: Path, folder: Path, archive: zipfile.ZipFile) -> None:
+def _configuration() -> str:
+    return f"home = {os.path.dirname(_interpreter())}\ninclude-system-site-packages = false\n"
+
+
+def _put(new: Path, folder: Path, key: str) -> None:
     """Rename the new folder to its final name, unless another pilot has just done so.
 
     An incomplete folder is moved away first and removed afterwards, as pilots may be running from it.
     """
     old = new.with_name(new.name + ".old")
     try:
-        while not _is_put(new, folder) and not _is_whole(folder, archive):
+        while not _is_put(new, folder) and not _is_whole(folder, key):
             with contextlib.suppress(FileNotFoundError):  # another pilot moved it first
                 folder.rename(old)
     finally:
@@ -159,10 +191,3 @@ def _files(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
 
 def _packages(folder: Path) -> Path:
     return folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None

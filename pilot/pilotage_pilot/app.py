@@ -24,7 +24,6 @@ from pilotage.mqtt.settings import parse_broker
 from pilotage.mqtt.topics import NodeStatus
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint
-from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.ads.attributes import NodeFacts as SlotsNode
 from pilotage_pilot.core.ads.node_ads import BuiltInAds
 from pilotage_pilot.core.ads.policy_ads import SlotAds
@@ -45,8 +44,10 @@ from pilotage_pilot.runner import PilotPorts, PilotRunner, ReadPools
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.cgroups import cgroup_maker
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
-from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
-from pilotage_pilot.supervise.spawn import PayloadSite, without_secrets
+from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, PayloadPaths, confine
+from pilotage_pilot.supervise.monitor import PayloadRules
+from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner
+from pilotage_pilot.supervise.spawn import Launcher, PayloadSite, without_secrets
 from pilotage_pilot.supervise.watchdog import WatchdogLink
 
 log = structlog.get_logger()
@@ -62,8 +63,10 @@ class Pilot:
     link: PilotServerLink
 
 
-def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -> Pilot:
-    """Return the pilot of these settings, inside a running event loop.
+def build_pilot(
+    settings: PilotSettings, watchdog: WatchdogLink | None = None, config_file: Path | None = None
+) -> Pilot:
+    """Return the pilot of these settings from this file, if any, inside a running event loop.
 
     Raises
     ------
@@ -71,9 +74,10 @@ def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -
         When the enrolment secret names no queue, or a setting cannot be applied on this machine.
     WorldError
         When the enrolment secret or the scratch cannot be used.
+    IsolationError
+        When payloads cannot be isolated as the settings demand.
     """
     name = f"pilot-{secrets.token_hex(6)}"
-    isolation = Isolation.NONE
     secret = read_secret(settings)
     queue = queue_of_token(secret.text)
     scratch = settings.scratch_folder()
@@ -82,12 +86,14 @@ def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -
     with ExitStack() as undo:
         folder = PilotFolder(scratch)
         undo.callback(folder.remove)
+        confinement = _confinement(settings, folder, config_file)
+        undo.callback(confinement.close)
         node = _node(settings, folder.path)
         share = node.share()
         keeper = _policy_keeper(settings, share)
         now = Now(clock.now(), clock.boot_time_s())
         lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
-        facts = replace(_facts(settings, share, lifetime, now, queue), isolation=isolation)
+        facts = replace(_facts(settings, share, lifetime, now, queue), isolation=confinement.level)
         link = GrpcLink(
             Endpoint(settings.server, root_ca=_authorities(settings), tls=settings.tls),
             queue,
@@ -96,8 +102,8 @@ def build_pilot(settings: PilotSettings, watchdog: WatchdogLink | None = None) -
         )
         mqtt_publisher = _mqtt_publisher(settings, secret.text, facts, link)
         slots = _slots(settings, facts, share, keeper, now)
-        machine = PilotMachine(name, slots, replace(settings.rules(), isolation=isolation), lifetime, now)
-        payload_runner = _payload_runner(settings, name, folder, link, facts, watchdog)
+        machine = PilotMachine(name, slots, replace(settings.rules(), isolation=confinement.level), lifetime, now)
+        payload_runner = _payload_runner(settings, name, folder, link, facts, confinement, watchdog)
         undo.pop_all()
     pools = _pools_reader(settings, link)
     log.info("pilot starts", name=name, queue=str(queue), node=facts.name, share=share.sources, gpus=share.gpu_ids)
@@ -201,12 +207,35 @@ def _facts(settings: PilotSettings, share: NodeShare, lifetime: Lifetime, now: N
     )
 
 
+def _isolation_rules(settings: PilotSettings, config_file: Path | None) -> IsolationRules:
+    """Return what the settings demand of isolation; the pilot's own files are hidden from payloads too."""
+    files = (config_file, settings.token_file, settings.ca_file, settings.pools_file, settings.policy)
+    own = (*files, settings.scratch_folder())
+    hidden = (*settings.hidden_paths, *(path for path in own if path is not None))
+    paths = PayloadPaths.of(hidden, settings.visible_paths, settings.writable_paths)
+    return IsolationRules(settings.isolation, paths, *settings.payload_uids)
+
+
+def _confinement(settings: PilotSettings, folder: PilotFolder, config_file: Path | None) -> Confinement:
+    launcher = Launcher()
+    try:
+        confinement, refused = confine(_isolation_rules(settings, config_file), launcher, folder.jobs)
+    except BaseException:
+        launcher.close()
+        raise
+    for level, why in refused.items():
+        log.warning("isolation does not work here", isolation=level, why=why)
+    log.info("payloads are isolated", isolation=confinement.level.value)
+    return confinement
+
+
 def _payload_runner(
     settings: PilotSettings,
     name: str,
     folder: PilotFolder,
     link: GrpcLink,
     facts: NodeDescription,
+    confinement: Confinement,
     watchdog: WatchdogLink | None,
 ) -> LocalPayloadRunner:
     handling = PayloadRules(
@@ -215,6 +244,8 @@ def _payload_runner(
         nice=settings.nice,
         cpus_hard=settings.cpus_hard,
         warn_signal=_signal(settings.warn_signal),
+        processes=settings.payload_processes,
+        file_mib=settings.payload_file_mib,
     )
     site = PayloadSite(
         name, settings.payload_path, str(facts.attributes["Queue"]), facts.name, passed=settings.pass_environment
@@ -222,7 +253,7 @@ def _payload_runner(
     groups = cgroup_maker(name, [watchdog.pid] if watchdog is not None else []) if settings.cgroups else None
     if groups is None:
         log.info("payloads have no control groups", why="off" if not settings.cgroups else "not permitted")
-    return LocalPayloadRunner(folder, link, site, handling, groups, watchdog)
+    return LocalPayloadRunner(folder, link, site, handling, groups, confinement, watchdog)
 
 
 def _signal(name: str | None) -> signal.Signals | None:

@@ -22,6 +22,8 @@ from pilotage_pilot.policy.check import add_check_command, check
 from pilotage_pilot.runner import PilotRunner
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.folders import run_with_threads
+from pilotage_pilot.supervise.isolation import IsolationError
+from pilotage_pilot.supervise.isolation_check import add_isolation_command, check_isolation
 from pilotage_pilot.supervise.watchdog import RELAYS, WatchdogLink
 
 log = structlog.get_logger()
@@ -35,17 +37,21 @@ def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     if parsed.command == "check":
         return check(parsed)
+    if parsed.command == "isolation":
+        return _check_isolation(parsed)
     options = vars(parsed)
     config = options.pop("config")
     options_set = {name: value for name, value in options.items() if value is not None and name != "command"}
     try:
         settings = load_settings(PilotSettings, config, options_set)
         set_up_logging(json=settings.log_json, level=settings.log_level)
-        reason = run_with_threads(_THREADS, lambda: _run(settings, watchdog))
+        reason = run_with_threads(_THREADS, lambda: _run(settings, watchdog, config))
     except InvalidInputError as error:
         for violation in error.violations:
             sys.stderr.write(f"pilotage-pilot: {violation}\n")
         return ExitCode.WRONG_CONFIGURATION
+    except IsolationError as error:
+        reason = EndReason(str(error), ExitCode.NODE_UNFIT)
     except PilotageError as error:
         reason = EndReason(str(error), ExitCode.OWN_ERROR)
     except Exception:
@@ -55,9 +61,17 @@ def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
     return reason.exit_code
 
 
-async def _run(settings: PilotSettings, watchdog: WatchdogLink | None) -> EndReason:
+def _check_isolation(parsed: argparse.Namespace) -> int:
+    try:
+        return check_isolation(parsed)
+    except PilotageError as error:
+        sys.stderr.write(f"pilotage-pilot: {error}\n")
+        return ExitCode.NODE_UNFIT
+
+
+async def _run(settings: PilotSettings, watchdog: WatchdogLink | None, config: Path | None) -> EndReason:
     signals = SignalHandler(asyncio.get_running_loop(), watchdog)
-    pilot = build_pilot(settings, watchdog)
+    pilot = build_pilot(settings, watchdog, config)
     signals.attach(pilot.runner)
     try:
         end = await pilot.runner.run()
@@ -146,4 +160,6 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command.add_argument(f"--{name}", metavar=name.rpartition("-")[2].upper(), help=what)
     add_check_command(commands.add_parser("check", help="evaluate a policy for a slot and a job"))
+    isolation = commands.add_parser("isolation", help="show how payloads are isolated on this node")
+    add_isolation_command(isolation)
     return parser

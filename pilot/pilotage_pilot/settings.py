@@ -15,10 +15,12 @@ from pilotage.jobs.environment import DEFAULT_PATH
 from pilotage.mqtt.settings import parse_broker
 from pilotage.settings import AnchoredPath, ProgramSettings, Section
 from pilotage.telemetry import LogLevel
+from pilotage.values.isolation import HIDDEN_PATHS, Isolation
 from pilotage_pilot.core.rules import PLAIN_WAIT_S, Lifetime, PilotRules
 
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**40)]
+Uid = Annotated[int, Field(ge=1, le=2**32 - 2)]
 NodeValue = bool | int | float | str | tuple[bool | int | float | str, ...]
 
 
@@ -119,6 +121,30 @@ class PilotSettings(ProgramSettings):
         description="The most output of a payload in MiB; the server has its own limit, `max_output_mib`.",
     )
     cache_mib: int = Field(2048, ge=0, le=2**24, description="The size of the cache of input files in MiB.")
+    isolation: Isolation | None = Field(
+        None, description="How payloads are isolated: namespace, uid, owner or none; None = the strongest that works."
+    )
+    payload_uids: tuple[Uid, Uid] = Field(
+        (1_900_000_000, 1_901_048_575),
+        description="The first and last uid that a pilot of root gives to payloads, one to each; no account has them.",
+    )
+    hidden_paths: tuple[Path, ...] = Field(
+        tuple(map(Path, HIDDEN_PATHS)),
+        description="Files and folders that payloads in namespaces find empty; ~ is the home of the pilot's user.",
+    )
+    visible_paths: tuple[Path, ...] = Field(
+        (), description="Paths below hidden ones that payloads in namespaces may read, such as software in a home."
+    )
+    writable_paths: tuple[Path, ...] = Field(
+        (),
+        description="Paths that payloads in namespaces may write to if their user may, such as shared folders.",
+    )
+    payload_processes: int = Field(
+        10_000, ge=8, le=2**22, description="The most processes and threads of the user or namespaces of a payload."
+    )
+    payload_file_mib: int | None = Field(
+        None, ge=1, le=2**30, description="The largest file of a payload in MiB; None = the disk of its slot, if known."
+    )
     nice: int = Field(
         0, ge=0, le=19, description="The nice value of payloads relative to the pilot, where no policy sets it."
     )
@@ -165,6 +191,23 @@ class PilotSettings(ProgramSettings):
             if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
                 raise ValueError(f"give either {name} or {name}_file")
         return self
+
+    @field_validator("payload_uids")
+    @classmethod
+    def _a_range(cls, uids: tuple[int, int]) -> tuple[int, int]:
+        if uids[0] > uids[1]:
+            raise ValueError("the first uid is above the last one")
+        return uids
+
+    @field_validator("hidden_paths", "visible_paths", "writable_paths")
+    @classmethod
+    def _absolute(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+        for path in paths:
+            if not path.is_absolute() and path.parts[:1] != ("~",):
+                raise ValueError(f"{path} is neither absolute nor below ~")
+            if path == Path("/"):
+                raise ValueError("the root of the file system cannot be given")
+        return paths
 
     @field_validator("broker")
     @classmethod

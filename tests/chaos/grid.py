@@ -27,6 +27,7 @@ from pilotage_server.core.identity import Role
 from support.commands import PROGRAMS
 from support.debian import find_or_install
 from support.mosquitto import MosquittoServer, running_broker
+from support.payload_paths import payload_lines
 from support.postgresql import PostgresqlProcess, installed_programs, running_postgresql
 from support.server import RunningServer
 
@@ -67,10 +68,11 @@ class Party(StrEnum):
 
 @dataclass
 class Grid:
-    """All processes of a run, below `folder`; `with` starts and stops them."""
+    """All processes of a run, below `folder`; `with` starts and stops them. Payloads write to the folder `marks`."""
 
     folder: Path
     database: str
+    marks: Path
     servers: list[RunningServer] = field(default_factory=list)
     proxies: dict[Party, list[Proxy]] = field(default_factory=dict)
     broker: MosquittoServer | None = None
@@ -176,6 +178,7 @@ pilot_command = ["{sys.executable}", "-m", "pilotage_pilot.main"]
 [site_director.pilot]
 server = {json.dumps([proxy.address for proxy in self.proxies[Party.PILOTS]])}
 scratch = "{self.folder / "scratch"}"
+{payload_lines(self.marks)}
 broker = "{self.broker.url}"
 cpus = {_CPUS}
 grace_s = 1

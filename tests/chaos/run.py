@@ -57,7 +57,7 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Outcome
     journal = Journal(folder / "history")
     (folder / "grid").mkdir()
     failures: list[str] = []
-    with Grid(folder / "grid", plan.database) as grid:
+    with Grid(folder / "grid", plan.database, journal.marks) as grid:
         clients = Clients(journal, grid.client, plan.seed)
         clients.start()
         try:

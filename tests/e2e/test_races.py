@@ -13,7 +13,8 @@ import pytest
 
 from pilotage_server.core.identity import Role
 from support.commands import KEYS, PROGRAMS, Command, environment_of
-from support.processes import until
+from support.payload_paths import payload_lines
+from support.processes import processes_with, until
 from support.server import RunningServer, running_server
 
 TREE = """
@@ -26,8 +27,7 @@ queues = { q = { CPUs = 1, Memory = 500, MaxTotalJobs = 1 } }
 """
 SCRIPT = """#!/bin/sh
 if mkdir "$1/straggles"; then
-    echo $$ > "$1/straggles/pid"
-    exec sleep 1000
+    sleep 1000
 fi
 echo the answer is 42
 """
@@ -60,6 +60,7 @@ urgent_interval_s = 0.3
 when_stopped = "cancel"
 pilot_command = {json.dumps([sys.executable, "-m", "pilotage_pilot.main"])}
 [site_director.pilot]
+{payload_lines(tmp_path)}
 cgroups = false
 heartbeat_s = 1
 grace_s = 1
@@ -101,6 +102,6 @@ async def test_race_copy_wins_and_the_straggler_is_stopped(pilotage: Command, tm
     assert list(cost) == list(KEYS["races --costs"])
     assert (cost["races"], cost["won_by_copies"]) == (1, 1)
     assert [status["id"] for status in pilotage.json_objects("status")] == [job_id], "the copy is hidden from the owner"
-    pid = int((tmp_path / "straggles" / "pid").read_text())
-    await until(lambda: not Path(f"/proc/{pid}").exists())
+    assert (tmp_path / "straggles").exists()
+    await until(lambda: not processes_with(f"answer.sh\0{tmp_path}"))
     assert "the job itself" in pilotage("races")

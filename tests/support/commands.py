@@ -181,7 +181,11 @@ class UpCommand:
         return [int(pid) for pid in children.split()]
 
     def _started(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "pilotage_client.cli.main", "up", "--data", str(self.data), *self._options]
+        # Jobs leave marks beside the data folder, as other users if the tests run as root.
+        self.data.parent.chmod(0o777)
+        shared = ("--writable", str(self.data.parent))
+        command = [sys.executable, "-m", "pilotage_client.cli.main", "up", "--data", str(self.data), *shared]
+        command += self._options
         with self._printed.open("wb") as output:
             return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 

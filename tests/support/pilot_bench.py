@@ -40,6 +40,7 @@ def a_job(
     *,
     cpus: int = 1,
     memory_mib: int = 0,
+    disk_mib: int = 0,
     lease_s: float = 1200.0,
     slot: str = "slot1",
     owner: str = "alice",
@@ -51,7 +52,7 @@ def a_job(
         slot=slot,
         lease_s=lease_s,
         description=JobDescription(**{"executable": "/bin/true", **description}),
-        amounts=Amounts(cpus, memory_mib),
+        amounts=Amounts(cpus, memory_mib, disk_mib),
         owner=owner,
         fault=fault,
     )

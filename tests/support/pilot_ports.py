@@ -18,6 +18,7 @@ from pilotage.job_description import InputFile
 from pilotage.jobs.files import JobFaultError
 from pilotage.values.amounts import NOTHING, Amounts
 from pilotage.values.attempts import AttemptKey, RenewedLease, ReportedOutput, ReportResult
+from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.ads.attributes import NodeSample
 from pilotage_pilot.core.events import Command, HeartbeatAnswered, JobsGranted, LimitPassed, PayloadExited, PoolsRead
 from pilotage_pilot.core.instructions import PrepareJob, RequestJobs, SendHeartbeat, Slot
@@ -28,8 +29,11 @@ from pilotage_pilot.node.resources import NodeShare
 from pilotage_pilot.supervise.base import CollectedOutput, PayloadEvent, PayloadRunner, PayloadTime
 from pilotage_pilot.supervise.cgroups import CgroupMaker
 from pilotage_pilot.supervise.folders import PilotFolder
-from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
-from pilotage_pilot.supervise.spawn import PayloadSite
+from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, PayloadPaths, confine
+from pilotage_pilot.supervise.monitor import PayloadRules
+from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner
+from pilotage_pilot.supervise.spawn import Launcher, PayloadSite
+from support.payload_paths import SOFTWARE
 
 EPOCH = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -179,6 +183,8 @@ class FakeNode:
 
 class FakePayloadRunner:
     """Runs no processes. `true` ends at once, `sleep` when it is stopped; other programs do not exist."""
+
+    isolation = Isolation.NAMESPACE
 
     def __init__(self) -> None:
         self.running: dict[AttemptKey, GrantedJob] = {}
@@ -351,16 +357,44 @@ class PayloadBench:
         stored = await self.payload_runner.upload_large(key, left) if left.large else left
         return {file.name: file for file in stored.files}, "; ".join(stored.notes)
 
+    @property
+    def cache(self) -> Path:
+        """The folder of cached input files."""
+        return next(self.folder.glob("*/cache"))
+
     def work_folder(self, key: AttemptKey) -> Path:
         return next(self.folder.glob(f"*/jobs/{key}/work"))
 
 
+def a_confinement(folder: PilotFolder, level: Isolation = Isolation.NAMESPACE) -> Confinement:
+    """Return a confinement of this level for the pilot with this folder."""
+    paths = PayloadPaths.of((folder.path.parent, Path("~")), SOFTWARE, ())
+    confinement, _ = confine(IsolationRules(level, paths), Launcher(), folder.jobs)
+    return confinement
+
+
+def a_local_payload_runner(
+    folder: PilotFolder,
+    link: FakeServerLink,
+    handling: PayloadRules | None = None,
+    groups: CgroupMaker | None = None,
+    confinement: Confinement | None = None,
+) -> LocalPayloadRunner:
+    rules = handling or PayloadRules(watch_s=0.05)
+    return LocalPayloadRunner(folder, link, SITE, rules, groups, confinement or a_confinement(folder))
+
+
 @asynccontextmanager
 async def a_payload_runner(
-    folder: Path, handling: PayloadRules | None = None, groups: CgroupMaker | None = None
+    folder: Path,
+    handling: PayloadRules | None = None,
+    groups: CgroupMaker | None = None,
+    *,
+    level: Isolation = Isolation.NAMESPACE,
 ) -> AsyncIterator[PayloadBench]:
     link = FakeServerLink()
-    payload_runner = LocalPayloadRunner(PilotFolder(folder), link, SITE, handling or PayloadRules(watch_s=0.05), groups)
+    pilot_folder = PilotFolder(folder)
+    payload_runner = a_local_payload_runner(pilot_folder, link, handling, groups, a_confinement(pilot_folder, level))
     try:
         yield PayloadBench(payload_runner, link, folder)
     finally:

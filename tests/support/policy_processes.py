@@ -26,6 +26,7 @@ from pilotage_pilot.supervise.proc import environment_of as variables_of
 from pilotage_server.core.identity import Role
 from support.commands import Command, environment_of
 from support.live_slots import SHIPPED
+from support.payload_paths import payload_paths
 from support.server import RunningServer, running_server
 
 QUEUE = QueueId("SITE", "ce01", "long")
@@ -215,7 +216,7 @@ class PolicyPilot:
 
 def _start(folder: Path, policy: Path, settings: dict[str, Any]) -> PolicyPilot:
     config, scratch = folder / "pilot.json", folder / "scratch"
-    config.write_text(json.dumps({"scratch": str(scratch), **settings}))
+    config.write_text(json.dumps({"scratch": str(scratch), **payload_paths(folder), **settings}))
     scratch.mkdir()
     command = [sys.executable, "-m", "pilotage_pilot.main", "run", "--config", str(config)]
     environment = {**os.environ, "PILOTAGE_PILOT_POLICY": str(policy)}

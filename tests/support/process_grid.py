@@ -27,6 +27,8 @@ from pilotage.v1.values_pb2 import Value
 from pilotage_pilot.link.server_link import stamp_of_token
 from pilotage_pilot.supervise.proc import children_of
 from pilotage_server.core.identity import Role
+from support.payload_paths import payload_paths
+from support.processes import processes_with
 from support.server import VO, RunningServer, request_id, running_server
 
 PILOT = (sys.executable, "-m", "pilotage_pilot.main")
@@ -131,9 +133,10 @@ class ProcessGrid:
         scratch = self.folder / "scratch"
         file = self.folder / f"{request_id()}.token"
         file.write_text(token := self.pilot_token())
-        defaults = {"server": [self.server.address], "token_file": str(file), "scratch": str(scratch)}
+        defaults: dict[str, Any] = {"server": [self.server.address], "token_file": str(file), "scratch": str(scratch)}
         config = file.with_suffix(".json")
-        config.write_text(json.dumps({**defaults, "cpus": 2, "memory_mib": 4000, "grace_s": 1, **settings}))
+        defaults |= {"cpus": 2, "memory_mib": 4000, "grace_s": 1} | payload_paths(self.folder)
+        config.write_text(json.dumps({**defaults, **settings}))
         log = file.with_suffix(".log")
         with log.open("wb") as stderr:
             command = (*program, "run", "--config", str(config))
@@ -161,6 +164,10 @@ class PilotProcess:
         """The process below the watchdog, which manages the slots."""
         (pid,) = children_of(self.process.pid)
         return pid
+
+    def payload_pids(self, job_id: int) -> set[int]:
+        """Return the living processes of a job that have its environment."""
+        return processes_with(f"{self.scratch}/", f"/jobs/{job_id}.")
 
     def kill(self) -> None:
         """Kill the pilot, but not its watchdog; a process without a child has not become a watchdog yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.model import GrantedJob
-from pilotage_pilot.supervise.proc import all_processes, carries, read_process
+from pilotage_pilot.supervise.proc import all_processes, carries, environment_of, living, read_process
 from support.pilot_bench import a_job
 from support.pilot_ports import SITE
 
@@ -65,6 +66,10 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+UNIQUE_S = f"600.{os.getpid():07}"
+"""A time in seconds that no other test process uses, so that it marks a `sleep`."""
 
 
 class SimulatedCrash(BaseException):
@@ -130,6 +135,22 @@ def payload_processes(key: AttemptKey) -> set[int]:
         for process in all_processes().values()
         if process.state not in "ZX" and carries(process.pid, "PILOTAGE_ATTEMPT", f"{SITE.marker}/{key}")
     }
+
+
+def processes_with(*marks: str) -> set[int]:
+    """Return the living processes with all these marks in their arguments or environment.
+
+    A process in namespaces of its own has other numbers there than here.
+    """
+    wanted = [mark.encode() for mark in marks]
+    return {pid for pid in living(all_processes()) if all(mark in _words_of(pid) for mark in wanted)}
+
+
+def _words_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() + (environment_of(pid) or b"")
+    except OSError:
+        return b""
 
 
 def process_states(key: AttemptKey) -> set[str]:

@@ -19,6 +19,7 @@ from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import AGENT_NAMES, Role
 from support.commands import PROGRAMS
+from support.payload_paths import payload_lines
 from support.server import RunningServer, running_server
 from support.slurm import PARTITION, SlurmCluster
 
@@ -110,7 +111,7 @@ class Site:
         return "\n".join([log, str(self.pilots()), *outputs])
 
 
-def _configuration(server: RunningServer, slurm: SlurmCluster, more: str) -> str:
+def _configuration(server: RunningServer, slurm: SlurmCluster, folder: Path, more: str) -> str:
     return f"""
 server = "{server.address}"
 token_file = "agent.token"
@@ -123,6 +124,7 @@ when_stopped = "cancel"
 lost_after_s = 10
 pilot_command = {json.dumps([sys.executable, "-m", "pilotage_pilot.main"])}
 [site_director.pilot]
+{payload_lines(folder)}
 cgroups = false
 heartbeat_s = 1
 max_idle_s = 1
@@ -152,7 +154,7 @@ def running_site(slurm: SlurmCluster, folder: Path, more: str = "") -> Iterator[
         operator = stack.enter_context(Client(server.address, server.token(Role.OPERATOR, Role.ADMIN)))
         operator.put_tree(json.dumps(TREE), "json")
         (folder / "agent.token").write_text(server.token(*AGENT_NAMES, owner="agent:test"))
-        (folder / "agents.toml").write_text(_configuration(server, slurm, more))
+        (folder / "agents.toml").write_text(_configuration(server, slurm, folder, more))
         command = [str(PROGRAMS / "pilotage-agents"), "site-director", "--config", str(folder / "agents.toml")]
         before = slurm.submissions()
         with (folder / "director.log").open("wb") as log:

@@ -26,11 +26,24 @@ from pilotage_client.up.up import UpOptions, check_policy, run_up
     type=click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=True),
     help="The HTCondor policy of this machine's pilots.",
 )
-def up(data: Path | None, port: int, cpus: int | None, tree: Path | None, policy: Path | None) -> None:
+@click.option(
+    "--writable",
+    type=click.Path(path_type=Path, exists=True, resolve_path=True),
+    multiple=True,
+    help="A path that jobs may write to, although they are isolated; repeatable.",
+)
+def up(
+    data: Path | None,
+    port: int,
+    cpus: int | None,
+    tree: Path | None,
+    policy: Path | None,
+    writable: tuple[Path, ...],
+) -> None:
     """Run server, agents and pilots on this machine, in the foreground; Ctrl-C stops them.
 
     Running jobs then return to the queue; the next `pilotage up` continues with all jobs.
     """
     if policy is not None:
         check_policy(policy, cpus)
-    run_up(UpOptions(data_folder(data), port, cpus, tree, policy), click.echo)
+    run_up(UpOptions(data_folder(data), port, cpus, tree, policy, writable), click.echo)

@@ -23,6 +23,7 @@ from pathlib import Path
 from pilotage.cgroups import ControlGroups
 from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage.processes import exclusive_folder
+from pilotage.values.isolation import HIDDEN_PATHS, Isolation
 from pilotage_client.api import Client
 from pilotage_client.connection import UP_FILE, data_folder
 from pilotage_client.files import read_tree, read_tree_file, tree_format, write_private
@@ -61,6 +62,11 @@ class UpFolder:
         return self.root / "tokens"
 
     @property
+    def scratch(self) -> Path:
+        """The folder in which jobs run."""
+        return self.root / "scratch"
+
+    @property
     def agents_config(self) -> Path:
         """The agents' configuration file."""
         return self.root / "run" / "agents.toml"
@@ -86,7 +92,7 @@ class UpFolder:
     def prepare(self) -> None:
         """Create the folders; raises WorldError if they cannot be used or the disk is full."""
         try:
-            for folder in (self.ready_file.parent, self.tokens, self.root / "scratch"):
+            for folder in (self.ready_file.parent, self.tokens, self.scratch):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.ready_file.unlink(missing_ok=True)
             free_mib = shutil.disk_usage(self.root).free // 2**20
@@ -112,7 +118,8 @@ class UpFolder:
 
     def write_agents_config(self, address: str, pilot_program: str, pilot: Mapping[str, object]) -> None:
         """Write the agents' configuration; `pilot` has additional settings of every pilot."""
-        settings = {"scratch": str(self.root / "scratch"), "grace_s": 5, **pilot}
+        hidden = [*HIDDEN_PATHS, str(self.root)]
+        settings = {"scratch": str(self.scratch), "grace_s": 5, "hidden_paths": hidden, **pilot}
         pilot_lines = "\n".join(f"{name} = {_toml(value)}" for name, value in settings.items())
         text = f"""\
 # Written by `pilotage up` at every start.
@@ -143,7 +150,7 @@ token_file = {_toml(str(self.token_file("cleaner")))}
 
 
 def _toml(value: object) -> str:
-    """Return a text or number in TOML; JSON strings are valid basic strings of TOML."""
+    """Return a text, a number or a list in TOML; JSON strings are valid basic strings of TOML."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -200,7 +207,8 @@ _SERVER_STOP_S = 20.0
 class UpOptions:
     """The options of `pilotage up`; `port` 0 = any free port, `cpus` None = all of this machine.
 
-    `tree` replaces the default tree, and an active tree too. `policy` is an absolute path.
+    `tree` replaces the default tree, and an active tree too. `policy` is an absolute path, as are the paths `writable`
+    for jobs.
     """
 
     data: Path
@@ -208,6 +216,7 @@ class UpOptions:
     cpus: int | None = None
     tree: Path | None = None
     policy: Path | None = None
+    writable: tuple[Path, ...] = ()
 
 
 def run_up(options: UpOptions, echo: Echo) -> None:
@@ -272,7 +281,10 @@ class _Stack:
         pilot: dict[str, object] = {"cpus": self._options.cpus} if self._options.cpus else {}
         if self._options.policy is not None:
             pilot["policy"] = str(self._options.policy)
+        if self._options.writable:
+            pilot["writable_paths"] = [str(path) for path in self._options.writable]
         self._folder.write_agents_config(self._address, program("pilotage-pilot"), pilot)
+        isolation = await asyncio.to_thread(isolation_notice, self._folder.scratch)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._server.keep_running(self._echo))
             await asyncio.to_thread(self._put_tree)
@@ -280,6 +292,7 @@ class _Stack:
             group.create_task(self._agents.keep_running(self._echo))
             self._folder.write_up_file(self._address)
             self._echo(self._start_message())
+            self._echo(isolation)
             self._is_up = True
 
     async def stop(self) -> None:
@@ -353,6 +366,23 @@ def _free_port(requested: int) -> int:
 
 
 _CHECK_TIMEOUT_S = 60
+
+
+def isolation_notice(scratch: Path) -> str:
+    """Return what jobs in this folder can read of this installation, for its user. Raises WorldError."""
+    command = [program("pilotage-pilot"), "isolation", "--scratch", str(scratch), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_CHECK_TIMEOUT_S)
+    if done.returncode != 0:
+        raise WorldError(f"no job can run on this machine: {done.stderr.strip()}", transient=False)
+    found = json.loads(done.stdout)
+    level = Isolation(found["isolation"])
+    if level.is_at_least(Isolation.UID):
+        return f"Jobs are isolated ({level}): they cannot read the keys of this installation."
+    why = "; ".join(f"{each}: {reason}" for each, reason in found["refused"].items())
+    return (
+        "WARNING: jobs run as your user and can read the keys of this installation. Submit only your own jobs.\n"
+        f"  Jobs cannot be isolated on this machine ({why})."
+    )
 
 
 def check_policy(path: Path, cpus: int | None = None) -> None:

@@ -9,11 +9,12 @@ from typing import Protocol
 
 from pilotage.errors import PilotageError
 from pilotage.values.attempts import AttemptKey, ReportedOutput
-from pilotage_pilot.core.events import LimitPassed, PayloadExited
+from pilotage.values.isolation import Isolation
+from pilotage_pilot.core.events import LimitPassed, PayloadExited, StopRequested
 from pilotage_pilot.core.instructions import PrepareJob
 
-PayloadEvent = PayloadExited | LimitPassed
-"""Events of a payload that no instruction caused."""
+PayloadEvent = PayloadExited | LimitPassed | StopRequested
+"""Events of payloads that no instruction caused; StopRequested = no payload can be started any more."""
 
 
 class NodeFaultError(PilotageError):
@@ -40,6 +41,10 @@ class CollectedOutput:
 
 class PayloadRunner(Protocol):
     """Prepares, starts, monitors and removes payloads."""
+
+    @property
+    def isolation(self) -> Isolation:
+        """How payloads are isolated."""
 
     def subscribe(self, publish: Callable[[PayloadEvent], None]) -> None:
         """Call `publish` from the event loop for each event of a payload from now on."""

@@ -1,7 +1,6 @@
 """Control groups, version 1 or 2: one for each payload, for its CPU and memory limits, where the pilot may make them.
 
-A payload joins its group right after its start, not before it: that costs no extra process. `Payload.gather` adds what
-it may have forked by then.
+A payload with a memory limit joins its group before its program is executed. `Payload.gather` adds the others.
 """
 
 from __future__ import annotations
@@ -90,6 +89,11 @@ class Cgroup:
         """Add a process; its future children are in the group too."""
         for controller in self._folders:
             self._write(controller, "cgroup.procs", str(pid))
+
+    @property
+    def entries(self) -> tuple[Path, ...]:
+        """The files through which a process joins the group."""
+        return tuple({folder / "cgroup.procs": None for folder in self._folders.values()})
 
     def pids(self) -> frozenset[int]:
         """Return the ids of its processes."""

@@ -3,7 +3,7 @@
 Rules
 -----
 A pilot's folder is locked while the pilot lives, so that the next pilot can remove the folders of dead ones.
-Input files are cached by checksum: fetched once, verified, kept while there is room.
+Input files are cached by checksum: fetched once, verified at each use, kept while there is room.
 An attempt's folder that is as it was made is kept for the next attempt with the same streams: most short jobs leave
 nothing, and a rename costs a tenth of new folders.
 """
@@ -15,7 +15,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
 import threading
@@ -29,7 +28,7 @@ from typing import Any, TypeVar
 
 from pilotage.errors import NotFoundError, WorldError
 from pilotage.job_description import InputFile
-from pilotage.jobs.files import JobFaultError, remove_tree
+from pilotage.jobs.files import JobFaultError, open_regular, remove_tree
 from pilotage.values.attempts import AttemptKey
 
 _PREFIX = "pilotage-pilot-"
@@ -58,8 +57,11 @@ class PilotFolder:
             lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             unnamed.rename(path)
-            self.jobs.mkdir(mode=0o700)
             self.cache.mkdir(mode=0o700)
+            self.jobs.mkdir()
+            # A payload that runs as another user has to reach its own folder.
+            for folder in (self.path, self.jobs):
+                folder.chmod(0o711)
         except OSError:
             remove_tree(self.path)
             raise
@@ -80,12 +82,14 @@ class PilotFolder:
 class Folders:
     """The paths of a payload below the folder `root` of its attempt.
 
-    `work` is its working directory, `temporary` its TMPDIR, `warning` the file that announces the end of its time.
+    `work` is its working directory, `temporary` its TMPDIR, `private_temporary` its /tmp if it has namespaces of its
+    own, `warning` the file that announces the end of its time.
     """
 
     root: Path
     work: Path
     temporary: Path
+    private_temporary: Path
     warning: Path
     machine_ad: Path
     job_ad: Path
@@ -93,19 +97,32 @@ class Folders:
 
 def folders_in(root: Path) -> Folders:
     """Return the paths below the attempt's folder `root`."""
-    return Folders(root, root / "work", root / "tmp", root / "glidein-ends", root / "machine.ad", root / "job.ad")
+    names = ("work", "tmp", "private-tmp", "glidein-ends", "machine.ad", "job.ad")
+    return Folders(root, *(root / name for name in names))
 
 
 def make_folders(folders: Folders) -> None:
     """Create the folders of an attempt; raises OSError."""
-    for folder in (folders.root, folders.work, folders.temporary):
+    for folder in (folders.root, folders.work, folders.temporary, folders.private_temporary):
         os.mkdir(folder, mode=0o700)
+
+
+def give_to(user: int, folder: Path) -> None:
+    """Make a user the owner of a folder and of all in it, links excepted; only before its payload starts."""
+    os.chown(folder, user, user)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                give_to(user, Path(entry.path))
+            else:
+                os.chown(entry.path, user, user, follow_symlinks=False)
 
 
 def write_over(path: Path, text: str) -> None:
     """Overwrite a file in a job's folder; raises OSError if it is not a regular file."""
     # The job may have replaced it: do not block on a pipe or follow a link.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    # Its folder is the job's alone; the job may be another user than the pilot.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     with os.fdopen(descriptor, "w") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(f"{path} is no regular file")
@@ -178,8 +195,19 @@ class FileCache:
         if not checksum or len(checksum) != 64 or not checksum.isalnum():
             raise JobFaultError(f"the input file {file.name} was never stored on the server")
         with self._in_use(checksum):
-            await self._fetch(job_id, file.name, checksum, file.size)
-            await _copy(self._folder / checksum, target, 0o700 if file.executable else 0o600, self._sizes[checksum])
+            mode = 0o700 if file.executable else 0o600
+            for _ in range(_COPIES):
+                await self._fetch(job_id, file.name, checksum, file.size)
+                if await _copy(self._folder / checksum, target, mode, self._sizes[checksum]) == checksum:
+                    return
+                # A payload of the pilot's own user may have changed the cached file.
+                self._forget(checksum)
+                os.unlink(target)
+            raise WorldError(f"the input file {file.name} was changed in the cache of this pilot", transient=True)
+
+    def _forget(self, checksum: str) -> None:
+        if self._sizes.pop(checksum, None) is not None:
+            (self._folder / checksum).unlink(missing_ok=True)
 
     @contextmanager
     def _in_use(self, checksum: str) -> Iterator[None]:
@@ -221,6 +249,7 @@ class FileCache:
                     file.write(piece)
             if digest.hexdigest() != checksum or arrived != size:
                 raise WorldError(f"the input file {name} did not arrive as it was stored", transient=True)
+            arriving.chmod(0o400)
             arriving.rename(self._folder / checksum)
         finally:
             arriving.unlink(missing_ok=True)
@@ -243,19 +272,34 @@ def files_to_go(sizes: Mapping[str, int], in_use: Container[str], capacity: int)
     return tuple(going)
 
 
-async def _copy(source: Path, target: Path, mode: int, size: int) -> None:
+_PIECE_BYTES = 1 << 20
+_COPIES = 2
+"""A cached file that does not have its checksum is fetched again, and copied again, once."""
+
+
+async def _copy(source: Path, target: Path, mode: int, size: int) -> str:
     # A copy, not a link: a job may change its input, and the next job must not see that.
     if size <= SMALL_BYTES:
-        _copy_now(source, target, mode)
-    else:
-        await asyncio.to_thread(_copy_now, source, target, mode)
+        return _copy_now(source, target, mode, size)
+    return await asyncio.to_thread(_copy_now, source, target, mode, size)
 
 
-def _copy_now(source: Path, target: Path, mode: int) -> None:
+def _copy_now(source: Path, target: Path, mode: int, size: int) -> str:
+    """Copy a cached file of this size; returns the checksum of what was copied, "" if it cannot be the file."""
+    digest = hashlib.sha256()
     target.parent.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as from_file, target.open("xb") as to_file:
-        shutil.copyfileobj(from_file, to_file, 1 << 20)
+    with target.open("xb") as to_file:
         os.fchmod(to_file.fileno(), mode)
+        try:
+            from_file = open_regular(source)
+        except OSError:
+            return ""
+        with from_file:
+            while size >= 0 and (piece := from_file.read(_PIECE_BYTES)):
+                size -= len(piece)
+                digest.update(piece)
+                to_file.write(piece)
+    return digest.hexdigest()
 
 
 _MOST = 64
@@ -292,7 +336,15 @@ class SpareFolders:
 
 
 def _is_as_made(folders: Folders, streams: tuple[str, ...]) -> bool:
-    contents = ((folders.root, {"work", "tmp"}), (folders.work, {*streams}), (folders.temporary, set[str]()))
+    for name in os.listdir(folders.private_temporary):
+        # The empty folder below which the attempt's folder was mounted, if the scratch is in /tmp.
+        (folders.private_temporary / name).rmdir()
+    contents = (
+        (folders.root, {folders.work.name, folders.temporary.name, folders.private_temporary.name}),
+        (folders.work, {*streams}),
+        (folders.temporary, set[str]()),
+        (folders.private_temporary, set[str]()),
+    )
     return (
         all(_is_plain(folder, _FOLDER_MODE) for folder, _ in contents)
         and all({*os.listdir(folder)} == names for folder, names in contents)

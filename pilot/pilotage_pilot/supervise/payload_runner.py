@@ -10,17 +10,15 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import signal
 import stat
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from pilotage.classads.text import ad_lines
 from pilotage.errors import InvalidInputError, PilotageError, WorldError
 from pilotage.jobs.files import (
     UNPLACEABLE_ERRNOS,
-    FolderState,
     FoundOutput,
     JobFaultError,
     OutputLimits,
@@ -33,14 +31,14 @@ from pilotage.jobs.files import (
     remove_tree,
     size_of,
     stream_names,
-    truncate,
 )
 from pilotage.values.attempts import AttemptKey, ReportedOutput
-from pilotage_pilot.core.events import LimitPassed, PayloadExited
+from pilotage.values.isolation import Isolation
+from pilotage_pilot.core.events import PayloadExited, StopRequested
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.link.base import FileLink
 from pilotage_pilot.supervise.base import CollectedOutput, NodeFaultError, PayloadEvent, PayloadTime
-from pilotage_pilot.supervise.cgroups import Cgroup, CgroupMaker, PayloadLimits
+from pilotage_pilot.supervise.cgroups import Cgroup, CgroupMaker
 from pilotage_pilot.supervise.folders import (
     FileCache,
     Folders,
@@ -50,115 +48,12 @@ from pilotage_pilot.supervise.folders import (
     make_folders,
     write_over,
 )
-from pilotage_pilot.supervise.proc import Process, Subreaper, adopt_orphans, all_processes
-from pilotage_pilot.supervise.process import Payload, PayloadEnd, proportional_memory_mib
-from pilotage_pilot.supervise.spawn import PayloadSite, command_of, environment_of, output_path, spawn
+from pilotage_pilot.supervise.isolation import Confinement
+from pilotage_pilot.supervise.monitor import PayloadMonitor, PayloadRules, Work
+from pilotage_pilot.supervise.proc import Subreaper, adopt_orphans, all_processes
+from pilotage_pilot.supervise.process import Payload, PayloadEnd
+from pilotage_pilot.supervise.spawn import PayloadCommand, PayloadSite, command_of, environment_of
 from pilotage_pilot.supervise.watchdog import NEVER, WatchdogLink
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadRules:
-    """How payloads are run: `bounds` limit the output, `watch_s` is the interval of the monitor.
-
-    `nice` applies where no policy sets it. `warn_signal` is sent to a payload whose time ends; None = only the warning
-    file is written.
-    """
-
-    bounds: OutputLimits = field(default_factory=lambda: OutputLimits(256 << 20))
-    cache_bytes: int = 2 << 30
-    nice: int = 0
-    cpus_hard: bool = False
-    watch_s: float = 1.0
-    warn_signal: signal.Signals | None = None
-
-
-@dataclass(slots=True)
-class Work:
-    """One attempt: `streams` are the names of its streams, `seen` the files in its folder at the start, if needed.
-
-    `cut` are the streams that have been truncated. `payload` None = it does not run. `deadline_boot_s` is when the
-    watchdog kills it, `deadline_place` where the watchdog finds that; None = nowhere.
-    """
-
-    order: PrepareJob
-    folders: Folders
-    streams: tuple[str, ...]
-    payload: Payload | None = None
-    seen: FolderState | None = None
-    cut: set[str] = field(default_factory=set)
-    deadline_boot_s: float = NEVER
-    deadline_place: int | None = None
-
-    def nice(self, handling: PayloadRules) -> int:
-        """Return the nice value of its payload, relative to the pilot."""
-        return handling.nice if self.order.nice is None else self.order.nice
-
-    def limits(self, handling: PayloadRules) -> PayloadLimits:
-        """Return the limits of its payload."""
-        return PayloadLimits(self.order.slot.amounts, self.nice(handling), cpus_hard=handling.cpus_hard)
-
-    def cut_streams(self, bounds: OutputLimits) -> None:
-        """Truncate the streams that exceed the bounds."""
-        for name in self.streams:
-            path = output_path(self.folders.work, name)
-            if path is not None and size_of(path) > bounds.file_bytes and truncate(path, bounds.file_bytes):
-                self.cut.add(name)
-
-
-class PayloadMonitor:
-    """Checks the running payloads of `works` periodically; `new_group` creates a group for a payload without one."""
-
-    def __init__(
-        self,
-        works: Mapping[AttemptKey, Work],
-        handling: PayloadRules,
-        new_group: Callable[[Work], Cgroup | None],
-        publish: Callable[[PayloadEvent], None],
-    ) -> None:
-        self._works = works
-        self._watch_s = handling.watch_s
-        self._bounds = handling.bounds
-        self._new_group = new_group
-        self._publish = publish
-        self._next: asyncio.TimerHandle | None = None
-
-    def keep(self) -> None:
-        """Check periodically from now on, until no payload runs."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().call_later(self._watch_s, self._sample)
-
-    def end(self) -> None:
-        """Stop the checks."""
-        if self._next is not None:
-            self._next.cancel()
-
-    def _sample(self) -> None:
-        self._next = None
-        running = [(work, work.payload) for work in self._works.values() if work.payload is not None]
-        if not running:
-            return
-        # New payloads wait for the next check: most end before it, and a check reads all processes of the machine.
-        started_before_s = asyncio.get_running_loop().time() - self._watch_s / 2
-        old_enough = [(work, payload) for work, payload in running if payload.started_s <= started_before_s]
-        processes = all_processes() if old_enough else {}
-        for work, payload in old_enough:
-            self._sample_payload(work, payload, processes)
-        self.keep()
-
-    def _sample_payload(self, work: Work, payload: Payload, processes: dict[int, Process]) -> None:
-        if payload.group is None:
-            payload.group = self._new_group(work)
-        memory_mib = payload.gather(processes)
-        work.cut_streams(self._bounds)
-        limit_mib = work.order.slot.amounts.memory_mib
-        is_held = payload.group is not None and payload.group.limits_memory
-        if limit_mib and not is_held and memory_mib > limit_mib:
-            # Counted again without sharing: memory that processes share is in each of their sizes.
-            used_mib = proportional_memory_mib(payload.tree(processes))
-            if used_mib > limit_mib:
-                why = f"it used {used_mib:.0f} MiB of memory and asked for {limit_mib} MiB"
-                self._publish(LimitPassed(work.order.job.key, why))
-
 
 INLINE_BYTES = 64 << 10
 """Files up to this size travel in the report."""
@@ -226,6 +121,7 @@ class LocalPayloadRunner:
         site: PayloadSite,
         handling: PayloadRules,
         groups: CgroupMaker | None,
+        confinement: Confinement,
         watchdog: WatchdogLink | None = None,
     ) -> None:
         self._folder = folder
@@ -243,15 +139,29 @@ class LocalPayloadRunner:
         self._closed = False
         self._empty = asyncio.Event()
         self._empty.set()
+        self._confinement = confinement
         self._subreaper = Subreaper()
         self._watchdog = watchdog
-        if watchdog is not None and groups is not None:
-            watchdog.set_groups(groups.folders)
+        if watchdog is not None:
+            # It is no process of a payload whose deadline has passed.
+            watchdog.set_leader(watchdog.add(NEVER), confinement.launcher.pid)
+            watchdog.set_groups(groups.folders if groups is not None else ())
         self._monitor = PayloadMonitor(self._work, handling, self._new_group, self._happens)
 
     def subscribe(self, publish: Callable[[PayloadEvent], None]) -> None:
         """Call `publish` for each event of a payload from now on."""
         self._publish = publish
+        asyncio.get_running_loop().add_reader(self._confinement.launcher, self._launcher_ended)
+
+    def _launcher_ended(self) -> None:
+        """End the pilot: only the launcher can start payloads."""
+        asyncio.get_running_loop().remove_reader(self._confinement.launcher)
+        self._publish(StopRequested("its launcher was killed", at_once=False))
+
+    @property
+    def isolation(self) -> Isolation:
+        """How payloads are isolated."""
+        return self._confinement.level
 
     def _happens(self, event: PayloadEvent) -> None:
         self._publish(event)
@@ -302,19 +212,18 @@ class LocalPayloadRunner:
         """Start the payload of a prepared attempt; raises JobFaultError or NodeFaultError."""
         work = self._work[key]
         order = work.order
-        environment = environment_of(order, self._site, work.folders)
-        # A payload with a memory limit joins its group at once, any other at the first check.
+        # A payload with a memory limit joins its group at its start, any other at the first check.
         group = self._new_group(work) if order.slot.amounts.memory_mib else None
         try:
-            description = order.job.description
-            nice = work.nice(self._handling)
-            command = command_of(description, work.folders.work, environment, nice=nice, wrapper=self._wrapper)
-            if description.new_files_come_back:
+            work.user = self._confinement.new_user()
+            command = self._command(work, group)
+            if order.job.description.new_files_come_back:
                 work.seen = plain_files(work.folders.work)
             # Before its start, so that no payload runs without a deadline, wherever the pilot is stopped.
             self._add_deadline(work)
-            process = spawn(command)
-            work.payload = Payload(key, process, self._site.marker_of(order.job), group, self._subreaper)
+            process = self._confinement.launcher.start(command)
+            marker = self._site.marker_of(order.job)
+            work.payload = Payload(key, process, marker, group, self._subreaper, work.user)
             if self._watchdog is not None and work.deadline_place is not None:
                 self._watchdog.set_leader(work.deadline_place, process.pid)
         except OSError as error:
@@ -322,13 +231,32 @@ class LocalPayloadRunner:
         finally:
             if work.payload is None:
                 self._remove_deadline(work)
+                self._confinement.release(work.user)
                 if group is not None:
                     group.remove()
-        if group is not None:
-            group.add(process.pid)
         self._empty.clear()
         work.payload.watch(lambda end: self._ended(key, end))
         self._monitor.keep()
+
+    def _command(self, work: Work, group: Cgroup | None) -> PayloadCommand:
+        environment = environment_of(work.order, self._site, work.folders, work.user)
+        command = command_of(
+            work.order.job.description,
+            work.folders.work,
+            environment,
+            nice=work.nice(self._handling),
+            wrapper=self._wrapper,
+        )
+        program = Path(command.program)
+        if not command.wrapped and not program.is_relative_to(work.folders.root) and self._confinement.hides(program):
+            raise JobFaultError(f"the program {program} is hidden from jobs on this node: make it an input file")
+        return replace(
+            command,
+            user=work.user,
+            mounts=self._confinement.mounts(work.folders, work.order.slot.amounts.memory_mib, self._wrapper),
+            limits=work.resource_limits(self._handling),
+            groups=group.entries if group is not None else (),
+        )
 
     def _add_deadline(self, work: Work) -> None:
         if self._watchdog is not None:
@@ -349,6 +277,7 @@ class LocalPayloadRunner:
             work.cut_streams(self._bounds)
             work.payload = None
             self._remove_deadline(work)
+            self._confinement.release(work.user)
         if all(other.payload is None for other in self._work.values()):
             self._empty.set()
         exited = PayloadExited(key, end.exit_code, end.signal, end.usage, end.limit)
@@ -467,6 +396,8 @@ class LocalPayloadRunner:
             async with asyncio.timeout(_LAST_KILL_S):
                 await self._empty.wait()
         self._monitor.end()
+        asyncio.get_running_loop().remove_reader(self._confinement.launcher)
+        await asyncio.to_thread(self._confinement.close)
         await asyncio.gather(*self._removals)
         adopt_orphans(on=False)
         if self._groups is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -55,6 +54,15 @@ def all_processes() -> dict[int, Process]:
     """Return every process by its id."""
     found = (read_process(int(name)) for name in os.listdir(PROC) if name.isdigit())
     return {process.pid: process for process in found if process is not None}
+
+
+def user_of(pid: int) -> int | None:
+    """Return the real user of a process; None = it is gone."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("Uid:")), None)
 
 
 def environment_of(pid: int) -> bytes | None:
@@ -168,7 +176,6 @@ class Subreaper:
     def __init__(self) -> None:
         self._excluded = frozenset(children_of(os.getpid()))
         self._leaders: set[int] = set()
-        self._pilot_peak_kib = 0
         adopt_orphans(on=True)
 
     def add_leader(self, leader: int) -> None:
@@ -182,12 +189,6 @@ class Subreaper:
     def adopted(self) -> set[int]:
         """Return the adopted orphans; the kernel gives them to the first thread (find_new_reaper in kernel/exit.c)."""
         return set(children_of_first_thread(os.getpid())) - self._excluded - self._leaders
-
-    def own_peak_mib(self, peak_kib: int) -> int:
-        """Return a child's peak memory in MiB; 0 = unknown, since before its exec a child counts the pilot's memory."""
-        if peak_kib > self._pilot_peak_kib:  # only then: the call is slow, and the pilot may have grown
-            self._pilot_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return -(-peak_kib // 1024) if peak_kib > self._pilot_peak_kib else 0
 
     def is_alone(self, leader: int) -> bool:
         """Whether there is no other payload, so that all adopted orphans are this one's."""

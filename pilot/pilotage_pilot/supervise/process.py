@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,12 +18,15 @@ from pilotage_pilot.supervise.proc import (
     Subreaper,
     all_processes,
     carries,
+    children_of_first_thread,
     descendants,
     is_in_exec,
     living,
     read_process,
     send,
+    user_of,
 )
+from pilotage_pilot.supervise.spawn import LaunchedProcess
 
 _FIRST_ROUND_S = 0.005
 _MAX_ROUND_S = 1.0
@@ -51,14 +53,18 @@ class Payload:
     def __init__(
         self,
         key: AttemptKey,
-        process: subprocess.Popen[bytes],
+        process: LaunchedProcess,
         marker: str,
         group: Cgroup | None,
         subreaper: Subreaper,
+        user: int | None = None,
     ) -> None:
         self.key = key
         self.pid = process.pid
+        self.user = user
+        """The user that only this payload runs as; None = the pilot's."""
         self._process = process
+        self._has_ended = False
         self._marker = marker
         self.group = group
         """Its control group, to which `gather` adds its processes; None = none yet."""
@@ -77,7 +83,7 @@ class Payload:
             self._pidfd = os.pidfd_open(process.pid)
         except OSError:
             # A process that cannot be watched must not run.
-            process.kill()
+            send([process.pid], signal.SIGKILL)
             process.wait()
             raise
         subreaper.add_leader(process.pid)
@@ -95,10 +101,9 @@ class Payload:
         # Until the leader is reaped, its pid and process group cannot be reused.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        _, status, rusage = os.wait4(self.pid, 0)
-        self._process.returncode = code = os.waitstatus_to_exitcode(status)
-        usage = Usage(rusage.ru_utime + rusage.ru_stime, self._subreaper.own_peak_mib(rusage.ru_maxrss))
-        self._end_when_empty(code, usage, _FIRST_ROUND_S)
+        code, cpu_s, peak_mib = self._process.wait()
+        self._has_ended = True
+        self._end_when_empty(code, Usage(cpu_s, peak_mib), _FIRST_ROUND_S)
 
     def _end_when_empty(self, code: int, usage: Usage, round_s: float) -> None:
         left, undecided = self._left_behind()
@@ -128,9 +133,12 @@ class Payload:
     def _left_behind(self) -> tuple[set[int], set[int]]:
         """Return the processes that the payload has left alive after its leader, and those that may belong to it.
 
-        The pilot is the subreaper of its descendants: orphans are its own children now.
+        The pilot is the subreaper of its descendants: orphans are its own children now. With an init process there are
+        none.
         """
-        left, undecided = set(), set()
+        left, undecided = set[int](), set[int]()
+        if self._process.has_init:
+            return left, undecided
         for pid in self._subreaper.adopted():
             process = read_process(pid)
             if process is None:
@@ -147,6 +155,8 @@ class Payload:
         return left, undecided
 
     def _owns(self, process: Process) -> bool:
+        if self.user is not None:
+            return user_of(process.pid) == self.user
         if process.session == self.pid or carries(process.pid, MARKER, self._marker):
             return True
         # A process without a marker belongs to the only payload, if there is only one.
@@ -175,8 +185,8 @@ class Payload:
         self.resume()
 
     def signal_leader(self, number: signal.Signals) -> None:
-        """Send a signal to the leading process."""
-        send([self.pid], number)
+        """Send a signal to the leading process, the first child of an init process."""
+        send(children_of_first_thread(self.pid)[:1] if self._process.has_init else [self.pid], number)
 
     def suspend(self) -> None:
         """Stop every process: freeze its group where the kernel can, and send SIGSTOP to the others until none runs."""
@@ -212,7 +222,7 @@ class Payload:
             self._kill_round(_FIRST_ROUND_S)
 
     def _kill_round(self, round_s: float) -> None:
-        if self._process.returncode is not None:
+        if self._has_ended:
             return
         if self.group is not None:
             self.group.kill()
@@ -230,6 +240,8 @@ class Payload:
             # A process that was in execve when the payload was suspended can be identified now.
             self.suspend()
         tree = self.tree(processes)
+        if self._process.has_init:
+            tree -= {self.pid}
         if self.group is not None:
             members = self.group.pids()
             for pid in tree - members:

@@ -1,22 +1,25 @@
-"""Starts the process of a payload: its program, its streams, its nice value and its environment.
+"""Starts the process of a payload by the launcher: its program, its streams, its limits and its environment.
 
 The environment holds what the job's owner set and what Pilotage sets, and nothing of the pilot's own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import marshal
 import os
 import pwd
+import select
 import shutil
+import signal
+import socket
 import subprocess
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from pilotage.condor.quoting import split_arguments
 from pilotage.job_description import JobDescription
@@ -24,10 +27,11 @@ from pilotage.jobs.environment import DEFAULT_PATH, PASSED_VARIABLES, JobIdentit
 from pilotage.jobs.files import NULL, UNPLACEABLE_ERRNOS, JobFaultError, inside
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.model import GrantedJob
+from pilotage_pilot.supervise import launcher
 from pilotage_pilot.supervise.base import NodeFaultError
-from pilotage_pilot.supervise.folders import Folders
+from pilotage_pilot.supervise.folders import Folders, give_to
+from pilotage_pilot.supervise.launcher import ERROR, EXECUTE, INVALID, LENGTH, STARTED, STATUS
 
-_NICEST = 19
 _JOB_FAULTS = {
     errno.ENOENT: "its interpreter (first line) or loader is not on this node",
     errno.EACCES: "it may not be executed",
@@ -47,6 +51,8 @@ class PayloadCommand:
     """What to run: `arguments` with the program first; streams as paths (None = /dev/null).
 
     `nice` is relative to the pilot. `wrapped` = the program is the node's job wrapper, which runs the job's program.
+    `user` None = the pilot's. `mounts` None = no namespaces. `limits` are limits by the names of Python's `resource`,
+    `groups` the files through which the process joins its control group.
     """
 
     program: str
@@ -58,6 +64,10 @@ class PayloadCommand:
     stderr: Path | None
     nice: int = 0
     wrapped: bool = False
+    user: int | None = None
+    mounts: Mapping[str, Any] | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+    groups: tuple[Path, ...] = ()
 
 
 def command_of(
@@ -125,25 +135,172 @@ def output_path(folder: Path, name: str) -> Path | None:
     return None if name == NULL else inside(folder, name)
 
 
-def spawn(command: PayloadCommand) -> subprocess.Popen[bytes]:
-    """Start the process of a payload in a new session; raises JobFaultError or NodeFaultError."""
-    opened: list[int] = []
-    try:
-        stdin = _open(command.stdin, os.O_RDONLY, command.folder, opened)
-        stdout = _open(command.stdout, os.O_WRONLY, command.folder, opened)
-        same = command.stderr is not None and command.stderr == command.stdout
-        stderr = stdout if same else _open(command.stderr, os.O_WRONLY, command.folder, opened)
-        return _execute(command, (stdin, stdout, stderr))
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
+class LaunchedProcess:
+    """A payload's process as a child of the pilot: the payload itself, or the init process of its namespaces.
+
+    It is reaped by `wait`, after its end.
+    """
+
+    def __init__(self, pid: int, status: int | None, launcher_peak_kib: int) -> None:
+        self.pid = pid
+        self.has_init = status is not None
+        """Whether `pid` is an init process, with which all processes of the payload end."""
+        self._status = status
+        self._least_peak_kib = launcher_peak_kib + _PEAK_SLACK_KIB
+
+    def wait(self) -> tuple[int, float, int]:
+        """Return exit code (negative = the number of a signal), CPU seconds and peak memory in MiB, 0 = unknown."""
+        _, status, used = os.wait4(self.pid, 0)
+        if self._status is not None:
+            # Without a status the kernel has ended init, and so the payload, by a signal.
+            reported = os.read(self._status, STATUS.size)
+            os.close(self._status)
+            status = STATUS.unpack(reported)[0] if reported else status
+        # Before its exec a child counts the memory of the launcher.
+        peak_kib = used.ru_maxrss if used.ru_maxrss > self._least_peak_kib else 0
+        return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, -(-peak_kib // 1024)
 
 
-def _open(path: Path | None, mode: int, folder: Path, opened: list[int]) -> int:
+_PEAK_SLACK_KIB = 2048
+_LAUNCH_TIMEOUT_S = 60.0
+
+
+class Launcher:
+    """The pilot's side of the launcher, which has to be closed; see `launcher`. Raises OSError."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(_LAUNCH_TIMEOUT_S)
+        with theirs:
+            program = (sys.executable, "-I", "-S", "-X", "utf8", launcher.__file__)
+            self._process = subprocess.Popen(program, stdin=theirs.fileno(), env={})
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """Return its socket, which an event loop finds readable once the launcher has ended."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """End the launcher; a second call does nothing."""
+        self._socket.close()
+        self._process.wait()
+
+    def start(self, command: PayloadCommand) -> LaunchedProcess:
+        """Start a payload in `work` of an attempt's folder; raises JobFaultError or NodeFaultError."""
+        opened: list[int] = []
+        try:
+            stdin = _open(command.stdin, os.O_RDONLY, command, opened)
+            stdout = _open(command.stdout, os.O_WRONLY, command, opened)
+            same = command.stderr is not None and command.stderr == command.stdout
+            stderr = stdout if same else _open(command.stderr, os.O_WRONLY, command, opened)
+            if command.user is not None:
+                _give_folder(command, command.user)
+            return self._execute(command, (stdin, stdout, stderr))
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+
+    def _execute(self, command: PayloadCommand, streams: tuple[int, int, int]) -> LaunchedProcess:
+        try:
+            return self._launch(command, streams)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC or _is_binary(command.program):
+                raise _fault(command, error) from error
+        # A script without a #! line is run by the shell, as in execvp(3).
+        arguments = ("sh", command.program, *command.arguments[1:])
+        try:
+            return self._launch(replace(command, program="/bin/sh", arguments=arguments), streams)
+        except OSError as error:
+            raise _fault(command, error) from error
+
+    def _launch(self, command: PayloadCommand, streams: tuple[int, int, int]) -> LaunchedProcess:
+        """Start a program; raises OSError if it cannot be executed, else JobFaultError or NodeFaultError."""
+        errors, errors_end = os.pipe()
+        status, status_end = os.pipe()
+        has_init = command.mounts is not None
+        process = None
+        try:
+            try:
+                pid, peak_kib = self._order(command, (*streams, errors_end, status_end))
+            finally:
+                os.close(errors_end)
+                os.close(status_end)
+            process = LaunchedProcess(pid, status if has_init else None, peak_kib)
+            _raise_failure(_failure(errors))
+        except BaseException:
+            if process is not None:
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+            if process is None or not has_init:
+                os.close(status)
+            raise
+        finally:
+            os.close(errors)
+        if not has_init:
+            os.close(status)
+        return process
+
+    def _order(self, command: PayloadCommand, descriptors: tuple[int, ...]) -> tuple[int, int]:
+        """Send an order; returns the id of the new child and the launcher's peak memory. Raises NodeFaultError."""
+        order = marshal.dumps(
+            {
+                "program": command.program,
+                "arguments": command.arguments,
+                "environment": dict(command.environment),
+                "folder": str(command.folder),
+                "nice": command.nice,
+                "limits": dict(command.limits),
+                "groups": [str(path) for path in command.groups],
+                "user": command.user,
+                "mounts": command.mounts,
+            }
+        )
+        try:
+            socket.send_fds(self._socket, [LENGTH.pack(len(order))], descriptors)
+            self._socket.sendall(order)
+            answer = self._socket.recv(STARTED.size, socket.MSG_WAITALL)
+        except OSError as error:
+            raise NodeFaultError(f"its process cannot be started: the launcher does not answer: {error}") from error
+        if not answer:
+            raise NodeFaultError("its process cannot be started: the launcher of the pilot has ended")
+        pid, peak_kib = STARTED.unpack(answer)
+        if pid < 0:
+            what = "its namespaces cannot be made" if command.mounts is not None else "its process cannot be started"
+            raise NodeFaultError(f"{what}: {os.strerror(-pid)}")
+        return pid, peak_kib
+
+
+def _failure(errors: int) -> bytes:
+    """Wait for the start; returns what the launcher says of its failure, b"" = the program is executed."""
+    poll = select.poll()
+    poll.register(errors, select.POLLIN)
+    if not poll.poll(_LAUNCH_TIMEOUT_S * 1000):
+        raise NodeFaultError(f"its process was not started within {_LAUNCH_TIMEOUT_S:.0f} s")
+    return os.read(errors, 4096)
+
+
+def _raise_failure(failure: bytes) -> None:
+    if not failure:
+        return
+    (number,), step = ERROR.unpack_from(failure), failure[ERROR.size :].decode(errors="replace")
+    if step == EXECUTE:
+        raise OSError(number, os.strerror(number))
+    if step.startswith(INVALID):
+        raise JobFaultError(f"its arguments or environment cannot be passed to a process: {step[len(INVALID) + 1 :]}")
+    raise NodeFaultError(
+        f"its process cannot be started: {step}: {os.strerror(number) if number else 'internal error'}"
+    )
+
+
+def _open(path: Path | None, mode: int, command: PayloadCommand, opened: list[int]) -> int:
     # Append mode lets the pilot truncate a file while the payload goes on writing to it.
     flags = mode | os.O_CLOEXEC | (os.O_CREAT | os.O_APPEND if mode == os.O_WRONLY else 0)
     try:
-        if path is not None and mode == os.O_WRONLY and path.parent != folder:
+        if path is not None and mode == os.O_WRONLY and path.parent != command.folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path if path is not None else NULL, flags, 0o600)
     except OSError as error:
@@ -153,16 +310,11 @@ def _open(path: Path | None, mode: int, folder: Path, opened: list[int]) -> int:
     return descriptor
 
 
-def _execute(command: PayloadCommand, streams: tuple[int, int, int]) -> subprocess.Popen[bytes]:
+def _give_folder(command: PayloadCommand, user: int) -> None:
     try:
-        return _popen(command, command.program, command.arguments, streams)
+        give_to(user, command.folder.parent)
     except OSError as error:
-        if error.errno == errno.ENOEXEC and not _is_binary(command.program):
-            # A script without a #! line is run by the shell, as in execvp(3).
-            return _popen(command, "/bin/sh", ("sh", command.program, *command.arguments[1:]), streams)
-        raise _fault(command, error) from error
-    except ValueError as error:
-        raise JobFaultError(f"its arguments or environment cannot be passed to a process: {error}") from error
+        raise NodeFaultError(f"its folder cannot be given to uid {user} (payload_uids): {error.strerror}") from error
 
 
 def _fault(command: PayloadCommand, error: OSError) -> JobFaultError | NodeFaultError:
@@ -175,48 +327,6 @@ def _fault(command: PayloadCommand, error: OSError) -> JobFaultError | NodeFault
     if why is not None:
         return JobFaultError(f"the program {command.arguments[0]} cannot be run: {why}")
     return NodeFaultError(f"its process cannot be started: {error.strerror}")
-
-
-def _popen(
-    command: PayloadCommand, program: str, arguments: tuple[str, ...], streams: tuple[int, int, int]
-) -> subprocess.Popen[bytes]:
-    def make() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            arguments,
-            executable=program,
-            cwd=command.folder,
-            env=command.environment,
-            stdin=streams[0],
-            stdout=streams[1],
-            stderr=streams[2],
-            start_new_session=True,
-        )
-
-    return _nicely(make, command.nice) if command.nice else make()
-
-
-def _nicely(make: Callable[[], subprocess.Popen[bytes]], nice: int) -> subprocess.Popen[bytes]:
-    """Start a process with a higher nice value than the pilot's, from its first instruction on.
-
-    On Linux each thread has its own nice value, which its children inherit and which cannot be lowered again. So a
-    thread is used that ends with this call.
-    """
-    value = min(_NICEST, os.getpriority(os.PRIO_PROCESS, 0) + nice)
-
-    def start_nicely() -> subprocess.Popen[bytes]:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), value)
-        return make()
-
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="nice") as thread:
-        try:
-            future = thread.submit(start_nicely)
-        except RuntimeError as error:
-            raise NodeFaultError(f"its process cannot be started: {error}") from error
-        process = future.result()
-    with contextlib.suppress(OSError):
-        # With autogroup scheduling only the nice value of the session counts.
-        Path(f"/proc/{process.pid}/autogroup").write_text(str(value))
-    return process
 
 
 def _is_binary(program: str) -> bool:
@@ -242,13 +352,14 @@ class PayloadSite:
         return f"{self.marker}/{job.key}"
 
 
-def environment_of(order: PrepareJob, site: PayloadSite, folders: Folders) -> dict[str, str]:
+def environment_of(order: PrepareJob, site: PayloadSite, folders: Folders, user: int | None = None) -> dict[str, str]:
     """Return the environment of a payload; the owner's values win, except for those that the slot decides."""
     job = order.job
     identity = JobIdentity(
         site.marker_of(job), job.key.job_id, job.key.attempt, job.cluster, job.process, job.owner, job.vo
     )
-    machine = {**_passed(site.passed), "PATH": site.path, **_USER}
+    name = _USER if user is None else {"USER": str(user), "LOGNAME": str(user)}
+    machine = {**_passed(site.passed), "PATH": site.path, **name}
     gpus = ",".join(order.slot.gpu_ids)
     # A payload without a GPU must not see those of the node.
     devices = {"CUDA_VISIBLE_DEVICES": gpus, "NVIDIA_VISIBLE_DEVICES": gpus or "void"}

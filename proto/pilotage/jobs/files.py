@@ -4,7 +4,9 @@ Rules
 -----
 - The search for output does not follow links on the way down: two links upwards would make an endless folder.
 - Every entry looked at counts against a limit, as a job may create millions of files or name thousands of patterns.
-- Each output file is limited in size, and none comes from outside the folder.
+- Each output file is limited in size, and none comes from outside the folder. A link that leads to another file of the
+  folder is resolved when it is found; the file is then opened without following a link, so a link made later has no
+  effect.
 """
 
 from __future__ import annotations
@@ -95,14 +97,22 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def resolves_inside(folder: Path, path: Path) -> bool:
-    """Whether `path` lies in `folder`, with all links of both followed; raises OSError.
+    """Whether `path` lies in `folder`, with all links of it followed; raises OSError.
 
-    A cycle of links leads nowhere, which counts as inside.
+    The folder itself may not be a link: its job may have put one in its place. A cycle of links leads nowhere, which
+    counts as inside.
     """
-    if path.parent == folder and not path.is_symlink():
-        return True
+    return _resolved(path).is_relative_to(_without_links(folder))
+
+
+def _without_links(folder: Path) -> Path:
+    """Return the path of a job's folder with the links above it followed."""
+    return Path(os.path.realpath(folder.parent), folder.name)
+
+
+def _resolved(path: Path) -> Path:
     try:
-        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+        return Path(os.path.realpath(path))
     except RecursionError as error:  # the system follows far fewer links
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
 
@@ -315,18 +325,19 @@ def find_output(
     files: dict[str, Path] = {}
     left = limits.all_bytes
     for name in _names(description, OutputSearch(folder, notes), notes, initial):
-        if name in files or not _is_output(name, folder, notes):
+        path = None if name in files else _output_file(name, folder, notes)
+        if path is None:
             continue
         if len(files) == limits.files:
             notes.add(f"only {limits.files} output files were taken, and there are more")
             break
-        size = min(size_of(Path(os.path.realpath(folder / name))), limits.file_bytes)
+        size = min(size_of(path), limits.file_bytes)
         if size > left:
             why = f"together with those before it has more than {limits.all_bytes} bytes"
             notes.add(f"output file {name} was not taken: {why}")
             continue
         left -= size
-        files[name] = folder / name
+        files[name] = path
     return FoundOutput(files, notes.texts)
 
 
@@ -348,21 +359,21 @@ def _names(
         yield from search.changed(seen)
 
 
-def _is_output(name: str, folder: Path, notes: OutputNotes) -> bool:
-    """Return whether a file is output and exists; adds a note if it exists but is no output."""
+def _output_file(name: str, folder: Path, notes: OutputNotes) -> Path | None:
+    """Return the path of an output file with all links followed; adds a note if it exists but is no output."""
     if fault := text_fault(name) or ("has a line break in its name" if "\n" in name else ""):
         notes.add(f"output file {name!r} was not taken: it {fault}")
-        return False
-    path = folder / name
+        return None
     try:
-        is_inside, is_there = resolves_inside(folder, path), os.path.lexists(path)
+        path, is_there = _resolved(folder / name), os.path.lexists(folder / name)
+        is_inside = path.is_relative_to(_without_links(folder))
         if is_inside and (not is_there or path.is_file()):
-            return is_there
+            return path if is_there else None
     except OSError as error:
         notes.add(f"output file {name} was not taken: {error.strerror}")
-        return False
+        return None
     notes.add(f"output file {name} was not taken: it {_NO_FILE if is_inside else _OUTSIDE}")
-    return False
+    return None
 
 
 def plain_files(folder: Path) -> FolderState:
@@ -384,19 +395,32 @@ def digest_of(path: Path, most: int) -> tuple[str, int]:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Return a regular file, opened for reading; raises OSError."""
+    """Return a regular file, opened for reading; raises OSError. No part of an absolute path may be a link."""
     # The file may have been replaced since it was found; opening a pipe must not block.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = open_without_links(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(f"{path} is no regular file")
     return os.fdopen(descriptor, "rb")
 
 
-def truncate(path: Path, size: int) -> bool:
-    """Cut a file to `size`, unless it is a link; returns whether it was cut."""
+def open_without_links(path: Path, flags: int) -> int:
+    """Open an existing file, folder by folder; raises OSError if a part of its absolute path is a link."""
+    folder = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        for part in path.parts[1:-1]:
+            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        return os.open(path.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def truncate(path: Path, size: int) -> bool:
+    """Cut a file to `size`, unless a part of its absolute path is a link; returns whether it was cut."""
+    try:
+        descriptor = open_without_links(path, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:

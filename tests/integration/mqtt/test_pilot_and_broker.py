@@ -20,7 +20,7 @@ from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import Role
 from support.commands import run_pilot
 from support.mosquitto import MosquittoServer, RecordingSubscriber, broker_link
-from support.process_grid import PilotProcess, ProcessGrid, a_process_grid, read_text
+from support.process_grid import PilotProcess, ProcessGrid, a_process_grid
 from support.processes import until
 
 pytestmark = pytest.mark.process
@@ -221,17 +221,14 @@ async def test_idle_pilot_receives_drain_at_once(
 
 
 async def test_busy_pilot_receives_job_removal_at_once(
-    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, user: Client, tmp_path: Path
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, user: Client
 ) -> None:
     async with a_pilot(grid, mosquitto, listener) as pilot:
-        pid_file = tmp_path / "pid"
-        script = f"'echo $$ > {pid_file}; exec sleep 600'"
-        (job_id,) = (await asyncio.to_thread(user.submit, [JobDescription("/bin/sh", f"-c {script}")])).job_ids
-        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+        (job_id,) = (await asyncio.to_thread(user.submit, [JobDescription("/bin/sleep", "600")])).job_ids
+        await until(lambda: bool(pilot.payload_pids(job_id)))
         await wait_for_slots(pilot, listener, "slot1 Idle", "slot1_1 Busy")
-        process = Path("/proc") / read_text(pid_file).strip()
         await asyncio.to_thread(user.remove, [job_id], reason="not needed")
-        await until(lambda: not process.exists())
+        await until(lambda: not pilot.payload_pids(job_id))
 
 
 async def test_idle_pilot_receives_attribute_changes(

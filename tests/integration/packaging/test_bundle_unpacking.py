@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
+import subprocess
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 import build_bundle
-from support.packages import a_bundle, start
+from support.packages import BARE_PYTHON, a_bundle, start
 
 
 @pytest.fixture
@@ -74,6 +76,42 @@ def test_missing_file_is_restored(tmp_path: Path, scratch: Path, job_folder: Pat
     assert start(bundle, scratch=scratch, folder=job_folder).returncode == 0
     assert module.exists()
     assert unpacked_folder(scratch).is_dir()
+
+
+@pytest.mark.parametrize("change", ["edited", "added", "compiled", "environment", "linked"])
+def test_what_a_payload_changed_is_not_run(tmp_path: Path, scratch: Path, job_folder: Path, change: str) -> None:
+    bundle = a_bundle(tmp_path)
+    start(bundle, scratch=scratch, folder=job_folder)
+    (module,) = unpacked_folder(scratch).rglob("data.py")
+    match change:
+        case "edited":
+            module.write_text("TEXT = 'EVIL!'\n")
+        case "added":
+            (module.parent / "evil.pth").write_text("import sys; sys.stdout.write('EVIL!')\n")
+        case "compiled":
+            evil = tmp_path / "data.py"
+            evil.write_text("TEXT = 'EVIL!'\n")
+            shutil.copystat(module, evil)
+            (compiled,) = subprocess.run(
+                [*BARE_PYTHON, "-c", "import py_compile, sys; print(py_compile.compile(sys.argv[1]))", evil],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split()
+            (module.parent / "__pycache__").mkdir(exist_ok=True)
+            shutil.copy(compiled, module.parent / "__pycache__")
+        case "environment":
+            (unpacked_folder(scratch) / "pyvenv.cfg").write_text("home = /\n")
+        case _:
+            (tmp_path / "data.py").write_bytes(module.read_bytes())
+            module.unlink()
+            module.symlink_to(tmp_path / "data.py")
+    done = start(bundle, scratch=scratch, folder=job_folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{unpacked_folder(scratch)}/bin/python [] 1 first\n"
+    assert not list(unpacked_folder(scratch).rglob("__pycache__"))
+    (restored,) = unpacked_folder(scratch).rglob("data.py")
+    assert not restored.is_symlink()
 
 
 def test_folder_writable_by_others_is_not_used(tmp_path: Path, scratch: Path, job_folder: Path) -> None:

@@ -166,7 +166,7 @@ async def test_next_job_gets_a_folder_like_a_new_one(tmp_path: Path, script: str
         work = bench.work_folder(await bench.start(SLEEPS))
         root, temporary = work.parent, work.parent / "tmp"
         assert sorted(os.listdir(work)) == STREAM_NAMES
-        assert (os.listdir(temporary), sorted(os.listdir(root))) == ([], ["tmp", "work"])
+        assert (os.listdir(temporary), sorted(os.listdir(root))) == ([], ["private-tmp", "tmp", "work"])
         assert not temporary.is_symlink()
         assert {path.stat().st_mode & 0o777 for path in (root, work, temporary)} == {0o700}
         assert [os.listxattr(path) for path in (root, work, temporary)] == [[]] * 3

@@ -10,11 +10,18 @@ import pytest
 
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.supervise.cgroups import CgroupMaker, cgroup_maker
-from pilotage_pilot.supervise.payload_runner import PayloadRules
-from pilotage_pilot.supervise.proc import read_process
+from pilotage_pilot.supervise.monitor import PayloadRules
 from support.pilot_bench import a_job
 from support.pilot_ports import a_payload_runner
-from support.processes import line_written, payload_processes, process_states, shell_job, until
+from support.processes import (
+    UNIQUE_S,
+    line_written,
+    payload_processes,
+    process_states,
+    processes_with,
+    shell_job,
+    until,
+)
 
 
 async def test_usage_includes_child_processes(tmp_path: Path) -> None:
@@ -57,13 +64,11 @@ async def test_control_group_limits_memory(tmp_path: Path, groups: CgroupMaker) 
 
 async def test_control_group_finds_daemons_and_is_removed(tmp_path: Path, groups: CgroupMaker) -> None:
     async with a_payload_runner(tmp_path, groups=groups) as bench:
-        key = await bench.start(shell_job("env -i setsid sleep 600 & echo $! > pid; sleep 600"))
-        await until(line_written(bench.work_folder(key) / "pid"))
-        daemon = int((bench.work_folder(key) / "pid").read_text())
+        key = await bench.start(shell_job(f"env -i setsid sleep {UNIQUE_S} & sleep 600"))
+        await until(lambda: bool(processes_with(f"sleep\0{UNIQUE_S}")))
         bench.payload_runner.kill(key)
         await bench.next_exit()
-        process = read_process(daemon)
-        assert process is None or process.state == "Z"
+        assert not processes_with(f"sleep\0{UNIQUE_S}")
     assert remaining_groups() == []
 
 

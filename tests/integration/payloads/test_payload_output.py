@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pilotage.jobs.files import OutputLimits
-from pilotage_pilot.supervise.payload_runner import PayloadRules
+from pilotage_pilot.supervise.monitor import PayloadRules
 from support.pilot_ports import a_payload_runner
 from support.processes import shell_job, until
 

@@ -8,14 +8,22 @@ import signal
 from pathlib import Path
 
 from pilotage.values.attempts import AttemptKey
-from pilotage_pilot.supervise.payload_runner import PayloadRules
-from pilotage_pilot.supervise.proc import read_process
+from pilotage.values.isolation import Isolation
+from pilotage_pilot.supervise.monitor import PayloadRules
 from support.pilot_ports import PayloadBench, a_payload_runner
-from support.processes import line_written, payload_processes, process_states, shell_job, until
+from support.processes import (
+    UNIQUE_S,
+    line_written,
+    payload_processes,
+    process_states,
+    processes_with,
+    shell_job,
+    until,
+)
 
 
-async def test_kill_reaches_daemons_in_other_sessions(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
+async def test_kill_reaches_daemons_in_other_sessions(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
         key = await bench.start(
             shell_job("setsid sh -c 'setsid sleep 600 & sleep 600' & sleep 600 & echo up > up; wait")
         )
@@ -27,26 +35,25 @@ async def test_kill_reaches_daemons_in_other_sessions(tmp_path: Path) -> None:
         assert payload_processes(key) == set()
 
 
-async def test_processes_left_running_are_killed_at_the_end(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
+async def test_processes_left_running_are_killed_at_the_end(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
         key = await bench.start(shell_job("setsid sleep 600 & sleep 600 & echo left"))
         end = await bench.next_exit()
         assert end.exit_code == 0
         assert payload_processes(key) == set()
 
 
-async def test_daemon_without_marker_is_killed_with_the_only_payload(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
-        key = await bench.start(shell_job("env -i /usr/bin/setsid sleep 600 & echo $! > pid; wait"))
-        await until(line_written(bench.work_folder(key) / "pid"))
-        daemon = int((bench.work_folder(key) / "pid").read_text())
+async def test_daemon_without_marker_is_killed_with_the_only_payload(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
+        key = await bench.start(shell_job(f"env -i /usr/bin/setsid sleep {UNIQUE_S} & wait"))
+        await until(lambda: bool(processes_with(f"sleep\0{UNIQUE_S}")))
         bench.payload_runner.kill(key)
         await bench.next_exit()
-        assert read_process(daemon) is None
+        assert not processes_with(f"sleep\0{UNIQUE_S}")
 
 
-async def test_stopped_payload_may_shut_down_even_if_suspended(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
+async def test_stopped_payload_may_shut_down_even_if_suspended(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
         key = await bench.start(shell_job("trap 'echo bye; exit 7' TERM; echo up > up; while :; do sleep 0.05; done"))
         await until(line_written(bench.work_folder(key) / "up"))
         bench.payload_runner.suspend(key)
@@ -57,8 +64,8 @@ async def test_stopped_payload_may_shut_down_even_if_suspended(tmp_path: Path) -
     assert files["stdout"].content == b"bye\n"
 
 
-async def test_suspend_and_resume_affect_the_whole_process_tree(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
+async def test_suspend_and_resume_affect_the_whole_process_tree(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
         key = await bench.start(shell_job("setsid sleep 600 & (sleep 600 & sleep 600) & echo up > up; wait"))
         await until(line_written(bench.work_folder(key) / "up"))
         await until(lambda: len(payload_processes(key)) >= 4)
@@ -76,8 +83,8 @@ def cpu_s_of(bench: PayloadBench, key: AttemptKey) -> float:
     return next(time.cpu_s for time in bench.payload_runner.cpu_times() if time.key == key)
 
 
-async def test_only_the_suspended_payload_uses_no_cpu_time(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
+async def test_only_the_suspended_payload_uses_no_cpu_time(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
         key = await bench.start(shell_job(f"(setsid sh -c '{SPINS}' &) ; {SPINS}"))
         other = await bench.start(shell_job(SPINS, 2))
         await until(lambda: len(payload_processes(key)) == 2 and cpu_s_of(bench, key) > 0.1)
@@ -90,8 +97,8 @@ async def test_only_the_suspended_payload_uses_no_cpu_time(tmp_path: Path) -> No
         await until(lambda: cpu_s_of(bench, key) > before)
 
 
-async def test_kills_payload_that_ignores_termination(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
+async def test_kills_payload_that_ignores_termination(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
         ignores_term = "trap '' TERM; setsid sleep 600 & sleep 600 & echo up > up; while :; do wait; done"
         key = await bench.start(shell_job(ignores_term))
         await until(line_written(bench.work_folder(key) / "up"))
@@ -104,8 +111,8 @@ async def test_kills_payload_that_ignores_termination(tmp_path: Path) -> None:
         assert payload_processes(key) == set()
 
 
-async def test_warning_writes_a_file_and_sends_a_signal(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path, PayloadRules(warn_signal=signal.SIGUSR1)) as bench:
+async def test_warning_writes_a_file_and_sends_a_signal(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, PayloadRules(warn_signal=signal.SIGUSR1), level=level) as bench:
         key = await bench.start(
             shell_job("trap 'cat $PILOTAGE_WARNING_FILE; exit 0' USR1; echo up > up; while :; do sleep 0.05; done")
         )
@@ -116,8 +123,8 @@ async def test_warning_writes_a_file_and_sends_a_signal(tmp_path: Path) -> None:
     assert files["stdout"].content == b"240\n"
 
 
-async def test_pipe_at_the_warning_path_does_not_block(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
+async def test_pipe_at_the_warning_path_does_not_block(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
         key = await bench.start(shell_job('mkfifo "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600'))
         await until(line_written(bench.work_folder(key) / "up"))
         warning = asyncio.create_task(asyncio.to_thread(bench.payload_runner.warn, key, 240.0))
@@ -128,8 +135,8 @@ async def test_pipe_at_the_warning_path_does_not_block(tmp_path: Path) -> None:
         await bench.next_exit()
 
 
-async def test_link_at_the_warning_path_is_not_followed(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
+async def test_link_at_the_warning_path_is_not_followed(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
         key = await bench.start(
             shell_job('echo mine > other; ln -s work/other "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600')
         )
@@ -140,8 +147,8 @@ async def test_link_at_the_warning_path_is_not_followed(tmp_path: Path) -> None:
         await bench.next_exit()
 
 
-async def test_second_warning_replaces_the_first(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
+async def test_second_warning_replaces_the_first(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
         key = await bench.start(shell_job("sleep 600"))
         for left_s in (1234.0, 5.0):
             bench.payload_runner.warn(key, left_s)
@@ -150,9 +157,9 @@ async def test_second_warning_replaces_the_first(tmp_path: Path) -> None:
         await bench.next_exit()
 
 
-async def test_close_ends_payloads_and_removes_folders(tmp_path: Path) -> None:
-    async with a_payload_runner(tmp_path) as bench:
+async def test_close_ends_payloads_and_removes_folders(scratch: Path, level: Isolation) -> None:
+    async with a_payload_runner(scratch, level=level) as bench:
         key = await bench.start(shell_job("sleep 600"))
         assert payload_processes(key)
     assert payload_processes(AttemptKey(1, 1)) == set()
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(scratch) == []

@@ -16,7 +16,7 @@ from pilotage_agents.server_link import AgentServerLink
 from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
 from support.process_grid import QUEUE, ProcessGrid, a_process_grid, read_text
-from support.processes import is_running, until
+from support.processes import is_running, processes_with, until
 from support.server import request_id
 
 pytestmark = pytest.mark.process
@@ -82,23 +82,21 @@ async def test_invalid_job_fails_alone(grid: ProcessGrid) -> None:
     assert f"there are two files data{invalid}" in failed.reason
 
 
-async def test_removed_job_is_killed_and_its_slot_reused(grid: ProcessGrid, tmp_path: Path) -> None:
-    async with grid.pilot(cpus=1):
-        pid_file = tmp_path / "pid"
-        job_id = grid.submit(script=f"echo $$ > {pid_file}; sleep 600")
-        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+async def test_removed_job_is_killed_and_its_slot_reused(grid: ProcessGrid) -> None:
+    async with grid.pilot(cpus=1) as pilot:
+        job_id = grid.submit(script="sleep 600")
+        await until(lambda: bool(pilot.payload_pids(job_id)))
         grid.remove(job_id)
         assert (await grid.done(grid.submit(script="echo next"))).state == jobs_pb2.JOB_STATE_DONE
-        assert not is_running(int(read_text(pid_file)))
+        assert not pilot.payload_pids(job_id)
         assert grid.job(job_id).state == jobs_pb2.JOB_STATE_REMOVED
 
 
-async def test_job_terminated_together_with_its_pilot_is_requeued(grid: ProcessGrid, tmp_path: Path) -> None:
+async def test_job_terminated_together_with_its_pilot_is_requeued(grid: ProcessGrid) -> None:
     async with grid.pilot() as pilot:
-        pid_file = tmp_path / "pid"
-        job_id = grid.submit(script=f"echo $$ > {pid_file}; sleep 600")
-        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
-        payload = int(read_text(pid_file))
+        job_id = grid.submit(script="exec sleep 600")
+        await until(lambda: bool(processes_with(f"/jobs/{job_id}.", f"{pilot.scratch}/", "sleep\x00600")))
+        (payload,) = pilot.payload_pids(job_id)
         # Stop the pilot, so that it receives its own SIGTERM before it sees the payload's end.
         os.kill(pilot.pid, signal.SIGSTOP)
         os.kill(payload, signal.SIGTERM)
@@ -115,18 +113,17 @@ async def test_job_that_terminates_itself_has_failed(grid: ProcessGrid) -> None:
     assert job.state == jobs_pb2.JOB_STATE_FAILED
 
 
-async def test_terminated_pilot_returns_its_job_and_cleans_up(grid: ProcessGrid, tmp_path: Path) -> None:
+async def test_terminated_pilot_returns_its_job_and_cleans_up(grid: ProcessGrid) -> None:
     async with grid.pilot() as pilot:
-        pid_file = tmp_path / "pid"
-        job_id = grid.submit(script=f"echo $$ > {pid_file}; sleep 600")
-        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+        job_id = grid.submit(script="sleep 600")
+        await until(lambda: bool(pilot.payload_pids(job_id)))
         pilot.process.send_signal(signal.SIGTERM)
         code, last = await pilot.ends()
         assert (code, last["event"], last["exit_code"]) == (0, "pilot ends", 0)
         assert "SIGTERM" in last["reason"]
         assert grid.job(job_id).state == jobs_pb2.JOB_STATE_WAITING
         assert "evicted" in grid.causes(job_id)
-        assert not is_running(int(read_text(pid_file)))
+        assert not pilot.payload_pids(job_id)
         assert os.listdir(pilot.scratch) == []
     async with grid.pilot():
         await until(lambda: grid.job(job_id).state == jobs_pb2.JOB_STATE_RUNNING)
@@ -158,14 +155,12 @@ async def test_supply_counts_pilots_that_ran_no_job(new_grid: ProcessGrid) -> No
     assert (supply.empty_returns.pilots, supply.empty_returns.sendings) == (1, 1)
 
 
-async def test_payloads_of_killed_pilot_die_and_next_pilot_cleans_up(grid: ProcessGrid, tmp_path: Path) -> None:
+async def test_payloads_of_killed_pilot_die_and_next_pilot_cleans_up(grid: ProcessGrid) -> None:
     async with grid.pilot() as pilot:
-        pid_file = tmp_path / "pid"
-        grid.submit(script=f"setsid sleep 600 & echo $! $$ > {pid_file}; wait")
-        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+        job_id = grid.submit(script="setsid sleep 600 & wait")
+        await until(lambda: len(pilot.payload_pids(job_id)) == 2)
         pilot.kill()
-        pids = [int(pid) for pid in read_text(pid_file).split()]
-        await until(lambda: not any(is_running(pid) for pid in pids))
+        await until(lambda: not pilot.payload_pids(job_id))
         await pilot.process.wait()
         assert len(os.listdir(pilot.scratch)) == 1
     async with grid.pilot(max_idle_s=0) as next_pilot:

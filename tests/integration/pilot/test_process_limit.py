@@ -8,10 +8,7 @@ import sys
 
 _CHILD = """
 import asyncio, json, os, resource
-from pathlib import Path
 from pilotage.errors import WorldError
-from pilotage_pilot.supervise.base import NodeFaultError
-from pilotage_pilot.supervise.spawn import PayloadCommand, spawn
 from pilotage_pilot.supervise.folders import run_with_threads
 
 async def many_at_once():
@@ -25,10 +22,6 @@ try:
     run_with_threads(1, many_at_once)
 except WorldError as error:
     result["threads"] = str(error)
-try:
-    spawn(PayloadCommand("/bin/true", ("true",), Path("/"), {}, None, None, None, nice=5))
-except NodeFaultError as error:
-    result["nice"] = str(error)
 print(json.dumps(result))
 """
 
@@ -39,5 +32,4 @@ def test_prestarted_threads_work_at_the_process_limit() -> None:
     assert json.loads(child.stdout) == {
         "sum": sum(range(100)),
         "threads": "the threads of the pilot cannot be started: can't start new thread",
-        "nice": "its process cannot be started: can't start new thread",
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -37,6 +39,28 @@ def test_jobs_and_output_persist_across_restarts(tmp_path: Path) -> None:
             assert client.jobs([job_id]) == [before]
             (out,) = [file for file in client.output_files(job_id) if file.name == "out"]
             assert client.read_output(job_id, out) == b"hello\n"
+
+
+def test_job_reads_no_key_of_the_installation(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with up_command(data) as up:
+        up.start()
+        with up.client() as client:
+            (job_id,) = client.submit([a_job(f"grep -r . {data}/tokens {data}/server; ls -A {data}")]).job_ids
+            client.wait([job_id], WAIT_TIMEOUT_S)
+            (out,) = [file for file in client.output_files(job_id) if file.name == "out"]
+            assert client.read_output(job_id, out) == b"scratch\n"
+        assert "Jobs are isolated (namespace): they cannot read the keys of this installation." in up.printed
+
+
+def test_up_without_isolation_is_for_own_jobs_only(tmp_path: Path) -> None:
+    notice = "import pathlib, sys; from pilotage_client.up.up import isolation_notice as notice"
+    program = [sys.executable, "-c", f"{notice}; print(notice(pathlib.Path(sys.argv[1])))", str(tmp_path)]
+    forbids = 'echo 0 > /proc/sys/user/max_mnt_namespaces; exec "$@"'
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbids, "sh", *program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("WARNING: jobs run as your user and can read the keys")
+    assert "Submit only your own jobs." in done.stdout
 
 
 def test_job_interrupted_by_stop_is_requeued(tmp_path: Path) -> None:

@@ -33,9 +33,14 @@ from pilotage_pilot.link.base import NodeDescription
 from pilotage_pilot.runner import PilotPorts, PilotRunner
 from pilotage_pilot.supervise.base import PayloadRunner
 from pilotage_pilot.supervise.folders import PilotFolder
-from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
 from support.pilot_bench import a_job, built_in_slots
-from support.pilot_ports import SITE, BrokenPayloadRunner, FakeNode, FakePayloadRunner, FakeServerLink
+from support.pilot_ports import (
+    BrokenPayloadRunner,
+    FakeNode,
+    FakePayloadRunner,
+    FakeServerLink,
+    a_local_payload_runner,
+)
 from support.processes import until
 
 SHARE = Amounts(2, 1000, 1000)
@@ -96,7 +101,7 @@ def payload_runner(request: pytest.FixtureRequest, tmp_path: Path) -> object:
     if request.param == "fake":
         return FakePayloadRunner
     # It has to be made inside the event loop.
-    return lambda: LocalPayloadRunner(PilotFolder(tmp_path), FakeServerLink(), SITE, PayloadRules(watch_s=0.05), None)
+    return lambda: a_local_payload_runner(PilotFolder(tmp_path), FakeServerLink())
 
 
 async def test_jobs_run_and_their_outcomes_are_reported(payload_runner: type[FakePayloadRunner]) -> None:

@@ -13,6 +13,7 @@ import structlog
 
 from pilotage.errors import InvalidInputError, WorldError
 from pilotage.settings import load_settings
+from pilotage.values.isolation import Isolation
 from pilotage_pilot.app import read_pool_ids, read_secret
 from pilotage_pilot.command_line import run
 from pilotage_pilot.link.server_link import queue_of_token
@@ -172,3 +173,32 @@ def test_used_secret_is_removed_with_its_file(tmp_path: Path) -> None:
 def test_missing_token_file_is_named_in_error(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="no-such-file: No such file"):
         read_secret(settings_with_token_file(tmp_path / "no-such-file"))
+
+
+def test_isolation_is_the_strongest_unless_it_is_set(tmp_path: Path) -> None:
+    settings = read(a_file(tmp_path), {})
+    assert (settings.isolation, settings.writable_paths) == (None, ())
+    assert settings.hidden_paths == (Path("~"), Path("/run/user"), Path("/run/munge"))
+    assert settings.payload_uids == (1_900_000_000, 1_901_048_575)
+    chosen = read(a_file(tmp_path, isolation="uid", payload_uids=[70_000, 70_099], hidden_paths=["~/keys"]), {})
+    assert (chosen.isolation, chosen.payload_uids, chosen.hidden_paths) == (
+        Isolation.UID,
+        (70_000, 70_099),
+        (Path("~/keys"),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ({"isolation": "container"}, "namespace"),
+        ({"payload_uids": [0, 10]}, "greater than or equal to 1"),
+        ({"payload_uids": [20, 10]}, "the first uid is above the last one"),
+        ({"hidden_paths": ["secrets"]}, "secrets is neither absolute nor below ~"),
+        ({"writable_paths": ["/"]}, "the root of the file system cannot be given"),
+        ({"payload_processes": 1}, "greater than or equal to 8"),
+    ],
+)
+def test_wrong_isolation_settings_are_errors(tmp_path: Path, setting: dict[str, object], why: str) -> None:
+    with pytest.raises(InvalidInputError, match=why):
+        read(a_file(tmp_path, **setting), {})

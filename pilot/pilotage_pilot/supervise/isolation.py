@@ -1,0 +1,234 @@
+"""The isolation of payloads: which level works on this node, what payloads see there, and the users that they run as.
+
+A level is tried by really starting a payload in it. So a node needs no description of its kernel or container.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import select
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pilotage.errors import PilotageError
+from pilotage.jobs.environment import DEFAULT_PATH
+from pilotage.jobs.files import remove_tree
+from pilotage.values.isolation import Isolation
+from pilotage_pilot.supervise.folders import Folders, folders_in, make_folders
+from pilotage_pilot.supervise.spawn import Launcher, PayloadCommand
+
+PRIVATE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - a payload has its own ones
+"""In its namespaces a payload has its own folders at these places."""
+
+
+class IsolationError(PilotageError):
+    """A level of isolation does not work here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadPaths:
+    """What payloads in namespaces see: `hidden` files and folders, and what stays `visible` or `writable` below them.
+
+    The nearest folder of a path decides. Everything else is read-only, except for the payload's own folders.
+    """
+
+    hidden: tuple[Path, ...] = ()
+    visible: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, hidden: Iterable[Path], visible: Iterable[Path], writable: Iterable[Path]) -> PayloadPaths:
+        """Return these paths without links; without visible and writable ones that do not exist."""
+        kept = [tuple(_real(path) for path in paths if path.expanduser().exists()) for paths in (visible, writable)]
+        return cls(tuple({_real(path) for path in hidden} - set(PRIVATE)), *kept)
+
+    def hides(self, path: Path) -> bool:
+        """Whether payloads in namespaces do not see this path of the node: the nearest of its folders decides."""
+        real = _real(path)
+        shown, covered = (
+            {each for each in paths if real.is_relative_to(each)}
+            for paths in ((*self.visible, *self.writable), (*self.hidden, *PRIVATE))
+        )
+        nearest = max(shown | covered, key=lambda each: len(each.parts), default=None)
+        return nearest is not None and nearest not in shown
+
+    def mounts(self, folders: Folders, memory_mib: int, wrapper: Path | None) -> Mapping[str, Any]:
+        """Return the order to the launcher for an attempt; `memory_mib` bounds /dev/shm, 0 = half of the node's.
+
+        The job wrapper is visible in any case.
+        """
+        is_missing = wrapper is not None and self.hides(wrapper) and wrapper.exists()
+        visible = (*self.visible, wrapper) if is_missing else self.visible
+        return {
+            "own": str(folders.root),
+            "temporary": str(folders.private_temporary),
+            "hidden": [str(path) for path in self.hidden],
+            "visible": [str(path) for path in visible],
+            "writable": [str(path) for path in self.writable],
+            "shared_memory": f"size={memory_mib}m" if memory_mib else "size=50%",
+        }
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path.expanduser()))
+
+
+USER_LOCKS = Path("/run/pilotage-payload-users")
+"""The byte at the number of a user is locked while a payload runs as it: several pilots of root share a node."""
+
+
+class PayloadUsers:
+    """The numbers of users, from `first` to `last`, of which each payload gets one that no other payload has.
+
+    They are given in turn, so that a number is used again as late as possible. Raises OSError.
+    """
+
+    def __init__(self, first: int, last: int, locks: Path = USER_LOCKS) -> None:
+        self._first = first
+        self._count = last - first + 1
+        self._next = random.randrange(self._count)  # noqa: S311 - it only spreads the pilots of a node
+        self._held: set[int] = set()
+        self._locks = os.open(locks, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+    def acquire(self) -> int:
+        """Return a user for one payload; raises OSError if all are in use."""
+        for _ in range(self._count):
+            user = self._first + self._next
+            self._next = (self._next + 1) % self._count
+            if user not in self._held and self._is_locked(user):
+                self._held.add(user)
+                return user
+        raise OSError(f"all {self._count} users of payload_uids are in use")
+
+    def _is_locked(self, user: int) -> bool:
+        try:
+            fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, user)
+        except OSError:
+            return False
+        return True
+
+    def release(self, user: int) -> None:
+        """Give a user back when no process of its payload is alive."""
+        self._held.discard(user)
+        fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, user)
+
+    def close(self) -> None:
+        """Give all users back."""
+        os.close(self._locks)
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """How the payloads of one pilot are isolated, and the launcher that starts them so; has to be closed.
+
+    `users` None = payloads run as the pilot's user.
+    """
+
+    launcher: Launcher
+    level: Isolation
+    paths: PayloadPaths = PayloadPaths()
+    users: PayloadUsers | None = None
+
+    def new_user(self) -> int | None:
+        """Return the user of a new payload, None = the pilot's; raises OSError if all are in use."""
+        return self.users.acquire() if self.users is not None else None
+
+    def release(self, user: int | None) -> None:
+        """Give back the user of a payload that has ended."""
+        if self.users is not None and user is not None:
+            self.users.release(user)
+
+    def mounts(self, folders: Folders, memory_mib: int = 0, wrapper: Path | None = None) -> Mapping[str, Any] | None:
+        """Return what a payload sees, as `PayloadPaths.mounts`; None = what the pilot sees."""
+        return self.paths.mounts(folders, memory_mib, wrapper) if self.level is Isolation.NAMESPACE else None
+
+    def hides(self, path: Path) -> bool:
+        """Whether payloads do not see this path of the node, which is not in the attempt's own folder."""
+        return self.level is Isolation.NAMESPACE and self.paths.hides(path)
+
+    def close(self) -> None:
+        """End the launcher."""
+        self.launcher.close()
+        if self.users is not None:
+            self.users.close()
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationRules:
+    """What the site demands: the `required` level, None = the strongest that works; paths, and numbers of users."""
+
+    required: Isolation | None = None
+    paths: PayloadPaths = PayloadPaths()
+    first_user: int = 1_900_000_000
+    last_user: int = 1_901_048_575
+
+
+def confine(rules: IsolationRules, launcher: Launcher, jobs: Path) -> tuple[Confinement, dict[str, str]]:
+    """Return the strongest confinement that works, and why stronger levels do not; tries them in the folder `jobs`.
+
+    Raises IsolationError if the required level does not work.
+    """
+    refused: dict[str, str] = {}
+    for level in Isolation if rules.required is None else (rules.required,):
+        users = None
+        try:
+            users = _users(level, rules)
+            confinement = Confinement(launcher, level, rules.paths, users)
+            _try(confinement, folders_in(jobs / "trial"))
+        except (OSError, PilotageError) as error:
+            refused[level.value] = str(error)
+            if users is not None:
+                users.close()
+            continue
+        return confinement, refused
+    raise IsolationError(
+        f"isolation = {rules.required} does not work on this node: {'; '.join(refused.values())}. "
+        "Change the node (docs/how-to/isolation.md says what each level needs), or set a weaker level"
+    )
+
+
+def _users(level: Isolation, rules: IsolationRules) -> PayloadUsers | None:
+    """Return the users of payloads in a level, None = only the pilot's."""
+    if os.geteuid() == 0 and level in (Isolation.NAMESPACE, Isolation.UID):
+        return PayloadUsers(rules.first_user, rules.last_user)
+    if level is Isolation.UID:
+        raise IsolationError("only a pilot of root can run payloads as other users")
+    return None
+
+
+_TRIAL = 'echo "$USER" > file && echo > "$TMPDIR/file"'
+_TRIAL_TIMEOUT_S = 60.0
+
+
+def _try(confinement: Confinement, folders: Folders) -> None:
+    """Run a payload that writes to its folders; raises OSError or a PilotageError if it cannot."""
+    user = confinement.new_user()
+    try:
+        make_folders(folders)
+        environment = {"PATH": DEFAULT_PATH, "TMPDIR": str(folders.temporary)}
+        command = PayloadCommand("/bin/sh", ("sh", "-c", _TRIAL), folders.work, environment, None, None, None)
+        mounts = confinement.mounts(folders)
+        process = confinement.launcher.start(replace(command, user=user, mounts=mounts))
+        _kill_if_late(process.pid)
+        exit_code, _, _ = process.wait()
+        if exit_code != 0 or not (folders.temporary / "file").exists():
+            raise IsolationError(f"a payload cannot write to its folders (exit code {exit_code})")
+    finally:
+        confinement.release(user)
+        remove_tree(folders.root)
+
+
+def _kill_if_late(pid: int) -> None:
+    descriptor = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        if not poll.poll(_TRIAL_TIMEOUT_S * 1000):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    finally:
+        os.close(descriptor)
