@@ -28,7 +28,7 @@ _COLUMNS = """
     id, template_id, cluster, process, owner, vo, "group", name, state, reason, priority, task_queue_id, pool_id,
     attempt, spent_attempts, lease_s, lease_until, pilot_stamp, site, ce, queue, node, slot, exit_code, signal,
     submitted, started, ended, state_since, starts, wall_clock_s, suspended_s, hold_code, hold_subcode,
-    hold_history_json, watch, race
+    hold_history_json, watch, race, fenced_until, attempt_floor
 """
 _NAMES = tuple(name.strip(' "\n') for name in _COLUMNS.split(","))
 _SELECT = f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(?) ORDER BY id"  # noqa: S608 - names of ours
@@ -54,7 +54,7 @@ def _record(row: Sequence[Any]) -> JobRecord:
     id_, template_id, cluster, process, owner, vo, group, name, state, reason, priority = row[:11]
     task_queue_id, pool_id, attempt, spent, lease_s, lease_until = row[11:17]
     stamp, site, ce, queue, node, slot, exit_code, signal, submitted, started, ended, state_since = row[17:29]
-    starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race = row[29:]
+    starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race, fenced, floor = row[29:]
     return JobRecord(
         id_,
         template_id,
@@ -91,6 +91,8 @@ def _record(row: Sequence[Any]) -> JobRecord:
         history_from_json(history) if history else NEVER_HELD,
         _WATCHES[watch],
         race,
+        fenced and sql.utc_time(fenced),
+        floor,
     )
 
 
