@@ -210,7 +210,7 @@ def _put_back_sqlite(source: Path, target: Path) -> None:
 
 @contextmanager
 def _present_database(settings: ServerSettings) -> Iterator[Database]:
-    """Open the database; raises NotFoundError if there is none or an empty one, of which an upgrade would make a new one."""
+    """Open the database; raises NotFoundError if there is none, or an empty one, which an upgrade would fill."""
     file = _sqlite_file(settings)
     if file is not None and not file.exists():
         raise NotFoundError("database; put the backup back first:", str(file))

@@ -97,7 +97,7 @@ def _add_key_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
 def _add_backup_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
     backup = commands.add_parser("backup", help="write database (SQLite), keys and files to a new folder")
     backup.add_argument("--to", type=Path, required=True, metavar="DIR", help="the new folder")
-    backup.add_argument("--without-files", action="store_true", help="only list the files; they are backed up otherwise")
+    backup.add_argument("--without-files", action="store_true", help="only list the files")
     restoring = commands.add_parser("restore", help="begin a new incarnation after a backup was put back")
     restoring.add_argument(
         "--from", dest="source", type=Path, metavar="DIR", help="first put back what 'backup' has written there"

@@ -95,7 +95,7 @@ def last_seen(transaction: Transaction) -> LastSeen:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The result of a restore: the new incarnation, and how many waiting jobs are fenced at most until `fenced_until`."""
+    """The result of a restore: the new incarnation, and how many waiting jobs it has fenced."""
 
     incarnation: Incarnation
     fenced_jobs: int

@@ -87,7 +87,7 @@ def add_incarnation(session: Session, new: Incarnation) -> None:
             sql.execute(session, f"DELETE FROM sqlite_sequence WHERE name = '{table}'")  # noqa: S608 - names of ours
             sql.execute(session, "INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", table, base)
         else:
-            sql.rows(session, f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), ?)", base)  # noqa: S608
+            sql.rows(session, f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), ?)", base)
 
 
 _LEASES = "SELECT DISTINCT lease_s FROM jobs"

@@ -46,15 +46,19 @@ class Binding(NamedTuple):
     slot: str
 
 
-_BOUND = "state = 'MATCHED', reason = '', attempt = {} + 1, started = NULL, exit_code = NULL, signal = NULL"
 _WHERE_TO = ("lease_until", *PilotLocation._fields, "slot")
-_BIND_EACH = f"UPDATE jobs SET {_BOUND.format('max(attempt, attempt_floor)')}, {', '.join(f'{name} = ?' for name in _WHERE_TO)} WHERE id = ?"  # noqa: S608 - names of ours
+_BOUND = """
+    UPDATE jobs
+    SET state = 'MATCHED', reason = '', started = NULL, exit_code = NULL, signal = NULL, attempt = {} + 1, {}
+"""
+_NEXT_SQLITE, _NEXT = "max(attempt, attempt_floor)", "greatest(attempt, attempt_floor)"
+_BIND_EACH = f"{_BOUND.format(_NEXT_SQLITE, ', '.join(f'{name} = ?' for name in _WHERE_TO))} WHERE id = ?"
 _BIND_ALL = f"""
-    UPDATE jobs SET {_BOUND.format("greatest(attempt, attempt_floor)")}, {", ".join(f"{name} = bound.{name}" for name in _WHERE_TO)}
+    {_BOUND.format(_NEXT, ", ".join(f"{name} = bound.{name}" for name in _WHERE_TO))}
     FROM unnest(?::timestamptz[], {", ".join("?::text[]" for _ in _WHERE_TO[1:])}, ?::bigint[])
         AS bound ({", ".join(_WHERE_TO)}, id)
     WHERE jobs.id = bound.id
-"""  # noqa: S608 - names of ours
+"""
 
 
 def bind(session: Session, bindings: Sequence[Binding]) -> None:

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.errors import (
+    FeedPositionLostError,
     InvalidInputError,
     InvalidJobError,
     InvalidRequirementsError,
     InvalidTreeError,
-    FeedPositionLostError,
     LeadershipLostError,
     LeaseLostError,
     NotFoundError,

@@ -4,7 +4,8 @@ Rules
 -----
 - A record is a snapshot and changes only by transitions; its events tell the history. It is a named tuple because a
   server builds tens of thousands a second, and a frozen dataclass takes ten times as long.
-- Attempt numbers never go back; a rescheduled job continues them, and a restored one continues above its floor. Its counters start again.
+- Attempt numbers never go back; a rescheduled job continues them, and a restored one continues above its floor. The
+  counters of a rescheduled job start again.
 - A job that is taken from a pilot keeps the end of its lease as a fence: its attempt may run until then. It is not
   matched before that time or the pilot's report of the end.
 - Times are on the server's clock unless the caller passes the pilot's.

@@ -25,7 +25,7 @@ _LOCK = 0x70696C66
 
 _LOOK = f"""
     SELECT clock_timestamp(), pg_try_advisory_xact_lock_shared({_LOCK}), schema_name, incarnation FROM installation
-"""
+"""  # noqa: S608 - a number of ours
 _LOOK_SQLITE = "SELECT schema_name, incarnation FROM installation"
 
 
@@ -52,11 +52,11 @@ def schema_name() -> str:
 
     The name of the last migration would not do: until a release a migration changes in place.
     """
-    parts = sorted(
-        f"{table.name}({','.join(sorted(table.columns.keys()))})[{','.join(sorted(str(index.name) for index in table.indexes))}]"
+    parts = [
+        (table.name, sorted(table.columns.keys()), sorted(str(index.name) for index in table.indexes))
         for table in metadata.tables.values()
-    )
-    return sha256("\n".join(parts).encode()).hexdigest()[:12]
+    ]
+    return sha256(repr(sorted(parts)).encode()).hexdigest()[:12]
 
 
 def check_fence(session: Session, fence: Fence) -> datetime | None:

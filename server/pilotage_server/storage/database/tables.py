@@ -314,7 +314,7 @@ class JobRow(Base, table=True):
     `lease_until` of a job without a lease = the end of its fence: the pilot of its last attempt may run it until then.
     `watch` = when its policies must be evaluated, 0 = never. `race` = the original of the race that it takes part in,
     `race_set` = the set of repeatable jobs that it belongs to, 0 = none.
-    `fenced_until` and `attempt_floor` are set by a restore: no match before that time, no attempt number up to that one.
+    A restore sets `fenced_until` and `attempt_floor`: no match before that time, no attempt number up to that one.
     """
 
     __tablename__ = "jobs"
