@@ -47,8 +47,8 @@ from pilotage_server.storage.blobs import FileStore, local_folder, open_store
 from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.engine import Database, closing, upgrade
 from pilotage_server.storage.database.fence import Fence
-from pilotage_server.storage.installation import load_installation
-from pilotage_server.storage.last_seen import LastSeenFile
+from pilotage_server.storage.database.installation import load_installation
+from pilotage_server.storage.database.last_seen import LastSeenFile
 from pilotage_server.token_files import TokenFiles
 
 

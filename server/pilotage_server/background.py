@@ -35,8 +35,8 @@ from pilotage_server.settings import ServerSettings
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.fence import FencedError
+from pilotage_server.storage.database.last_seen import LastSeenFile
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.last_seen import LastSeenFile
 from pilotage_server.storage.retention import WatchPosition, first_watched
 
 log = structlog.get_logger()

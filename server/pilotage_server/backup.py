@@ -37,8 +37,8 @@ from pilotage_server.rpc.framework.key_files import KeyFiles, key_times, write_p
 from pilotage_server.settings import MIB, ServerSettings
 from pilotage_server.storage.blobs import FileStore, open_store
 from pilotage_server.storage.database.engine import Database, closing, upgrade
-from pilotage_server.storage.installation import all_files, load_installation, needed_inputs
-from pilotage_server.storage.last_seen import LastSeenFile
+from pilotage_server.storage.database.installation import all_files, load_installation, needed_inputs
+from pilotage_server.storage.database.last_seen import LastSeenFile
 
 _DATABASE, _KEYS, _FILES, _STORE_ID = "pilotage.db", "keys", "files", "store-id"
 _LIST, _ABOUT, _RESTORES = "files.sha256", "backup.json", "incarnations"

@@ -19,8 +19,7 @@ from pilotage_server.core.incarnation import (
     store_fault,
 )
 from pilotage_server.storage.database.fence import FencedError, close_fence, place_of
-from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.installation import (
+from pilotage_server.storage.database.installation import (
     add_incarnation,
     counters,
     fence_all_jobs,
@@ -31,6 +30,7 @@ from pilotage_server.storage.installation import (
     raise_node_versions,
     store_installation,
 )
+from pilotage_server.storage.database.transaction import Transaction
 
 Keys = Mapping[str, datetime]
 """Ids of signing keys, with the times from which they sign."""

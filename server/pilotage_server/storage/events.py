@@ -138,7 +138,8 @@ def feed_bounds(session: Session) -> tuple[int, int]:
 
 def first_after(session: Session, position: int) -> int | None:
     """Return the position of the first event after this one, across gaps; None = there is none."""
-    return sql.rows(session, "SELECT min(id) FROM job_events WHERE id > ?", position)[0][0]
+    ((first,),) = sql.rows(session, "SELECT min(id) FROM job_events WHERE id > ?", position)
+    return None if first is None else int(first)
 
 
 def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, limit: int) -> tuple[FeedEvent, ...]:

@@ -22,8 +22,8 @@ from pilotage_server.operations.installation import (
 )
 from pilotage_server.storage.database.engine import Database, closing, upgrade
 from pilotage_server.storage.database.fence import Fence, FencedError, close_fence, schema_name
+from pilotage_server.storage.database.installation import load_installation
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.installation import load_installation
 from support.database import has_lock_waiter
 
 FIRST = datetime.min.replace(tzinfo=UTC)

@@ -19,7 +19,7 @@ from pilotage_server.operations.installation import Belongings, Restored, begin_
 from pilotage_server.operations.jobs import queries
 from pilotage_server.operations.jobs.queries import read_feed, read_news
 from pilotage_server.storage.database.engine import Database, record_schema
-from pilotage_server.storage.installation import load_installation
+from pilotage_server.storage.database.installation import load_installation
 from support.grid import Grid
 from support.jobs import an_operator
 from support.virtual_clock import VirtualClock

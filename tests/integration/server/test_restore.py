@@ -258,7 +258,7 @@ def test_server_with_other_files_or_keys_does_not_join(tmp_path: Path, postgresq
     address = url.render_as_string(hide_password=False)
     try:
         with server_fleet(tmp_path, address, 1) as fleet:
-            shared = {"database": address, "signing_key": str(tmp_path / "key.pem")}
+            shared: dict[str, Any] = {"database": address, "signing_key": str(tmp_path / "key.pem")}
             other = RunningServer(tmp_path / "other", **shared)  # with a store of its own
             assert "its file store is a new one, without an id" in other.start_fails()
             shared["files"] = (tmp_path / "files").as_uri()

@@ -15,6 +15,7 @@ from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, rou
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
+from pilotage_server.storage.database.installation import counters, load_incarnations
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import (
     FeedQuery,
@@ -25,7 +26,6 @@ from pilotage_server.storage.events import (
     first_after,
     owners_between,
 )
-from pilotage_server.storage.installation import counters, load_incarnations
 from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
 from pilotage_server.storage.routing import load_attributes, load_routed_jobs
 from pilotage_server.storage.templates import load_description

@@ -53,8 +53,10 @@ def counters(session: Session) -> Counters:
 
 def highest_attempt(session: Session) -> int:
     """Return the highest number of an attempt; it reads all jobs."""
-    found: int = sql.rows(session, "SELECT coalesce(max(attempt), 0), coalesce(max(attempt_floor), 0) FROM jobs")[0]
-    return max(found)
+    ((attempt, floor),) = sql.rows(
+        session, "SELECT coalesce(max(attempt), 0), coalesce(max(attempt_floor), 0) FROM jobs"
+    )
+    return max(int(attempt), int(floor))
 
 
 def highest_rows(session: Session) -> Counters:
