@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pilotage.backoff import Retry, backoff
 from pilotage.clock import BootClock, boot_time_s
-from pilotage.errors import WorldError
+from pilotage.errors import FeedPositionLostError, WorldError
 from pilotage_client.api import JobCalls
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 
@@ -97,5 +97,7 @@ def follow_until_final(client: JobCalls, job_id: int, retry: RetryBudget) -> Ite
                 yield event
                 if event.after in FINAL_STATES:
                     return
+        except FeedPositionLostError as error:  # a backup was restored: what came after this position is void
+            position = error.resume_after
         except WorldError as error:
             retry.pause_after(error)

@@ -90,6 +90,19 @@ class LeaseLostError(StateConflictError):
         self.why = why
 
 
+class FeedPositionLostError(StateConflictError):
+    """The database has never given out this position of the feed, mostly because a backup was restored.
+
+    `resume_after` = the last position that is both before it and in the database.
+    """
+
+    def __init__(self, position: int, resume_after: int, why: str) -> None:
+        super().__init__(f"there is no position {position} in the feed: {why}; resume after {resume_after}")
+        self.position = position
+        self.resume_after = resume_after
+        self.why = why
+
+
 class LeadershipLostError(StateConflictError):
     """A replica of an agent acted without being the leader: another replica may be acting."""
 

@@ -28,25 +28,29 @@ from pilotage.mqtt.settings import parse_broker
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import split_address
 from pilotage_server.background import HealthReport, PeriodicTask, periodic_tasks, run_periodically
+from pilotage_server.core.incarnation import Installation
 from pilotage_server.core.matching import matcher
 from pilotage_server.events.mqtt import BrokerFeed
 from pilotage_server.operations.accounting.limits import recount_limits
 from pilotage_server.operations.attempts.expiry import record_server_life
+from pilotage_server.operations.installation import Belongings, change_keys, join
 from pilotage_server.operations.jobs.periodic_policies import watch_all
-from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
 from pilotage_server.rpc.framework.admission import CallLimits, CallQuota
 from pilotage_server.rpc.framework.issuer_keys import IssuerKeys
-from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
+from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet, key_times
 from pilotage_server.rpc.framework.outside_issuers import OutsideIssuer, owner_suffix
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.server import RpcServer, ServiceContext, ServiceLimits
 from pilotage_server.settings import MIB, ServerSettings, read_submit_policy
-from pilotage_server.storage.blobs import local_folder, open_store
+from pilotage_server.storage.blobs import FileStore, local_folder, open_store
 from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.engine import Database, closing, upgrade
+from pilotage_server.storage.database.fence import Fence
+from pilotage_server.storage.database.installation import load_installation
+from pilotage_server.storage.database.last_seen import LastSeenFile
 from pilotage_server.token_files import TokenFiles
 
 
@@ -86,11 +90,14 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
         issuer = own_issuer(settings)
         if token_files is not None:
             token_files.write(issuer)
+        store = open_store(settings.files_url, settings.max_file_mib * MIB)
         submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
         rules = replace(settings.rules(), submission=submission)
         with closing(Database(settings.database_url)) as database:
             _wait_for(database, settings.database_wait_s)
             upgrade(database)
+            joined = join_database(database, issuer.keys, store, LastSeenFile(settings.data))
+            database.fence = Fence(joined.schema, joined.incarnation)
             state = database.read(lambda transaction: load_state(transaction, rules))
             database.write(lambda transaction: record_server_life(transaction, state))
             database.write(lambda transaction: rekey_for_limits(transaction, state))
@@ -98,7 +105,8 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
             database.write(lambda transaction: watch_all(transaction, state))
             try:
                 outside = _outside_issuers(settings)
-                context = _service_context(settings, database, state, issuer, outside, disk)
+                transactions = Transactions(database, state)
+                context = _service_context(settings, transactions, store, issuer, outside, disk)
                 asyncio.run(_serve(settings, context, outside, ready_file, token_files))
             finally:
                 _remove_ready_file(ready_file)
@@ -168,18 +176,28 @@ def _outside_issuers(settings: ServerSettings) -> tuple[OutsideIssuer, ...]:
     )
 
 
+def join_database(database: Database, keys: KeySet, store: FileStore, seen: LastSeenFile) -> Installation:
+    """Join a database with these keys and this store; the first server gives the store its id.
+
+    Raises StateConflictError if the database is a backup that was put back, or has another store or other keys.
+    """
+    store_id = store.id()
+    if store_id is None and not database.read(lambda transaction: load_installation(transaction.session)).store:
+        store_id = store.set_id(secrets.token_hex(8))
+    own = Belongings(key_times(keys.all()), store_id, seen.load())
+    return database.write(lambda transaction: join(transaction, own))
+
+
 def _service_context(
     settings: ServerSettings,
-    database: Database,
-    state: ServerState,
+    transactions: Transactions,
+    store: FileStore,
     issuer: TokenIssuer,
     outside: Sequence[OutsideIssuer],
     disk: DiskSpace,
 ) -> ServiceContext:
-    store = open_store(settings.files_url, settings.max_file_mib * MIB)
     verifier = TokenVerifier([issuer.trusted(), *outside])
     proofs = PilotProofs(issuer, timedelta(seconds=settings.proof_window_s))
-    transactions = Transactions(database, state)
     return ServiceContext(transactions, store, disk, issuer, verifier, proofs, clock.now, clock.boot_time_s)
 
 
@@ -192,15 +210,19 @@ async def _serve(
 ) -> None:
     _tune_garbage_collector()
     stopping = _stop_on_signals()
+    fenced: list[WorldError] = []
+
+    def stop_fenced(error: WorldError) -> None:
+        fenced.append(error)
+        stopping.set()
+
     transactions = context.transactions
     feed = _broker_feed(settings, transactions)
     if feed is not None and feed.logins is not None:
         context = replace(context, make_broker_login=feed.logins.make)
     server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
     address = _listen(server, settings)
-    database = transactions.database.url.render_as_string()
-    tree = transactions.state.tree.version
-    log.info("server started", address=address, database=database, tree=tree, compiled=is_compiled())
+    _log_start(address, transactions)
     if ready_file is not None:  # the port is open: calls are queued from now on, and taken in a moment
         write_atomically(ready_file, json.dumps({"address": address}) + "\n")
     async with asyncio.TaskGroup() as tasks:
@@ -209,8 +231,8 @@ async def _serve(
         background = [
             tasks.create_task(run_periodically(duty, stopping))
             for duty in (
-                *periodic_tasks(settings, transactions, context.store, server.wake_followers, health),
-                *_token_tasks(settings, token_files, context.issuer),
+                *periodic_tasks(settings, transactions, context.store, server.wake_followers, health, stop_fenced),
+                *_token_tasks(settings, token_files, context.issuer, transactions.database),
                 *map(_keys_task, outside),
                 *(() if feed is None else feed.duties()),
             )
@@ -223,7 +245,21 @@ async def _serve(
         for task in background:  # retention may run for long; a cancelled task leaves only whole transactions
             task.cancel()
     board = transactions.state.matcher
+    if fenced:
+        raise fenced[0]
     log.info("server stopped", jobs_bound=board.committed_total, choices_missed=board.exhausted_total)
+
+
+def _log_start(address: str, transactions: Transactions) -> None:
+    database, tree = transactions.database, transactions.state.tree.version
+    log.info(
+        "server started",
+        address=address,
+        database=database.url.render_as_string(),
+        incarnation=None if database.fence is None else database.fence.incarnation,
+        tree=tree,
+        compiled=is_compiled(),
+    )
 
 
 def _service_limits(settings: ServerSettings) -> ServiceLimits:
@@ -268,10 +304,10 @@ def _broker_feed(settings: ServerSettings, transactions: Transactions) -> Broker
 
 
 def _token_tasks(
-    settings: ServerSettings, token_files: TokenFiles | None, issuer: TokenIssuer
+    settings: ServerSettings, token_files: TokenFiles | None, issuer: TokenIssuer, database: Database
 ) -> Iterator[PeriodicTask]:
-    refresh = partial(_refresh_keys, KeyFiles(settings.key_file), issuer.keys)
-    yield PeriodicTask("signing keys", KEYS_EVERY_S, partial(asyncio.to_thread, refresh))
+    refresh = KeyRefresh(KeyFiles(settings.key_file), issuer.keys, database)
+    yield PeriodicTask("signing keys", KEYS_EVERY_S, partial(asyncio.to_thread, refresh.run_once))
     if token_files is not None:
         renew = partial(asyncio.to_thread, token_files.renew, issuer)
         yield PeriodicTask("tokens in files", KEYS_EVERY_S, renew)
@@ -283,13 +319,28 @@ def _keys_task(issuer: OutsideIssuer) -> PeriodicTask:
     return PeriodicTask(f"keys of {issuer.name}", LOOK_AT_ISSUER_EVERY_S, refresh)
 
 
-def _refresh_keys(files: KeyFiles, keys: KeySet) -> None:
-    """Read the signing keys again. Without a readable key the present ones stay."""
-    found = files.load()
-    if not found:
-        raise WorldError(f"the signing key {files.first} is gone; the present keys stay", transient=False)
-    if keys.replace(found):
-        log.info("signing keys changed", keys=[key.kid for key in keys.all()], signing=keys.signing(clock.now()).kid)
+class KeyRefresh:
+    """Reads the signing keys again, and records their changes in the database, which other servers compare with."""
+
+    def __init__(self, files: KeyFiles, keys: KeySet, database: Database) -> None:
+        self._files = files
+        self._keys = keys
+        self._database = database
+        self._recorded = key_times(keys.all())
+
+    def run_once(self) -> None:
+        """Read the keys. Without a readable key the present ones stay; without the database only the record waits."""
+        found = self._files.load()
+        if not found:
+            raise WorldError(f"the signing key {self._files.first} is gone; the present keys stay", transient=False)
+        if self._keys.replace(found):
+            kids, signing = [key.kid for key in self._keys.all()], self._keys.signing(clock.now()).kid
+            log.info("signing keys changed", keys=kids, signing=signing)
+        present = key_times(found)
+        if present != self._recorded:
+            removed = frozenset(self._recorded.keys() - present.keys())
+            self._database.submit_write(lambda transaction: change_keys(transaction, present, removed)).result()
+            self._recorded = present
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -23,6 +23,7 @@ from pilotage_server.core.rules import PolicyRules
 from pilotage_server.operations.accounting.shares import load_overrides, refresh_pool_size
 from pilotage_server.operations.attempts.expiry import expire_leases, record_server_life
 from pilotage_server.operations.health import HealthWatch, store_changes
+from pilotage_server.operations.installation import confirm_place, last_seen
 from pilotage_server.operations.jobs.periodic_policies import PolicyScan, apply_policies, scan_changed, scan_next
 from pilotage_server.operations.jobs.retention import PREFIXES, REMOVALS, sweep_files
 from pilotage_server.operations.revocations import sync_revocations
@@ -35,6 +36,8 @@ from pilotage_server.rpc.jobs.service import store_parts
 from pilotage_server.settings import ServerSettings
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
+from pilotage_server.storage.database.fence import FencedError
+from pilotage_server.storage.database.last_seen import LastSeenFile
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.retention import WatchPosition, first_watched
 from pilotage_server.storage.submission.parts import unfinished_submissions
@@ -263,11 +266,14 @@ class HealthReport:
 
 
 class LeaseTasks:
-    """Ends expired leases, and updates the server's liveness mark."""
+    """Ends expired leases, and updates the server's liveness mark; `stop` ends a server that is fenced."""
 
-    def __init__(self, transactions: Transactions, report_writable: Callable[[bool], None]) -> None:
+    def __init__(
+        self, transactions: Transactions, report_writable: Callable[[bool], None], stop: Callable[[WorldError], None]
+    ) -> None:
         self._transactions = transactions
         self._report_writable = report_writable
+        self._stop = stop
         self._alive_boot_s: float | None = None
         """When this server was last recorded as alive, on the boot clock."""
 
@@ -275,9 +281,11 @@ class LeaseTasks:
         """Update the server's liveness mark; this shows too whether the database can be written."""
         try:
             async with asyncio.timeout(LIFE_TIMEOUT_S):
-                gap = await self._record(record_server_life)
-        except (TimeoutError, WorldError):
+                gap = await self._record(_show_life)
+        except (TimeoutError, WorldError) as error:
             self._report_writable(False)
+            if isinstance(error, FencedError):
+                self._stop(error)
             raise
         self._report_writable(True)
         _log_gap(gap)
@@ -306,10 +314,28 @@ class LeaseTasks:
         return result
 
 
+def _show_life(transaction: Transaction, state: ServerState, elapsed: timedelta | None) -> timedelta:
+    confirm_place(transaction)
+    return record_server_life(transaction, state, elapsed)
+
+
 def _log_gap(gap: timedelta) -> None:
     if gap:
         why = "no server was running, or the clock was set"
         log.warning("leases extended", why=why, gap_s=gap.total_seconds())
+
+
+class LastSeenTask:
+    """Keeps beside the database what a backup of it would lack, so that a restore is noticed at the start."""
+
+    def __init__(self, transactions: Transactions, file: LastSeenFile) -> None:
+        self._transactions = transactions
+        self._file = file
+
+    async def run_once(self) -> None:
+        """Write what is committed, if it is more than before."""
+        seen = await self._transactions.read(lambda transaction, _: last_seen(transaction))
+        await asyncio.to_thread(self._file.save, seen)
 
 
 class SyncTasks:
@@ -392,7 +418,9 @@ FINISH_SUBMISSIONS_EVERY_S = 10.0
 
 async def finish_submissions(transactions: Transactions) -> None:
     """Store what is left of submissions; the server of a call may have been killed, or the call cancelled."""
-    for submission in await transactions.read(lambda transaction, _: unfinished_submissions(transaction.session)):
+    for submission in await transactions.read(
+        lambda transaction, _: unfinished_submissions(transaction.session, transaction.now)
+    ):
         await store_parts(transactions, submission)
 
 
@@ -402,12 +430,18 @@ def periodic_tasks(
     store: FileStore,
     wake_followers: Callable[[], None],
     health: HealthReport,
+    stop: Callable[[WorldError], None],
 ) -> tuple[PeriodicTask, ...]:
-    """Return the periodic tasks of a server; `wake_followers` wakes the calls that follow events."""
-    leases, retention = LeaseTasks(transactions, health.report_writable), RetentionTask(transactions, store)
+    """Return the periodic tasks of a server; `wake_followers` wakes the calls that follow events.
+
+    `stop` ends the server, which another release or a restore has fenced.
+    """
+    leases = LeaseTasks(transactions, health.report_writable, stop)
+    retention, seen = RetentionTask(transactions, store), LastSeenTask(transactions, LastSeenFile(settings.data))
     neighbours = () if transactions.database.is_sqlite else SyncTasks(transactions, wake_followers).all()
     return (
         PeriodicTask("sign of life", settings.alive_every_s, leases.note_alive),
+        PeriodicTask("what was seen last", settings.alive_every_s, seen.run_once),
         PeriodicTask("disk space", DISK_EVERY_S, health.look_at_disk),
         PeriodicTask("lease expiry", settings.expire_every_s, leases.expire),
         PeriodicTask("cores for quotas", COUNT_CORES_EVERY_S, partial(transactions.read, refresh_pool_size)),

@@ -1,4 +1,4 @@
-"""The command pilotage-server: run a server, sign a token with its key, or change its set of keys."""
+"""The command pilotage-server: run a server, sign a token, change the set of keys, back up and restore."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pilotage import clock
 from pilotage.errors import InvalidInputError, NotFoundError, PilotageError, StateConflictError, Violation
 from pilotage.telemetry import set_up_logging
 from pilotage_server.app import build_name, own_issuer, run_server
+from pilotage_server.backup import back_up, restore, take_keys
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
 from pilotage_server.settings import ServerSettings, read_settings
@@ -35,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_token(settings, options)
         elif options.command == "keys":
             _KEY_COMMANDS[options.keys_command](settings, options)
+        elif options.command == "backup":
+            back_up(settings, options.to, with_files=not options.without_files)
+        elif options.command == "restore":
+            restore(settings, options.source, options.incarnation - 1)
         else:
             _run(settings, options)
     except InvalidInputError as error:
@@ -63,9 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--group", action="append", default=[], help="a group; the first is the default one")
     token.add_argument("--role", action="append", required=True, choices=[*ROLES], help="a role")
     token.add_argument("--lifetime-s", type=float, default=DEFAULT_LIFETIME_S, help="its lifetime in seconds")
-    for command in (run, token, *_add_key_commands(commands)):
+    others = (*_add_key_commands(commands), *_add_backup_commands(commands))
+    for command in (run, token, *others):
         command.add_argument("--data", type=Path, help="the folder of the server's data")
         command.add_argument("--config", type=Path, help="settings, as a TOML file")
+    for command in others:
+        command.add_argument("--database", help="the database's URL (default: SQLite in the data folder)")
     for command in (run, token):
         command.add_argument("--owner", default=_login(), help="the owner of a token (default: the login name)")
         command.add_argument("--vo", default="local", help="the VO of a token")
@@ -81,7 +89,22 @@ def _add_key_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
     retire = actions.add_parser("retire", help="remove a key; its tokens are refused within seconds")
     retire.add_argument("kid", metavar="KEY", help="the id of the key")
     retire.add_argument("--force", action="store_true", help="also if tokens that it has signed are still valid")
-    return listing, rotate, retire
+    adopt = actions.add_parser("adopt", help="make the keys here those of the database; other servers need them too")
+    return listing, rotate, retire, adopt
+
+
+def _add_backup_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
+    backup = commands.add_parser("backup", help="write database (SQLite), keys and files to a new folder")
+    backup.add_argument("--to", type=Path, required=True, metavar="DIR", help="the new folder")
+    backup.add_argument("--without-files", action="store_true", help="only list the files")
+    restoring = commands.add_parser("restore", help="begin a new incarnation after a backup was put back")
+    restoring.add_argument(
+        "--from", dest="source", type=Path, metavar="DIR", help="first put back what 'backup' has written there"
+    )
+    restoring.add_argument(
+        "--incarnation", type=int, default=1, metavar="N", help="at least this number (default: the next one)"
+    )
+    return backup, restoring
 
 
 def _login() -> str:
@@ -156,7 +179,11 @@ def _text(time: datetime) -> str:
     return f"{time:%Y-%m-%dT%H:%M:%SZ}"
 
 
-_KEY_COMMANDS = {"list": _list_keys, "rotate": _rotate_keys, "retire": _retire_key}
+def _adopt_keys(settings: ServerSettings, _options: argparse.Namespace) -> None:
+    take_keys(settings)
+
+
+_KEY_COMMANDS = {"list": _list_keys, "rotate": _rotate_keys, "retire": _retire_key, "adopt": _adopt_keys}
 
 
 if __name__ == "__main__":

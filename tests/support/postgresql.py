@@ -125,6 +125,16 @@ class PostgresqlServer:
         """Remove a database and end its connections."""
         self._run(f"DROP DATABASE {url.database} WITH (FORCE)")
 
+    def replace_database(self, url: URL) -> None:
+        """Replace a database by an empty one of the same name, as before a dump is put back."""
+        self.drop(url)
+        self._run(f"CREATE DATABASE {url.database}")
+
+    def run_on(self, url: URL, statement: str) -> None:
+        """Run a statement on a database, as another program would."""
+        with self._connected(url) as connection:
+            connection.execute(text(statement))
+
     def _run(self, statement: str) -> None:
         with self._connected(self._url) as connection:
             connection.execute(text(statement))

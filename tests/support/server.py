@@ -104,6 +104,34 @@ class RunningServer:
 
     def start(self) -> Self:
         """Start the process and return when it is ready."""
+        process = self._launch()
+        self._wait_until_ready(process)
+        self.address = json.loads(self._ready.read_text())["address"]
+        return self
+
+    def start_fails(self) -> str:
+        """Start the process, which must end by itself with exit code 1; returns the last line of its log."""
+        assert self._launch().wait(START_TIMEOUT_S) == 1, self.log()
+        return self.last_line()
+
+    def ends(self) -> str:
+        """Wait for the server to end by itself with exit code 1; returns the last line of its log."""
+        assert self.process is not None
+        assert self.process.wait(START_TIMEOUT_S) == 1, self.log()
+        return self.last_line()
+
+    def last_line(self) -> str:
+        return self.log().splitlines()[-1]
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run another command of the server with its data and settings."""
+        command = [sys.executable, "-m", "pilotage_server.main", *arguments, "--data", str(self.data)]
+        environment = {**os.environ, **self._environment}
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False
+        )
+
+    def _launch(self) -> subprocess.Popen[bytes]:
         self.data.mkdir(parents=True, exist_ok=True)
         self._ready.unlink(missing_ok=True)
         command = [*self._limits(), sys.executable, "-m", self._module, "run", "--data", str(self.data)]
@@ -111,9 +139,7 @@ class RunningServer:
         environment = {**os.environ, **self._environment}
         with (self.data / "server.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stderr=log)
-        self._wait_until_ready(self.process)
-        self.address = json.loads(self._ready.read_text())["address"]
-        return self
+        return self.process
 
     def _limits(self) -> tuple[str, ...]:
         """Return the command prefix that sets limits."""

@@ -14,7 +14,7 @@ from functools import partial
 
 import structlog
 
-from pilotage.errors import InvalidInputError, PilotageError
+from pilotage.errors import FeedPositionLostError, InvalidInputError, PilotageError
 from pilotage.values.routing import PublishedRoutes
 from pilotage_agents.router.context import RouterContext
 from pilotage_agents.router.core.route_selection import RouteBacklog, published_table
@@ -23,6 +23,7 @@ from pilotage_agents.router.core.table import LeftOut, RouteTable
 from pilotage_agents.router.dispatch import Dispatch
 from pilotage_agents.router.folder import FeedMark, RouterFolder, SavedRates
 from pilotage_agents.router.monitor import RoutedJobCleanup, RoutedJobMonitor, RoutedJobReporter
+from pilotage_agents.router.ports import RouterFeedPage
 from pilotage_agents.router.submit import RoutedJobEnds, RoutedJobSender
 from pilotage_agents.router.table_file import RouteSource
 
@@ -269,13 +270,23 @@ class JobRouter:
             for job_id in self._saved_mark.waiting:
                 self._backlog.add(job_id)
             self._position = self._saved_mark.position
-        while (page := await self._context.link.next_events(self._position)).position != self._position:
+        while (page := await self._next_events(self._position)).position != self._position:
             for event in page.events:
                 if event.state == "WAITING":
                     self._backlog.add(event.job_id)
                 else:
                     self._backlog.remove(event.job_id)
             self._position = page.position
+
+    async def _next_events(self, position: int) -> RouterFeedPage:
+        """Return the next events; after a restore of the server's database the feed is read from the start."""
+        try:
+            return await self._context.link.next_events(position)
+        except FeedPositionLostError as error:
+            log.warning("the feed is read from the start", why=str(error))
+            for job_id in tuple(self._backlog):  # jobs of a lost time, and not those that wait again
+                self._backlog.remove(job_id)
+            return await self._context.link.next_events(0)
 
     async def _publish_routes(self) -> None:
         """Publish the routes if they have changed; a rejection by the server stops nothing else."""

@@ -19,6 +19,7 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from pilotage.errors import (
+    FeedPositionLostError,
     InvalidInputError,
     InvalidJobError,
     InvalidRequirementsError,
@@ -84,6 +85,11 @@ _FORMS: Mapping[type[PilotageError], _ErrorForm] = {
         grpc.StatusCode.ABORTED,
         "LEASE_LOST",
         lambda _, fields: LeaseLostError(int(fields["job_id"]), int(fields["attempt"]), fields["why"]),
+    ),
+    FeedPositionLostError: _ErrorForm(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "POSITION_LOST",
+        lambda _, fields: FeedPositionLostError(int(fields["position"]), int(fields["resume_after"]), fields["why"]),
     ),
     LeadershipLostError: _ErrorForm(
         grpc.StatusCode.ABORTED, "TURN_LOST", lambda _, fields: LeadershipLostError(fields["agent"])
@@ -152,6 +158,8 @@ def _fields_of(error: PilotageError) -> dict[str, str]:
             return {"job_id": str(error.job_id), "attempt": str(error.attempt), "why": error.why}
         case ProofTimeError():
             return {"server_time_ms": str(error.server_time_ms)}
+        case FeedPositionLostError():
+            return {"position": str(error.position), "resume_after": str(error.resume_after), "why": error.why}
         case LeadershipLostError():
             return {"agent": error.agent}
         case _:

@@ -24,6 +24,7 @@ from pilotage.jobs.file_names import is_checksum
 
 _PIECE_BYTES = 256 * 1024
 _UNFINISHED = "unfinished"
+_ID = "store-id"
 
 
 class FolderStore:
@@ -36,6 +37,28 @@ class FolderStore:
         self._lock = threading.Lock()
         with _translated_errors(folder):
             self._unfinished.mkdir(parents=True, exist_ok=True)
+
+    def id(self) -> str | None:
+        """Return the id of the store; None = it has none yet."""
+        with _translated_errors(self._folder):
+            try:
+                return (self._folder / _ID).read_text(encoding="ascii").strip() or None
+            except FileNotFoundError:
+                return None
+
+    def set_id(self, id_: str) -> str:
+        """Give the store an id if it has none; return the id that it has."""
+        with _translated_errors(self._folder):
+            descriptor, draft = tempfile.mkstemp(dir=self._unfinished)
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(f"{id_}\n")
+                file.flush()
+                os.fsync(descriptor)
+            with suppress(FileExistsError):  # another server was faster
+                os.link(draft, self._folder / _ID)
+            os.unlink(draft)
+            _sync_folder(self._folder)
+        return self.id() or id_
 
     def begin(self, checksum: str, size: int) -> FolderUpload:
         """Start to take a content in; raises InvalidInputError where it is too large or no checksum."""
@@ -229,6 +252,12 @@ class Upload(Protocol):
 
 class FileStore(Protocol):
     """Keeps contents by their SHA-256; safe to call from several threads. Every method may raise WorldError."""
+
+    def id(self) -> str | None:
+        """Return the id of the store; None = it has none yet."""
+
+    def set_id(self, id_: str) -> str:
+        """Give the store an id if it has none; return the id that it has."""
 
     def begin(self, checksum: str, size: int) -> Upload:
         """Start to take a content in; raises InvalidInputError where it is too large or no checksum."""

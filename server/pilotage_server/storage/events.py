@@ -136,6 +136,12 @@ def feed_bounds(session: Session) -> tuple[int, int]:
     return oldest or 0, newest or 0
 
 
+def first_after(session: Session, position: int) -> int | None:
+    """Return the position of the first event after this one, across gaps; None = there is none."""
+    ((first,),) = sql.rows(session, "SELECT min(id) FROM job_events WHERE id > ?", position)
+    return None if first is None else int(first)
+
+
 def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, limit: int) -> tuple[FeedEvent, ...]:
     """Return at most `limit` events with after < position ≤ up_to, oldest first."""
     query = select(EVENTS).where(EVENTS.c.id > after, EVENTS.c.id <= up_to)

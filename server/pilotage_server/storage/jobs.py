@@ -28,7 +28,7 @@ _COLUMNS = """
     id, template_id, cluster, process, owner, vo, "group", name, state, reason, priority, task_queue_id, pool_id,
     attempt, spent_attempts, lease_s, lease_until, pilot_stamp, site, ce, queue, node, slot, exit_code, signal,
     submitted, started, ended, state_since, starts, wall_clock_s, suspended_s, hold_code, hold_subcode,
-    hold_history_json, watch, race, max_starts
+    hold_history_json, watch, race, max_starts, fenced_until, attempt_floor
 """
 _NAMES = tuple(name.strip(' "\n') for name in _COLUMNS.split(","))
 _SELECT = f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(?) ORDER BY id"  # noqa: S608 - names of ours
@@ -54,7 +54,9 @@ def _record(row: Sequence[Any]) -> JobRecord:
     id_, template_id, cluster, process, owner, vo, group, name, state, reason, priority = row[:11]
     task_queue_id, pool_id, attempt, spent, lease_s, lease_until = row[11:17]
     stamp, site, ce, queue, node, slot, exit_code, signal, submitted, started, ended, state_since = row[17:29]
-    starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race, max_starts = row[29:]
+    starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race, max_starts, fenced, floor = row[
+        29:
+    ]
     return JobRecord(
         id_,
         template_id,
@@ -92,6 +94,8 @@ def _record(row: Sequence[Any]) -> JobRecord:
         _WATCHES[watch],
         race,
         max_starts,
+        fenced and sql.utc_time(fenced),
+        floor,
     )
 
 
@@ -175,6 +179,7 @@ class NewJobs:
     max_starts: int | None = None
     cluster: int = 0
     process: int = 0
+    attempt_floor: int = 0
 
 
 def take_ids(session: Session, count: int) -> Sequence[int]:
@@ -230,6 +235,7 @@ def _new_columns(account: Account, new: NewJobs, now: datetime) -> dict[str, Seq
         "watch": new.watch.value,
         "race_set": new.race_set,
         "max_starts": new.max_starts or 0,
+        "attempt_floor": new.attempt_floor,
         "hold_code": new.hold_code,
         "hold_subcode": None if new.hold_code is None else 0,
         "hold_history_json": "" if new.hold_code is None else history_to_json(NEVER_HELD.with_hold(new.hold_code)),

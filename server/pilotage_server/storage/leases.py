@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, bindparam, func, select, text, update
+from sqlalchemy import Select, bindparam, func, or_, select, text, update
 from sqlmodel import Session
 
 from pilotage.resources.tree import QueueId
@@ -46,15 +46,19 @@ class Binding(NamedTuple):
     slot: str
 
 
-_BOUND = "state = 'MATCHED', reason = '', attempt = attempt + 1, started = NULL, exit_code = NULL, signal = NULL"
 _WHERE_TO = ("lease_until", *PilotLocation._fields, "slot")
-_BIND_EACH = f"UPDATE jobs SET {_BOUND}, {', '.join(f'{name} = ?' for name in _WHERE_TO)} WHERE id = ?"  # noqa: S608 - names of ours
+_BOUND = """
+    UPDATE jobs
+    SET state = 'MATCHED', reason = '', started = NULL, exit_code = NULL, signal = NULL, attempt = {} + 1, {}
+"""
+_NEXT_SQLITE, _NEXT = "max(attempt, attempt_floor)", "greatest(attempt, attempt_floor)"
+_BIND_EACH = f"{_BOUND.format(_NEXT_SQLITE, ', '.join(f'{name} = ?' for name in _WHERE_TO))} WHERE id = ?"
 _BIND_ALL = f"""
-    UPDATE jobs SET {_BOUND}, {", ".join(f"{name} = bound.{name}" for name in _WHERE_TO)}
+    {_BOUND.format(_NEXT, ", ".join(f"{name} = bound.{name}" for name in _WHERE_TO))}
     FROM unnest(?::timestamptz[], {", ".join("?::text[]" for _ in _WHERE_TO[1:])}, ?::bigint[])
         AS bound ({", ".join(_WHERE_TO)}, id)
     WHERE jobs.id = bound.id
-"""  # noqa: S608 - names of ours
+"""
 
 
 def bind(session: Session, bindings: Sequence[Binding]) -> None:
@@ -238,12 +242,17 @@ def fenced_of(session: Session, taken: Iterable[AttemptKey]) -> set[AttemptKey]:
     return {(job_id, attempt) for job_id, attempt in keys if job_id in last and attempt >= (last[job_id] or 0)}
 
 
-def release_fences(session: Session, job_ids: Iterable[int]) -> list[tuple[int, QueueHead]]:
-    """Remove the fences of these jobs; return those that may be matched now, with their task queues."""
+def release_fences(session: Session, job_ids: Iterable[int], now: datetime) -> list[tuple[int, QueueHead]]:
+    """Remove the fences of these jobs; return those that may be matched now, with their task queues.
+
+    The fence of a restore stays until its time: whatever is known of the last attempt, one of the lost time may live.
+    """
     columns = JOBS.c.state, JOBS.c.task_queue_id, JOBS.c.priority, JOBS.c.id
     waiting: list[tuple[int, QueueHead]] = []
     for chunk in chunks(sorted(set(job_ids))):
-        over = update(JOBS).where(JOBS.c.id.in_(chunk), _IS_FENCED).values(lease_until=None).returning(*columns)
+        is_over = or_(JOBS.c.fenced_until.is_(None), JOBS.c.fenced_until <= now, JOBS.c.state != JobState.WAITING.value)
+        fenced = update(JOBS).where(JOBS.c.id.in_(chunk), _IS_FENCED, is_over)
+        over = fenced.values(lease_until=None).returning(*columns)
         rows = session.connection().execute(over).all()
         waiting += (
             (row.task_queue_id, QueueHead(row.priority, row.id)) for row in rows if row.state == JobState.WAITING

@@ -180,6 +180,7 @@ class ClaimableJob(NamedTuple):
     attempt: int
     lease_s: float
     watch: int
+    attempt_floor: int
 
     @property
     def lease(self) -> timedelta | None:

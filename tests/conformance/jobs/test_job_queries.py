@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from pilotage.errors import InvalidInputError, NotFoundError
+from pilotage.errors import FeedPositionLostError, InvalidInputError, NotFoundError
 from pilotage_server.core.identity import Holder, Identity
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
@@ -157,9 +157,18 @@ def test_feed_shows_permitted_and_requested_jobs(database: Database, state: Serv
     ] == [hers[1]]
 
 
-def test_empty_feed_ends_at_requested_position(database: Database) -> None:
-    page = database.read(lambda transaction: read_feed(transaction, ALICE, 17))
-    assert (page.events, page.position, page.at_end) == ((), 17, True)
+def test_empty_feed_ends_at_its_start(database: Database) -> None:
+    page = database.read(lambda transaction: read_feed(transaction, ALICE, 0))
+    assert (page.events, page.position, page.at_end) == ((), 0, True)
+
+
+def test_position_that_was_never_given_out_is_refused(database: Database, state: ServerState) -> None:
+    submit(database, state, ALICE, 3)
+    newest = database.read(lambda transaction: read_feed(transaction, ALICE, 0)).position
+    assert database.read(lambda transaction: read_feed(transaction, ALICE, newest)).at_end
+    with pytest.raises(FeedPositionLostError) as refused:
+        database.read(lambda transaction: read_feed(transaction, ALICE, newest + 1))
+    assert refused.value.resume_after == newest
 
 
 def test_feed_skips_events_of_others_in_bounded_windows(

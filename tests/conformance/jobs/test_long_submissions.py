@@ -108,10 +108,10 @@ def test_ids_of_missing_parts_are_not_given_to_others(database: Database, state:
 
 def test_other_server_completes_a_submission(database: Database, state: ServerState) -> None:
     ids = accept(database, state, a_description(count=JOBS))
-    assert database.read(lambda transaction: unfinished_submissions(transaction.session)) == [ids[0]]
+    assert database.read(lambda transaction: unfinished_submissions(transaction.session, transaction.now)) == [ids[0]]
     store_rest(database, ServerState(), ids[0])
     assert len(jobs_of(database, ids)) == JOBS
-    assert database.read(lambda transaction: unfinished_submissions(transaction.session)) == []
+    assert database.read(lambda transaction: unfinished_submissions(transaction.session, transaction.now)) == []
 
 
 def test_concurrent_calls_store_each_part_once(database: Database, state: ServerState) -> None:
@@ -197,7 +197,7 @@ def test_failed_submission_leaves_nothing(database: Database, state: ServerState
 
     with pytest.raises(RuntimeError):
         database.write(fail_late)
-    assert database.read(lambda transaction: unfinished_submissions(transaction.session)) == []
+    assert database.read(lambda transaction: unfinished_submissions(transaction.session, transaction.now)) == []
     assert positions(database) == {}
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.errors import (
+    FeedPositionLostError,
     InvalidInputError,
     InvalidJobError,
     InvalidRequirementsError,
@@ -38,6 +39,7 @@ ERRORS = [
     StateConflictError("is DONE"),
     LeaseLostError(17, 3, "it ran out"),
     LeadershipLostError("drain controller"),
+    FeedPositionLostError(900, 700, "it is lost"),
     WorldError("the disk is full", transient=False),
     WorldError("busy", transient=True),
     OverloadedError("it has 1000 calls under way", 1.5),

@@ -117,9 +117,13 @@ def judge_report(job: JobRecord | None, attempt: AttemptRecord | None, report: J
 
 
 def is_adoptable(job: JobRecord, attempt: AttemptRecord) -> bool:
-    """Whether the lost attempt can be re-adopted: its pilot was silent, and the job has not been matched again."""
+    """Whether the lost attempt can be re-adopted: its pilot was silent, and the job has not been matched again.
+
+    One of a backup cannot: the job may have been matched again in the lost time.
+    """
     return (
         job.state is JobState.WAITING
+        and attempt.attempt > job.attempt_floor
         and job.attempt == attempt.attempt
         and attempt.ended is not None
         and not attempt.reported

@@ -4,7 +4,8 @@ Rules
 -----
 - A record is a snapshot and changes only by transitions; its events tell the history. It is a named tuple because a
   server builds tens of thousands a second, and a frozen dataclass takes ten times as long.
-- Attempt numbers never go back; a rescheduled job continues them. Its counters start again.
+- Attempt numbers never go back; a rescheduled job continues them, and a restored one continues above its floor. The
+  counters of a rescheduled job start again.
 - A job that is taken from a pilot keeps the end of its lease as a fence: its attempt may run until then. It is not
   matched before that time or the pilot's report of the end.
 - Times are on the server's clock unless the caller passes the pilot's.
@@ -45,6 +46,11 @@ class PolicyWatch(IntEnum):
     EACH_MINUTE = 2
 
 
+def next_attempt(attempt: int, floor: int) -> int:
+    """Return the number of the next attempt; numbers up to `floor` may be those of attempts of a lost time."""
+    return max(attempt, floor) + 1
+
+
 class JobRecord(NamedTuple):
     """One job.
 
@@ -59,7 +65,8 @@ class JobRecord(NamedTuple):
     run time of ended attempts, with suspended time; `suspended` = the time of ended suspensions. `hold_code` and
     `hold_subcode` None = not held.
 
-    `race` = the id of the original job of its race; 0 = none.
+    `race` = the id of the original job of its race; 0 = none. `fenced_until` and `attempt_floor` are those of the last
+    restore: an attempt of the lost time may be alive until then, and may have a number up to that one.
     """
 
     id: int
@@ -98,6 +105,13 @@ class JobRecord(NamedTuple):
     watch: PolicyWatch = PolicyWatch.NEVER
     race: int = 0
     max_starts: int = 0
+    fenced_until: datetime | None = None
+    attempt_floor: int = 0
+
+    @property
+    def next_attempt(self) -> int:
+        """Number of the attempt that the next match begins."""
+        return next_attempt(self.attempt, self.attempt_floor)
 
     @property
     def holds(self) -> int:
@@ -201,7 +215,7 @@ def transition_changes(
     if state in FINAL or job.ended is not None:
         changes["ended"] = now if state in FINAL else None
     if state not in LEASED:
-        changes["lease_until"] = _fenced_until(job, cause, now)
+        changes["lease_until"] = _fence_end(job, cause, state, now)
     if cause in _NEXT_ATTEMPT:
         changes |= {"started": None, "exit_code": None, "signal": None}
     changes |= _counter_changes(job, state, cause, now)
@@ -251,11 +265,14 @@ def _hold_changes(job: JobRecord, state: JobState, decided: Mapping[str, Any]) -
     return {"hold_code": None, "hold_subcode": None, "hold_history": job.hold_history.with_release(over)}
 
 
-def _fenced_until(job: JobRecord, cause: JobCause, now: datetime) -> datetime | None:
-    """Return the end of the job's fence after the transition; None = no fence."""
-    if job.is_leased and cause not in FENCING_CAUSES:
-        return None
-    return job.lease_until if job.lease_until is not None and job.lease_until > now else None
+def _fence_end(job: JobRecord, cause: JobCause, state: JobState, now: datetime) -> datetime | None:
+    """Return the end of the job's fence after the transition; None = no fence.
+
+    Whatever ends an attempt of the backup says nothing of one of the lost time, so that of a restore goes on.
+    """
+    own = None if job.is_leased and cause not in FENCING_CAUSES else job.lease_until
+    ends = [own, job.fenced_until] if state is JobState.WAITING else [own]
+    return max((end for end in ends if end is not None and end > now), default=None)
 
 
 def is_matchable(job: JobRecord) -> bool:

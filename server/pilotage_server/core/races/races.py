@@ -181,7 +181,7 @@ def _removal_steps(copies: Iterable[JobRecord], why: str) -> tuple[RaceStep, ...
 def _winner_fields(original: JobRecord, copy: JobRecord) -> dict[str, Any]:
     """Return the fields that the original takes over from the winning copy: its last attempt becomes the job's."""
     return {
-        "attempt": original.attempt + 1,
+        "attempt": original.next_attempt,
         "pilot_stamp": copy.pilot_stamp,
         "queue": copy.queue,
         "node": copy.node,

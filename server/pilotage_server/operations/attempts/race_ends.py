@@ -55,7 +55,7 @@ def close_races(transaction: Transaction, settled: Sequence[SettledRace]) -> Non
         cost = race.lost_core_s + lost_core_s(race, end, attempts, transaction.now)
         if end.winning_copy is not None:
             original = racers[0]
-            home = (original.id, original.attempt + 1)
+            home = (original.id, original.next_attempt)
             stored.store_winner(transaction.session, (end.winning_copy.id, end.winning_copy.attempt), home, end.outcome)
         stored.close(
             transaction.session,

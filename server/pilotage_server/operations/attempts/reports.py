@@ -226,7 +226,7 @@ class _Recorder:
         """Release the fence of a job whose attempt was taken from the pilot and has ended there now."""
         if job.is_fenced and fenced_of(self.transaction.session, [taken]):
             release_fences(self.transaction, self.state, [job.id])
-            self.jobs[job.id] = job._replace(lease_until=None)
+            self.jobs.update(load_jobs(self.transaction.session, [job.id]))
 
     def _adopt(self, received: ReceivedReport, job: JobRecord, attempt: AttemptRecord) -> JobRecord:
         """Return an attempt to its pilot that was given up for silence; it does not count as spent."""

@@ -290,8 +290,8 @@ def _attempts_history(transaction: Transaction, lost: LostAttempt) -> str:
 
 
 def release_fences(transaction: Transaction, state: ServerState, job_ids: Iterable[int]) -> None:
-    """Release the fences of jobs whose pilots have reported the end of the last attempt."""
-    add_waiting(transaction, state, leases.release_fences(transaction.session, job_ids))
+    """Release the fences of jobs whose pilots have reported the end of the last attempt, but not those of a restore."""
+    add_waiting(transaction, state, leases.release_fences(transaction.session, job_ids, transaction.now))
 
 
 def release_fences_of_pilots(transaction: Transaction, state: ServerState, stamps: Iterable[str]) -> None:

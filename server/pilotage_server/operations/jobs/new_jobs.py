@@ -208,7 +208,7 @@ def _first_event(transaction: Transaction, account: Account, stored: NewJobs) ->
 class PartStorage:
     """The batch that stores parts of submissions, given by their ids; a group commit has at most one of them.
 
-    Its results tell whether more parts of the submission are left.
+    Its results tell whether more parts of the submission are due.
     """
 
     state: ServerState
@@ -220,14 +220,15 @@ class PartStorage:
 
 
 def store_part(transaction: Transaction, state: ServerState, submission: int) -> bool:
-    """Store the next part of a submission and return whether more parts are left."""
+    """Store the next part of a submission and return whether more parts are due."""
     lock_placement(transaction)  # always first
-    part = take_part(transaction.session, submission)
+    part = take_part(transaction.session, submission, transaction.now)
     if part is not None:
         placer = Placer(transaction, state)
-        new = [each for block in part.blocks for each in _placed(transaction, placer, part.account, block)]
+        placed = (each for block in part.blocks for each in _placed(transaction, placer, part.account, block))
+        new = [replace(each, attempt_floor=part.attempt_floor) for each in placed]
         _store(transaction, state, part.account, new)
-    return has_parts(transaction.session, submission)
+    return has_parts(transaction.session, submission, transaction.now)
 
 
 def _placed(transaction: Transaction, placer: Placer, account: Account, block: JobBlock) -> list[NewJobs]:

@@ -9,11 +9,13 @@ from pilotage.classads.library import AdValue
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.job_description import JobDescription
 from pilotage_server.core.identity import Holder, Identity, Role
+from pilotage_server.core.incarnation import check_position, page_end
 from pilotage_server.core.jobs.changes import may_change
 from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, router_of
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
+from pilotage_server.storage.database.installation import counters, load_incarnations
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import (
     FeedQuery,
@@ -21,6 +23,7 @@ from pilotage_server.storage.events import (
     events_between,
     events_of,
     feed_bounds,
+    first_after,
     owners_between,
 )
 from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
@@ -164,10 +167,11 @@ def feed_owner(identity: Identity) -> Holder | None:
 
 def read_news(transaction: Transaction, after: int | None) -> FeedNews:
     """Return whose events the feed has after a position; None = only the position of the newest event."""
-    oldest, newest = feed_bounds(transaction.session)
-    if after is None or after >= newest:
+    _, newest = feed_bounds(transaction.session)
+    first = None if after is None else first_after(transaction.session, after)
+    if first is None:
         return FeedNews(newest, at_end=True)
-    after = max(after, oldest - 1)
+    after = first - 1
     up_to = min(newest, after + NEWS_WINDOW)
     owners = frozenset(Holder(vo, owner) for vo, owner in owners_between(transaction.session, after, up_to))
     ended = frozenset(ended_between(transaction.session, after, up_to))
@@ -187,12 +191,22 @@ def read_feed(
 
     No `job_ids` = all jobs. Positions that retention has removed are skipped. A page may be empty although the feed
     continues (`at_end`).
+
+    Raises
+    ------
+    FeedPositionLostError
+        The database has never given out this position.
     """
-    oldest, newest = feed_bounds(transaction.session)
-    after = max(after_position, oldest - 1)
-    if after >= newest:
+    _, newest = feed_bounds(transaction.session)
+    incarnations = load_incarnations(transaction.session)
+    if after_position:
+        given_out = newest if after_position <= newest else counters(transaction.session).position
+        check_position(after_position, given_out, incarnations)
+    first = first_after(transaction.session, after_position)
+    if first is None:
         return FeedPage((), after_position, at_end=True)
-    up_to = min(newest, after + WINDOW)
+    after = first - 1
+    up_to = page_end(min(newest, after + WINDOW), incarnations)
     wanted = FeedQuery(feed_owner(identity), tuple(job_ids), identity.bounds.vos)
     events = events_between(transaction.session, after, up_to, wanted, limit)
     if len(events) == limit:

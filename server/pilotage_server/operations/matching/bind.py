@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pilotage.job_description import JobDescription
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.accounting.limits import LimitRound
-from pilotage_server.core.jobs.record import FeedEvent, JobRecord
+from pilotage_server.core.jobs.record import FeedEvent, JobRecord, next_attempt
 from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.core.matching.general_matcher import Reservation
 from pilotage_server.core.matching.matcher import MatchRequest, NeedsGeneralMatcher, NeedsHeads
@@ -56,7 +56,7 @@ class JobClaim(NamedTuple):
     @property
     def attempt(self) -> int:
         """The attempt that the match has begun."""
-        return self.job.attempt + 1
+        return next_attempt(self.job.attempt, self.job.attempt_floor)
 
 
 class ClaimResult(NamedTuple):

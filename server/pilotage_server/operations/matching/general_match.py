@@ -213,7 +213,7 @@ def _bind(
         JobCause.MATCHED,
         reason="",
         actor=f"pilot:{credential.stamp}",
-        attempt=job.attempt + 1,
+        attempt=job.next_attempt,
         lease_until=transaction.now + (job.lease or state.rules.lease),
         pilot_stamp=credential.stamp,
         queue=credential.queue,

@@ -142,7 +142,7 @@ class Gate:
         if not self._is_tried:
             self._is_tried = True
             if claim_trials(self._transaction, self._state, self._throttles):
-                self.trial = (job.id, job.attempt + 1)
+                self.trial = (job.id, job.next_attempt)
                 return ""
         return str(self._throttles[0])
 
@@ -177,7 +177,7 @@ def route_jobs(
             taken.append((copy, job))
     _take(transaction, state, leadership, taken, task_queues)
     mark_trials(transaction.session, [gate.trial for gate in gates.values() if gate.trial is not None])
-    attempts = {job.id: job.attempt + 1 for _, job in taken}
+    attempts = {job.id: job.next_attempt for _, job in taken}
     return tuple(RouteAnswer(id_, attempts.get(id_, 0), refusals.get(id_, "")) for id_ in ids)
 
 
@@ -214,7 +214,7 @@ def _take(
 def _move(transaction: Transaction, leadership: Leadership, copy: NewRoutedJob, job: JobRecord) -> Transition:
     stamp = router_stamp(leadership.agent)
     changes = {
-        "attempt": job.attempt + 1,
+        "attempt": job.next_attempt,
         "lease_until": transaction.now + NO_END,
         "pilot_stamp": stamp,
         "queue": target_queue(copy),
@@ -266,7 +266,7 @@ def _may_route(identity: Identity, job: JobRecord) -> bool:
 
 
 def _routable(job: JobRecord, description: JobDescription, now: datetime) -> RoutableJob:
-    numbered = job._replace(attempt=job.attempt + 1) if is_matchable(job) else job
+    numbered = job._replace(attempt=job.next_attempt) if is_matchable(job) else job
     return RoutableJob(
         job.id,
         job.state.value,

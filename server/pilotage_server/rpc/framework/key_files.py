@@ -56,6 +56,11 @@ def signing_key(private: Ed25519PrivateKey, signs_from: datetime = _ALWAYS, path
     return SigningKey(private, key_id(private.public_key()), signs_from, path)
 
 
+def key_times(keys: Iterable[SigningKey]) -> dict[str, datetime]:
+    """Return the ids of keys with the times from which they sign."""
+    return {key.kid: key.signs_from for key in keys}
+
+
 class KeySet:
     """The present keys. `replace` changes all of them at once, in any thread."""
 

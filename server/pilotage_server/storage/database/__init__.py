@@ -1,4 +1,4 @@
-"""The database itself: engine, connections, transactions, group commit, tables, bulk SQL.
+"""The database itself: engine, connections, transactions, group commit, tables, bulk SQL, fence, installation.
 
-Knows no rule of the domain.
+Knows no rule of the domain but those of a restore.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,8 +12,10 @@ from typing import TypeVar
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import text
+from sqlalchemy import insert, inspect, text, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlmodel import Session
@@ -28,7 +31,9 @@ from pilotage_server.storage.database.connections import (
     PooledConnection,
     open_engines,
 )
+from pilotage_server.storage.database.fence import Fence, check_fence, close_fence, place_of, schema_name
 from pilotage_server.storage.database.group_commit import Batch, GroupCommit, SingleOperations
+from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction, WriteConflictError
 
 Item = TypeVar("Item")
@@ -55,6 +60,8 @@ class Database:
         self.engine, self.write_engine = open_engines(url)
         self.read_connections = ConnectionPool(self.engine, {} if self.is_sqlite else ONE_SNAPSHOT)
         self.write_connections = ConnectionPool(self.write_engine)
+        self.fence: Fence | None = None
+        """What the server has joined; None = not yet, and write transactions are not checked."""
         self._clock = clock
         self._operations = SingleOperations(_OPERATIONS_AT_ONCE if self.is_sqlite else 1)
         self.writers = 1 if self.is_sqlite else writers
@@ -83,7 +90,7 @@ class Database:
 
     def _commit_once(self, operation: Callable[[Transaction], Result], *, again: bool) -> tuple[Transaction, Result]:
         with _translated_errors():
-            line, transaction = self._begin(self.write_connections)
+            line, transaction = self._begin(self.write_connections, self.fence)
             transaction.is_retry = again
             try:
                 result = operation(transaction)
@@ -113,23 +120,24 @@ class Database:
         self.read_connections.release(line)
         return result
 
-    def _begin(self, lines: ConnectionPool) -> tuple[PooledConnection, Transaction]:
+    def _begin(self, lines: ConnectionPool, fence: Fence | None = None) -> tuple[PooledConnection, Transaction]:
         """Begin a transaction; its time is not before that of a transaction that it had to wait for.
 
         Connections that were lost while they were idle are replaced, because nothing has been executed yet.
         """
         for _ in range(_MAX_CONNECTIONS):
             try:
-                return self._begin_on(lines.acquire())
+                return self._begin_on(lines.acquire(), fence)
             except OperationalError as error:
                 if not error.connection_invalidated:
                     raise
-        return self._begin_on(lines.acquire())
+        return self._begin_on(lines.acquire(), fence)
 
-    def _begin_on(self, line: PooledConnection) -> tuple[PooledConnection, Transaction]:
+    def _begin_on(self, line: PooledConnection, fence: Fence | None) -> tuple[PooledConnection, Transaction]:
         try:
             line.begin()
-            return line, Transaction(line.session, self._now(line.session))
+            time = None if fence is None else check_fence(line.session, fence)
+            return line, Transaction(line.session, self._now(line.session) if time is None else time)
         except BaseException:
             line.close()
             raise
@@ -199,21 +207,58 @@ _SCHEMA_LOCK = 0x70696C73
 def upgrade(database: Database) -> None:
     """Upgrade the schema of the database to this release; create it in an empty database.
 
+    Servers of an earlier release that run on the database are fenced: they stop.
+
     Raises
     ------
     WorldError
-        The database cannot be reached or written, or a later release has changed its schema.
+        The database cannot be reached or written, or a later release or another build has made its schema.
     """
     database.write(_upgrade)
 
 
 def _upgrade(transaction: Transaction) -> None:
-    if not sql.is_sqlite(transaction.session):
-        transaction.session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK})
+    session = transaction.session
+    if not sql.is_sqlite(session):
+        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK})
     config = Config()
     config.set_main_option("script_location", str(files("pilotage_server.storage") / "migrations"))
-    config.attributes["connection"] = transaction.session.connection()
-    try:
-        command.upgrade(config, "head")
-    except CommandError as error:
-        raise WorldError(f"the database does not belong to this release: {error}", transient=False) from error
+    connection = config.attributes["connection"] = session.connection()
+    head = ScriptDirectory.from_config(config).get_current_head()
+    present = MigrationContext.configure(connection).get_current_revision()
+    if present != head:
+        close_fence(session)
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            why = f"the database has schema {present}, and this server knows those up to {head}"
+            cure = "run a server of the release that has upgraded it, or restore a backup that is older"
+            raise WorldError(f"{why}: {cure}", transient=False) from error
+        record_schema(session)
+    _check_schema(session)
+
+
+def record_schema(session: Session) -> None:
+    """Record the schema of this build; a new database becomes an installation."""
+    installed = metadata.tables["installation"]
+    renamed = session.execute(update(installed).values(schema_name=schema_name()))
+    if getattr(renamed, "rowcount", 0) == 0:
+        row = {
+            "id": 1,
+            "database_id": secrets.token_hex(8),
+            "schema_name": schema_name(),
+            "incarnation": 1,
+            "place": place_of(session),
+            "store": "",
+            "keys_json": "{}",
+        }
+        session.execute(insert(installed).values(row))
+
+
+def _check_schema(session: Session) -> None:
+    own = schema_name()
+    names = inspect(session.connection()).get_table_names()
+    found = session.execute(text("SELECT schema_name FROM installation")).scalar() if "installation" in names else None
+    if found != own:
+        why = f"another build of this release has made the database: its schema is {found}, not {own}"
+        raise WorldError(f"{why}; use that build, or a new database", transient=False)

@@ -135,6 +135,38 @@ class ServerLifeRow(Base, table=True):
     last_alive: datetime = Field(sa_column=time_column())
 
 
+class InstallationRow(Base, table=True):
+    """What belongs together: this database, its schema, its incarnation, the file store and the signing keys.
+
+    There is one row. Servers of all releases read `schema` and `incarnation` in every write transaction, so no
+    migration changes these two columns. `place` = where the database lies; a backup has another one. `keys_json` = the
+    ids of the signing keys with the times from which they sign.
+    """
+
+    __tablename__ = "installation"
+    id: int = Field(primary_key=True)
+    database_id: str
+    schema_name: str
+    incarnation: int
+    place: str = Field(sa_column=Column(Text, nullable=False))
+    store: str
+    keys_json: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class IncarnationRow(Base, table=True):
+    """An incarnation after a restore: the highest numbers of the backup, and those above which it goes on."""
+
+    __tablename__ = "incarnations"
+    number: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    began: datetime = Field(sa_column=time_column())
+    backup_job: int = Field(sa_column=Column(BigId, nullable=False))
+    backup_position: int = Field(sa_column=Column(BigId, nullable=False))
+    backup_attempt: int = Field(sa_column=Column(Integer, nullable=False))
+    base_job: int = Field(sa_column=Column(BigId, nullable=False))
+    base_position: int = Field(sa_column=Column(BigId, nullable=False))
+    base_attempt: int = Field(sa_column=Column(Integer, nullable=False))
+
+
 class TreeRow(Base, table=True):
     """One version of the resource tree, as uploaded; the highest version is the active one."""
 
@@ -301,6 +333,7 @@ class JobRow(Base, table=True):
     `lease_until` of a job without a lease = the end of its fence: the pilot of its last attempt may run it until then.
     `watch` = when its policies must be evaluated, 0 = never. `race` = the original of the race that it takes part in,
     `race_set` = the set of repeatable jobs that it belongs to, 0 = none.
+    A restore sets `fenced_until` and `attempt_floor`: no match before that time, no attempt number up to that one.
     """
 
     __tablename__ = "jobs"
@@ -355,6 +388,8 @@ class JobRow(Base, table=True):
     race: int = Field(default=0, sa_column=_zero(BigId))
     race_set: int = Field(default=0, sa_column=_zero(BigId))
     max_starts: int = Field(default=0, sa_column=_zero(Integer))
+    fenced_until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    attempt_floor: int = Field(default=0, sa_column=_zero(Integer))
 
 
 class SubmissionPartRow(Base, table=True):
@@ -368,6 +403,8 @@ class SubmissionPartRow(Base, table=True):
     owner: str
     jobs: int
     blocks_json: str = Field(sa_column=Column(Text, nullable=False))
+    fenced_until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    attempt_floor: int = Field(default=0, sa_column=_zero(Integer))
 
 
 class AttemptRow(Base, table=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -87,10 +88,11 @@ def cut_into_parts(blocks: Sequence[JobBlock], most: int) -> Iterator[list[JobBl
 
 
 class SubmissionPart(NamedTuple):
-    """A part of a submission of an account."""
+    """A part of a submission of an account. `attempt_floor` = the last attempt number that its jobs may not use."""
 
     account: Account
     blocks: Sequence[JobBlock]
+    attempt_floor: int
 
 
 def insert_parts(session: Session, account: Account, ids: Sequence[int], parts: Sequence[Sequence[JobBlock]]) -> None:
@@ -110,28 +112,31 @@ def insert_parts(session: Session, account: Account, ids: Sequence[int], parts: 
         sql.execute(session, "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'jobs'", ids[-1])
 
 
-_FIRST = """
-    SELECT id, vo, "group", owner, blocks_json FROM submission_parts WHERE submission = ? ORDER BY id LIMIT 1 FOR UPDATE
-"""
+_IS_DUE = "(fenced_until IS NULL OR fenced_until <= ?)"
+_FIRST = f"""
+    SELECT id, vo, "group", owner, blocks_json, attempt_floor FROM submission_parts
+    WHERE submission = ? AND {_IS_DUE} ORDER BY id LIMIT 1 FOR UPDATE
+"""  # noqa: S608 - a condition of ours
+_HAS_PARTS = f"SELECT 1 FROM submission_parts WHERE submission = ? AND {_IS_DUE} LIMIT 1"  # noqa: S608
+_UNFINISHED = f"SELECT submission FROM submission_parts WHERE {_IS_DUE} GROUP BY submission ORDER BY min(id)"  # noqa: S608
 
 
-def take_part(session: Session, submission: int) -> SubmissionPart | None:
-    """Remove the next part of a submission and return it; None = none is left, or a concurrent transaction took it."""
-    for id_, vo, group, owner, blocks in sql.rows(session, _FIRST, submission):
+def take_part(session: Session, submission: int, now: datetime) -> SubmissionPart | None:
+    """Remove the next part of a submission and return it; None = none is due, or a concurrent transaction took it."""
+    for id_, vo, group, owner, blocks, floor in sql.rows(session, _FIRST, submission, sql.column_time(session, now)):
         sql.execute(session, "DELETE FROM submission_parts WHERE id = ?", id_)
-        return SubmissionPart(Account(vo, group, owner), [_block(each) for each in json.loads(blocks)])
+        return SubmissionPart(Account(vo, group, owner), [_block(each) for each in json.loads(blocks)], floor)
     return None
 
 
-def has_parts(session: Session, submission: int) -> bool:
-    """Return whether any part of the submission is left."""
-    return bool(sql.rows(session, "SELECT 1 FROM submission_parts WHERE submission = ? LIMIT 1", submission))
+def has_parts(session: Session, submission: int, now: datetime) -> bool:
+    """Return whether any part of the submission is due."""
+    return bool(sql.rows(session, _HAS_PARTS, submission, sql.column_time(session, now)))
 
 
-def unfinished_submissions(session: Session) -> list[int]:
-    """Return the submissions of which parts are left, the oldest first."""
-    found = sql.rows(session, "SELECT submission FROM submission_parts GROUP BY submission ORDER BY min(id)")
-    return [submission for (submission,) in found]
+def unfinished_submissions(session: Session, now: datetime) -> list[int]:
+    """Return the submissions of which parts are due, the oldest first."""
+    return [submission for (submission,) in sql.rows(session, _UNFINISHED, sql.column_time(session, now))]
 
 
 def jobs_in_parts(session: Session, vo: str) -> dict[str, int]:

@@ -92,6 +92,29 @@ def upgrade() -> None:
     op.create_index("ix_input_files_checksum", "input_files", ["checksum"])
 
     op.create_table(
+        "incarnations",
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("began", _TIME, nullable=False),
+        sa.Column("backup_job", _ID, nullable=False),
+        sa.Column("backup_position", _ID, nullable=False),
+        sa.Column("backup_attempt", sa.Integer(), nullable=False),
+        sa.Column("base_job", _ID, nullable=False),
+        sa.Column("base_position", _ID, nullable=False),
+        sa.Column("base_attempt", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name="pk_incarnations"),
+    )
+    op.create_table(
+        "installation",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("database_id", sa.String(), nullable=False),
+        sa.Column("schema_name", sa.String(), nullable=False),
+        sa.Column("incarnation", sa.Integer(), nullable=False),
+        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("store", sa.String(), nullable=False),
+        sa.Column("keys_json", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_installation"),
+    )
+    op.create_table(
         "job_events",
         sa.Column("id", _ID, autoincrement=True, nullable=False),
         sa.Column("job_id", _ID, nullable=False),
@@ -148,6 +171,8 @@ def upgrade() -> None:
         sa.Column("race", _ID, server_default="0", nullable=False),
         sa.Column("race_set", _ID, server_default="0", nullable=False),
         sa.Column("max_starts", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("fenced_until", _TIME, nullable=True),
+        sa.Column("attempt_floor", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
         sqlite_autoincrement=True,
     )
@@ -353,6 +378,8 @@ def upgrade() -> None:
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("jobs", sa.Integer(), nullable=False),
         sa.Column("blocks_json", sa.Text(), nullable=False),
+        sa.Column("fenced_until", _TIME, nullable=True),
+        sa.Column("attempt_floor", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_submission_parts"),
     )
     op.create_index("ix_submission_parts_submission", "submission_parts", ["submission"])
