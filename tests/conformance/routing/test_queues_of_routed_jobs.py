@@ -44,6 +44,13 @@ def test_refuses_queue_closed_to_vo(grid: Grid, router: Router) -> None:
     assert router.refusal(a_copy(job_id)) == f"VO {vo} may not use queue {LONG}"
 
 
+def test_refuses_queue_that_requires_isolation(grid: Grid, router: Router) -> None:
+    grid.put({"sites": {"CERN": {"ces": {"ce01": {"queues": {"long": {"Isolation": "owner"}}}}}}})
+    (job_id,) = grid.submit()
+    why = f"isolation: the pilot offers none, {LONG} requires owner (stated by queue)"
+    assert router.refusal(a_copy(job_id)) == f"no pilot isolates a routed job ({why})"
+
+
 def test_remote_server_is_not_checked_for_eligibility(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit(requirements={"Tags": ["GPU"]})
     assert router.take(job_id, target="far.example:4711") == [job_id]

@@ -10,6 +10,7 @@ import pytest
 from pilotage.accounts import Quota, QuotaUnit
 from pilotage.errors import InvalidInputError
 from pilotage.values.accounts import Account, GroupId
+from pilotage.values.isolation import Isolation
 from pilotage_server.core.health.black_holes import LocationLevel
 from pilotage_server.core.rules import Rules
 from pilotage_server.settings import read_settings
@@ -51,6 +52,8 @@ def test_tables_of_file_become_rules(tmp_path: Path) -> None:
         "sky/grp" = 3.5
         "sky/vip" = "40 cores"
         "sky/" = "25 %"
+        [required_isolation]
+        CMS = "uid"
         [[running_limits]]
         site = "CERN"
         ce = "ce01"
@@ -68,6 +71,7 @@ def test_tables_of_file_become_rules(tmp_path: Path) -> None:
         GroupId("sky", "vip"): Quota(40, QuotaUnit.CORES),
         GroupId("sky", ""): Quota(0.25, QuotaUnit.PART),
     }
+    assert rules.required_isolation == {"cms": Isolation.UID}
     assert str(rules.running_limits[0]) == "at most 5 running jobs with owner alice at CERN/ce01"
 
 
@@ -89,6 +93,7 @@ def test_durations_are_in_seconds(tmp_path: Path) -> None:
         ({"lesae_s": 5}, "lesae_s"),
         ({"priority_factors": {"sky/g/o": 0}}, "priority_factors.sky/g/o"),
         ({"running_limits": [{"site": "A"}]}, "running_limits.0.at_most"),
+        ({"required_isolation": {"cms": "strict"}}, "required_isolation.cms"),
         ({"health": {"node_rate": 0}}, "health.node_rate"),
         ({"health": {"plug": True}}, "health.plug"),
     ],

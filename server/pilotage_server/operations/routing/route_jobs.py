@@ -14,6 +14,7 @@ from pilotage.resources.eligibility import NoAccess, Refused, active_bans, ban_r
 from pilotage.resources.requirements import JobNeeds
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold, folded_set
+from pilotage.values.isolation import Isolation
 from pilotage.values.leadership import Leadership
 from pilotage.values.routing import NewRoutedJob, PublishedRoutes, RoutableJob
 from pilotage_server.core.accounting.limits import LimitRound
@@ -101,8 +102,10 @@ class Gate:
         """Return why no job of the task queue may go here."""
         if not self._target.queue:
             return self._why_not_there(task_queue.needs)
-        if self._state.queue_access.admits(task_queue, self._target):
-            return ""
+        access = self._state.queue_access
+        if access.admits(task_queue, self._target):
+            weak = access.too_weak(Isolation.NONE, self._target, task_queue.account.vo)
+            return f"no pilot isolates a routed job ({weak})" if weak else ""
         if task_queue.id not in self._unfit:
             self._unfit[task_queue.id] = self._refusal(job, task_queue)
         return self._unfit[task_queue.id]
