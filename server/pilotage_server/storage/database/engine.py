@@ -129,7 +129,7 @@ class Database:
     def _begin_on(self, line: PooledConnection) -> tuple[PooledConnection, Transaction]:
         try:
             line.begin()
-            return line, Transaction(line.session, self._now(line.session))
+            return line, Transaction(line.session, self._now(line.session), machine.boot_time_s())
         except BaseException:
             line.close()
             raise
