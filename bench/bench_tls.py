@@ -28,9 +28,9 @@ from harness.three_way_server import PILOT_HEADER, TLS_ADDRESS
 from support.processes import free_address
 from support.server import self_signed_certificate
 
-JOBS, LEAST_JOBS = 1_200_000, 120_000
+JOBS, LEAST_JOBS = 600_000, 120_000
 PILOTS = 64
-ROUNDS = 40
+ROUNDS = 20
 CALLS_EACH, CALLS_EACH_OF_MANY = 12, 2
 """Calls of each pilot in a round: for one slot, and for many."""
 

@@ -306,7 +306,7 @@ class LeaseTasks:
 
         def record(transaction: Transaction, state: ServerState) -> Result:
             nonlocal now_s
-            now_s = boot_time_s()  # here, because an operation may wait for its transaction
+            now_s = transaction.boot_s  # both clocks at one time: other operations of the transaction may take long
             return operation(transaction, state, None if before_s is None else timedelta(seconds=now_s - before_s))
 
         result = await self._transactions.write(record)

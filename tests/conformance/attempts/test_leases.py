@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from functools import partial
+from threading import Event
 
 import pytest
 
+from pilotage import clock as machine
 from pilotage.values.pilots import GlideinReport, PilotState
+from pilotage_server.background import LeaseTasks
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.attempts.pilot_calls import DrainPilot
+from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
 from support.virtual_clock import VirtualClock
@@ -137,6 +142,26 @@ def test_leases_last_as_long_when_the_clock_is_set(grid: Grid, jump_s: float, ga
     assert grid.write(partial(record_server_life, elapsed=elapsed)) == timedelta(seconds=gap_s)
     assert grid.pass_time(minutes=19, seconds=48).jobs == ()
     assert grid.pass_time(seconds=3 + max(0, -jump_s)).jobs == (job_id,)
+
+
+async def test_slow_transaction_is_not_taken_for_a_set_clock(
+    sqlite_database: Database, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = Grid(sqlite_database, clock)
+    monkeypatch.setattr(machine, "boot_time_s", lambda: grid.clock().timestamp())
+    (job_id,) = grid.submit()
+    grid.start_pilot().take()
+    lease_until = grid.job(job_id).lease_until
+    tasks = LeaseTasks(Transactions(grid.database, grid.state), lambda _: None)
+    may_go_on = Event()
+    grid.database.submit_write(lambda _: may_go_on.wait(60))
+    grid.database.submit_write(lambda _: grid.clock.advance(seconds=5))
+    alive = asyncio.ensure_future(tasks.note_alive())
+    await asyncio.sleep(0)  # it waits for the writer now, and shares the transaction of the slow operation
+    may_go_on.set()
+    await alive
+    await tasks.note_alive()
+    assert grid.job(job_id).lease_until == lease_until
 
 
 def test_server_with_slow_clock_does_not_set_life_mark_back(grid: Grid) -> None:

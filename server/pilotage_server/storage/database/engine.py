@@ -137,7 +137,8 @@ class Database:
         try:
             line.begin()
             time = None if fence is None else check_fence(line.session, fence)
-            return line, Transaction(line.session, self._now(line.session) if time is None else time)
+            now = self._now(line.session) if time is None else time
+            return line, Transaction(line.session, now, machine.boot_time_s())
         except BaseException:
             line.close()
             raise

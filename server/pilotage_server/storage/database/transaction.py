@@ -49,11 +49,12 @@ DeferredT = TypeVar("DeferredT", bound=DeferredWrite)
 class Transaction:
     """A transaction or a savepoint: its session, its time, its deferred writes, and the hooks that run at its end.
 
-    `is_retry` = the transaction ran before and met a conflict.
+    `boot_s` = the time on the boot clock at `now`. `is_retry` = the transaction ran before and met a conflict.
     """
 
     session: Session
     now: datetime
+    boot_s: float
     is_retry: bool = False
     _outer: Transaction | None = None
     _deferred: dict[type[Any], Any] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class Transaction:
     @contextmanager
     def savepoint(self) -> Iterator[Transaction]:
         """Provide a transaction for one piece of the work; when the block raises, that piece is undone."""
-        part = Transaction(self.session, self.now, self.is_retry, self)
+        part = Transaction(self.session, self.now, self.boot_s, self.is_retry, self)
         try:
             with self.session.begin_nested():
                 self.session.connection()  # which sets the savepoint: statements of `sql` do not
