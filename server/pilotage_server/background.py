@@ -35,8 +35,8 @@ from pilotage_server.settings import ServerSettings
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import unfinished_submissions
 from pilotage_server.storage.retention import WatchPosition, first_watched
-from pilotage_server.storage.submission_parts import unfinished_submissions
 
 log = structlog.get_logger()
 

@@ -1,13 +1,14 @@
-"""Jobs in the database: reading, transitions of many jobs at once, submission in few statements, and queries."""
+"""Jobs in the database: reading, transitions of many jobs at once, submission in parts, and queries."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import chain, islice
-from typing import Any, TypeVar
+from itertools import chain, islice, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import RowMapping, Table, select
 from sqlmodel import Session
@@ -332,3 +333,147 @@ def find_jobs(session: Session, wanted: JobQuery, after_id: int, limit: int) -> 
             query = query.where(column == value)
     rows = session.execute(query.limit(limit)).mappings()
     return tuple(job_record(row) for row in rows)
+
+
+PARTS = metadata.tables["submission_parts"]
+"""Parts of submissions whose jobs are not stored yet, in the order in which they are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobBlock:
+    """Jobs of descriptions that differ in arguments and name only.
+
+    `ids` (those of its jobs, in order), `template_ids` and `names` have one item for each description. The first item
+    may continue the array `cluster`, from the index `process` on; `cluster` 0 = it begins there.
+    """
+
+    ids: Sequence[Sequence[int]]
+    template_ids: Sequence[int]
+    names: Sequence[str]
+    hold_reason: str = ""
+    race_set: int = 0
+    cluster: int = 0
+    process: int = 0
+
+    @property
+    def job_count(self) -> int:
+        """The number of jobs."""
+        return sum(map(len, self.ids))
+
+    def split(self) -> Iterator[JobBlock]:
+        """Yield the jobs of each description as a block of its own."""
+        for index, ids in enumerate(self.ids):
+            continued = (self.cluster, self.process) if index == 0 else (0, 0)
+            yield self._with_items([ids], slice(index, index + 1), *continued)
+
+    def cut(self, most: int) -> tuple[JobBlock, JobBlock | None]:
+        """Return the first `most` jobs, and the others; None = there are no others."""
+        before = 0
+        for index, ids in enumerate(self.ids):
+            if before + len(ids) > most:
+                return self._cut_at(index, most - before)
+            before += len(ids)
+        return self, None
+
+    def _cut_at(self, index: int, kept: int) -> tuple[JobBlock, JobBlock]:
+        """Cut behind the first `kept` jobs of the item `index`."""
+        end, ids = index + (kept > 0), self.ids[index]
+        before = [*self.ids[:index], ids[:kept]][:end]
+        first = self._with_items(before, slice(0, end), self.cluster, self.process)
+        continued = (self.cluster, self.process) if index == 0 and self.cluster else (ids[0], 0)
+        cluster, process = (continued[0], continued[1] + kept) if kept else (0, 0)
+        rest = self._with_items([ids[kept:], *self.ids[index + 1 :]], slice(index, None), cluster, process)
+        return first, rest
+
+    def _with_items(self, ids: Sequence[Sequence[int]], which: slice, cluster: int, process: int) -> JobBlock:
+        templates, names = self.template_ids[which], self.names[which]
+        return JobBlock(ids, templates, names, self.hold_reason, self.race_set, cluster, process)
+
+
+def cut_into_parts(blocks: Sequence[JobBlock], most: int) -> Iterator[list[JobBlock]]:
+    """Yield the jobs in parts of at most `most`."""
+    part: list[JobBlock] = []
+    room = most
+    for block in blocks:
+        rest: JobBlock | None = block
+        while rest is not None:
+            if room == 0:
+                yield part
+                part, room = [], most
+            first, rest = rest.cut(room)
+            part.append(first)
+            room -= first.job_count
+    if part:
+        yield part
+
+
+class SubmissionPart(NamedTuple):
+    """A part of a submission of an account."""
+
+    account: Account
+    blocks: Sequence[JobBlock]
+
+
+def insert_parts(session: Session, account: Account, ids: Sequence[int], parts: Sequence[Sequence[JobBlock]]) -> None:
+    """Store parts of a submission, and reserve `ids`, those of all its jobs. The first one names the submission."""
+    if not parts:
+        return
+    columns: sql.Columns = {
+        "submission": [ids[0]] * len(parts),
+        "vo": [account.vo] * len(parts),
+        "group": [account.group] * len(parts),
+        "owner": [account.owner] * len(parts),
+        "jobs": [sum(block.job_count for block in part) for part in parts],
+        "blocks_json": [json.dumps([_plain(block) for block in part], separators=(",", ":")) for part in parts],
+    }
+    sql.insert_rows(session, PARTS, columns)
+    if sql.is_sqlite(session):
+        sql.execute(session, "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'jobs'", ids[-1])
+
+
+_FIRST = """
+    SELECT id, vo, "group", owner, blocks_json FROM submission_parts WHERE submission = ? ORDER BY id LIMIT 1 FOR UPDATE
+"""
+
+
+def take_part(session: Session, submission: int) -> SubmissionPart | None:
+    """Remove the next part of a submission and return it; None = none is left, or a concurrent transaction took it."""
+    for id_, vo, group, owner, blocks in sql.rows(session, _FIRST, submission):
+        sql.execute(session, "DELETE FROM submission_parts WHERE id = ?", id_)
+        return SubmissionPart(Account(vo, group, owner), [_block(each) for each in json.loads(blocks)])
+    return None
+
+
+def has_parts(session: Session, submission: int) -> bool:
+    """Return whether any part of the submission is left."""
+    return bool(sql.rows(session, "SELECT 1 FROM submission_parts WHERE submission = ? LIMIT 1", submission))
+
+
+def unfinished_submissions(session: Session) -> list[int]:
+    """Return the submissions of which parts are left, the oldest first."""
+    found = sql.rows(session, "SELECT submission FROM submission_parts GROUP BY submission ORDER BY min(id)")
+    return [submission for (submission,) in found]
+
+
+def jobs_in_parts(session: Session, vo: str) -> dict[str, int]:
+    """Return the numbers of jobs of a VO that are not stored yet, by owner."""
+    return dict(sql.rows(session, "SELECT owner, sum(jobs) FROM submission_parts WHERE vo = ? GROUP BY owner", vo))
+
+
+_FIELDS = ("template_ids", "names", "hold_reason", "race_set", "cluster", "process")
+
+
+def _plain(block: JobBlock) -> dict[str, Any]:
+    return {"ids": [_runs(ids) for ids in block.ids], **{name: getattr(block, name) for name in _FIELDS}}
+
+
+def _block(given: dict[str, Any]) -> JobBlock:
+    return JobBlock(**given | {"ids": [of_runs(runs) for runs in given["ids"]]})
+
+
+def _runs(ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Return ascending ids as runs of consecutive ones."""
+    if ids[-1] - ids[0] == len(ids) - 1:
+        return [(ids[0], len(ids))]
+    begins = [0, *(index for index in range(1, len(ids)) if ids[index] != ids[index - 1] + 1), len(ids)]
+    return [(ids[begin], end - begin) for begin, end in pairwise(begins)]

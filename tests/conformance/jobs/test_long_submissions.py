@@ -9,11 +9,12 @@ import pytest
 
 from pilotage.errors import NotFoundError, QuotaExceededError
 from pilotage.job_description import JobDescription
+from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import DescriptionGroup, single_groups
 from pilotage_server.core.jobs.files import JobLimits
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import JobState
-from pilotage_server.operations.jobs.changes import JobChange, change_jobs
+from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, PartStorage, store_part
 from pilotage_server.operations.jobs.queries import get_jobs, read_feed
 from pilotage_server.operations.jobs.quotas import JobQuotas
@@ -21,7 +22,7 @@ from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.queueing.rekeying import add_references
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.engine import Database
-from pilotage_server.storage.submission_parts import JobBlock, cut_into_parts, unfinished_submissions
+from pilotage_server.storage.jobs import JobBlock, cut_into_parts, unfinished_submissions
 from support.grid import Grid
 from support.jobs import a_description, a_user
 from support.virtual_clock import VirtualClock

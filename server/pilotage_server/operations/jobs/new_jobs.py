@@ -34,9 +34,17 @@ from pilotage_server.operations.queueing.arrivals import add_waiting_group
 from pilotage_server.operations.queueing.placement import Placement, Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.jobs import NewJobs, insert_jobs, take_ids
+from pilotage_server.storage.jobs import (
+    JobBlock,
+    NewJobs,
+    cut_into_parts,
+    has_parts,
+    insert_jobs,
+    insert_parts,
+    take_ids,
+    take_part,
+)
 from pilotage_server.storage.races import insert_set
-from pilotage_server.storage.submission_parts import JobBlock, cut_into_parts, has_parts, insert_parts, take_part
 from pilotage_server.storage.templates import NewTemplate, insert_templates, load_description, load_descriptions
 
 PART_JOBS = 1000

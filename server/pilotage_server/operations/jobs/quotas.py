@@ -12,8 +12,7 @@ from pilotage.errors import QuotaExceededError
 from pilotage_server.core.identity import Holder, Identity, holder_of
 from pilotage_server.core.jobs.files import MIB, JobLimits
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.jobs import count_live_jobs
-from pilotage_server.storage.submission_parts import jobs_in_parts
+from pilotage_server.storage.jobs import count_live_jobs, jobs_in_parts
 from pilotage_server.storage.templates import stored_bytes
 
 COUNT_EVERY_S = 30.0
