@@ -10,18 +10,22 @@ from datetime import timedelta
 
 import pytest
 
-from pilotage.errors import FeedPositionLostError
+from pilotage.errors import FeedPositionLostError, NotFoundError
 from pilotage.values.attempts import AttemptKey, Outcome
 from pilotage_server.core.incarnation import STEPS, LastSeen
 from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.installation import Belongings, Restored, begin_incarnation
 from pilotage_server.operations.jobs import queries
+from pilotage_server.operations.jobs.new_jobs import PART_JOBS, store_part
 from pilotage_server.operations.jobs.queries import read_feed, read_news
+from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.storage.database.engine import Database, record_schema
 from pilotage_server.storage.database.installation import load_installation
+from pilotage_server.storage.submission.parts import unfinished_submissions
 from support.grid import Grid
-from support.jobs import an_operator
+from support.jobs import a_description, a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 LEASE = timedelta(minutes=20)
@@ -56,6 +60,20 @@ def test_waiting_job_is_fenced_for_its_own_lease(grid: Grid) -> None:
     grid.pass_time(minutes=2)
     match = pilot.take()
     assert (match.job_id, match.attempt) == (usual, STEPS.attempt + 1)
+
+
+def test_parts_of_a_long_submission_are_stored_after_the_fence(grid: Grid) -> None:
+    groups = single_groups([a_description(count=PART_JOBS + 1)])
+    ids = grid.write(lambda transaction, state: submit_jobs(transaction, state, a_user(), groups)).job_ids
+    grid, _ = restore(grid)
+
+    assert not grid.write(lambda transaction, state: store_part(transaction, state, ids[0]))
+    with pytest.raises(NotFoundError):
+        grid.job(ids[-1])
+    grid.pass_time(minutes=21)
+    assert grid.read(lambda transaction, _: unfinished_submissions(transaction.session, transaction.now)) == [ids[0]]
+    grid.write(lambda transaction, state: store_part(transaction, state, ids[0]))
+    assert grid.job(ids[-1]).next_attempt == STEPS.attempt + 1
 
 
 def test_lease_of_backup_goes_on_with_its_pilot(grid: Grid) -> None:
