@@ -318,6 +318,13 @@ def test_next_level_is_used_where_namespaces_are_forbidden(tmp_path: Path) -> No
     assert "payload_uids" in done.stdout
 
 
+def test_pilot_without_root_uses_user_namespaces(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pilotage_pilot.main", "isolation", "--scratch", str(tmp_path)]
+    as_user = ["unshare", "--user", "--map-user=1000", "--map-group=1000", *command]
+    done = subprocess.run(as_user, capture_output=True, text=True, check=True)
+    assert done.stdout == "isolation: namespace\n"
+
+
 def test_required_level_that_does_not_work_is_an_error(tmp_path: Path) -> None:
     folder = PilotFolder(tmp_path)
     launcher = Launcher()
