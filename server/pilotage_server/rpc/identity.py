@@ -170,7 +170,7 @@ def revocation_to_wire(revocation: Revocation) -> identity_service_pb2.Revocatio
 def _tokens_of_owner(message: identity_service_pb2.OwnerTokens) -> TokensToRevoke:
     fields = Fields(message)
     owner, vo = fields.text("owner"), fields.text("vo")
-    is_pilot = owner.startswith("pilot:")
+    is_pilot = message.owner.startswith("pilot:")
     fields.faults.unless(not is_pilot, "owner", "is a pilot, which could renew its token: revoke the pilot itself")
     fields.done()
     return TokensToRevoke(owner, vo) if owner else TokensToRevoke(caller().owner, vo or caller().vo)
