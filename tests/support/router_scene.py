@@ -12,7 +12,13 @@ from typing import Any
 
 from pilotage.classads.library import AdValue
 from pilotage.clock import Clock
-from pilotage.errors import InvalidInputError, LeadershipLostError, ServerUnreachableError, Violation
+from pilotage.errors import (
+    FeedPositionLostError,
+    InvalidInputError,
+    LeadershipLostError,
+    ServerUnreachableError,
+    Violation,
+)
 from pilotage.job_description import InputFile, JobDescription, Value
 from pilotage.jobs.report_limits import attributes_fault
 from pilotage.resources.tree import QueueId
@@ -165,6 +171,8 @@ class FakeRouterLink:
 
     async def next_events(self, after: int) -> RouterFeedPage:
         self._called("next_events")
+        if after > len(self.events):  # as after the restore of a backup
+            raise FeedPositionLostError(after, len(self.events), "it is lost")
         page = self.events[after : after + _PAGE]
         self.read += len(page)
         return RouterFeedPage(tuple(page), after + len(page))

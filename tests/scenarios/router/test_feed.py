@@ -87,6 +87,20 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+async def test_position_of_a_lost_time_restarts_the_feed(tmp_path: Path) -> None:
+    """The restored server knows neither the position nor the last job, and another job waits again."""
+    scene = RouterScene(tmp_path)
+    scene.link.submit(3, WantJobRouter=True)
+    path = tmp_path / "router" / "feed.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"position": 1_000, "waiting": [3, 900]}))
+    scene.start()
+    await scene.run_cycles()
+    assert scene.spread() == {"A": 3}
+    await scene.router.stop()
+    assert 3 <= read_json(path)["position"] <= len(scene.link.events)
+
+
 async def test_unreadable_cursor_restarts_the_feed(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path)
     scene.link.submit(3, WantJobRouter=True)
