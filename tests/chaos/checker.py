@@ -2,7 +2,7 @@
 
 The promises: an acknowledged job ends, once, with one outcome that stays. A repeated request gives the same jobs. No
 two payloads of a job are alive at once. A job that is DONE has run to its end. A job with `max_starts` starts at most
-as often. A feed has each event once, in order, without gaps.
+as often. A feed has each event once, in order, without gaps. No valid call is refused for good.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def judge(history: History) -> Verdict:
         *doubled,
         *_false_results(history),
         *_too_many_starts(history),
+        *(Violation("valid calls succeed", f"{each.client}: {each.why}") for each in history.refusals),
     ]
     broken = {violation.job_id for violation in violations}
     return Verdict(

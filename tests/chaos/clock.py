@@ -18,6 +18,7 @@ class JumpingClock:
     """The clock of processes with the variables `environment`; all users of this machine can read `folder`."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         library, jump = folder / "jumping_clock.so", folder / "jump"
         compiler = find_or_install(_compiler, "gcc")
         subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, _SOURCE, "-ldl"], check=True)
@@ -28,6 +29,10 @@ class JumpingClock:
             path.chmod(mode)
         self.jumped_s = 0.0
         self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), "JUMPING_CLOCK": str(jump)}
+
+    def close(self) -> None:
+        """Leave the clock as it is."""
+        self._jump.close()
 
     def jump(self, amount_s: float) -> None:
         """Set the clock by this amount of seconds, at once."""

@@ -102,6 +102,11 @@ class RunningServer:
 
     def start(self) -> Self:
         """Start the process and return when it is ready."""
+        self.launch()
+        return self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start the process."""
         self.data.mkdir(parents=True, exist_ok=True)
         self._ready.unlink(missing_ok=True)
         command = [*self._limits(), sys.executable, "-m", "pilotage_server.main", "run", "--data", str(self.data)]
@@ -109,7 +114,19 @@ class RunningServer:
         environment = {**os.environ, **self._environment}
         with (self.data / "server.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stderr=log)
-        self._wait_until_ready(self.process)
+
+    def wait_until_ready(self) -> Self:
+        """Return when the launched process is ready; fails if it ends or takes too long."""
+        assert self.process is not None
+        give_up = clock.boot_time_s() + START_TIMEOUT_S
+        while not self._ready.exists():
+            try:
+                self.process.wait(0.01)
+            except subprocess.TimeoutExpired:
+                if clock.boot_time_s() < give_up:
+                    continue
+            self.kill()
+            pytest.fail(f"the server did not start:\n{self.log()}")
         self.address = json.loads(self._ready.read_text())["address"]
         return self
 
@@ -118,17 +135,6 @@ class RunningServer:
         file_size = () if self._max_file_bytes_on_disk is None else files_bounded_by(self._max_file_bytes_on_disk)
         open_files = () if self._open_files is None else ("prlimit", f"--nofile={self._open_files}:")
         return (*file_size, *open_files)
-
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        give_up = clock.boot_time_s() + START_TIMEOUT_S
-        while not self._ready.exists():
-            try:
-                process.wait(0.01)
-            except subprocess.TimeoutExpired:
-                if clock.boot_time_s() < give_up:
-                    continue
-            self.kill()
-            pytest.fail(f"the server did not start:\n{self.log()}")
 
     def log(self) -> str:
         return (self.data / "server.log").read_text()
