@@ -29,6 +29,7 @@ from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import split_address
 from pilotage_server.background import HealthReport, PeriodicTask, periodic_tasks, run_periodically
 from pilotage_server.core.matching import matcher
+from pilotage_server.core.rules import Rules
 from pilotage_server.events.mqtt import BrokerFeed
 from pilotage_server.operations.accounting.limits import recount_limits
 from pilotage_server.operations.attempts.expiry import record_server_life
@@ -84,13 +85,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
         submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
         rules = replace(settings.rules(), submission=submission)
         with closing(Database(settings.database_url)) as database:
-            _wait_for(database, settings.database_wait_s)
-            upgrade(database)
-            state = database.read(lambda transaction: load_state(transaction, rules))
-            database.write(lambda transaction: record_server_life(transaction, state))
-            database.write(lambda transaction: rekey_for_limits(transaction, state))
-            database.write(lambda transaction: recount_limits(transaction, state))
-            database.write(lambda transaction: watch_all(transaction, state))
+            state = _open_state(database, rules, settings.database_wait_s)
             try:
                 asyncio.run(
                     _serve(settings, _service_context(settings, database, state, issuer, disk), ready_file, token_files)
@@ -128,20 +123,31 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 """Pauses between two attempts to reach the database at the start."""
 
 
-def _wait_for(database: Database, longest_s: float) -> None:
-    """Return when the database can be reached; raises WorldError when it cannot within `longest_s`."""
+def _open_state(database: Database, rules: Rules, longest_s: float) -> ServerState:
+    """Return the state that the database holds, with its schema upgraded; its steps may be repeated.
+
+    Raises WorldError when the database is away for `longest_s`, or as soon as it shows another fault.
+    """
     until_s, pause_s = clock.boot_time_s() + longest_s, FIRST_PAUSE_S
     while True:
         try:
-            database.read(lambda _: None)
+            return _load_state(database, rules)
         except WorldError as error:
             if not error.transient or database.is_sqlite or clock.boot_time_s() + pause_s > until_s:
                 raise
             log.warning("server waits for its database", why=str(error).splitlines()[0], again_in_s=pause_s)
-        else:
-            return
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _load_state(database: Database, rules: Rules) -> ServerState:
+    upgrade(database)
+    state = database.read(lambda transaction: load_state(transaction, rules))
+    database.write(lambda transaction: record_server_life(transaction, state))
+    database.write(lambda transaction: rekey_for_limits(transaction, state))
+    database.write(lambda transaction: recount_limits(transaction, state))
+    database.write(lambda transaction: watch_all(transaction, state))
+    return state
 
 
 def _remove_ready_file(ready_file: Path | None) -> None:

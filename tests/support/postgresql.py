@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +19,7 @@ import pytest
 from sqlalchemy import Connection, MetaData, create_engine, make_url, text
 from sqlalchemy.engine import URL
 
+from pilotage_server.storage.database.engine import SCHEMA_LOCK
 from support.debian import find_or_install
 
 ENVIRONMENT = "PILOTAGE_TEST_POSTGRESQL"
@@ -120,6 +121,21 @@ class PostgresqlServer:
     def accept_connections(self, url: URL) -> None:
         """Let clients connect to a database again."""
         self._run(f"ALTER DATABASE {url.database} WITH ALLOW_CONNECTIONS true")
+
+    @contextmanager
+    def schema_locked(self, url: URL) -> Iterator[Callable[[], int]]:
+        """Keep servers from upgrading a database until the end of the block.
+
+        The function that is returned ends the connections of those that wait, as a crash would, and says how many.
+        """
+        end_waiting = (
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            f" WHERE datname = '{url.database}' AND wait_event_type = 'Lock'"
+        )
+        with self._connected(url) as connection:
+            connection.execute(text(f"SELECT pg_advisory_lock({SCHEMA_LOCK})"))
+            yield lambda: int(connection.execute(text(end_waiting)).scalar_one())
+            connection.execute(text(f"SELECT pg_advisory_unlock({SCHEMA_LOCK})"))
 
     def drop(self, url: URL) -> None:
         """Remove a database and end its connections."""
