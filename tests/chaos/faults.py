@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from chaos.grid import LEASE_S, Grid, send
-from pilotage.clock import boot_time_s
 
-_PILOT_S = 60.0
 _POISON = (
     b'{"idle_slots": Infinity, "stamp": "x", "node": "n", "queue": "q", "state": "online", "slots": []}',
     b"[" * 100_000,
@@ -28,27 +25,32 @@ _POISON = (
 class Fault:
     """One kind of fault; entering `inject` injects it and returns its victim, leaving heals it.
 
-    It lasts up to `longest_s`.
+    It lasts up to `longest_s`. While it is not possible, its turn waits.
     """
 
     name: str
     inject: Callable[[random.Random], AbstractContextManager[str]]
     longest_s: float
+    is_possible: Callable[[], bool] = lambda: True
 
 
 def faults_of(grid: Grid) -> list[Fault]:
     """Return the kinds of faults that this grid can have."""
     longer_than_a_lease_s = LEASE_S + 4
+
+    def has_pilots() -> bool:
+        return bool(_whole_pilots(grid))
+
     found = [
         Fault("server killed", partial(_server_killed, grid), 2),
         Fault("server stopped", partial(_server_stopped, grid), longer_than_a_lease_s),
-        Fault("pilot process killed", partial(_pilot_killed, grid), 0),
-        Fault("pilot process stopped", partial(_pilot_stopped, grid), longer_than_a_lease_s),
+        Fault("pilot process killed", partial(_pilot_killed, grid), 0, has_pilots),
+        Fault("pilot process stopped", partial(_pilot_stopped, grid), longer_than_a_lease_s, has_pilots),
         Fault("agents killed", partial(_agents_killed, grid), 2),
         Fault("agents stopped", partial(_agents_stopped, grid), longer_than_a_lease_s),
         Fault("broker restarted", partial(_broker_restarted, grid), 3),
         Fault("clock set", partial(_clock_set, grid), 0),
-        Fault("poisoned broker", partial(_broker_poisoned, grid), 0),
+        Fault("broker poisoned", partial(_broker_poisoned, grid), 0),
         Fault("cut link", partial(_link_cut, grid), longer_than_a_lease_s),
         Fault("half-cut link", partial(_link_half_cut, grid), longer_than_a_lease_s),
         Fault("refused link", partial(_link_refused, grid), longer_than_a_lease_s),
@@ -82,7 +84,7 @@ def _server_stopped(grid: Grid, dice: random.Random) -> Iterator[str]:
 @contextmanager
 def _pilot_killed(grid: Grid, dice: random.Random) -> Iterator[str]:
     """Kill a pilot or its watchdog; both at once is more than the watchdog can contain."""
-    pilot = _a_pilot(grid, dice)
+    pilot = dice.choice(_whole_pilots(grid))
     pid = dice.choice(pilot)
     send(pid, signal.SIGKILL)
     yield "watchdog" if pid == pilot[0] else "pilot"
@@ -91,20 +93,15 @@ def _pilot_killed(grid: Grid, dice: random.Random) -> Iterator[str]:
 @contextmanager
 def _pilot_stopped(grid: Grid, dice: random.Random) -> Iterator[str]:
     """Stop a pilot, its watchdog, or both."""
-    pilot = _a_pilot(grid, dice)
+    pilot = dice.choice(_whole_pilots(grid))
     chosen = pilot if dice.random() < 0.5 else (dice.choice(pilot),)
     with _stopped(*chosen):
         yield " ".join("watchdog" if pid == pilot[0] else "pilot" for pid in chosen)
 
 
-def _a_pilot(grid: Grid, dice: random.Random) -> tuple[int, ...]:
-    """Return the processes of a pilot with its watchdog, once there is one."""
-    gives_up_s = boot_time_s() + _PILOT_S
-    pause = threading.Event()
-    while not (pilots := [pilot for pilot in grid.pilots() if len(pilot) > 1]):
-        assert boot_time_s() < gives_up_s, "there has been no pilot for long"
-        pause.wait(0.1)
-    return dice.choice(pilots)
+def _whole_pilots(grid: Grid) -> list[tuple[int, ...]]:
+    """Return the processes of each pilot that has its watchdog."""
+    return [pilot for pilot in grid.pilots() if len(pilot) > 1]
 
 
 @contextmanager

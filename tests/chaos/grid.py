@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,13 +22,13 @@ from typing import Any
 
 from chaos.clock import JumpingClock
 from chaos.history import Journal
-from chaos.network import Host, Network
 from pilotage.clock import boot_time_s
 from pilotage_pilot.supervise.proc import read_process
 from pilotage_server.core.identity import Role
 from support.commands import PROGRAMS
 from support.debian import find_or_install
 from support.mosquitto import MosquittoServer, running_broker
+from support.network import Host, Network
 from support.postgresql import QUICK, PostgresqlProcess, installed_programs, running_postgresql
 from support.server import RunningServer
 
@@ -145,6 +145,9 @@ class Grid:
 
     def _start(self) -> None:
         self.journal = Journal(self.folder / "history")
+        # Payloads may run as users of their own.
+        self.folder.chmod(0o755)
+        self.journal.marks.chmod(0o777)
         # Installed here, since no host of the run reaches the world.
         programs = find_or_install(installed_programs, "postgresql") if self.database == "postgresql" else None
         find_or_install(lambda: shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin"), "mosquitto")
@@ -293,10 +296,13 @@ class Grid:
         self._duplicator = self._start_program("duplicator", arguments)
         self._stack.callback(_kill, self._duplicator)
 
-    def _start_program(self, name: str, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    def _start_program(
+        self, name: str, arguments: list[str], variables: Mapping[str, str] = {}, **options: Any
+    ) -> subprocess.Popen[bytes]:
         """Start a Python process on the host of this name; it logs to the file of this name."""
+        environment = {**self._client_environment(), **variables}
         with self.network.inside(self.hosts[name]), (self.folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen([sys.executable, *arguments], env=self._client_environment(), stderr=log, **options)
+            return subprocess.Popen([sys.executable, *arguments], env=environment, stderr=log, **options)
 
     def revive_servers(self) -> list[str]:
         """Start the servers that have ended by themselves, and return how each ended."""

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,10 +84,13 @@ def _inject_all(plan: Plan, grid: Grid, progress: Callable[[str], None]) -> tupl
     try:
         for number in range(plan.faults):
             _heal(active, lambda end_s: boot_time_s() >= end_s or len(active) >= _MOST_AT_ONCE)
-            deck = deck or dice.sample(kinds, len(kinds))
             if not any(name.startswith("server") for _, name, _ in active):
                 failures += grid.revive_servers()
-            fault = _next(deck, {name for _, name, _ in active})
+            fault = next(_possible(deck, active), None)
+            if fault is None:
+                deck += dice.sample(kinds, len(kinds))
+                fault = next(_possible(deck, active))
+            deck.remove(fault)
             stack = ExitStack()
             victim = stack.enter_context(fault.inject(dice))
             progress(f"{boot_time_s() - started_s:6.1f} s: {fault.name}: {victim}")
@@ -99,16 +102,16 @@ def _inject_all(plan: Plan, grid: Grid, progress: Callable[[str], None]) -> tupl
                 _heal(active, lambda end_s: boot_time_s() >= end_s)
     finally:
         _heal(active, lambda _: True)
+    failures += grid.revive_servers()
     for server in grid.servers:
         server.wait_until_ready()
     return injected, failures
 
 
-def _next(deck: list[Fault], active: set[str]) -> Fault:
-    """Take the first fault of the deck whose first word, its victim, no active fault has."""
-    victims = {name.split()[0] for name in active}
-    index = next((index for index, fault in enumerate(deck) if fault.name.split()[0] not in victims), 0)
-    return deck.pop(index)
+def _possible(deck: list[Fault], active: list[tuple[float, str, ExitStack]]) -> Iterator[Fault]:
+    """Yield the possible faults of the deck whose first word, their victim, no active fault has."""
+    victims = {name.split()[0] for _, name, _ in active}
+    return (fault for fault in deck if fault.name.split()[0] not in victims and fault.is_possible())
 
 
 def _heal(active: list[tuple[float, str, ExitStack]], is_due: Callable[[float], bool]) -> None:

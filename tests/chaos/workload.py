@@ -51,8 +51,7 @@ _PAYLOAD = f"""\
 body='
 file=$1 ticks=$2
 mark() {{ read -r up rest < /proc/uptime; echo "$run $1 $up" >> "$file"; }}
-read -r up rest < /proc/uptime
-run=$$-$up
+read -r run < /proc/sys/kernel/random/uuid
 mark start
 while [ "$ticks" -gt 0 ]; do sleep {_MARK_S}; mark alive; ticks=$((ticks - 1)); done
 mark end

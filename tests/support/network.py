@@ -1,6 +1,6 @@
-"""Hosts of the run's own: network namespaces around a router that can cut, refuse, slow and redirect what passes.
+"""Hosts of a test's own: network namespaces around a router that can cut, refuse, slow and redirect what passes.
 
-The namespaces have no names. Open files and processes keep them, so nothing is left once the run has ended, in whatever
+The namespaces have no names. Open files and processes keep them, so nothing is left once a test has ended, in whatever
 way. Only `ip` and `tc` are used; the kernel's netem, which few minimal kernels have, is not needed.
 """
 
@@ -78,7 +78,7 @@ class Network:
                 Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         except OSError as error:
             self._files.close()
-            message = f"a chaos run needs network namespaces, which only root may create: {error}"
+            message = f"this test needs network namespaces, which only root may create: {error}"
             if os.environ.get("CI") == "true":
                 pytest.fail(message, pytrace=False)
             pytest.skip(message)
