@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -296,13 +296,10 @@ class Grid:
         self._duplicator = self._start_program("duplicator", arguments)
         self._stack.callback(_kill, self._duplicator)
 
-    def _start_program(
-        self, name: str, arguments: list[str], variables: Mapping[str, str] = {}, **options: Any
-    ) -> subprocess.Popen[bytes]:
+    def _start_program(self, name: str, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a Python process on the host of this name; it logs to the file of this name."""
-        environment = {**self._client_environment(), **variables}
         with self.network.inside(self.hosts[name]), (self.folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen([sys.executable, *arguments], env=environment, stderr=log, **options)
+            return subprocess.Popen([sys.executable, *arguments], env=self._client_environment(), stderr=log, **options)
 
     def revive_servers(self) -> list[str]:
         """Start the servers that have ended by themselves, and return how each ended."""
