@@ -18,7 +18,6 @@ class JumpingClock:
     """The clock of processes with the variables `environment`; all users of this machine can read `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         library, jump = folder / "jumping_clock.so", folder / "jump"
         compiler = find_or_install(_compiler, "gcc")
         subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, _SOURCE, "-ldl"], check=True)

@@ -230,19 +230,12 @@ class Grid:
     def _start_postgresql(self, programs: Path, clock: JumpingClock) -> str:
         """Start the database and return its URL for the servers."""
         host = self.hosts["database"]
-        access = clock.folder / "pg_hba.conf"
-        access.write_text("local all all trust\nhost all all 10.9.0.0/16 trust\n")
-        access.chmod(0o644)
         # What is committed must survive a crash of the database, though not one of the machine.
-        settings = {
-            **QUICK,
-            "synchronous_commit": "on",
-            "full_page_writes": "on",
-            "listen_addresses": host.address,
-            "hba_file": str(access),
-        }
+        settings = {**QUICK, "synchronous_commit": "on", "full_page_writes": "on"}
         with self.network.inside(host):
-            server = self._stack.enter_context(running_postgresql(programs, settings, clock.environment))
+            server = self._stack.enter_context(
+                running_postgresql(programs, settings, clock.environment, address=host.address)
+            )
         self.postgresql = server.process
         url = server.new_database().set(host=host.address, port=5432, query={})
         return url.render_as_string(hide_password=False)

@@ -30,8 +30,8 @@ from pilotage_client.api import Client
 _PAUSE_S = 0.2
 _MARK_S = 0.1
 _LONGEST_TICKS = 40
-_MOST_UNFINISHED = 30
-"""More jobs than the slots of the grid, yet few enough that all end soon after the last fault."""
+_MOST_UNFINISHED = 9
+"""Only some more jobs than slots, so that a job which returns to the queue too early soon starts elsewhere."""
 _AUDIT_TIMEOUT_S = 180.0
 
 Answer = TypeVar("Answer")
@@ -48,9 +48,11 @@ class PayloadKind(StrEnum):
 _PAYLOAD = f"""\
 #!/bin/sh
 # usage: payload FOLDER-OF-MARKS TICKS KIND
+# Another run of the job, maybe of another user, writes to the same file; a payload that cannot leave a mark fails.
 body='
+umask 0
 file=$1 ticks=$2
-mark() {{ read -r up rest < /proc/uptime; echo "$run $1 $up" >> "$file"; }}
+mark() {{ read -r up rest < /proc/uptime; echo "$run $1 $up" >> "$file" || exit 9; }}
 read -r run < /proc/sys/kernel/random/uuid
 mark start
 while [ "$ticks" -gt 0 ]; do sleep {_MARK_S}; mark alive; ticks=$((ticks - 1)); done

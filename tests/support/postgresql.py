@@ -167,17 +167,20 @@ def installed_programs() -> Path | None:
 
 @contextmanager
 def running_postgresql(
-    programs: Path, settings: Mapping[str, str] = QUICK, environment: Mapping[str, str] = {}
+    programs: Path, settings: Mapping[str, str] = QUICK, environment: Mapping[str, str] = {}, *, address: str = ""
 ) -> Iterator[PostgresqlServer]:
     """Run a server with these settings, and these variables too, in a new folder.
 
-    It is stopped, and the folder removed, at the end.
+    It is stopped, and the folder removed, at the end. It also listens at `address`, for all who reach that.
     """
     folder = Path(tempfile.mkdtemp(prefix="pilotage-postgresql-"))
     become = _unprivileged_prefix(folder) if os.geteuid() == 0 else []
     data = folder / "data"
     try:
         _make_cluster([*become, str(programs / "initdb")], data)
+        with (data / "pg_hba.conf").open("a") as access:
+            access.write("host all all all trust\n")
+        settings = {**settings, "listen_addresses": address}
         process = PostgresqlProcess([*become, *_server_command(programs, folder, data, settings)], environment)
         process.start()
         try:
@@ -206,7 +209,6 @@ def _make_cluster(initdb: list[str], data: Path) -> None:
 
 def _server_command(programs: Path, folder: Path, data: Path, settings: Mapping[str, str]) -> list[str]:
     all_settings = {
-        "listen_addresses": "",
         "unix_socket_directories": str(folder),
         "max_connections": "200",
         "timezone": "Asia/Tokyo",  # a zone that differs from UTC all year
