@@ -29,7 +29,8 @@ from pilotage_client.api import Client
 
 _PAUSE_S = 0.2
 _MARK_S = 0.1
-_LONGEST_TICKS = 40
+_LONGEST_TICKS = (10, 40, 150)
+"""One of these bounds the marks of a payload; the longest payloads outlast two leases."""
 _MOST_UNFINISHED = 9
 """Only some more jobs than slots, so that a job which returns to the queue too early soon starts elsewhere."""
 _AUDIT_TIMEOUT_S = 180.0
@@ -141,7 +142,7 @@ class Clients:
         """Send a request once, or twice with the same id: at the same time or one after the other, to any servers."""
         request_id = uuid4().hex
         kind = self._random.choice(list(PayloadKind))
-        ticks = self._random.randint(1, _LONGEST_TICKS)
+        ticks = self._random.randint(1, self._random.choice(_LONGEST_TICKS))
         description = JobDescription(
             "payload",
             arguments=f"{self._journal.marks} {ticks} {kind}",
