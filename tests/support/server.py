@@ -161,7 +161,7 @@ class RunningServer:
     ) -> str:
         """Return a token with roles, `user` by default, signed with the server's own key."""
         identity = Identity(owner, vo, groups, frozenset(roles or (Role.USER,)), bounds=bounds)
-        return self._issuer().issue(identity, timedelta(hours=1), clock.now())
+        return self._issuer().issue(identity, timedelta(days=1), clock.now())
 
     def _issuer(self) -> TokenIssuer:
         return TokenIssuer(KeySet(KeyFiles(self._key).load_or_make()))
