@@ -96,8 +96,9 @@ class PayloadTasks:
             del self._tasks_by_attempt[key]
 
     def _cancel(self, key: AttemptKey) -> bool:
+        """Cancel the task of an attempt; False = there is none, or its work is done and it feeds the result now."""
         task = self._tasks_by_attempt.pop(key, None)
-        return task is not None and task.cancel()
+        return task is not None and task is not asyncio.current_task() and task.cancel()
 
     def _prepare(self, instruction: ins.PrepareJob) -> None:
         key = instruction.job.key

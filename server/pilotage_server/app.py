@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -30,6 +30,7 @@ from pilotage.rpc.channel import split_address
 from pilotage_server.background import HealthReport, PeriodicTask, periodic_tasks, run_periodically
 from pilotage_server.core.incarnation import Installation
 from pilotage_server.core.matching import matcher
+from pilotage_server.core.rules import Rules
 from pilotage_server.events.mqtt import BrokerFeed
 from pilotage_server.operations.accounting.limits import recount_limits
 from pilotage_server.operations.attempts.expiry import record_server_life
@@ -94,15 +95,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
         submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
         rules = replace(settings.rules(), submission=submission)
         with closing(Database(settings.database_url)) as database:
-            _wait_for(database, settings.database_wait_s)
-            upgrade(database)
-            joined = join_database(database, issuer.keys, store, LastSeenFile(settings.data))
-            database.fence = Fence(joined.schema, joined.incarnation)
-            state = database.read(lambda transaction: load_state(transaction, rules))
-            database.write(lambda transaction: record_server_life(transaction, state))
-            database.write(lambda transaction: rekey_for_limits(transaction, state))
-            database.write(lambda transaction: recount_limits(transaction, state))
-            database.write(lambda transaction: watch_all(transaction, state))
+            state = _open_state(database, settings, rules, issuer.keys, store)
             try:
                 outside = _outside_issuers(settings)
                 transactions = Transactions(database, state)
@@ -141,20 +134,37 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 """Pauses between two attempts to reach the database at the start."""
 
 
-def _wait_for(database: Database, longest_s: float) -> None:
-    """Return when the database can be reached; raises WorldError when it cannot within `longest_s`."""
-    until_s, pause_s = clock.boot_time_s() + longest_s, FIRST_PAUSE_S
+def _open_state(
+    database: Database, settings: ServerSettings, rules: Rules, keys: KeySet, store: FileStore
+) -> ServerState:
+    """Join the database and return its state, with its schema upgraded; its steps may be repeated.
+
+    Raises WorldError when the database is away for `database_wait_s`, or as soon as it shows another fault.
+    """
+    until_s, pause_s = clock.boot_time_s() + settings.database_wait_s, FIRST_PAUSE_S
     while True:
         try:
-            database.read(lambda _: None)
+            return _load_state(
+                database, rules, lambda: join_database(database, keys, store, LastSeenFile(settings.data))
+            )
         except WorldError as error:
             if not error.transient or database.is_sqlite or clock.boot_time_s() + pause_s > until_s:
                 raise
             log.warning("server waits for its database", why=str(error).splitlines()[0], again_in_s=pause_s)
-        else:
-            return
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _load_state(database: Database, rules: Rules, join: Callable[[], Installation]) -> ServerState:
+    upgrade(database)
+    joined = join()
+    database.fence = Fence(joined.schema, joined.incarnation)
+    state = database.read(lambda transaction: load_state(transaction, rules))
+    database.write(lambda transaction: record_server_life(transaction, state))
+    database.write(lambda transaction: rekey_for_limits(transaction, state))
+    database.write(lambda transaction: recount_limits(transaction, state))
+    database.write(lambda transaction: watch_all(transaction, state))
+    return state
 
 
 def _remove_ready_file(ready_file: Path | None) -> None:

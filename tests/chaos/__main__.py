@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 
 from chaos.run import Plan, run
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--database", choices=("sqlite", "postgresql", "both"), default="both")
     parser.add_argument("--seed", type=int, default=None, help="the same faults again (default: a new seed)")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the run stops its processes first
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     chosen = ("sqlite", "postgresql") if options.database == "both" else (options.database,)
     good = [_run(Plan(options.minutes * 60, options.faults, database, seed)) for database in chosen]

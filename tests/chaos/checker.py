@@ -1,8 +1,9 @@
 """Judges a history: pure functions from what clients and payloads have seen to violations.
 
 The promises: an acknowledged job ends, once, with one outcome that stays. A repeated request gives the same jobs. No
-two payloads of a job are alive at once. A job that is DONE has run to its end. A job with `max_starts` starts at most
-as often. A feed has each event once, in order, without gaps.
+two payloads of a job are alive at once. A job that is DONE has run to its end, and no job fails. A job with
+`max_starts` starts at most as often. A feed has each event once, in order, without gaps. No valid call is refused for
+good.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def judge(history: History) -> Verdict:
         *doubled,
         *_false_results(history),
         *_too_many_starts(history),
+        *(Violation("valid calls succeed", f"{each.client}: {each.why}") for each in history.refusals),
     ]
     broken = {violation.job_id for violation in violations}
     return Verdict(
@@ -140,6 +142,9 @@ def _false_results(history: History) -> Iterator[Violation]:
     done = {reading.job_id for reading in history.readings if reading.state == "DONE"}
     for job_id in sorted(done - ended):
         yield Violation("true results", "it is DONE, but no payload of it reached its end", job_id)
+    failed = {reading.job_id: reading for reading in history.readings if reading.state == "FAILED"}
+    for job_id, reading in sorted(failed.items()):
+        yield Violation("true results", f"no payload fails by itself, but its exit code is {reading.exit_code}", job_id)
 
 
 def _too_many_starts(history: History) -> Iterator[Violation]:

@@ -53,6 +53,14 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error that a client got although its call was valid, and that no repetition mends."""
+
+    client: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """A line of a payload."""
 
@@ -69,12 +77,13 @@ class History:
     acknowledgements: tuple[Acknowledgement, ...] = ()
     transitions: tuple[Transition, ...] = ()
     readings: tuple[Reading, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     marks: tuple[Mark, ...] = ()
 
 
-Entry = Acknowledgement | Transition | Reading
+Entry = Acknowledgement | Transition | Reading | Refusal
 _Value = TypeVar("_Value", bound=Entry)
-_KINDS: dict[str, type[Entry]] = {kind.__name__: kind for kind in (Acknowledgement, Transition, Reading)}
+_KINDS: dict[str, type[Entry]] = {kind.__name__: kind for kind in (Acknowledgement, Transition, Reading, Refusal)}
 
 
 @dataclass
@@ -106,7 +115,11 @@ class Journal:
         """Return everything that is written so far."""
         entries = [_entry(line) for line in _whole_lines(self._file)]
         return History(
-            _of(Acknowledgement, entries), _of(Transition, entries), _of(Reading, entries), tuple(self._marks())
+            _of(Acknowledgement, entries),
+            _of(Transition, entries),
+            _of(Reading, entries),
+            _of(Refusal, entries),
+            tuple(self._marks()),
         )
 
     def _marks(self) -> Iterator[Mark]:

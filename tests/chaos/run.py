@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +15,6 @@ from pathlib import Path
 from chaos.checker import Verdict, judge
 from chaos.faults import Fault, faults_of
 from chaos.grid import Grid
-from chaos.history import Journal
-from chaos.workload import Clients
 from pilotage.clock import boot_time_s
 
 _END_TIMEOUT_S = 180.0
@@ -35,7 +33,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened; `failures` are calls refused without reason and servers that ended by themselves.
+    """What happened; `failures` are processes that ended by themselves.
 
     `folder` keeps the history of a run that broke a promise, else None.
     """
@@ -54,32 +52,28 @@ class Outcome:
 def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Outcome:
     """Run the plan and return what came of it."""
     folder = Path(tempfile.mkdtemp(prefix="pilotage-chaos-"))
-    journal = Journal(folder / "history")
-    (folder / "grid").mkdir()
-    failures: list[str] = []
-    with Grid(folder / "grid", plan.database, journal.marks) as grid:
-        clients = Clients(journal, grid.client, plan.seed)
-        clients.start()
-        try:
-            injected = _inject_all(plan, grid, failures, progress)
-            progress("all faults are healed; waiting for the jobs")
-        finally:
-            clients.finish(_END_TIMEOUT_S)
-        failures += [*clients.refusals, *grid.revive_servers()]
-        outcome = Outcome(injected, judge(journal.read()), tuple(failures), journal.folder)
-        grid.save_logs(journal.folder)
-    shutil.rmtree(folder / "grid", ignore_errors=True)
+    with Grid(folder, plan.database) as grid:
+        grid.start_clients(plan.seed, _END_TIMEOUT_S)
+        grid.wait_for_payload()
+        injected, failures = _inject_all(plan, grid, progress)
+        progress("all faults are healed; waiting for the jobs")
+        if (code := grid.finish_clients()) != 0:
+            failures.append(f"the clients ended with code {code}")
+        failures += [*grid.revive_servers(), *grid.ended_others()]
+        outcome = Outcome(injected, judge(grid.journal.read()), tuple(failures), grid.journal.folder)
+        grid.save_logs(grid.journal.folder)
     if not outcome.is_good:
         return outcome
     shutil.rmtree(folder)
     return replace(outcome, folder=None)
 
 
-def _inject_all(plan: Plan, grid: Grid, failures: list[str], progress: Callable[[str], None]) -> Counter[str]:
-    """Inject the faults, each kind in turn in random order; returns how often each was injected.
+def _inject_all(plan: Plan, grid: Grid, progress: Callable[[str], None]) -> tuple[Counter[str], list[str]]:
+    """Inject the faults, each kind in turn in random order; returns how often each was injected, and failures.
 
-    Servers that end by themselves are added to `failures` and started again.
+    A server that ends by itself is a failure, and is started again.
     """
+    failures: list[str] = []
     dice = random.Random(plan.seed)
     kinds = faults_of(grid)
     injected: Counter[str] = Counter()
@@ -90,13 +84,16 @@ def _inject_all(plan: Plan, grid: Grid, failures: list[str], progress: Callable[
     try:
         for number in range(plan.faults):
             _heal(active, lambda end_s: boot_time_s() >= end_s or len(active) >= _MOST_AT_ONCE)
-            deck = deck or dice.sample(kinds, len(kinds))
             if not any(name.startswith("server") for _, name, _ in active):
                 failures += grid.revive_servers()
-            fault = _next(deck, {name for _, name, _ in active})
-            progress(f"{boot_time_s() - started_s:6.1f} s: {fault.name}")
+            fault = next(_possible(deck, active), None)
+            if fault is None:
+                deck += dice.sample(kinds, len(kinds))
+                fault = next(_possible(deck, active))
+            deck.remove(fault)
             stack = ExitStack()
-            stack.enter_context(fault.inject(dice))
+            victim = stack.enter_context(fault.inject(dice))
+            progress(f"{boot_time_s() - started_s:6.1f} s: {fault.name}: {victim}")
             injected[fault.name] += 1
             active.append((boot_time_s() + dice.uniform(0, fault.longest_s), fault.name, stack))
             due_s = started_s + (number + 1) * plan.duration_s / plan.faults
@@ -105,14 +102,16 @@ def _inject_all(plan: Plan, grid: Grid, failures: list[str], progress: Callable[
                 _heal(active, lambda end_s: boot_time_s() >= end_s)
     finally:
         _heal(active, lambda _: True)
-    return injected
+    failures += grid.revive_servers()
+    for server in grid.servers:
+        server.wait_until_ready()
+    return injected, failures
 
 
-def _next(deck: list[Fault], active: set[str]) -> Fault:
-    """Take the first fault of the deck whose first word, its victim, no active fault has."""
-    victims = {name.split()[0] for name in active}
-    index = next((index for index, fault in enumerate(deck) if fault.name.split()[0] not in victims), 0)
-    return deck.pop(index)
+def _possible(deck: list[Fault], active: list[tuple[float, str, ExitStack]]) -> Iterator[Fault]:
+    """Yield the possible faults of the deck whose first word, their victim, no active fault has."""
+    victims = {name.split()[0] for _, name, _ in active}
+    return (fault for fault in deck if fault.name.split()[0] not in victims and fault.is_possible())
 
 
 def _heal(active: list[tuple[float, str, ExitStack]], is_due: Callable[[float], bool]) -> None:

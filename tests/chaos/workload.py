@@ -1,29 +1,39 @@
-"""The clients: they submit, repeat requests, follow the feed and read states, and write all answers to the journal."""
+"""The clients: they submit, repeat requests, hold and release jobs, follow the feed, read states, and keep a journal.
+
+A process of their own runs them on the clients' host, until its input ends.
+Usage: python -m chaos.workload JOURNAL TOKEN-FILE SEED END-TIMEOUT ADDRESS...
+"""
 
 from __future__ import annotations
 
 import hashlib
 import random
+import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
 from chaos.checker import FINAL
-from chaos.history import Acknowledgement, Journal, Reading, Transition
+from chaos.history import Acknowledgement, Journal, Reading, Refusal, Transition
 from pilotage.clock import boot_time_s
 from pilotage.errors import PilotageError
 from pilotage.job_description import InputFile, JobDescription
+from pilotage.values.jobs import SubmittedJobs
 from pilotage_client.api import Client
 
 _PAUSE_S = 0.2
 _MARK_S = 0.1
-_LONGEST_TICKS = 40
-_MOST_UNFINISHED = 30
-"""More jobs than the slots of the grid, yet few enough that all end soon after the last fault."""
-_AUDIT_TIMEOUT_S = 30.0
+_LONGEST_TICKS = (10, 40, 150)
+"""One of these bounds the marks of a payload; the longest payloads outlast two leases."""
+_MOST_UNFINISHED = 9
+"""Only some more jobs than slots, so that a job which returns to the queue too early soon starts elsewhere."""
+_AUDIT_TIMEOUT_S = 180.0
 
 Answer = TypeVar("Answer")
 
@@ -39,10 +49,11 @@ class PayloadKind(StrEnum):
 _PAYLOAD = f"""\
 #!/bin/sh
 # usage: payload FOLDER-OF-MARKS TICKS KIND
+# Another run of the job, maybe of another user, writes to the same file; a payload that cannot leave a mark fails.
 body='
+umask 0
 file=$1 ticks=$2
-mark() {{ read -r up rest < /proc/uptime; echo "$run $1 $up" >> "$file"; }}
-read -r up rest < /proc/uptime
+mark() {{ read -r up rest < /proc/uptime; echo "$run $1 $up" >> "$file" || exit 9; }}
 read -r run < /proc/sys/kernel/random/uuid
 mark start
 while [ "$ticks" -gt 0 ]; do sleep {_MARK_S}; mark alive; ticks=$((ticks - 1)); done
@@ -69,25 +80,28 @@ def write_payload(folder: Path) -> InputFile:
 
 
 class Clients:
-    """Threads that act as clients until `stop`; `connect` opens a connection, for a party named by its argument."""
+    """Threads that act as clients of the servers at `addresses` until `finish`."""
 
-    def __init__(self, journal: Journal, connect: Callable[[str], Client], seed: int) -> None:
+    def __init__(self, journal: Journal, addresses: list[str], token: str, seed: int) -> None:
         self._journal = journal
-        self._connect = connect
+        self._addresses = addresses
+        self._token = token
         self._random = random.Random(seed)
         self._program = write_payload(journal.folder)
         self._stopped = threading.Event()
         self._submitting_over = threading.Event()
         self._lock = threading.Lock()
         self._unfinished: set[int] = set()
+        self._position = 0
         self._threads = [
             threading.Thread(target=work, name=name)
-            for name, work in (("submitter", self._submit_all), ("follower", self._follow), ("reader", self._read_all))
+            for name, work in (
+                ("submitter", self._submit_all),
+                ("holder", self._hold_all),
+                ("follower", self._follow),
+                ("reader", self._read_all),
+            )
         ]
-        self.submitted = 0
-        self.acknowledged = 0
-        self.refusals: list[str] = []
-        """Errors that are no fault of the network or the server's state."""
 
     def start(self) -> None:
         """Start to submit, follow and read."""
@@ -95,76 +109,113 @@ class Clients:
             thread.start()
 
     def finish(self, timeout_s: float) -> None:
-        """End submitting, wait until all acknowledged jobs have ended or the time has passed, and stop."""
+        """End submitting, wait until all acknowledged jobs have ended, or none has for this time, and stop."""
         self._submitting_over.set()
-        self._threads[0].join(timeout_s)
-        gives_up_s = boot_time_s() + timeout_s
+        for thread in self._threads[:2]:
+            thread.join(timeout_s)
+        left, gives_up_s = len(self._unfinished), boot_time_s() + timeout_s
         while self._unfinished and boot_time_s() < gives_up_s:
+            if len(self._unfinished) < left:
+                left, gives_up_s = len(self._unfinished), boot_time_s() + timeout_s
             self._stopped.wait(_PAUSE_S)
-        self._stopped.wait(2)  # the follower takes the last events
         self._stopped.set()
         for thread in self._threads:
             thread.join(60)
-        with self._connect("auditor") as client:
-            jobs = self._until_answered(lambda: list(client.list_jobs()), until_s=boot_time_s() + _AUDIT_TIMEOUT_S)
-            self._journal.write(*(Reading(job.id, job.state, job.exit_code) for job in jobs or ()))
+        with self._connect() as client:
+            until_s = boot_time_s() + _AUDIT_TIMEOUT_S
+            self._until_answered("auditor", lambda: self._take_events(client), until_s=until_s)
+            self._until_answered("auditor", lambda: self._audit(client), until_s=until_s)
+
+    def _connect(self, address: str | None = None) -> Client:
+        """Connect to one server, or to whichever answers."""
+        return Client(address or ",".join(self._addresses), self._token)
 
     def _submit_all(self) -> None:
-        with self._connect("submitter") as client:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(self._connect(address)) for address in self._addresses]
+            pool = stack.enter_context(ThreadPoolExecutor(2))
             while not self._submitting_over.wait(self._random.uniform(0.1, 1.0)):
                 if len(self._unfinished) < _MOST_UNFINISHED:
-                    self._submit(client)
+                    self._submit(clients, pool)
 
-    def _submit(self, client: Client) -> None:
+    def _submit(self, clients: list[Client], pool: ThreadPoolExecutor) -> None:
+        """Send a request once, or twice with the same id: at the same time or one after the other, to any servers."""
         request_id = uuid4().hex
         kind = self._random.choice(list(PayloadKind))
-        count = self._random.randint(1, 3)
-        ticks = self._random.randint(1, _LONGEST_TICKS)
+        ticks = self._random.randint(1, self._random.choice(_LONGEST_TICKS))
         description = JobDescription(
             "payload",
             arguments=f"{self._journal.marks} {ticks} {kind}",
             input_files=(self._program,),
-            count=count,
+            count=self._random.randint(1, 3),
             request_cpus=1,
         )
-        self.submitted += count
-        times = self._random.choice((1, 1, 2))
-        for _ in range(times):
-            answer = self._until_answered(lambda: client.submit([description], request_id=request_id))
-            if answer is None:
-                return
-            self._journal.write(Acknowledgement(request_id, tuple(answer.job_ids)))
-            with self._lock:
-                self._unfinished |= set(answer.job_ids)
-        self.acknowledged += count
 
-    def _until_answered(self, call: Callable[[], Answer], *, until_s: float | None = None) -> Answer | None:
+        def send(client: Client) -> SubmittedJobs | None:
+            return self._until_answered("submitter", lambda: client.submit([description], request_id=request_id))
+
+        first, second = self._random.choice(clients), self._random.choice(clients)
+        times = self._random.choice(("once", "again", "at once"))
+        if times == "at once":
+            answers = list(pool.map(send, (first, second)))
+        else:
+            answers = [send(client) for client in ((first, second) if times == "again" else (first,))]
+        for answer in answers:
+            if answer is not None:
+                self._journal.write(Acknowledgement(request_id, tuple(answer.job_ids)))
+                with self._lock:
+                    self._unfinished |= set(answer.job_ids)
+
+    def _hold_all(self) -> None:
+        """Hold jobs, which takes them from their pilots, and release them at once."""
+        dice = random.Random(self._random.random())
+        with self._connect() as client:
+            while not self._submitting_over.wait(dice.uniform(0.5, 5)):
+                with self._lock:
+                    unfinished = sorted(self._unfinished)
+                chosen = dice.sample(unfinished, min(len(unfinished), dice.randint(1, 3)))
+                if chosen:
+                    self._until_answered("holder", partial(client.hold, chosen))
+                    self._submitting_over.wait(dice.uniform(0, 1))
+                    self._until_answered("holder", partial(client.release, chosen))
+
+    def _until_answered(self, name: str, call: Callable[[], Answer], *, until_s: float | None = None) -> Answer | None:
         """Repeat a call until it is answered; None = no answer until the time, by default the end of the run."""
         while not self._stopped.is_set() if until_s is None else boot_time_s() < until_s:
             try:
                 return call()
             except PilotageError as error:
-                if not getattr(error, "transient", False):
-                    self.refusals.append(f"{type(error).__name__}: {error}")
+                self._record(name, error)
                 threading.Event().wait(_PAUSE_S)
+        if until_s is not None:
+            self._journal.write(Refusal(name, "no answer"))
         return None
 
+    def _record(self, name: str, error: PilotageError) -> None:
+        """Write an error to the journal, unless it is one of the network or passes."""
+        if not getattr(error, "transient", False):
+            self._journal.write(Refusal(name, f"{type(error).__name__}: {error}"))
+
     def _follow(self) -> None:
-        position = 0
         while not self._stopped.is_set():
             try:
-                with self._connect("follower") as client:
-                    for event in client.follow(after=position, until_now=True):
-                        self._journal.write(
-                            Transition("follower", event.position, event.job_id, event.before, event.after)
-                        )
-                        position = event.position
-            except PilotageError:
-                pass
+                with self._connect() as client:
+                    self._take_events(client)
+            except PilotageError as error:
+                self._record("follower", error)
             self._stopped.wait(_PAUSE_S)
 
+    def _take_events(self, client: Client) -> None:
+        for event in client.follow(after=self._position, until_now=True):
+            self._journal.write(Transition("follower", event.position, event.job_id, event.before, event.after))
+            self._position = event.position
+
+    def _audit(self, client: Client) -> None:
+        jobs = list(client.list_jobs())
+        self._journal.write(*(Reading(job.id, job.state, job.exit_code) for job in jobs))
+
     def _read_all(self) -> None:
-        with self._connect("reader") as client:
+        with self._connect() as client:
             while not self._stopped.wait(_PAUSE_S):
                 with self._lock:
                     ids = sorted(self._unfinished)
@@ -174,9 +225,22 @@ class Clients:
     def _read(self, client: Client, ids: list[int]) -> None:
         try:
             jobs = client.jobs(ids)
-        except PilotageError:
+        except PilotageError as error:
+            self._record("reader", error)
             return
         over = [job for job in jobs if job.state in FINAL]
         self._journal.write(*(Reading(job.id, job.state, job.exit_code) for job in over))
         with self._lock:
             self._unfinished -= {job.id for job in over}
+
+
+def main(journal: str, token_file: str, seed: str, end_timeout_s: str, *addresses: str) -> None:
+    """Run the clients until the input ends, then let all jobs end."""
+    clients = Clients(Journal(Path(journal)), list(addresses), Path(token_file).read_text(), int(seed))
+    clients.start()
+    sys.stdin.read()
+    clients.finish(float(end_timeout_s))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

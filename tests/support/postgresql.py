@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +19,7 @@ import pytest
 from sqlalchemy import Connection, MetaData, create_engine, make_url, text
 from sqlalchemy.engine import URL
 
+from pilotage_server.storage.database.engine import SCHEMA_LOCK
 from support.debian import find_or_install
 
 ENVIRONMENT = "PILOTAGE_TEST_POSTGRESQL"
@@ -121,6 +122,21 @@ class PostgresqlServer:
         """Let clients connect to a database again."""
         self._run(f"ALTER DATABASE {url.database} WITH ALLOW_CONNECTIONS true")
 
+    @contextmanager
+    def schema_locked(self, url: URL) -> Iterator[Callable[[], int]]:
+        """Keep servers from upgrading a database until the end of the block.
+
+        The function that is returned ends the connections of those that wait, as a crash would, and says how many.
+        """
+        end_waiting = (
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            f" WHERE datname = '{url.database}' AND wait_event_type = 'Lock'"
+        )
+        with self._connected(url) as connection:
+            connection.execute(text(f"SELECT pg_advisory_lock({SCHEMA_LOCK})"))
+            yield lambda: int(connection.execute(text(end_waiting)).scalar_one())
+            connection.execute(text(f"SELECT pg_advisory_unlock({SCHEMA_LOCK})"))
+
     def drop(self, url: URL) -> None:
         """Remove a database and end its connections."""
         self._run(f"DROP DATABASE {url.database} WITH (FORCE)")
@@ -161,17 +177,20 @@ def installed_programs() -> Path | None:
 
 @contextmanager
 def running_postgresql(
-    programs: Path, settings: Mapping[str, str] = QUICK, environment: Mapping[str, str] = {}
+    programs: Path, settings: Mapping[str, str] = QUICK, environment: Mapping[str, str] = {}, *, address: str = ""
 ) -> Iterator[PostgresqlServer]:
     """Run a server with these settings, and these variables too, in a new folder.
 
-    It is stopped, and the folder removed, at the end.
+    It is stopped, and the folder removed, at the end. It also listens at `address`, for all who reach that.
     """
     folder = Path(tempfile.mkdtemp(prefix="pilotage-postgresql-"))
     become = _unprivileged_prefix(folder) if os.geteuid() == 0 else []
     data = folder / "data"
     try:
         _make_cluster([*become, str(programs / "initdb")], data)
+        with (data / "pg_hba.conf").open("a") as access:
+            access.write("host all all all trust\n")
+        settings = {**settings, "listen_addresses": address}
         process = PostgresqlProcess([*become, *_server_command(programs, folder, data, settings)], environment)
         process.start()
         try:
@@ -200,7 +219,6 @@ def _make_cluster(initdb: list[str], data: Path) -> None:
 
 def _server_command(programs: Path, folder: Path, data: Path, settings: Mapping[str, str]) -> list[str]:
     all_settings = {
-        "listen_addresses": "",
         "unix_socket_directories": str(folder),
         "max_connections": "200",
         "timezone": "Asia/Tokyo",  # a zone that differs from UTC all year

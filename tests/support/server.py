@@ -104,14 +104,12 @@ class RunningServer:
 
     def start(self) -> Self:
         """Start the process and return when it is ready."""
-        process = self._launch()
-        self._wait_until_ready(process)
-        self.address = json.loads(self._ready.read_text())["address"]
-        return self
+        self.launch()
+        return self.wait_until_ready()
 
     def start_fails(self) -> str:
         """Start the process, which must end by itself with exit code 1; returns the last line of its log."""
-        assert self._launch().wait(START_TIMEOUT_S) == 1, self.log()
+        assert self.launch().wait(START_TIMEOUT_S) == 1, self.log()
         return self.last_line()
 
     def ends(self) -> str:
@@ -131,7 +129,8 @@ class RunningServer:
             command, env=environment, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False
         )
 
-    def _launch(self) -> subprocess.Popen[bytes]:
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start the process and return it."""
         self.data.mkdir(parents=True, exist_ok=True)
         self._ready.unlink(missing_ok=True)
         command = [*self._limits(), sys.executable, "-m", self._module, "run", "--data", str(self.data)]
@@ -141,22 +140,26 @@ class RunningServer:
             self.process = subprocess.Popen(command, env=environment, stderr=log)
         return self.process
 
-    def _limits(self) -> tuple[str, ...]:
-        """Return the command prefix that sets limits."""
-        file_size = () if self._max_file_bytes_on_disk is None else files_bounded_by(self._max_file_bytes_on_disk)
-        open_files = () if self._open_files is None else ("prlimit", f"--nofile={self._open_files}:")
-        return (*file_size, *open_files)
-
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+    def wait_until_ready(self) -> Self:
+        """Return when the launched process is ready; fails if it ends or takes too long."""
+        assert self.process is not None
         give_up = clock.boot_time_s() + START_TIMEOUT_S
         while not self._ready.exists():
             try:
-                process.wait(0.01)
+                self.process.wait(0.01)
             except subprocess.TimeoutExpired:
                 if clock.boot_time_s() < give_up:
                     continue
             self.kill()
             pytest.fail(f"the server did not start:\n{self.log()}")
+        self.address = json.loads(self._ready.read_text())["address"]
+        return self
+
+    def _limits(self) -> tuple[str, ...]:
+        """Return the command prefix that sets limits."""
+        file_size = () if self._max_file_bytes_on_disk is None else files_bounded_by(self._max_file_bytes_on_disk)
+        open_files = () if self._open_files is None else ("prlimit", f"--nofile={self._open_files}:")
+        return (*file_size, *open_files)
 
     def log(self) -> str:
         return (self.data / "server.log").read_text()
@@ -183,7 +186,7 @@ class RunningServer:
     ) -> str:
         """Return a token with roles, `user` by default, signed with the server's own key."""
         identity = Identity(owner, vo, groups, frozenset(roles or (Role.USER,)), bounds=bounds)
-        return self._issuer().issue(identity, timedelta(hours=1), clock.now())
+        return self._issuer().issue(identity, timedelta(days=1), clock.now())
 
     def _issuer(self) -> TokenIssuer:
         return TokenIssuer(KeySet(KeyFiles(self._key).load_or_make()))

@@ -16,7 +16,8 @@ from pilotage.rpc.channel import open_async_channel
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, matcher_service_pb2_grpc
 from support.postgresql import PostgresqlServer
 from support.process_grid import QUEUE, TREE, ProcessGrid
-from support.server import ServerFleet, Token, endpoint_of, request_id, server_fleet
+from support.processes import until
+from support.server import RunningServer, ServerFleet, Token, endpoint_of, request_id, server_fleet
 from support.wire_grid import WireGrid, a_job, submission
 
 pytestmark = pytest.mark.process
@@ -133,3 +134,18 @@ async def test_pilot_fails_over_to_the_other_server(fleet: ServerFleet, tmp_path
         await asyncio.to_thread(first.start)
         second.kill()
         assert (await here.done(here.submit(script="true"))).exit_code == 0
+
+
+async def test_server_starts_although_its_database_crashes_meanwhile(
+    tmp_path: Path, postgresql_server: PostgresqlServer
+) -> None:
+    url = postgresql_server.new_database()
+    server = RunningServer(tmp_path, database=url.render_as_string(hide_password=False))
+    try:
+        with postgresql_server.schema_locked(url) as end_waiting:
+            server.launch()
+            await until(lambda: end_waiting() > 0)
+        server.wait_until_ready()
+    finally:
+        server.kill()
+        postgresql_server.drop(url)

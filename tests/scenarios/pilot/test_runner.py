@@ -19,18 +19,22 @@ from pilotage.values.attempts import Outcome
 from pilotage_pilot.core.events import (
     ContinueRequested,
     DrainCommanded,
+    Event,
+    JobPrepared,
     KillCommanded,
+    PayloadExited,
+    PayloadStarted,
     PoolsRead,
     StopRequested,
     SuspendRequested,
 )
-from pilotage_pilot.core.instructions import EndPilot
+from pilotage_pilot.core.instructions import EndPilot, KillPayload, StartPayload
 from pilotage_pilot.core.lifetime import ExitCode
 from pilotage_pilot.core.machine import PilotMachine
 from pilotage_pilot.core.model import GrantedJob, Now, Report, ReportedState
 from pilotage_pilot.core.rules import Lifetime, PilotRules
 from pilotage_pilot.link.base import NodeDescription
-from pilotage_pilot.runner import PilotPorts, PilotRunner
+from pilotage_pilot.runner import PayloadTasks, PilotPorts, PilotRunner
 from pilotage_pilot.supervise.base import PayloadRunner
 from pilotage_pilot.supervise.folders import PilotFolder
 from support.pilot_bench import a_job, built_in_slots
@@ -40,6 +44,7 @@ from support.pilot_ports import (
     FakePayloadRunner,
     FakeServerLink,
     a_local_payload_runner,
+    a_prepare_job,
 )
 from support.processes import until
 
@@ -284,3 +289,22 @@ async def test_unexpected_error_fails_only_its_own_attempt(method: str, outcome:
     (entry,) = [entry for entry in logs if entry["event"] == "internal error while handling an attempt"]
     assert (entry["log_level"], entry["job"]) == ("error", str(failing.key))
     assert isinstance(entry["exc_info"], RecursionError)
+
+
+async def test_payload_whose_lease_passes_at_its_start_is_killed() -> None:
+    job = a_job(input_files=(InputFile("data", None, "0" * 64, 1),))
+    payloads, events = FakePayloadRunner(), list[Event]()
+
+    def feed(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, JobPrepared):
+            tasks.do(StartPayload(job.key))
+        elif isinstance(event, PayloadStarted):
+            tasks.do(KillPayload(job.key))
+
+    async with asyncio.TaskGroup() as group:
+        tasks = PayloadTasks(payloads, group.create_task, feed)
+        payloads.subscribe(feed)
+        tasks.do(a_prepare_job(job))
+        await until(lambda: len(events) == 3)
+    assert [type(event) for event in events] == [JobPrepared, PayloadStarted, PayloadExited]

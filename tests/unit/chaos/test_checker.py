@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.checker import judge
-from chaos.history import Acknowledgement, History, Journal, Mark, MarkKind, Reading, Transition
+from chaos.history import Acknowledgement, History, Journal, Mark, MarkKind, Reading, Refusal, Transition
 
 
 def feed(*states: str, job_id: int = 1, first: int = 1) -> tuple[Transition, ...]:
@@ -44,7 +44,7 @@ def test_checker_accepts_good_history() -> None:
         ("own ids", {"acknowledgements": (Acknowledgement("r", (1,)), Acknowledgement("s", (1,)))}),
         ("ends", {"readings": (Reading(1, "RUNNING"),)}),
         ("ends", {"readings": ()}),
-        ("keeps its result", {"readings": (Reading(1, "DONE", 0), Reading(1, "FAILED", 1))}),
+        ("keeps its result", {"readings": (Reading(1, "DONE", 0), Reading(1, "DONE", 1))}),
         ("keeps its result", {"readings": (Reading(1, "DONE", 0), Reading(1, "WAITING"), Reading(1, "DONE", 0))}),
         ("ends once", {"transitions": feed("WAITING", "RUNNING")}),
         ("ends once", {"transitions": feed("WAITING", "RUNNING", "DONE", "DONE")}),
@@ -53,6 +53,8 @@ def test_checker_accepts_good_history() -> None:
         ("one at a time", {"marks": (*run("a", 10, 14, ends=False), *run("b", 13, 15))}),
         ("one at a time", {"marks": (*run("a", 10, 20), *run("b", 13, 15), *run("c", 21, 22))}),
         ("true results", {"marks": run("a", 10, 12, ends=False)}),
+        ("true results", {"readings": (Reading(1, "FAILED", 9),)}),
+        ("valid calls succeed", {"refusals": (Refusal("reader", "job 1 is unknown"),)}),
         ("max_starts", {"acknowledgements": (Acknowledgement("r", (1,), max_starts=1),)}),
     ],
 )
@@ -68,7 +70,8 @@ def test_long_run_overlaps_every_later_one() -> None:
 
 def test_journal_returns_what_was_written_without_cut_lines(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.write(*GOOD.acknowledgements, *GOOD.transitions, *GOOD.readings)
+    refusal = Refusal("reader", "why")
+    journal.write(*GOOD.acknowledgements, *GOOD.transitions, *GOOD.readings, refusal)
     lines = [f"{mark.run} {mark.kind} {mark.boot_s}\n" for mark in GOOD.marks]
     (journal.marks / "1").write_text("".join(lines) + "c start 2")
-    assert journal.read() == GOOD
+    assert journal.read() == replace(GOOD, refusals=(refusal,))

@@ -50,6 +50,17 @@ _QUICK_COMPRESSION = """
 """
 """Use lz4 for long values, such as stored answers, where PostgreSQL offers it: it takes an eighth of the time."""
 
+_SILENCE_S = 30
+"""A connection to PostgreSQL on which a peer is silent for so long is given up: its host or network has failed."""
+_PATIENCE: Mapping[str, str] = {
+    "connect_timeout": "10",
+    "keepalives_idle": str(_SILENCE_S // 3),
+    "keepalives_interval": str(_SILENCE_S // 6),
+    "keepalives_count": "4",
+    "tcp_user_timeout": str(_SILENCE_S * 1000),
+}
+"""Parameters of libpq, unless the URL has others; the system's defaults wait for hours."""
+
 _OWNER_ONLY = 0o600
 _LOG_FILES = ("-wal", "-shm", "-journal")
 _BEGIN = "begin"
@@ -67,7 +78,8 @@ def open_engines(url: str) -> tuple[Engine, Engine]:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         # Explicit, not the default of the database: code that locks rows and then reads depends on it.
-        engine = create_engine(url, pool_size=16, isolation_level="READ COMMITTED")
+        patience = {name: value for name, value in _PATIENCE.items() if name not in parsed.query}
+        engine = create_engine(url, pool_size=16, isolation_level="READ COMMITTED", connect_args=patience)
         event.listen(engine, "connect", _set_up_postgresql)
         return engine, engine
     # A writer takes the lock at its begin: SQLite cannot wait for another writer once a transaction has read.
@@ -102,6 +114,8 @@ def _set_up_postgresql(connection: Any, _record: Any) -> None:
     connection.adapters.register_dumper(list, ListBinaryDumper)
     for setting in _PLANS_OF_SMALL_THINGS:
         connection.execute(f"SET {setting} = off")
+    # The locks of a server that is stopped or cut off must not stop the others.
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{_SILENCE_S}s'")
     connection.execute(_QUICK_COMPRESSION)
     connection.commit()
 

@@ -201,7 +201,7 @@ def closing(database: Database) -> Iterator[Database]:
         database.close()
 
 
-_SCHEMA_LOCK = 0x70696C73
+SCHEMA_LOCK = 0x70696C73
 """Number of the advisory lock that a server holds while it changes the schema."""
 
 
@@ -221,7 +221,7 @@ def upgrade(database: Database) -> None:
 def _upgrade(transaction: Transaction) -> None:
     session = transaction.session
     if not sql.is_sqlite(session):
-        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK})
+        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": SCHEMA_LOCK})
     config = Config()
     config.set_main_option("script_location", str(files("pilotage_server.storage") / "migrations"))
     connection = config.attributes["connection"] = session.connection()
