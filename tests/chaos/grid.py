@@ -74,10 +74,10 @@ class _HostedServer(RunningServer):
         self.address = f"0.0.0.0:{_PORT}"
         self._network = network
 
-    def launch(self) -> None:
-        """Start the process."""
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start the process and return it."""
         with self._network.inside(self.host):
-            super().launch()
+            return super().launch()
 
 
 class _HostedBroker(MosquittoServer):

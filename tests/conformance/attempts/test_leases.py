@@ -152,7 +152,7 @@ async def test_slow_transaction_is_not_taken_for_a_set_clock(
     (job_id,) = grid.submit()
     grid.start_pilot().take()
     lease_until = grid.job(job_id).lease_until
-    tasks = LeaseTasks(Transactions(grid.database, grid.state), lambda _: None)
+    tasks = LeaseTasks(Transactions(grid.database, grid.state), lambda _: None, lambda _: None)
     may_go_on = Event()
     grid.database.submit_write(lambda _: may_go_on.wait(60))
     grid.database.submit_write(lambda _: grid.clock.advance(seconds=5))
