@@ -36,6 +36,7 @@ from pilotage_server.operations.accounting.limits import recount_limits
 from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.installation import Belongings, change_keys, join
 from pilotage_server.operations.jobs.periodic_policies import watch_all
+from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
 from pilotage_server.rpc.framework.admission import CallLimits, CallQuota
 from pilotage_server.rpc.framework.issuer_keys import IssuerKeys
@@ -141,12 +142,11 @@ def _open_state(
 
     Raises WorldError when the database is away for `database_wait_s`, or as soon as it shows another fault.
     """
+    seen = LastSeenFile(settings.data)
     until_s, pause_s = clock.boot_time_s() + settings.database_wait_s, FIRST_PAUSE_S
     while True:
         try:
-            return _load_state(
-                database, rules, lambda: join_database(database, keys, store, LastSeenFile(settings.data))
-            )
+            return _load_state(database, rules, lambda: join_database(database, keys, store, seen))
         except WorldError as error:
             if not error.transient or database.is_sqlite or clock.boot_time_s() + pause_s > until_s:
                 raise
