@@ -135,8 +135,9 @@ async def test_no_attempt_starts_while_one_of_the_lost_time_lives(tmp_path: Path
             kept = max(each for each in (*others, job_id) if exists(server, each))
             async with grid.pilot(cpus=1):
                 assert await asyncio.to_thread(wait_for, server, job_id)
-            assert grid.job(job_id).attempt == STEPS.attempt + 1
-            assert marks_in(marks) == ["started", "started"]
+            assert grid.job(job_id).attempt > STEPS.attempt
+            assert marks_in(marks).count("started") >= 2
+            assert "doubled" not in marks_in(marks)
             os.kill(first.pid, signal.SIGCONT)
         (again,) = call(server, "SubmitJobs", request).job_ids
         assert again > STEPS.job
