@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -224,7 +225,8 @@ async def test_payload_over_its_disk_is_reported_with_figures(scratch: Path, lev
         key = await bench.start(shell_job(script, disk_mib=4))
         exceeded = await bench.limit_passed()
         assert exceeded.key == key
-        assert exceeded.reason == "it used 6 MiB of disk and asked for 4 MiB"
+        # It may be measured while the second file is being written.
+        assert re.fullmatch(r"it used [56] MiB of disk and asked for 4 MiB", exceeded.reason)
 
 
 @pytest.mark.parametrize(
