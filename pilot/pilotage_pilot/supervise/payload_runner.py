@@ -235,7 +235,8 @@ class LocalPayloadRunner:
                 if group is not None:
                     group.remove()
         self._empty.clear()
-        work.payload.watch(lambda end: self._ended(key, end))
+        # The attempt may be forgotten before its payload has ended.
+        work.payload.watch(lambda end: self._ended(work, end))
         self._monitor.keep()
 
     def _command(self, work: Work, group: Cgroup | None) -> PayloadCommand:
@@ -270,14 +271,12 @@ class LocalPayloadRunner:
     def _new_group(self, work: Work) -> Cgroup | None:
         return self._groups.make(str(work.order.job.key), work.limits(self._handling)) if self._groups else None
 
-    def _ended(self, key: AttemptKey, end: PayloadEnd) -> None:
-        work = self._work.get(key)
-        payload = self._payload(key)
-        if work is not None:
-            work.cut_streams(self._bounds)
-            work.payload = None
-            self._remove_deadline(work)
-            self._confinement.release(work.user)
+    def _ended(self, work: Work, end: PayloadEnd) -> None:
+        key, payload = work.order.job.key, work.payload
+        work.cut_streams(self._bounds)
+        work.payload = None
+        self._remove_deadline(work)
+        self._confinement.release(work.user)
         if all(other.payload is None for other in self._work.values()):
             self._empty.set()
         exited = PayloadExited(key, end.exit_code, end.signal, end.usage, end.limit)

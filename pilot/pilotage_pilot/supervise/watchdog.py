@@ -336,22 +336,28 @@ class _Watchdog:
             # The pilot was stopped while it started a payload, and would go on with that.
             self._signal_pilot(signal.SIGKILL)
         elif overdue:
-            self._kill(overdue, [entry for entry in entries if entry.boot_s > now_s])
+            self._kill_overdue()
         next_s = now_s + _RECHECK_S if overdue else min((entry.boot_s for entry in entries), default=NEVER)
         self._table.armed_boot_s = next_s
         return next_s
 
-    def _kill(self, overdue: list[Deadline], others: list[Deadline]) -> None:
-        """Kill all descendants of the pilot that do not belong to `others`, until none is left.
+    def _kill_overdue(self) -> None:
+        """Kill all descendants of the pilot but those of payloads with time left, until none is left.
 
-        An orphan that no session shows to be another payload's is killed, too: it may belong to an overdue one.
+        An orphan that no session shows to be another payload's is killed, too: it may belong to an overdue one. While
+        a payload is being started it has no leader, so orphans wait for the next look.
         """
-        leaders = {entry.leader for entry in overdue}
         for pause_s in _pauses():
+            # In this order: a payload is in the table before its first process exists.
             processes = all_processes()
+            entries, now_s = self._table.entries(), boot_time_s()
+            leaders = {entry.leader for entry in entries if entry.boot_s <= now_s}
+            others = [entry for entry in entries if entry.boot_s > now_s]
             spared = {entry.leader for entry in others if _is_there(entry, processes)}
             spared |= {process.pid for process in processes.values() if process.session in spared}
             found = descendants([self._pilot], processes) - descendants(spared, processes) - {self._pilot}
+            if any(not entry.leader for entry in others):
+                found &= descendants(leaders, processes)
             victims = {pid for pid in found if processes[pid].state not in "ZX"}
             # A process that cannot be killed must not keep the watchdog from the end of its pilot.
             if not victims or pause_s == _LONGEST_ROUND_S:

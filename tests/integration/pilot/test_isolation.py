@@ -16,7 +16,7 @@ from support.processes import until
 
 pytestmark = pytest.mark.process
 
-WEAKEST: dict[str, Any] = {}
+WEAKEST: dict[str, Any] = {"isolation": "none"}
 """The settings of a pilot that does not isolate payloads."""
 
 
