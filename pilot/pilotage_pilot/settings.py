@@ -130,7 +130,7 @@ class PilotSettings(ProgramSettings):
     )
     hidden_paths: tuple[Path, ...] = Field(
         tuple(map(Path, HIDDEN_PATHS)),
-        description="Files and folders that payloads in namespaces find empty; ~ is the home of the pilot's user.",
+        description="Files and folders that payloads in namespaces find empty; ~ is HOME and the home of the account.",
     )
     visible_paths: tuple[Path, ...] = Field(
         (), description="Paths below hidden ones that payloads in namespaces may read, such as software in a home."

@@ -5,8 +5,10 @@ A level is tried by really starting a payload in it. So a node needs no descript
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import pwd
 import random
 import select
 import signal
@@ -44,8 +46,9 @@ class PayloadPaths:
     @classmethod
     def of(cls, hidden: Iterable[Path], visible: Iterable[Path], writable: Iterable[Path]) -> PayloadPaths:
         """Return these paths without links; without visible and writable ones that do not exist."""
-        kept = [tuple(_real(path) for path in paths if path.expanduser().exists()) for paths in (visible, writable)]
-        return cls(tuple({_real(path) for path in hidden} - set(PRIVATE)), *kept)
+        kept = [tuple(path for path in map(_real, paths) if path.exists()) for paths in (visible, writable)]
+        covered = {real for path in hidden for real in _hidden(path)}
+        return cls(tuple(covered - {Path("/"), *PRIVATE}), *kept)
 
     def hides(self, path: Path) -> bool:
         """Whether payloads in namespaces do not see this path of the node: the nearest of its folders decides."""
@@ -75,7 +78,16 @@ class PayloadPaths:
 
 
 def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path.expanduser()))
+    return Path(os.path.realpath(os.path.expanduser(path)))
+
+
+def _hidden(path: Path) -> set[Path]:
+    """Return the real paths of a hidden one; ~ is also the home of the account, as batch systems set another HOME."""
+    found = {_real(path)}
+    if path.parts[:1] == ("~",):
+        with contextlib.suppress(KeyError):  # a container may have no account of this user
+            found.add(_real(Path(pwd.getpwuid(os.getuid()).pw_dir, *path.parts[1:])))
+    return found
 
 
 USER_LOCKS = Path("/run/pilotage-payload-users")
