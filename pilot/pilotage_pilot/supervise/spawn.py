@@ -166,11 +166,14 @@ _LAUNCH_TIMEOUT_S = 60.0
 
 
 class Launcher:
-    """The pilot's side of the launcher, which has to be closed; see `launcher`. Raises OSError."""
+    """The pilot's side of the launcher, which has to be closed; see `launcher`. Raises OSError.
 
-    def __init__(self) -> None:
+    A launcher that does not answer an order within `timeout_s` is killed.
+    """
+
+    def __init__(self, timeout_s: float = _LAUNCH_TIMEOUT_S) -> None:
         self._socket, theirs = socket.socketpair()
-        self._socket.settimeout(_LAUNCH_TIMEOUT_S)
+        self._socket.settimeout(timeout_s)
         with theirs:
             program = (sys.executable, "-I", "-S", "-X", "utf8", launcher.__file__)
             self._process = subprocess.Popen(program, stdin=theirs.fileno(), env={})
@@ -264,6 +267,8 @@ class Launcher:
             self._socket.sendall(order)
             answer = self._socket.recv(STARTED.size, socket.MSG_WAITALL)
         except OSError as error:
+            # It must neither start this payload later, when the job may run elsewhere, nor answer the next order so.
+            self._process.kill()
             raise NodeFaultError(f"its process cannot be started: the launcher does not answer: {error}") from error
         if not answer:
             raise NodeFaultError("its process cannot be started: the launcher of the pilot has ended")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.values.isolation import Isolation
+from pilotage_pilot.supervise.base import NodeFaultError
 from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.isolation import (
     Confinement,
@@ -121,6 +123,14 @@ async def test_hidden_visible_and_writable_paths(scratch: Path) -> None:
         await runner.close()
     assert (home / "results" / "file").read_text() == "result\n"
     assert not (home / "software" / "new").exists()
+
+
+@pytest.mark.parametrize("home", ["/", "/srv/slot1"])
+def test_home_of_the_account_is_hidden_whatever_home_is_set(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    monkeypatch.setenv("HOME", home)
+    paths = PayloadPaths.of([Path("~")], [], [])
+    assert paths.hides(Path(pwd.getpwuid(os.getuid()).pw_dir, ".ssh"))
+    assert not paths.hides(Path("/bin/sh"))
 
 
 async def test_program_in_a_hidden_folder_is_the_jobs_fault(tmp_path: Path) -> None:
@@ -345,3 +355,19 @@ async def test_pilot_is_ended_when_its_launcher_is_killed(tmp_path: Path) -> Non
     os.kill(confinement.launcher.pid, signal.SIGKILL)
     assert "launcher was killed" in getattr(await bench.next_event(), "reason", "")
     await runner.close()
+
+
+async def test_launcher_that_does_not_answer_starts_nothing_later(tmp_path: Path) -> None:
+    folder = PilotFolder(tmp_path)
+    confinement = Confinement(Launcher(timeout_s=0.1), Isolation.NONE)
+    runner = a_local_payload_runner(folder, FakeServerLink(), confinement=confinement)
+    bench = PayloadBench(runner, FakeServerLink(), tmp_path)
+    mark = tmp_path / "mark"
+    job = shell_job(f"echo started > {mark}")
+    await bench.prepare(job)
+    os.kill(confinement.launcher.pid, signal.SIGSTOP)
+    with pytest.raises(NodeFaultError, match="the launcher does not answer"):
+        runner.start(job.key)
+    assert "launcher was killed" in getattr(await bench.next_event(), "reason", "")
+    await runner.close()
+    assert not mark.exists()
