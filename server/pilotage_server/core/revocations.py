@@ -16,6 +16,8 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
+from pilotage.text import fold
+
 
 class RevocationKind(StrEnum):
     """The subject of a revocation."""
@@ -59,9 +61,10 @@ class Revocations:
         self._tokens = {(each.issuer, each.subject): each for each in self._of(RevocationKind.TOKEN)}
         self._owners: dict[tuple[str, str], Revocation] = {}
         for each in self._of(RevocationKind.OWNER):
-            known = self._owners.setdefault((each.vo, each.subject), each)
+            key = (fold(each.vo), each.subject)
+            known = self._owners.setdefault(key, each)
             if known.made < each.made:
-                self._owners[each.vo, each.subject] = each
+                self._owners[key] = each
 
     def _of(self, kind: RevocationKind) -> Iterable[Revocation]:
         return (each for each in self._records if each.kind is kind)
@@ -79,8 +82,11 @@ class Revocations:
         return self._tokens.get((issuer, token_id))
 
     def of_owner(self, vo: str, owner: str, issued: datetime) -> Revocation | None:
-        """Return the revocation of the tokens of this owner that covers one issued at that time."""
-        for found in (self._owners.get((vo, owner)), self._owners.get(("", owner))):
+        """Return the revocation of the tokens of this owner that covers one issued at that time.
+
+        Letter case of the VO does not count, as elsewhere: a revocation must not miss its tokens for it.
+        """
+        for found in (self._owners.get((fold(vo), owner)), self._owners.get(("", owner))):
             if found is not None and issued <= found.made:
                 return found
         return None

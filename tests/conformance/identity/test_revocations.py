@@ -54,9 +54,10 @@ def test_revoked_token_is_known_here_elsewhere_and_after_a_restart(grid: Grid) -
         assert found.of_token("elsewhere", "t1") is found.of_token("here", "t2") is None
 
 
-def test_revocation_of_an_owner_covers_tokens_issued_until_then(grid: Grid) -> None:
+@pytest.mark.parametrize("vo", ["lhcb", "LHCb"])
+def test_revocation_of_an_owner_covers_tokens_issued_until_then(grid: Grid, vo: str) -> None:
     now = grid.clock()
-    revoke(grid, TokensToRevoke("alice", "lhcb"))
+    revoke(grid, TokensToRevoke("alice", vo))
     found = grid.state.revocations
     assert found.of_owner("lhcb", "alice", now - HOUR)
     assert found.of_owner("lhcb", "alice", now)
