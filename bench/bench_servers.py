@@ -75,6 +75,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
         folder = stack.enter_context(scratch())
         url = stack.enter_context(database_url("postgresql"))
         settings = {**SHARING, "signing_key": str(folder / "tokens.pem"), "log_level": "info"}
+        settings["files"] = (folder / "files").as_uri()
         grids: list[BenchGrid] = []
         pilots: list[LoadPilot] = []
         for number in range(max(TOGETHER)):

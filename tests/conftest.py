@@ -47,6 +47,9 @@ MARKS_OF_FIXTURES = {
 """The fixtures that give a test each marker."""
 
 
+# A server keeps a quarter of its reserve as a file: hundreds of servers of tests would fill the disk.
+os.environ.setdefault("PILOTAGE_SERVER_DISK_RESERVE_MIB", "16")
+
 _GENERATIONS = (50_000, 20, 50)
 """Thresholds of the garbage collector: the defaults scan all tests and modules too often."""
 

@@ -20,6 +20,7 @@ from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import AGENT_NAMES, Role
 from support.commands import PROGRAMS
+from support.payload_paths import payload_lines
 from support.server import running_server
 from support.slurm import PARTITION, SlurmCluster, running_slurm
 
@@ -74,7 +75,7 @@ class Grid:
     def submit(self, count: int) -> list[int]:
         """Submit jobs that record their process id and run until the gate opens."""
         gate, runs = self.folder / "gate", self.folder / "runs"
-        script = f"echo $$ >> {runs}/%d; while ! [ -e {gate} ]; do sleep 0.1; done; echo job %d"
+        script = f"umask 0; echo $$ >> {runs}/%d; while ! [ -e {gate} ]; do sleep 0.1; done; echo job %d"
         descriptions = [
             JobDescription("/bin/sh", f"-c '{script % (n, n)}'", attributes={"WantJobRouter": True})
             for n in range(count)
@@ -101,7 +102,7 @@ class Grid:
                 pytest.fail("\n".join(["the condition did not become true", *logs]))
 
 
-def _config(address: str, pulled: SlurmCluster, pushed: SlurmCluster) -> str:
+def _config(folder: Path, address: str, pulled: SlurmCluster, pushed: SlurmCluster) -> str:
     return f"""
 server = "{address}"
 token_file = "agent.token"
@@ -112,7 +113,12 @@ interval_s = 0.5
 urgent_interval_s = 0.5
 when_stopped = "cancel"
 pilot_command = {json.dumps([sys.executable, "-m", "pilotage_pilot.main"])}
-pilot = {{ cgroups = false, heartbeat_s = 1, max_idle_s = 1, grace_s = 1 }}
+[site_director.pilot]
+{payload_lines(folder, folder / "runs")}
+cgroups = false
+heartbeat_s = 1
+max_idle_s = 1
+grace_s = 1
 [site_director.batch_systems.open]
 type = "slurm"
 command_prefix = {json.dumps(pulled.command_prefix)}
@@ -146,7 +152,7 @@ def grid(clusters: tuple[SlurmCluster, SlurmCluster], tmp_path: Path) -> Iterato
         (tmp_path / "runs").mkdir()
         (tmp_path / "routes.ads").write_text(TABLE)
         (tmp_path / "agent.token").write_text(server.token(*AGENT_NAMES, owner="agent:test"))
-        (tmp_path / "agents.toml").write_text(_config(server.address, *clusters))
+        (tmp_path / "agents.toml").write_text(_config(tmp_path, server.address, *clusters))
         user = stack.enter_context(Client(server.address, server.token()))
         yield Grid(tmp_path, user, {}, stack)
 

@@ -228,9 +228,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     ],
     "pilots": [
         *("stamp", "site", "ce", "queue", "state", "reason", "alarm", "glidein_id", "node", "jobs", "jobs_ended"),
-        "isolation",
-        *("vos", "registered", "last_seen", "ends"),
-        "credential_ends",
+        *("vos", "isolation", "registered", "last_seen", "ends", "credential_ends"),
     ],
     "slots": [
         *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),

@@ -216,7 +216,7 @@ class PolicyPilot:
 
 def _start(folder: Path, policy: Path, settings: dict[str, Any]) -> PolicyPilot:
     config, scratch = folder / "pilot.json", folder / "scratch"
-    config.write_text(json.dumps({"scratch": str(scratch), **payload_paths(folder), **settings}))
+    config.write_text(json.dumps({"scratch": str(scratch), **payload_paths(folder, folder.parent), **settings}))
     scratch.mkdir()
     command = [sys.executable, "-m", "pilotage_pilot.main", "run", "--config", str(config)]
     environment = {**os.environ, "PILOTAGE_PILOT_POLICY": str(policy)}

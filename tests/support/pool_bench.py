@@ -24,6 +24,7 @@ from pilotage_server.core.queueing.tree_plan import TreeEffect
 from pilotage_server.core.resources.pools import Pool
 from pilotage_server.core.rules import Rules
 from pilotage_server.operations.attempts.transitions import apply_transition
+from pilotage_server.operations.jobs.new_jobs import store_part
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.put_tree import put_tree, try_tree
 from pilotage_server.operations.resources.pools import (
@@ -103,6 +104,8 @@ class PoolBench:
         submitted = self.write(
             lambda transaction, state: submit_jobs(transaction, state, owner, single_groups([description]))
         )
+        while self.write(lambda transaction, state: store_part(transaction, state, submitted.job_ids[0])):
+            pass
         return self.job(submitted.job_ids[0])
 
     def job(self, job_id: int) -> JobRecord:

@@ -46,10 +46,14 @@ class Site:
     submitted_before: int
 
     def submit(self, count: int, lease: timedelta | None = None) -> list[int]:
-        """Submit jobs that run until `open_gate`; each writes its process id at its start and its end."""
+        """Submit jobs that run until `open_gate`; each writes its process id at its start and its end.
+
+        Jobs may run as different users, and write to the same files.
+        """
         waits = f"while ! [ -e {self.folder}/gate ]; do sleep 0.1; done"
         scripts = [
-            f"echo $$ >> {self.folder}/started{n}; {waits}; echo $$ >> {self.folder}/ended{n}" for n in range(count)
+            f"umask 0; echo $$ >> {self.folder}/started{n}; {waits}; echo $$ >> {self.folder}/ended{n}"
+            for n in range(count)
         ]
         descriptions = [JobDescription("/bin/sh", f"-c '{script}'", lease=lease) for script in scripts]
         return list(self.user.submit(descriptions).job_ids)

@@ -16,7 +16,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.attempts.pilot_calls import DrainPilot
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.engine import Database, record_schema
 from support.grid import Grid
 from support.virtual_clock import VirtualClock
 
@@ -147,6 +147,7 @@ def test_leases_last_as_long_when_the_clock_is_set(grid: Grid, jump_s: float, ga
 async def test_slow_transaction_is_not_taken_for_a_set_clock(
     sqlite_database: Database, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sqlite_database.write(lambda transaction: record_schema(transaction.session))
     grid = Grid(sqlite_database, clock)
     monkeypatch.setattr(machine, "boot_time_s", lambda: grid.clock().timestamp())
     (job_id,) = grid.submit()

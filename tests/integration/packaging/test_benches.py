@@ -24,10 +24,17 @@ RATES = {
     "submission in 1,000s": "jobs/s",
     "an array of 100,000": "s",
 }
+DOOR = {
+    f"{call} during {load}": "ms"
+    for load in ("an array", "different jobs")
+    for call in ("submission of one job", "heartbeat", "request for a job")
+} | {"an array": "s", "different jobs": "s"}
 UNITS: Mapping[str, str] = {
     "empty call": "1/s",
     **{f"rates-sqlite: {name}": unit for name, unit in RATES.items()},
     **{f"rates-postgresql: {name}": unit for name, unit in RATES.items()},
+    **{f"door-sqlite: {name}": unit for name, unit in DOOR.items()},
+    **{f"door-postgresql: {name}": unit for name, unit in DOOR.items()},
     "growth: CPU of a match at 10,000 jobs": "µs",
     "growth: CPU of a match at 10 million jobs": "µs",
     "growth: CPU of a match, long queue to short": "ratio",

@@ -29,9 +29,11 @@ pytestmark = pytest.mark.process
 
 LEASE_S = 30
 ONE_AT_A_TIME = (
-    "cd {}; exec 9>>lock; flock -n 9 || echo doubled >>marks; echo started >>marks; test -e short || sleep 600"
+    "umask 0; cd {}; exec 9>>lock; flock -n 9 || echo doubled >>marks; echo started >>marks; test -e short || sleep 600"
 )
-"""A payload that leaves a mark, and another one where a payload of the job is alive; a killed one frees the lock."""
+"""A payload that leaves a mark, and another one where a payload of the job is alive; a killed one frees the lock.
+
+Each payload may be another user."""
 
 
 def call(server: RunningServer, method: str, request: Any) -> Any:
