@@ -204,8 +204,14 @@ def confine(rules: IsolationRules, launcher: Launcher, jobs: Path) -> tuple[Conf
     )
 
 
+_PROTECTED_LINKS = Path("/proc/sys/fs/protected_hardlinks")
+
+
 def _users(level: Isolation, rules: IsolationRules) -> PayloadUsers | None:
     """Return the users of payloads in a level, None = only the pilot's."""
+    if level is Isolation.UID and _PROTECTED_LINKS.read_text().strip() == "0":
+        # A payload could link a file of root into its folder, whose contents the pilot collects as output.
+        raise IsolationError("fs.protected_hardlinks is 0")
     if os.geteuid() == 0 and level in (Isolation.NAMESPACE, Isolation.UID):
         return PayloadUsers(rules.first_user, rules.last_user)
     if level is Isolation.UID:

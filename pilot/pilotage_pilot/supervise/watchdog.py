@@ -287,6 +287,8 @@ class _Watchdog:
     def __init__(self, pilot: int, table: DeadlineTable) -> None:
         self._pilot = pilot
         self._table = table
+        self._starting: set[float] = set()
+        """The deadlines of payloads that were being started at the last look, if it killed others."""
         # Stopped at work, it is woken by the next interval.
         self._timer = _BootTimer(int(_LONGEST_WAIT_S))
 
@@ -332,11 +334,13 @@ class _Watchdog:
         entries = self._table.entries()
         now_s = boot_time_s()
         overdue = [entry for entry in entries if entry.boot_s <= now_s]
-        if any(not entry.leader for entry in overdue):
-            # The pilot was stopped while it started a payload, and would go on with that.
+        starting = {entry.boot_s for entry in entries if not entry.leader}
+        if any(not entry.leader for entry in overdue) or (overdue and starting & self._starting):
+            # The pilot was stopped while it started a payload: it would go on with that, and orphans would be spared.
             self._signal_pilot(signal.SIGKILL)
         elif overdue:
             self._kill_overdue()
+        self._starting = starting if overdue else set()
         next_s = now_s + _RECHECK_S if overdue else min((entry.boot_s for entry in entries), default=NEVER)
         self._table.armed_boot_s = next_s
         return next_s
