@@ -75,25 +75,36 @@ class _TimerSetting(ctypes.Structure):
 
 _TIMER_ABSTIME = 1
 _SI_TIMER = -2
+_TIMERS = 4
 
 
-class _BootTimer:
-    """A timer on the boot clock that sends SIGCONT to this process: that wakes it even if it is stopped."""
+class _BootTimers:
+    """Timers on the boot clock that send SIGCONT to this process: that wakes it even if it is stopped.
+
+    A SIGSTOP discards a SIGCONT that this process has not received yet, and the kernel renews a timer only when its
+    signal is received. So there are several, which fire one after the other.
+    """
 
     def __init__(self, interval_s: int) -> None:
         self._interval_s = interval_s
         self._library = ctypes.CDLL(None, use_errno=True)
+        self._timers = [timer for _ in range(_TIMERS) if (timer := self._new_timer()) is not None]
+
+    def _new_timer(self) -> ctypes.c_void_p | None:
         timer = ctypes.c_void_p()
         event = _TimerEvent(None, signal.SIGCONT, 0, b"")
         made = self._library.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(timer))
-        self._timer = timer if made == 0 else None
+        return timer if made == 0 else None
 
     def set(self, boot_s: float) -> None:
-        """Wake this process at that time and then at each interval, in place of the times before."""
-        if self._timer is not None and boot_s < NEVER:
+        """Wake this process at that time and then several times in each interval, in place of the times before."""
+        if boot_s == NEVER:
+            return
+        for number, timer in enumerate(self._timers):
+            at_s = boot_s + number * self._interval_s / _TIMERS
             # Zero would disarm it; a time in the past fires at once.
-            setting = _TimerSetting(self._interval_s, 0, int(boot_s), max(1, int(boot_s % 1 * 1e9)))
-            self._library.timer_settime(self._timer, _TIMER_ABSTIME, ctypes.byref(setting), None)
+            setting = _TimerSetting(self._interval_s, 0, int(at_s), max(1, int(at_s % 1 * 1e9)))
+            self._library.timer_settime(timer, _TIMER_ABSTIME, ctypes.byref(setting), None)
 
 
 # Deadlines ----------------------------------------------------------------------------------------------------------
@@ -290,7 +301,7 @@ class _Watchdog:
         self._starting: set[float] = set()
         """The deadlines of payloads that were being started at the last look, if it killed others."""
         # Stopped at work, it is woken by the next interval.
-        self._timer = _BootTimer(int(_LONGEST_WAIT_S))
+        self._timers = _BootTimers(int(_LONGEST_WAIT_S))
 
     def run(self) -> int:
         """Return the exit code of the pilot, when neither it nor any process of its payloads exists."""
@@ -309,7 +320,7 @@ class _Watchdog:
         """Wait for a signal or until that time, at most `_LONGEST_WAIT_S`, and pass on the signal."""
         now_s = boot_time_s()
         timeout_s = min(_LONGEST_WAIT_S, max(0.0, until_boot_s - now_s))
-        self._timer.set(now_s + timeout_s)
+        self._timers.set(now_s + timeout_s)
         # Without a timer of the kernel the timeout serves.
         received = signal.sigtimedwait(_AWAITED, timeout_s)
         if received is not None and received.si_code != _SI_TIMER and received.si_signo in _RELAYED:

@@ -117,6 +117,22 @@ def test_payload_of_stopped_pilot_ends_at_its_deadline(escape: str, stopped: lis
         assert is_running(other)
 
 
+STOPPED_WITH_A_SIGNAL_PENDING = """
+import os, signal
+from pilotage_pilot.supervise.watchdog import _BootTimers, boot_time_s
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCONT])
+timers = _BootTimers(1)
+timers.set(boot_time_s())
+while signal.SIGCONT not in signal.sigpending():
+    pass
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_timers_wake_a_process_that_was_stopped_with_their_signal_pending() -> None:
+    subprocess.run([sys.executable, "-c", STOPPED_WITH_A_SIGNAL_PENDING], timeout=60, check=True)
+
+
 def test_pilot_stopped_while_it_starts_a_payload_is_killed() -> None:
     with a_lazy_pilot() as pilot:
         wait_until_ended(pilot.start("", deadline_s=0.5))

@@ -68,10 +68,9 @@ def test_invalid_data_folder_is_one_error_line(tmp_path: Path) -> None:
     )
 
 
-def test_full_disk_at_start_is_one_error_line(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text("disk_reserve_mib = 0\n")
-    options = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--config", str(config))
+def test_full_disk_at_start_is_one_error_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTAGE_SERVER_DISK_RESERVE_MIB", "0")
+    options = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
 
     done = run_command("run", *options, before=files_bounded_by(20_000))
 
