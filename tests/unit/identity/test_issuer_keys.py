@@ -36,7 +36,7 @@ class Reader:
         self.restart()
 
     def restart(self) -> None:
-        """Make the keys anew, as a restarted server does."""
+        """Load the keys again, as a restarted server does."""
         file = self.folder / "issuers" / "iam.json"
         self.keys = IssuerKeys(self.issuer.setting(**self.fields), file, self.clock, lambda: self.boot_s)
 
