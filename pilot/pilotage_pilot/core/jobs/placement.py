@@ -22,7 +22,7 @@ from pilotage_pilot.core.jobs.prefetch import TAKES_NO_JOBS, Prefetch
 from pilotage_pilot.core.jobs.requests import JobRequest, SlotOffers
 from pilotage_pilot.core.model import GrantedJob, Now
 
-OTHER_OWNER = "the pilot holds jobs of another owner, and runs those of one owner at a time"
+_OTHER_OWNER = "the pilot holds jobs of another owner, and runs those of one owner at a time"
 
 
 @dataclass(slots=True)
@@ -83,9 +83,7 @@ class JobPlacement:
         if not takes_jobs:
             return self._give_back(job, TAKES_NO_JOBS, now)
         if self._has_one_owner and self._prefetch.owner not in (None, job.account.owner_id):
-            return self._decline(
-                job, "the pilot holds jobs of another owner, and runs those of one owner at a time", now
-            )
+            return self._decline(job, _OTHER_OWNER, now)
         if offer_left is not None and offer_left.slot is not None and offer_left.ahead:
             offer_left.ahead -= 1
             self._prefetch.add(offer_left.slot, job, lease_end, now)

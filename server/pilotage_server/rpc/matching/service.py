@@ -93,7 +93,8 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         self._polls = polls
         self._boot_clock = boot_clock
         self._longest_wait_s = longest_wait_s
-        self._told = BoundedCache[str, frozenset[str]]()  # reasons for slots without jobs, by the stamp of their pilot
+        # Reasons for slots without jobs, by the stamp of their pilot.
+        self._sent_faults = BoundedCache[str, frozenset[str]]()
         self._requests = WorkBatch(transactions.state, MatchWriter().encode)
         # Not the loop's own threads: uploads of users may occupy those.
         self._content_threads = ThreadPoolExecutor(CONTENT_THREADS, thread_name_prefix="contents")
@@ -162,7 +163,7 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         """Return the answer that needs more than one attempt, waiting for jobs if the request allows it."""
         if done.answer is None:
             return await self._replayed_answer(pending, done.response)
-        is_news = self._tells_more(pending.credential.stamp, done.answer.faults)
+        is_news = self._has_new_faults(pending.credential.stamp, done.answer.faults)
         first, results = done, done.answer.results
         if pending.work.reports:
             pending = replace(pending, work=pending.work.after(timedelta(0)))
@@ -191,18 +192,18 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
                 waiting.end_look(_matched_counts(done.answer))
                 if done.answer is None or _ends_wait(done.answer, pending.work.slots):
                     break
-                if self._tells_more(pending.credential.stamp, done.answer.faults):
+                if self._has_new_faults(pending.credential.stamp, done.answer.faults):
                     break
         return done
 
-    def _tells_more(self, stamp: str, faults: Mapping[str, str]) -> bool:
-        """Whether the pilot has not been told some of these reasons yet; it is told at once, and each time it waits."""
-        told = self._told.known.get(stamp, frozenset())
-        reasons = told.union(faults.values())
-        if reasons == told:
+    def _has_new_faults(self, stamp: str, faults: Mapping[str, str]) -> bool:
+        """Return whether no answer to the pilot has had some of these reasons; log and remember them then."""
+        sent = self._sent_faults.known.get(stamp, frozenset())
+        reasons = sent.union(faults.values())
+        if reasons == sent:
             return False
         _log_faults(stamp, faults)
-        self._told.put(stamp, reasons, sum(map(len, reasons)))
+        self._sent_faults.put(stamp, reasons, sum(map(len, reasons)))
         return True
 
     def _waited(self, pending: _Request) -> timedelta:
