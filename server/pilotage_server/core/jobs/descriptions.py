@@ -166,7 +166,7 @@ _NAMES = tuple(field.name for field in fields(JobDescription))
 _EMPTY = JobDescription(executable="")
 _GAP = "\0"
 """A text that no description contains: zero characters are refused."""
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
+_quoted = json.encoder.encode_basestring
 
 
 def description_to_json(description: JobDescription) -> str:
