@@ -12,10 +12,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import structlog
 from structlog.typing import Processor
+
+from pilotage.clock import BootClock, boot_time_s
 
 CAUSE_HEADER = "pilotage-cause"
 """The metadata key under which a call carries its cause."""
@@ -95,3 +97,28 @@ def cause_bound(cause: str | None) -> Iterator[str]:
     sane = valid_cause(cause)
     with structlog.contextvars.bound_contextvars(cause=sane):
         yield sane
+
+
+WARN_EVERY_S = 60.0
+
+
+class LimitedWarning:
+    """A warning about what others send, and so decide how many there are: it is logged at most once a minute.
+
+    `unlogged` counts the warnings since the last line.
+    """
+
+    def __init__(self, event: str, boot_clock: BootClock = boot_time_s) -> None:
+        self._event = event
+        self._boot_clock = boot_clock
+        self._logged_s = float("-inf")
+        self._unlogged = 0
+
+    def __call__(self, **fields: Any) -> None:
+        """Log the warning with these fields, or count it."""
+        now_s = self._boot_clock()
+        if now_s < self._logged_s + WARN_EVERY_S:
+            self._unlogged += 1
+            return
+        structlog.get_logger().warning(self._event, unlogged=self._unlogged, **fields)
+        self._logged_s, self._unlogged = now_s, 0

@@ -23,6 +23,7 @@ import grpc
 import structlog
 
 from pilotage import clock
+from pilotage.backoff import Retry, backoff
 from pilotage.errors import WorldError
 from pilotage.mqtt.settings import parse_broker
 from pilotage.processes import exclusive_folder
@@ -143,16 +144,17 @@ def _open_state(
     Raises WorldError when the database is away for `database_wait_s`, or as soon as it shows another fault.
     """
     seen = LastSeenFile(settings.data)
-    until_s, pause_s = clock.boot_time_s() + settings.database_wait_s, FIRST_PAUSE_S
+    retry = Retry(settings.database_wait_s, clock.boot_time_s)
     while True:
         try:
             return _load_state(database, rules, lambda: join_database(database, keys, store, seen))
         except WorldError as error:
-            if not error.transient or database.is_sqlite or clock.boot_time_s() + pause_s > until_s:
+            may_return = error.transient and not database.is_sqlite
+            pause_s = retry.failed(lambda failures: backoff(failures, FIRST_PAUSE_S, LONGEST_PAUSE_S))
+            if not may_return or pause_s is None:
                 raise
             log.warning("server waits for its database", why=str(error).splitlines()[0], again_in_s=pause_s)
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _load_state(database: Database, rules: Rules, join: Callable[[], Installation]) -> ServerState:

@@ -13,9 +13,9 @@ import structlog
 
 from pilotage.errors import InvalidInputError
 from pilotage.mqtt.connection import BrokerLink
-from pilotage.mqtt.limited_log import LimitedWarning
 from pilotage.mqtt.settings import Broker, BrokerLogin
 from pilotage.mqtt.topics import EVERY_POOL, WITHOUT_POOL, Message, NodeStatus, erase_message, read_probability
+from pilotage.telemetry import LimitedWarning
 from pilotage_pilot.core.events import BrokerChanged, BrokerEvent, ContactRequested, JobsAnnounced
 from pilotage_pilot.core.instructions import Slot
 from pilotage_pilot.core.slots.states import SlotState

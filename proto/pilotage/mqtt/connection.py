@@ -18,9 +18,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 from pilotage.backoff import backoff, jittered
 from pilotage.clock import boot_time_s
 from pilotage.errors import PilotageError
-from pilotage.mqtt.limited_log import LimitedWarning
 from pilotage.mqtt.settings import Broker, BrokerLogin
 from pilotage.mqtt.topics import Message
+from pilotage.telemetry import LimitedWarning
 
 log = structlog.get_logger()
 

@@ -14,9 +14,9 @@ from itertools import islice
 
 from pilotage.clock import BootClock
 from pilotage.errors import InvalidInputError
-from pilotage.mqtt.limited_log import LimitedWarning
 from pilotage.mqtt.topics import MAX_PAYLOAD_BYTES, Message, NodeStatus, Topics, read_node_status
 from pilotage.resources.tree import QueueId
+from pilotage.telemetry import LimitedWarning
 
 BATCH = 50
 """Messages that are read at once: the worst of them take the event loop some tens of milliseconds."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import grpc
 import pytest
-import structlog
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from structlog.testing import capture_logs
 
 from pilotage.resources.tree import QueueId
+from pilotage.telemetry import WARN_EVERY_S
 from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.rpc.framework import admission
 from pilotage_server.rpc.framework.admission import (
-    LOG_EVERY_S,
     LONGEST_DELAY_S,
     SHORTEST_DELAY_S,
     Admission,
@@ -91,18 +90,17 @@ def test_retry_delay_is_short_again_after_a_pause() -> None:
     assert delay_s(in_flight.overload_status()) < 2 * SHORTEST_DELAY_S
 
 
-def test_refusals_are_logged_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "log", structlog.get_logger())  # a logger without cached processors
+def test_refusals_are_logged_at_intervals() -> None:
     clock = FakeClock()
     in_flight = full_calls(clock)
 
     with capture_logs() as logs:
         for _ in range(100):
             in_flight.overload_status()
-        clock.now_s += LOG_EVERY_S
+        clock.now_s += WARN_EVERY_S
         in_flight.overload_status()
 
-    assert [line["refused_lately"] for line in logs] == [1, 1]
+    assert [line["unlogged"] for line in logs] == [0, 99]
 
 
 def test_call_that_already_ended_is_not_counted() -> None:

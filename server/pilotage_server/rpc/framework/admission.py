@@ -17,17 +17,15 @@ from functools import lru_cache
 from typing import Any
 
 import grpc
-import structlog
 from grpc_status import rpc_status
 
 from pilotage.clock import BootClock
 from pilotage.errors import OverloadedError
 from pilotage.rpc.status import status_of
+from pilotage.telemetry import LimitedWarning
 from pilotage_server.core.identity import Identity, Role, holder_of
 from pilotage_server.rpc.framework.access import REQUIRED_ROLES
 from pilotage_server.rpc.framework.calls import Call
-
-log = structlog.get_logger()
 
 SHORTEST_DELAY_S = 0.1
 LONGEST_DELAY_S = 5.0
@@ -35,9 +33,6 @@ LONGEST_DELAY_S = 5.0
 
 REFUSALS_HALF_LIFE_S = 1.0
 """Half-life of a refusal in the count of recent refusals."""
-
-LOG_EVERY_S = 10.0
-"""Shortest interval of log lines about refused calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +63,15 @@ class Refusals:
         self._most = most
         self._clock = clock
         self._recent = 0.0
-        self._refused_s = self._logged_s = float("-inf")
+        self._refused_s = float("-inf")
+        self._warn = LimitedWarning("calls are refused", clock)
 
     def status(self, reason: str) -> grpc.Status:
         """Return the status that refuses one more call for this reason."""
         now_s = self._clock()
         self._recent = 1 + self._recent * 0.5 ** ((now_s - self._refused_s) / REFUSALS_HALF_LIFE_S)
         self._refused_s = now_s
-        if now_s - self._logged_s >= LOG_EVERY_S:
-            self._logged_s = now_s
-            log.warning("calls are refused", why=reason, refused_lately=round(self._recent))
+        self._warn(why=reason)
         delay_s = SHORTEST_DELAY_S * (1 + self._recent / self._most)
         return _overloaded_status(reason, round(min(delay_s, LONGEST_DELAY_S), 1))
 
