@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from fuzz.mutation import Mutator
 from fuzz.tally import Tally
-from pilotage.errors import PilotageError
+from pilotage.errors import PilotageError, UnauthenticatedError
 from pilotage.v1 import (
     agent_service_pb2,
     identity_service_pb2,
@@ -56,6 +56,8 @@ _VALID = 0.3
 _REVOCATIONS = ("RevokeTokens", "RevokePilots")
 """Calls that may have made the tokens of all further calls useless."""
 
+_METHOD_OF_USERS = job_service_pb2.DESCRIPTOR.services_by_name["JobService"].methods_by_name["ListJobs"]
+
 RENEW_EVERY = 2000
 """Inputs after which the tree is put again and a new pilot starts: operators' calls may have removed them."""
 
@@ -96,8 +98,15 @@ class RandomCalls:
             except PilotageError as refusal:
                 error = refusal
             tally.add_call(number, method.name, content, error)
-            if error is None and method.name in _REVOCATIONS:
+            if error is None and method.name in _REVOCATIONS and self._is_revoked():
                 self._renew()
+
+    def _is_revoked(self) -> bool:
+        """Return whether any of the valid tokens is refused by now.
+
+        Only then are there new ones: the server remembers each token that it has verified.
+        """
+        return any(_is_refused(channel) for role, found in self._channels.items() if role for channel in found)
 
     def _content(self, mutator: Mutator, method: MethodDescriptor) -> bytes:
         valid = self._valid.get(method.name)
@@ -137,6 +146,16 @@ class RandomCalls:
         }
         self._words = [pilot.stamp, grid.vo, "SITE", "ce1", "long", "mallory", "slot1", "node1", "job router", "h"]
         self._valid = _valid_messages(pilot.stamp, pilot.request())
+
+
+def _is_refused(channel: grpc.Channel) -> bool:
+    try:
+        _send(channel, _METHOD_OF_USERS, b"")
+    except UnauthenticatedError:
+        return True
+    except PilotageError:
+        return False
+    return False
 
 
 def _valid_messages(stamp: str, request: matcher_service_pb2.RequestJobsRequest) -> Mapping[str, Message]:
