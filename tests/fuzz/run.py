@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import linear_regression
 from typing import Protocol
 
 from fuzz.ad_surface import RandomAds
@@ -114,27 +115,35 @@ def _attack_target(
         chosen = _surfaces(target, seed, inputs, stack)
         tallies = {name: Tally(name) for name in chosen}
         busy_s: dict[str, list[float]] = {name: [] for name in chosen}
+        memory_mb: list[float] = []
         for step in range(ROUNDS):
             user.latencies_s()
             outcome.quiet_s += user.latencies_s(quiet_s)
-            if step == WARM_UP_ROUNDS:
-                before_mb = target.memory_mb()
             for name, surface in chosen.items():
                 turn = inputs[name][len(inputs[name]) * step // ROUNDS : len(inputs[name]) * (step + 1) // ROUNDS]
                 if turn:
                     surface.run(turn, tallies[name])
                     busy_s[name] += user.latencies_s()
                     _look_at(target, turn, tallies[name], outcome)
-            say(f"round {step + 1} of {ROUNDS}: the server has {target.memory_mb():.0f} MB")
+            memory_mb.append(target.memory_mb())
+            say(f"round {step + 1} of {ROUNDS}: the server has {memory_mb[-1]:.0f} MB")
             if outcome.crashes:
                 break
         else:
             user.latencies_s(quiet_s)
-            outcome.growth_mb = target.memory_mb() - before_mb
+            outcome.growth_mb = growth_mb(memory_mb[WARM_UP_ROUNDS:])
         for name, tally in tallies.items():
             outcome.add(tally)
             outcome.busy_s += busy_s[name]
             say(f"{name}: {dict(tally.codes)}, p99 of the other user {p99_ms(busy_s[name]):.1f} ms")
+
+
+def growth_mb(memory_mb: Sequence[float]) -> float:
+    """Return the growth over all rounds, by the line that fits best.
+
+    The garbage of failed calls waits for its collection, so two single values would differ by 30 MB without a growth.
+    """
+    return linear_regression(range(len(memory_mb)), memory_mb).slope * len(memory_mb)
 
 
 def _surfaces(target: Target, seed: int, inputs: Mapping[str, range], stack: ExitStack) -> dict[str, Surface]:

@@ -10,7 +10,7 @@ import pytest
 from fuzz.ad_surface import expression
 from fuzz.call_surface import all_methods, path_of
 from fuzz.mutation import Mutator
-from fuzz.run import Outcome, all_inputs
+from fuzz.run import Outcome, all_inputs, growth_mb
 from fuzz.target import Log
 from pilotage_server.rpc.framework.access import REQUIRED_ROLES
 
@@ -78,3 +78,9 @@ def test_all_methods_are_called() -> None:
 
 def test_shares_make_all_inputs() -> None:
     assert sum(map(len, all_inputs(1_000_000).values())) == 1_000_000
+
+
+@pytest.mark.parametrize("leak_mb", [0, 2])
+def test_growth_is_a_trend_and_no_single_value(leak_mb: float) -> None:
+    rounds = [200 + noise_mb + leak_mb * number for number, noise_mb in enumerate((0, 30, 0, 30, 0, 0, 30, 0, 30, 0))]
+    assert growth_mb(rounds) == pytest.approx(10 * leak_mb)
