@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from sqlmodel import Session
 
-from pilotage.job_description import render_text
 from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import LIVE_JOB
@@ -20,7 +19,7 @@ from pilotage_server.storage.jobs import JobQuery
 
 
 class ClusterJob(NamedTuple):
-    """A job as one of its cluster, which has the ids `ids`."""
+    """A job as one of its cluster, which has the ids `ids`; the name has its macros."""
 
     id: int
     ids: range
@@ -32,7 +31,7 @@ class ClusterJob(NamedTuple):
 
 
 _ORIGINAL = "race IN (0, id)"
-_COLUMNS = 'id, cluster, process, cluster_jobs, owner, vo, "group", name, submitted'
+_COLUMNS = 'id, cluster, cluster_jobs, owner, vo, "group", name, submitted'
 _FROM = f"SELECT {_COLUMNS} FROM jobs WHERE id >= ? AND {_ORIGINAL} ORDER BY id LIMIT 1"  # noqa: S608 - names of ours
 
 
@@ -106,6 +105,5 @@ def _values(states: Collection[JobState]) -> list[str]:
 
 
 def _cluster_job(row: Sequence[Any]) -> ClusterJob:
-    id_, cluster, process, jobs, owner, vo, group, name, submitted = row
-    ids = range(cluster, cluster + jobs)
-    return ClusterJob(id_, ids, owner, vo, group, render_text(name, cluster, process), sql.utc_time(submitted))
+    id_, cluster, jobs, owner, vo, group, name, submitted = row
+    return ClusterJob(id_, range(cluster, cluster + jobs), owner, vo, group, name, sql.utc_time(submitted))

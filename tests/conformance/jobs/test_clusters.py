@@ -170,7 +170,7 @@ def test_clusters_are_listed_with_counts_of_all_jobs(database: Database, state: 
     assert [each.id for each in clusters_of_alice] == [third, second, first]
     oldest = clusters_of_alice[-1]
     assert oldest.counts == {JobState.HELD: 1, JobState.WAITING: 2, JobState.REMOVED: 1}
-    assert (oldest.jobs, oldest.owner, oldest.name) == (4, "alice", "sim-3")
+    assert (oldest.jobs, oldest.owner, oldest.name) == (4, "alice", "sim-$(Process)")
 
     live = JobFilter(LIVE)
     assert [each.id for each in listed(database, live)] == [second, first]

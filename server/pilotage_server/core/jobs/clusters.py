@@ -17,7 +17,7 @@ from pilotage_server.core.jobs.states import JobState
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """A cluster of `jobs` submitted jobs. `counts` has those that exist; `name` is that of one of them."""
+    """A cluster of `jobs` submitted jobs. `counts` has those that exist; `name` is that of one of them, with macros."""
 
     id: int
     jobs: int
