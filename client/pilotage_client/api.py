@@ -32,8 +32,8 @@ from pilotage.values.jobs import ChangeResult, SubmittedJobs
 from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
 from pilotage_client import files
 from pilotage_client.connection import Connection, new_request_id
-from pilotage_client.models import ClusterStatus, JobEvent, JobStatus, cluster_status, job_event, job_status
-from pilotage_client.selections import FoundJobs, Selection, read_selections
+from pilotage_client.models import ClusterStatus, FoundJobs, JobEvent, JobStatus, cluster_status, job_event, job_status
+from pilotage_client.selections import Selection, read_selections
 
 MOST_IDS = 10_000  # the server's limit for one call
 LONGEST_POLL_S = 60.0
@@ -112,7 +112,7 @@ class JobCalls(Connection):
         answers = self._select([each for each in selections if isinstance(each, Selection)], states)
         ids: dict[int, None] = {}
         in_clusters: set[int] = set()
-        clusters: dict[int, None] = {}
+        clusters: dict[int, ClusterStatus] = {}
         for each in selections:
             if isinstance(each, range):
                 ids |= dict.fromkeys(each)
@@ -120,10 +120,10 @@ class JobCalls(Connection):
             answer = next(answers)
             found = dict.fromkeys(job for run in answer.runs for job in range(run.first, run.first + run.count))
             ids |= found
-            if answer.whole_cluster:
-                clusters[each.id] = None
+            if answer.HasField("cluster"):
+                clusters[each.id] = cluster_status(answer.cluster)
                 in_clusters |= found.keys()
-        return FoundJobs(list(ids), list(clusters), [job for job in ids if job not in in_clusters])
+        return FoundJobs(list(ids), list(clusters.values()), [job for job in ids if job not in in_clusters])
 
     def _select(self, selections: Sequence[Selection], states: Sequence[str]) -> Iterator[job_service_pb2.SelectedJobs]:
         """Yield the jobs of each selection; an answer may cover only the first ones."""
@@ -151,14 +151,6 @@ class JobCalls(Connection):
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
-
-    def get_clusters(self, ids: Sequence[int]) -> list[ClusterStatus]:
-        """Return the clusters with these ids, in order; raises NotFoundError."""
-        found: list[ClusterStatus] = []
-        while len(found) < len(ids):
-            request = job_service_pb2.ListClustersRequest(ids=ids[len(found) : len(found) + MOST_IDS])
-            found += map(cluster_status, self._jobs.ListClusters(request).clusters)
-        return found
 
     def ad(self, job_id: int) -> str:
         """Return a job's ad in new ClassAd syntax, as expressions see it; raises NotFoundError."""

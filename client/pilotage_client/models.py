@@ -70,7 +70,7 @@ def _plain(value: Any) -> Any:
 class ClusterStatus:
     """A cluster with the numbers of its jobs by state.
 
-    `id` is that of its first job, `jobs` the number of submitted jobs, `name` that of one of them, macros not filled in.
+    `id` is that of its first job, `jobs` the number of submitted jobs, `name` that of one of them, with its macros.
     """
 
     id: int
@@ -90,6 +90,18 @@ class ClusterStatus:
     def as_json(self) -> dict[str, Any]:
         """Return the documented keys; `states` has the states that some job is in."""
         return {key: _plain(value) for key, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJobs:
+    """The jobs of selections, each once, in the order of the selections.
+
+    `clusters` are those that are selected as a whole, `others` the jobs that are in none of these.
+    """
+
+    ids: list[int]
+    clusters: list[ClusterStatus]
+    others: list[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,18 +28,6 @@ class Selection:
     processes: range | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FoundJobs:
-    """The jobs of selections, each once: `clusters` that are selected as a whole and have several jobs, and `others`.
-
-    `ids` has all jobs in the order of the selections.
-    """
-
-    ids: list[int]
-    clusters: list[int]
-    others: list[int]
-
-
 def read_selections(texts: Iterable[str]) -> list[Selection | range]:
     """Return the selections, and plain ranges of job ids; raises InvalidInputError with every fault."""
     faults, found = Faults(), list[Selection | range]()

@@ -198,7 +198,7 @@ def _change(
     def command(ctx: click.Context, client: Client, ids: Sequence[str], reason: str, as_json: bool) -> None:
         found = client.find_jobs(ids, states=states)
         if not found.ids:
-            names = ", ".join(map(str, found.clusters))
+            names = ", ".join(str(cluster.id) for cluster in found.clusters)
             raise StateConflictError(f"cluster {names} has no job that `{name}` can change")
         results = act(client, found.ids, reason)
         if as_json:

@@ -79,14 +79,19 @@ def _show_given(
 ) -> None:
     """Show whole clusters in one line each, and other jobs singly; with states, or as JSON, all jobs singly."""
     found = client.find_jobs(ids, states=states)
-    clusters, others = found.clusters, found.others
     if single is False:
-        clusters = list(dict.fromkeys((*clusters, *(job.cluster for job in client.jobs(others)))))
-        others = []
+        of_others = client.find_jobs([str(job.cluster) for job in client.jobs(found.others)]).clusters
+        clusters, others = list({each.id: each for each in (*found.clusters, *of_others)}.values()), []
     elif single or states or as_json:
         clusters, others = [], found.ids
+    else:
+        alone = {each.id for each in found.clusters if each.jobs == 1}.union(found.others)
+        clusters, others = (
+            [each for each in found.clusters if each.jobs > 1],
+            [job for job in found.ids if job in alone],
+        )
     if clusters:
-        _show(client.get_clusters(clusters), _cluster_table, "", as_json=as_json)
+        _show(clusters, _cluster_table, "", as_json=as_json)
     if clusters and others:
         click.echo()
     if others or not clusters:

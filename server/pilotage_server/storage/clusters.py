@@ -6,7 +6,7 @@ transition would have to write.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -94,8 +94,13 @@ _RUNS = """
 """
 
 
-def find_runs(session: Session, ids: range, states: Collection[JobState]) -> tuple[range, ...]:
-    """Return the runs of those ids of a cluster whose jobs are in one of the states."""
+def find_runs(
+    session: Session, ids: range, counts: Mapping[JobState, int], states: Collection[JobState]
+) -> tuple[range, ...]:
+    """Return the runs of those ids of a cluster whose jobs are in one of the states; `counts` are those of the ids."""
+    wanted = sum(count for state, count in counts.items() if state in states)
+    if wanted in (0, len(ids)):
+        return (ids,) if wanted else ()  # the common case, which needs no sorting
     runs = sql.rows(session, _RUNS, ids.start, ids.stop, _values(states))
     return tuple(range(first, first + count) for first, count in runs)
 

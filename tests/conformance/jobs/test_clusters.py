@@ -18,11 +18,12 @@ from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.states import LIVE, JobState
 from pilotage_server.operations.jobs import clusters
 from pilotage_server.operations.jobs.changes import change_jobs
-from pilotage_server.operations.jobs.clusters import find_jobs, get_clusters, list_clusters
+from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, store_part
 from pilotage_server.operations.jobs.queries import JobFilter, get_jobs
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.clusters import newest_clusters
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.jobs import JobQuery, take_ids
 from pilotage_server.storage.retention import delete_ended_jobs
@@ -93,7 +94,7 @@ def test_cluster_of_several_parts_keeps_its_processes(database: Database, state:
     jobs = database.read(lambda transaction: get_jobs(transaction, ALICE, ids))
     assert [(job.cluster, job.process) for job in jobs] == [(ids[0], process) for process in range(3 * PART_JOBS + 1)]
     (whole,) = find(database, JobSelection(ids[0]))
-    assert whole == SelectedJobs((range(ids[0], ids[-1] + 1),), whole_cluster=True)
+    assert whole.runs == (range(ids[0], ids[-1] + 1),)
 
 
 def test_concurrent_submissions_get_consecutive_ids(postgresql_database: Database) -> None:
@@ -110,15 +111,17 @@ def test_selections_name_clusters_parts_and_single_jobs(database: Database, stat
     single, *array = submit(database, state, a_description(), a_description(count=5))
     cluster = array[0]
     expected = {
-        JobSelection(single): SelectedJobs((range(single, single + 1),)),
-        JobSelection(single, (0, 0)): SelectedJobs((range(single, single + 1),)),
-        JobSelection(cluster): SelectedJobs((range(cluster, cluster + 5),), whole_cluster=True),
-        JobSelection(cluster, (0, 0)): SelectedJobs((range(cluster, cluster + 1),)),
-        JobSelection(cluster, (1, 3)): SelectedJobs((range(cluster + 1, cluster + 4),)),
-        JobSelection(cluster + 1): SelectedJobs((range(cluster + 1, cluster + 2),)),
+        JobSelection(single): (range(single, single + 1), 1),
+        JobSelection(single, (0, 0)): (range(single, single + 1), None),
+        JobSelection(cluster): (range(cluster, cluster + 5), 5),
+        JobSelection(cluster, (0, 0)): (range(cluster, cluster + 1), None),
+        JobSelection(cluster, (1, 3)): (range(cluster + 1, cluster + 4), None),
+        JobSelection(cluster + 1): (range(cluster + 1, cluster + 2), None),
     }
-    assert find(database, *expected) == tuple(expected.values())
-    assert find(database, *expected, identity=OLGA) == tuple(expected.values())
+    for identity in (ALICE, OLGA):
+        found = find(database, *expected, identity=identity)
+        assert [(*each.runs, each.cluster and each.cluster.jobs) for each in found] == [*expected.values()]
+    assert find(database, JobSelection(cluster))[0].cluster == listed(database, JobFilter())[0]
 
 
 def test_selection_of_unknown_jobs_is_not_found(database: Database, state: ServerState) -> None:
@@ -181,16 +184,6 @@ def test_clusters_are_listed_with_counts_of_all_jobs(database: Database, state: 
     assert listed(database, JobFilter(pool="none")) == []
 
 
-def test_given_clusters_are_returned_in_order(database: Database, state: ServerState) -> None:
-    first, second = submit(database, state, a_description(), a_description(count=2))[:2]
-    ids = (second, first)
-    found = database.read(lambda transaction: get_clusters(transaction, ALICE, ids))
-    assert [(each.id, each.jobs) for each in found] == [(second, 2), (first, 1)]
-    for hidden, identity in ((first, BOB), (second + 1, ALICE), (second + 2, ALICE)):
-        with pytest.raises(NotFoundError, match=f"there is no cluster {hidden}"):
-            database.read(lambda transaction: get_clusters(transaction, identity, [hidden]))  # noqa: B023
-
-
 def test_answers_end_where_clusters_have_many_jobs(
     database: Database, state: ServerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +193,6 @@ def test_answers_end_where_clusters_have_many_jobs(
     assert [each.id for each in page.clusters] == [ids[2], ids[1]]
     assert [each.id for each in listed(database, JobFilter(), size=10)] == ids[::-1]
     assert len(find(database, *map(JobSelection, ids))) == 2
-    assert len(database.read(lambda transaction: get_clusters(transaction, ALICE, ids))) == 2
 
 
 def test_page_token_of_other_filters_is_rejected(database: Database, state: ServerState) -> None:
@@ -219,7 +211,7 @@ def test_page_token_of_other_filters_is_rejected(database: Database, state: Serv
     ids=["all clusters of an owner", "live clusters of an owner"],
 )
 def test_next_cluster_is_found_by_an_index(database: Database, wanted: JobQuery, index: str) -> None:
-    plan = plan_of(database, lambda transaction: next(clusters.newest_clusters(transaction.session, wanted, 7), None))
+    plan = plan_of(database, lambda transaction: next(newest_clusters(transaction.session, wanted, 7), None))
     assert index in plan
     assert "Sort" not in plan
     assert "TEMP B-TREE" not in plan

@@ -51,7 +51,7 @@ class JobSelection:
 
 @dataclass(frozen=True, slots=True)
 class SelectedJobs:
-    """The ids of existing jobs in order; `whole_cluster` = they are all of a cluster that has several."""
+    """The ids of existing jobs in order; `cluster` = the one that is selected as a whole, None = it is not."""
 
     runs: tuple[range, ...]
-    whole_cluster: bool = False
+    cluster: ClusterSummary | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pilotage.errors import NotFoundError
@@ -15,6 +15,9 @@ from pilotage_server.operations.jobs.queries import JobFilter, job_query, token_
 from pilotage_server.storage.clusters import ClusterJob, count_by_state, find_runs, load_first_job, newest_clusters
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
+
+ALL = frozenset(JobState)
+"""All states."""
 
 MOST_JOBS = 1_000_000
 """An answer ends once its clusters have this number of jobs: reading so many takes most of a second."""
@@ -46,30 +49,30 @@ def find_jobs(
     found: list[SelectedJobs] = []
     jobs = 0
     for selection in selections:
-        ids = _ids(transaction, identity, selection)
-        whole_cluster = selection.processes is None and len(ids) > 1
-        runs = find_runs(transaction.session, ids, states if whole_cluster and states else frozenset(JobState))
-        if not runs and not whole_cluster:
+        ids, first_job = _extent(transaction, identity, selection)
+        counts = count_by_state(transaction.session, ids)
+        if not counts:
             raise NotFoundError("job", str(selection))
-        found.append(SelectedJobs(runs, whole_cluster))
+        runs = find_runs(transaction.session, ids, counts, states if len(ids) > 1 and first_job and states else ALL)
+        found.append(SelectedJobs(runs, first_job and _summary(first_job, counts)))
         jobs += len(ids)
         if jobs >= MOST_JOBS:
             break
     return tuple(found)
 
 
-def _ids(transaction: Transaction, identity: Identity, selection: JobSelection) -> range:
-    """Return the ids of the selected jobs, which include those of jobs that retention has removed."""
+def _extent(transaction: Transaction, identity: Identity, selection: JobSelection) -> tuple[range, ClusterJob | None]:
+    """Return the ids of the selection, and the first job that is left of a cluster that is selected as a whole."""
     job = load_first_job(transaction.session, selection.id)
     if job is None or not may_change(identity, job.owner, job.vo) or job.ids.start != selection.id:
-        return _id_of_single_job(transaction, identity, selection)
+        return _id_of_single_job(transaction, identity, selection), None
     if selection.processes is None:
-        return job.ids
+        return job.ids, job
     first, last = selection.processes
     if last >= len(job.ids):
         few = f"{len(job.ids)} jobs, the last is {job.ids.start}.{len(job.ids) - 1}"
         raise NotFoundError("job", f"{job.ids.start}.{last}; cluster {job.ids.start} has {few}")
-    return job.ids[first : last + 1]
+    return job.ids[first : last + 1], None
 
 
 def _id_of_single_job(transaction: Transaction, identity: Identity, selection: JobSelection) -> range:
@@ -97,33 +100,10 @@ def list_clusters(
     for job in newest_clusters(transaction.session, query, before):
         if len(page) == page_size or jobs >= MOST_JOBS:
             return ClusterPage(tuple(page), token_of(page[-1].id, token_key(query)))
-        page.append(_summary(transaction, job))
+        page.append(_summary(job, count_by_state(transaction.session, job.ids)))
         jobs += len(job.ids)
     return ClusterPage(tuple(page), "")
 
 
-def get_clusters(transaction: Transaction, identity: Identity, ids: Sequence[int]) -> tuple[ClusterSummary, ...]:
-    """Return the clusters in the requested order, only the first ones if these have many jobs.
-
-    Raises NotFoundError for the first that the caller cannot see.
-    """
-    found: list[ClusterSummary] = []
-    jobs = 0
-    for id_ in ids:
-        found.append(_visible_cluster(transaction, identity, id_))
-        jobs += found[-1].jobs
-        if jobs >= MOST_JOBS:
-            break
-    return tuple(found)
-
-
-def _visible_cluster(transaction: Transaction, identity: Identity, id_: int) -> ClusterSummary:
-    job = load_first_job(transaction.session, id_)
-    if job is None or job.ids.start != id_ or not may_change(identity, job.owner, job.vo):
-        raise NotFoundError("cluster", str(id_))
-    return _summary(transaction, job)
-
-
-def _summary(transaction: Transaction, job: ClusterJob) -> ClusterSummary:
-    counts = count_by_state(transaction.session, job.ids)
+def _summary(job: ClusterJob, counts: Mapping[JobState, int]) -> ClusterSummary:
     return ClusterSummary(job.ids.start, len(job.ids), counts, job.owner, job.vo, job.group, job.name, job.submitted)

@@ -25,7 +25,7 @@ from pilotage_server.core.jobs.record import FeedPage
 from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.changes import change_jobs
-from pilotage_server.operations.jobs.clusters import ClusterPage, find_jobs, get_clusters, list_clusters
+from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, PartStorage
@@ -325,13 +325,10 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         self, request: job_service_pb2.ListClustersRequest, context: Any
     ) -> job_service_pb2.ListClustersResponse:
         identity = caller()
-        wanted, page_size, ids = cluster_filter_from_wire(request)
+        wanted, page_size = cluster_filter_from_wire(request)
 
         def page(transaction: Any, _: Any) -> job_service_pb2.ListClustersResponse:
-            if ids:
-                found = ClusterPage(get_clusters(transaction, identity, ids), "")
-            else:
-                found = list_clusters(transaction, identity, wanted, page_size, request.page_token)
+            found = list_clusters(transaction, identity, wanted, page_size, request.page_token)
             clusters = [cluster_to_wire(each) for each in found.clusters]
             return job_service_pb2.ListClustersResponse(clusters=clusters, next_page_token=found.next_page_token)
 

@@ -147,20 +147,19 @@ def _selection_from_wire(message: job_service_pb2.JobSelection) -> JobSelection:
 def selected_to_wire(selected: SelectedJobs) -> job_service_pb2.SelectedJobs:
     """Return the message of selected jobs."""
     runs = [job_service_pb2.IdRun(first=run.start, count=len(run)) for run in selected.runs]
-    return job_service_pb2.SelectedJobs(runs=runs, whole_cluster=selected.whole_cluster)
+    cluster = None if selected.cluster is None else cluster_to_wire(selected.cluster)
+    return job_service_pb2.SelectedJobs(runs=runs, cluster=cluster)
 
 
-def cluster_filter_from_wire(message: job_service_pb2.ListClustersRequest) -> tuple[JobFilter, int, tuple[int, ...]]:
-    """Return the filter of a list of clusters, the page size, and the ids of given clusters."""
+def cluster_filter_from_wire(message: job_service_pb2.ListClustersRequest) -> tuple[JobFilter, int]:
+    """Return the filter of a list of clusters, and the page size."""
     fields = Fields(message)
     states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
     page_size = fields("page_size", _cluster_page_size)
     for name in ("owner", "pool", "page_token"):
         fields(name, text_from_wire)
-    fields("ids", check_count)
-    ids = fields("ids", lambda given: all_from_wire(given, job_id_from_wire))
     fields.done()
-    return JobFilter(frozenset(states), message.owner, message.pool), page_size, ids
+    return JobFilter(frozenset(states), message.owner, message.pool), page_size
 
 
 def _cluster_page_size(number: int) -> int:
