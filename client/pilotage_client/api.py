@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +32,8 @@ from pilotage.values.jobs import ChangeResult, SubmittedJobs
 from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
 from pilotage_client import files
 from pilotage_client.connection import Connection, new_request_id
-from pilotage_client.models import JobEvent, JobStatus, job_event, job_status
+from pilotage_client.models import ClusterStatus, FoundJobs, JobEvent, JobStatus, cluster_status, job_event, job_status
+from pilotage_client.selections import Selection, read_selections
 
 MOST_IDS = 10_000  # the server's limit for one call
 LONGEST_POLL_S = 60.0
@@ -49,14 +51,19 @@ class JobCalls(Connection):
         group: str = "",
         validate_only: bool = False,
         request_id: str | None = None,
+        cluster: bool = False,
     ) -> SubmittedJobs:
         """Submit all descriptions or none, with their input files; a repeated `request_id` has one effect.
+
+        `cluster` = their jobs are one cluster; else a description begins one, unless it has `continues_cluster`.
 
         Raises
         ------
         InvalidInputError
             A description is invalid; the error lists every fault with its path.
         """
+        if cluster:
+            descriptions = [replace(each, continues_cluster=place > 0) for place, each in enumerate(descriptions)]
         if not validate_only:
             files.upload_missing(self._jobs, descriptions)
         request = job_service_pb2.SubmitJobsRequest(
@@ -87,10 +94,60 @@ class JobCalls(Connection):
         `copies` = race copies too.
         """
         request = job_service_pb2.ListJobsRequest(owner=owner, pool=pool, newest_first=newest_first, copies=copies)
-        request.states.extend(jobs_pb2.JobState.Value(f"JOB_STATE_{state.upper()}") for state in states)
+        request.states.extend(map(_state_number, states))
         while True:
             page = self._jobs.ListJobs(request)
             yield from (job_status(job) for job in page.jobs)
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def find_jobs(self, names: Sequence[str], *, states: Sequence[str] = ()) -> FoundJobs:
+        """Return the jobs of selections such as "12" (cluster or job), "12.3", "12.0-99", and "12-15" (job ids).
+
+        `states` restricts whole clusters that have several jobs. Raises NotFoundError for an unknown selection, except
+        for plain ranges of job ids, which are not checked.
+        """
+        selections = read_selections(names)
+        answers = self._select([each for each in selections if isinstance(each, Selection)], states)
+        ids: dict[int, None] = {}
+        in_clusters: set[int] = set()
+        clusters: dict[int, ClusterStatus] = {}
+        for each in selections:
+            if isinstance(each, range):
+                ids |= dict.fromkeys(each)
+                continue
+            answer = next(answers)
+            found = dict.fromkeys(job for run in answer.runs for job in range(run.first, run.first + run.count))
+            ids |= found
+            if answer.HasField("cluster"):
+                clusters[each.id] = cluster_status(answer.cluster)
+                in_clusters |= found.keys()
+        return FoundJobs(list(ids), list(clusters.values()), [job for job in ids if job not in in_clusters])
+
+    def _select(self, selections: Sequence[Selection], states: Sequence[str]) -> Iterator[job_service_pb2.SelectedJobs]:
+        """Yield the jobs of each selection; an answer may cover only the first ones."""
+        done = 0
+        while done < len(selections):
+            request = job_service_pb2.FindJobsRequest(states=map(_state_number, states))
+            for each in selections[done : done + MOST_IDS]:
+                request.selections.append(_selection_to_wire(each))
+            answer = self._jobs.FindJobs(request).selected
+            yield from answer
+            done += len(answer)
+
+    def clusters(
+        self, *, states: Sequence[str] = (), owner: str = "", pool: str = "", page_size: int = 0
+    ) -> Iterator[ClusterStatus]:
+        """Yield the clusters that have a job in one of `states`, newest first, with the numbers of jobs by state.
+
+        `owner` is as in `list_jobs`.
+        """
+        request = job_service_pb2.ListClustersRequest(owner=owner, pool=pool, page_size=page_size)
+        request.states.extend(map(_state_number, states))
+        while True:
+            page = self._jobs.ListClusters(request)
+            yield from map(cluster_status, page.clusters)
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
@@ -191,6 +248,17 @@ class JobCalls(Connection):
     def stream_output(self, job_id: int, file: jobs_pb2.OutputFile) -> Iterator[bytes]:
         """Yield the content of one output file piece by piece; raises WorldError at the end if it is damaged."""
         return files.download(self._jobs, job_id, file)
+
+
+def _selection_to_wire(selection: Selection) -> job_service_pb2.JobSelection:
+    if selection.processes is None:
+        return job_service_pb2.JobSelection(id=selection.id)
+    first, last = selection.processes[0], selection.processes[-1]
+    return job_service_pb2.JobSelection(id=selection.id, first_process=first, last_process=last)
+
+
+def _state_number(state: str) -> jobs_pb2.JobState.ValueType:
+    return jobs_pb2.JobState.Value(f"JOB_STATE_{state.upper()}")
 
 
 def _batches(job_ids: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -13,14 +14,20 @@ from pilotage.v1 import jobs_pb2
 
 FINAL_STATES = frozenset({"DONE", "FAILED", "REMOVED"})
 
-_NOT_PINNED = frozenset({"name", "cluster", "process"})
+STATES = tuple(name.removeprefix("JOB_STATE_") for name, number in jobs_pb2.JobState.items() if number)
+"""The states of jobs."""
+
+LIVE_STATES = tuple(state for state in STATES if state not in FINAL_STATES)
+"""The states of jobs that have not ended."""
+
+_NOT_PINNED = frozenset({"name"})
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """The present state of a job; unknown fields are empty texts or None.
 
-    `cluster` is the id of the first job of its array, `process` its index in the array.
+    `cluster` is the id of the first job of its cluster, `process` its index there.
     """
 
     id: int
@@ -57,6 +64,44 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return None if value == "" else value
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A cluster with the numbers of its jobs by state.
+
+    `id` is that of its first job, `jobs` the number of submitted jobs, `name` that of one of them, with its macros.
+    """
+
+    id: int
+    name: str
+    owner: str
+    vo: str
+    group: str
+    jobs: int
+    submitted: datetime | None
+    states: Mapping[str, int]
+
+    @property
+    def is_final(self) -> bool:
+        """Whether all jobs have ended."""
+        return FINAL_STATES.issuperset(self.states)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the documented keys; `states` has the states that some job is in."""
+        return {key: _plain(value) for key, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJobs:
+    """The jobs of selections, each once, in the order of the selections.
+
+    `clusters` are those that are selected as a whole, `others` the jobs that are in none of these.
+    """
+
+    ids: list[int]
+    clusters: list[ClusterStatus]
+    others: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +171,20 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         name=job.name,
         cluster=job.cluster,
         process=job.process,
+    )
+
+
+def cluster_status(cluster: jobs_pb2.JobCluster) -> ClusterStatus:
+    """Convert a cluster from the wire."""
+    return ClusterStatus(
+        id=cluster.id,
+        name=cluster.name,
+        owner=cluster.owner,
+        vo=cluster.vo,
+        group=cluster.group,
+        jobs=cluster.jobs,
+        submitted=time_of(cluster, "submitted"),
+        states={state_name(count.state): count.jobs for count in cluster.counts},
     )
 
 

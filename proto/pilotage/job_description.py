@@ -3,7 +3,7 @@
 Values only: the client's readers parse languages, and the server sets defaults. Requirements keep their spelling and
 values; `pilotage.resources.requirements` interprets them.
 
-The macros of a job array are filled in here: `$(Cluster)` is the id of the array's first job, `$(Process)` the index
+The macros of a cluster are filled in here: `$(Cluster)` is the id of its first job, `$(Process)` the index
 in it (HTCondor manual, condor_submit); letter case does not matter. Both are numbers, so a rendered file name is as
 safe as the checked one. Any other text stays as it is.
 """
@@ -68,7 +68,7 @@ class JobDescription:
     that the owner allows. `max_starts` = how often its payload may start at most, None = until an attempt ends it.
     `attributes` holds the job's own attributes (`+Name`), including those without a meaning here; `warnings` lists
     these. With `new_files_come_back` the plain files that the job creates or changes at the top of its folder are
-    output too.
+    output too. `continues_cluster` = in a submission, its jobs continue the cluster of the description before it.
     """
 
     executable: str
@@ -101,6 +101,7 @@ class JobDescription:
     count: int | None = None
     policy: JobPolicy = NO_POLICY
     warnings: tuple[str, ...] = ()
+    continues_cluster: bool = False
 
 
 _MACRO = re.compile(r"\$\((?:(cluster|clusterid)|process|procid)\)", re.IGNORECASE)

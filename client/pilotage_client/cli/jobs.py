@@ -1,4 +1,4 @@
-"""Commands about jobs: submit, edit, status, changes, output, and the commands that wait for jobs."""
+"""Commands about jobs: submit, edit, changes, output, and the commands that wait for jobs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
@@ -23,45 +24,66 @@ from pilotage_client.cli.options import (
     FAILED,
     IDS,
     ad_as_json,
+    echo_job_heading,
     echo_json,
     echo_table,
-    job_ids,
+    for_each_job,
     long_form,
     time_text,
     with_client,
 )
 from pilotage_client.cli.resources import LANGUAGE
 from pilotage_client.connection import new_request_id
-from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus, state_name
+from pilotage_client.models import FINAL_STATES, LIVE_STATES, STATES, JobEvent
 from pilotage_client.readers import read_jobs_with_files
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, follow_until_final, wait_until_final
 from pilotage_client.templates import apply_template, find_template, with_change
 
 
 @click.command()
-@click.argument("job", metavar="ID")
+@IDS
 @click.option("--to", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write the files there.")
 @click.option("--file", "name", metavar="NAME", help="Only this file.")
 @click.option("--list", "listed", is_flag=True, help="Only list the files.")
 @AS_JSON
 @with_client
-def output(client: Client, job: str, folder: Path | None, name: str | None, listed: bool, as_json: bool) -> None:
-    """Print the standard output of a job that has ended, or fetch its output files to a folder.
+@click.pass_context
+def output(
+    ctx: click.Context,
+    client: Client,
+    ids: Sequence[str],
+    folder: Path | None,
+    name: str | None,
+    listed: bool,
+    as_json: bool,
+) -> None:
+    """Print the standard output of jobs that have ended, or fetch their output files to a folder.
 
-    --json lists the files, one a line; with --to it also writes them and adds their paths.
+    With several jobs each has a folder of its own below it, with the job's id as its name. --json lists the files, one
+    a line; with --to it also writes them and adds their paths.
     """
     if folder is not None and listed:
         raise InvalidInputError(Violation("--list", "cannot be combined with --to"))
-    job_id = job_ids([job])[0]
-    files = client.output_files(job_id)
-    if folder is not None:
-        _write_files(client, job_id, _chosen(files, job_id, name), folder, as_json=as_json)
-    elif listed or as_json:
-        _list_files(_chosen(files, job_id, name), as_json=as_json)
-    elif name is not None:
-        _print_files(client, job_id, _chosen(files, job_id, name))
-    else:
-        _print_standard_output(client, job_id, files)
+    jobs = client.find_jobs(ids).ids
+    several = len(jobs) > 1
+
+    def show(job_id: int) -> None:
+        files = client.output_files(job_id)
+        more = {"job": job_id} if several else {}
+        if folder is not None:
+            chosen, to = _chosen(files, job_id, name), folder / str(job_id) if several else folder
+            _write_files(client, job_id, chosen, to, more, as_json=as_json)
+            return
+        if several and not as_json:
+            echo_job_heading(job_id, is_first=job_id == jobs[0])
+        if listed or as_json:
+            _list_files(_chosen(files, job_id, name), more, as_json=as_json)
+        elif name is not None:
+            _print_files(client, job_id, _chosen(files, job_id, name))
+        else:
+            _print_standard_output(client, job_id, files)
+
+    for_each_job(ctx, jobs, show)
 
 
 def warn_truncated(files: Iterable[jobs_pb2.OutputFile], job_id: int | None = None) -> None:
@@ -81,19 +103,28 @@ def _chosen(files: list[jobs_pb2.OutputFile], job_id: int, name: str | None) -> 
     return chosen
 
 
-def _write_files(client: Client, job_id: int, files: list[jobs_pb2.OutputFile], folder: Path, *, as_json: bool) -> None:
+def _write_files(
+    client: Client,
+    job_id: int,
+    files: list[jobs_pb2.OutputFile],
+    folder: Path,
+    more: Mapping[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    """Write the files and print their paths; `more` goes before the keys of JSON."""
     for file, path in zip(files, client.fetch_files(job_id, files, folder), strict=True):
         if as_json:
-            echo_json({**_file_json(file), "path": str(path)})
+            echo_json({**more, **_file_json(file), "path": str(path)})
         else:
             click.echo(path)
     warn_truncated(files)
 
 
-def _list_files(files: list[jobs_pb2.OutputFile], *, as_json: bool) -> None:
+def _list_files(files: list[jobs_pb2.OutputFile], more: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         for file in files:
-            echo_json(_file_json(file))
+            echo_json({**more, **_file_json(file)})
         return
     rows = ((file.name, file.size, "yes" if file.truncated else "") for file in files)
     echo_table(("NAME", "BYTES", "TRUNCATED"), rows, empty="no files")
@@ -123,87 +154,41 @@ def _print_files(client: Client, job_id: int, files: Iterable[jobs_pb2.OutputFil
         warn_truncated([file])
 
 
-DEFAULT_LIMIT = 100
-"""The number of jobs that `status` shows without ids."""
-MAX_OUTPUT_CHECKS = 20
-"""The largest number of jobs whose output files `status` checks, with a call for each."""
-
-STATES = tuple(state_name(number) for number in jobs_pb2.JobState.values() if number)
-
-
 @click.command()
-@click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only these.")
-@click.option("--owner", default="", help='Only jobs of this owner; "*" = all that you may see. Default: you.')
-@click.option("--pool", default="", help="Only jobs of this pool (its whole id).")
+@IDS
 @click.option(
-    "--limit", type=click.IntRange(min=0), help=f"Only the newest N; 0 = all. Default: {DEFAULT_LIMIT}, with --json 0."
+    "--json", "as_json", is_flag=True, help="One JSON object a line with the attributes; expressions as text."
 )
-@AS_JSON
 @with_client
-def status(
-    client: Client, ids: Sequence[str], states: Sequence[str], owner: str, pool: str, limit: int | None, as_json: bool
-) -> None:
-    """Show the state of jobs: of the given ones, or of yours."""
-    most = limit if limit is not None else 0 if as_json else DEFAULT_LIMIT
-    jobs: Iterable[JobStatus]
-    if ids:
-        jobs = client.jobs(job_ids(ids))
-    elif most:
-        jobs = _newest(client.list_jobs(states=states, owner=owner, pool=pool, newest_first=True), most)
-    else:
-        jobs = client.list_jobs(states=states, owner=owner, pool=pool)
-    if as_json:
-        for job in jobs:
-            echo_json(job.as_json())
-        return
-    shown = list(jobs)
-    headings = ("ID", "NAME", "STATE", "WHERE", "ATTEMPT", "EXIT", "SUBMITTED", "REASON")
-    echo_table(headings, (_status_row(job) for job in shown), empty="no jobs")
-    if ids and len(shown) <= MAX_OUTPUT_CHECKS:
-        for each in shown:
-            if each.attempt:
-                warn_truncated(client.output_files(each.id), each.id)
+@click.pass_context
+def ad(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -> None:
+    """Print the ClassAds of jobs, as `condor_q -long` does."""
+    jobs = client.find_jobs(ids).ids
 
-
-def _newest(newest_first: Iterator[JobStatus], limit: int) -> list[JobStatus]:
-    """Return the first `limit` jobs, oldest first; prints a note if there are more."""
-    newest = list(islice(newest_first, limit + 1))
-    if len(newest) > limit:
-        click.echo(f"Showing the newest {limit} jobs; --limit 0 shows all, --state RUNNING the running.", err=True)
-    return newest[limit - 1 :: -1]
-
-
-def _status_row(job: JobStatus) -> tuple[object, ...]:
-    where = "/".join(part for part in (job.site, job.ce, job.queue) if part)
-    return (
-        job.id,
-        job.name,
-        job.state,
-        where,
-        job.attempt or "",
-        job.exit_code,
-        time_text(job.submitted),
-        job.reason,
-    )
-
-
-@click.command()
-@click.argument("job", metavar="ID")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with the attributes; expressions as text.")
-@with_client
-def ad(client: Client, job: str, as_json: bool) -> None:
-    """Print a job's ClassAd, as `condor_q -long` does."""
-    text = client.ad(job_ids([job])[0])
-    if as_json:
-        echo_json(ad_as_json(text))
-    else:
+    def show(job_id: int) -> None:
+        text = client.ad(job_id)
+        if as_json:
+            echo_json(ad_as_json(text))
+            return
+        if job_id != jobs[0]:
+            click.echo()
         click.echo(long_form(text))
+
+    for_each_job(ctx, jobs, show)
+
+
+MOST_LINES = 20
+"""The largest number of changed jobs that are printed one by one."""
 
 
 def _change(
-    name: str, help_text: str, act: Callable[[Client, Sequence[int], str], list[ChangeResult]]
+    name: str,
+    help_text: str,
+    act: Callable[[Client, Sequence[int], str], list[ChangeResult]],
+    states: Sequence[str],
 ) -> click.Command:
+    """Return the command of a change; of a whole cluster it changes the jobs in `states`."""
+
     @click.command(name=name, help=help_text)
     @IDS
     @click.option("--reason", default="", help="The reason; stored with the job.")
@@ -211,24 +196,49 @@ def _change(
     @with_client
     @click.pass_context
     def command(ctx: click.Context, client: Client, ids: Sequence[str], reason: str, as_json: bool) -> None:
-        results = act(client, job_ids(ids), reason)
-        for result in results:
-            if as_json:
+        found = client.find_jobs(ids, states=states)
+        if not found.ids:
+            names = ", ".join(str(cluster.id) for cluster in found.clusters)
+            raise StateConflictError(f"cluster {names} has no job that `{name}` can change")
+        results = act(client, found.ids, reason)
+        if as_json:
+            for result in results:
                 echo_json({"id": result.job_id, "state": result.state, "refusal": result.refusal or None})
-            elif result.refusal:
-                click.echo(f"pilotage: {result.refusal}", err=True)
-            else:
-                click.echo(f"job {result.job_id} is {result.state}")
+        else:
+            _echo_changes(results)
         if any(result.refusal for result in results):
             ctx.exit(FAILED)
 
     return command
 
 
-remove = _change("remove", "Remove jobs; running ones are killed.", Client.remove)
-hold = _change("hold", "Hold jobs until they are released; running ones are killed.", Client.hold)
-release = _change("release", "Return held jobs to the queue.", Client.release)
-reschedule = _change("reschedule", "Return jobs to the queue with a new count of attempts.", Client.reschedule)
+def _echo_changes(results: Sequence[ChangeResult]) -> None:
+    """Print the state of each changed job, of many jobs in one line for each state; print each refusal."""
+    ids_of: dict[str, list[int]] = {}
+    for result in results:
+        if result.refusal:
+            click.echo(f"pilotage: {result.refusal}", err=True)
+        elif len(results) <= MOST_LINES:
+            click.echo(f"job {result.job_id} is {result.state}")
+        else:
+            ids_of.setdefault(result.state, []).append(result.job_id)
+    for state, ids in ids_of.items():
+        click.echo(f"{len(ids)} jobs are {state}: {ranges(ids)}")
+
+
+_NOT_WAITING = tuple(state for state in STATES if state not in ("RECEIVED", "WAITING"))
+
+remove = _change("remove", "Remove jobs; running ones are killed.", Client.remove, LIVE_STATES)
+hold = _change(
+    "hold",
+    "Hold jobs until they are released; running ones are killed.",
+    Client.hold,
+    [state for state in LIVE_STATES if state != "HELD"],
+)
+release = _change("release", "Return held jobs to the queue.", Client.release, ["HELD"])
+reschedule = _change(
+    "reschedule", "Return jobs to the queue with a new count of attempts.", Client.reschedule, _NOT_WAITING
+)
 
 
 @click.command()
@@ -286,7 +296,20 @@ def submit(
         click.echo(f"warning: {warning}", err=True)
     number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
     jobs = f"{number} job{'s' if number != 1 else ''}"
-    click.echo(f"{jobs} would be submitted" if validate_only else f"{jobs} submitted: {ranges(submitted.job_ids)}")
+    names = " ".join(_cluster_names(descriptions, submitted.job_ids))
+    click.echo(f"{jobs} would be submitted" if validate_only else f"{jobs} submitted: {names}")
+
+
+def _cluster_names(descriptions: Sequence[JobDescription], ids: Sequence[int]) -> Iterator[str]:
+    """Yield the jobs of each cluster in the form that commands accept: "12.0-99", a single job by its id."""
+    sizes: list[int] = []
+    for description in descriptions if ids else ():
+        if not description.continues_cluster:
+            sizes.append(0)
+        sizes[-1] += description.count or 1
+    ends = accumulate(sizes)
+    for size, end in zip(sizes, ends, strict=True):
+        yield f"{ids[end - size]}.0-{size - 1}" if size > 1 else str(ids[end - 1])
 
 
 def _warnings_of_readers(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[str]:
@@ -308,23 +331,30 @@ def ranges(ids: Sequence[int]) -> str:
 
 
 @click.command()
-@click.argument("job", metavar="ID")
+@IDS
 @click.option("--set", "changes", multiple=True, required=True, metavar="NAME=VALUE", help="May be repeated.")
 @with_client
-def edit(client: Client, job: str, changes: Sequence[str]) -> None:
-    """Change the description of a waiting or held job.
+@click.pass_context
+def edit(ctx: click.Context, client: Client, ids: Sequence[str], changes: Sequence[str]) -> None:
+    """Change the descriptions of waiting or held jobs, each for itself.
 
     For example: --set priority=5 --set request_memory="2 GB" --set requirements.Memory=4000. An empty value unsets a
     field: with --set sites= the job may run at any site.
     """
-    job_id = job_ids([job])[0]
-    description = client.description(job_id)
-    for change in changes:
-        description = with_change(description, change)
-    status, warnings = client.edit(job_id, description)
-    for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(f"job {status.id} is {status.state}")
+    warned: set[str] = set()
+
+    def change(job_id: int) -> None:
+        description = client.description(job_id)
+        for each in changes:
+            description = with_change(description, each)
+        status, warnings = client.edit(job_id, description)
+        for warning in warnings:
+            if warning not in warned:
+                click.echo(f"warning: {warning}", err=True)
+        warned.update(warnings)
+        click.echo(f"job {status.id} is {status.state}")
+
+    for_each_job(ctx, client.find_jobs(ids).ids, change)
 
 
 PATIENCE = click.option(
@@ -353,8 +383,9 @@ def wait(
     ctx: click.Context, client: Client, ids: Sequence[str], timeout_s: float | None, patience: str, as_json: bool
 ) -> None:
     """Wait until jobs have ended; exits 1 if a job did not end as DONE, or at the timeout."""
-    wanted, retry = job_ids(ids), retry_option(patience)
-    finished = wait_until_final(client, wanted, retry, math.inf if timeout_s is None else timeout_s)
+    retry, ends_s = retry_option(patience), boot_time_s() + (math.inf if timeout_s is None else timeout_s)
+    wanted = retry(lambda: client.find_jobs(ids).ids, until_s=ends_s)
+    finished = wait_until_final(client, wanted, retry, ends_s - boot_time_s())
     for job in finished:
         if as_json:
             echo_json(job.as_json())
@@ -365,14 +396,28 @@ def wait(
 
 
 @click.command()
-@click.argument("job", metavar="ID")
-@click.option("--follow", "-f", is_flag=True, help="Continue until the job has ended.")
+@IDS
+@click.option("--follow", "-f", is_flag=True, help="Continue until the job has ended; of one job only.")
 @PATIENCE
 @AS_JSON
 @with_client
-def logs(client: Client, job: str, follow: bool, patience: str, as_json: bool) -> None:
-    """Show the events of a job, oldest first."""
-    job_id, retry = job_ids([job])[0], retry_option(patience)
+@click.pass_context
+def logs(ctx: click.Context, client: Client, ids: Sequence[str], follow: bool, patience: str, as_json: bool) -> None:
+    """Show the events of jobs, oldest first."""
+    retry = retry_option(patience)
+    jobs = retry(lambda: client.find_jobs(ids)).ids
+    if follow and len(jobs) > 1:
+        raise InvalidInputError(Violation("--follow", f"follows one job, and {' '.join(ids)} are {len(jobs)} jobs"))
+
+    def show(job_id: int) -> None:
+        if len(jobs) > 1 and not as_json:
+            echo_job_heading(job_id, is_first=job_id == jobs[0])
+        _show_events(client, job_id, retry, follow=follow, as_json=as_json)
+
+    for_each_job(ctx, jobs, show)
+
+
+def _show_events(client: Client, job_id: int, retry: RetryBudget, *, follow: bool, as_json: bool) -> None:
     events: Iterable[JobEvent] = follow_until_final(client, job_id, retry) if follow else client.events(job_id)
     last: JobEvent | None = None
     for last in events:
@@ -386,4 +431,4 @@ def logs(client: Client, job: str, follow: bool, patience: str, as_json: bool) -
         warn_truncated(retry(lambda: client.output_files(job_id)))
 
 
-COMMANDS = (submit, edit, status, ad, remove, hold, release, reschedule, wait, logs, output)
+COMMANDS = (submit, edit, ad, remove, hold, release, reschedule, wait, logs, output)

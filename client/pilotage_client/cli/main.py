@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import click
 
-from pilotage_client.cli import admin, jobs, pilots, resources, routes, why
+from pilotage_client.cli import admin, jobs, pilots, resources, routes, status, why
 from pilotage_client.cli.demo import demo
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
@@ -68,6 +68,7 @@ for command in (
     up,
     demo,
     why.why,
+    status.status,
     *jobs.COMMANDS,
     *resources.COMMANDS,
     *pilots.COMMANDS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -23,6 +22,7 @@ from pilotage.errors import (
     PermissionDeniedError,
     PilotageError,
     ServerUnreachableError,
+    StateConflictError,
     UnauthenticatedError,
     Violation,
 )
@@ -39,8 +39,6 @@ IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
-
-_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 
 
 def exit_code(error: PilotageError) -> int:
@@ -148,16 +146,25 @@ def _connected(command: Callable[..., Returned], role: str) -> Callable[..., Ret
     return connected
 
 
-def job_ids(texts: Iterable[str]) -> list[int]:
-    """Return the ids of texts such as "7" and "10-12"; raises InvalidInputError."""
-    found: list[int] = []
-    for text in texts:
-        match = _RANGE.fullmatch(text)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not 0 < first <= last or last - first >= 1_000_000:
-            raise InvalidInputError(Violation(text, "is not a job id; give a number, or a range such as 10-12"))
-        found.extend(range(first, last + 1))
-    return found
+def echo_job_heading(job_id: int, *, is_first: bool) -> None:
+    """Print a line above the output of one of several jobs, as `tail` does for files."""
+    click.echo(f"{'' if is_first else chr(10)}==> job {job_id} <==")
+
+
+def for_each_job(ctx: click.Context, job_ids: Sequence[int], act: Callable[[int], object]) -> None:
+    """Call `act` for each job. A failure of one of several jobs is reported, and the others follow."""
+    if len(job_ids) == 1:
+        act(job_ids[0])
+        return
+    failed = False
+    for job_id in job_ids:
+        try:
+            act(job_id)
+        except (StateConflictError, InvalidInputError, NotFoundError) as error:
+            click.echo(error_text(error), err=True)
+            failed = True
+    if failed:
+        ctx.exit(FAILED)
 
 
 def node_names(text: str) -> list[str]:

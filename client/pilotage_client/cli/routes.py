@@ -11,11 +11,12 @@ from pilotage.v1 import jobs_pb2, race_service_pb2, route_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
-    ONE_JSON,
+    IDS,
     CommandGroup,
+    echo_job_heading,
     echo_json,
     echo_table,
-    job_ids,
+    for_each_job,
     time_text,
     with_client,
     with_operator_client,
@@ -93,12 +94,23 @@ def _routes_json(router: route_service_pb2.Router) -> Iterator[dict[str, Any]]:
 
 
 @routes.command()
-@click.argument("job", metavar="ID")
-@ONE_JSON
+@IDS
+@AS_JSON
 @with_client
-def explain(client: Client, job: str, as_json: bool) -> None:
+@click.pass_context
+def explain(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -> None:
     """Show for each route whether it takes a job, or all obstacles."""
-    (job_id,) = job_ids([job])[:1]
+    jobs = client.find_jobs(ids).ids
+
+    def show(job_id: int) -> None:
+        if len(jobs) > 1 and not as_json:
+            echo_job_heading(job_id, is_first=job_id == jobs[0])
+        _explain(client, job_id, as_json=as_json)
+
+    for_each_job(ctx, jobs, show)
+
+
+def _explain(client: Client, job_id: int, *, as_json: bool) -> None:
     answer = client.explain_routes(job_id)
     if as_json:
         echo_json(
@@ -195,7 +207,7 @@ def races(client: Client, ids: Sequence[str], open_only: bool, owner: str, costs
         _show_costs(client.race_costs(owner=owner), as_json=as_json)
         return
     # given ids select jobs of any owner
-    found = client.races(job_ids(ids), owner=owner or ("*" if ids else ""), open_only=open_only)
+    found = client.races(client.find_jobs(ids).ids, owner=owner or ("*" if ids else ""), open_only=open_only)
     if as_json:
         for race in found:
             echo_json(_race_json(race))

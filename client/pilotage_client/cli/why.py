@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -9,7 +10,16 @@ import click
 from pilotage.rpc.wire import section_from_wire
 from pilotage.v1 import job_service_pb2, route_service_pb2
 from pilotage_client.api import Client
-from pilotage_client.cli.options import ONE_JSON, echo_json, echo_table, job_ids, section_text, time_text, with_client
+from pilotage_client.cli.options import (
+    AS_JSON,
+    IDS,
+    echo_json,
+    echo_table,
+    for_each_job,
+    section_text,
+    time_text,
+    with_client,
+)
 from pilotage_client.cli.routes import routed_job_lines
 from pilotage_client.models import iso, job_status, time_of
 
@@ -17,17 +27,25 @@ SHOWN_QUEUES = 15
 
 
 @click.command()
-@click.argument("job", metavar="ID")
-@ONE_JSON
+@IDS
+@AS_JSON
 @with_client
-def why(client: Client, job: str, as_json: bool) -> None:
-    """Explain a job's state: its pool, the excluded and eligible queues, the jobs before it."""
-    answer = client.explain(job_ids([job])[0])
-    if as_json:
-        echo_json(explanation(answer))
-        return
-    show(answer)
-    show_routes(answer.job.id, client.explain_routes(answer.job.id))
+@click.pass_context
+def why(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -> None:
+    """Explain the state of jobs: their pool, the excluded and eligible queues, the jobs before them."""
+    jobs = client.find_jobs(ids).ids
+
+    def explain(job_id: int) -> None:
+        answer = client.explain(job_id)
+        if as_json:
+            echo_json(explanation(answer))
+            return
+        if job_id != jobs[0]:
+            click.echo()
+        show(answer)
+        show_routes(answer.job.id, client.explain_routes(answer.job.id))
+
+    for_each_job(ctx, jobs, explain)
 
 
 def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:

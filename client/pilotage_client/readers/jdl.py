@@ -102,12 +102,13 @@ def read_jdl(text: str, file: str) -> list[JobDescription]:
         attributes = read_attributes(text)
         _check_is_job(attributes)
         kept, warnings = _without_duplicates(attributes)
-        jobs = []
+        jobs: list[JobDescription] = []
         for job in expand(kept):
             draft = draft_of(job)
             for warning in warnings:
                 draft.warn(warning)
             _warn_of_marks(draft)
+            draft.put(continues_cluster=bool(jobs))
             jobs.append(draft.description())
         return jobs
     except StatementFaultError as fault:

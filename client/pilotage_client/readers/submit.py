@@ -233,11 +233,12 @@ def _descriptions(
         if program.value("executable") != executable:  # another executable begins a new cluster
             process, executable = 0, program.value("executable")
         for description in _jobs_of_queue(program, queue, request, process, duplicates[queue.line]):
+            continues_cluster = process > 0
             process += description.count or 1
             jobs += 1
             if jobs > MAX_JOBS or process > LARGEST_COUNT:
                 raise StatementFaultError(queue.line, f"more than {MAX_JOBS} different jobs, {LARGEST_COUNT} in all")
-            yield description
+            yield replace(description, continues_cluster=continues_cluster)
     if not jobs:
         raise StatementFaultError(queues[-1].line, "no job is queued")
 
@@ -324,8 +325,11 @@ def _merged(descriptions: Iterator[JobDescription]) -> list[JobDescription]:
     """Return the descriptions, with each run of equal ones merged to an array."""
     merged: list[JobDescription] = []
     for description in descriptions:
-        if merged and replace(merged[-1], count=None) == replace(description, count=None):
-            merged[-1] = replace(description, count=(merged[-1].count or 1) + (description.count or 1))
+        last = merged[-1] if merged else None
+        # Equal jobs are of one cluster, as another one begins with another executable.
+        continues = last is not None and last.continues_cluster
+        if last and replace(last, count=None) == replace(description, count=None, continues_cluster=continues):
+            merged[-1] = replace(last, count=(last.count or 1) + (description.count or 1))
         else:
             merged.append(description)
     return merged

@@ -5,7 +5,7 @@ Rules
 - The keys are those of a job description. Sizes and times take units. An unknown key is an error that names the
   most similar key.
 - `parameters` is a table of lists of equal length. One job is made for each position; `{name}` in any text is replaced
-  by the element of that list.
+  by the element of that list. The jobs of a table are one cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -267,7 +267,8 @@ def _jobs(table: dict[str, Any], text: str, number: int) -> list[JobDescription]
         combinations = _combinations(table.get("parameters"))
     except InvalidValueError as error:
         raise StatementFaultError(line_of(text, number, "parameters"), f"parameters {error}") from error
-    return [_job(table, values, text, number) for values in combinations]
+    jobs = [_job(table, values, text, number) for values in combinations]
+    return [replace(job, continues_cluster=place > 0) for place, job in enumerate(jobs)]
 
 
 def _job(table: dict[str, Any], values: Mapping[str, str], text: str, number: int) -> JobDescription:

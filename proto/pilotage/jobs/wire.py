@@ -31,7 +31,7 @@ _MINIMA = {
     "max_starts": 1,
 }
 _POLICIES = tuple(field.name for field in fields(JobPolicy))
-_PLAIN = ("priority", "hold", "new_files_come_back")
+_PLAIN = ("priority", "hold", "new_files_come_back", "continues_cluster")
 
 Result = TypeVar("Result")
 

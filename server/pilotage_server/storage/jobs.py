@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, TypeVar
 
 from sqlalchemy import RowMapping, Table, select
@@ -159,12 +159,12 @@ _KEPT_AS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 class NewJobs:
     """New jobs, or arrays of jobs, of one task queue.
 
-    `ids` (those of its jobs, in order), `template_ids` and `names` have one item for each; names keep their macros,
-    which are expanded when they are read. The first item may continue the array `cluster`, from the index `process` on;
-    `cluster` 0 = it begins there.
+    `ids` (those of its jobs, consecutive), `clusters` (id and number of jobs of its cluster), `template_ids` and
+    `names` have one item for each; names keep their macros, which are expanded when they are read.
     """
 
-    ids: Sequence[Sequence[int]]
+    ids: Sequence[range]
+    clusters: Sequence[tuple[int, int]]
     template_ids: Sequence[int]
     names: Sequence[str]
     state: JobState
@@ -177,33 +177,35 @@ class NewJobs:
     hold_code: int | None = None
     race_set: int = 0
     max_starts: int | None = None
-    cluster: int = 0
-    process: int = 0
     attempt_floor: int = 0
 
 
-def take_ids(session: Session, count: int) -> Sequence[int]:
-    """Reserve ascending ids for so many new jobs."""
+def take_ids(session: Session, count: int) -> range:
+    """Reserve consecutive ids for so many new jobs."""
     if sql.is_sqlite(session):
         last = sql.rows(session, "SELECT seq FROM sqlite_sequence WHERE name = 'jobs'")
         first = last[0][0] + 1 if last else 1
-        return range(first, first + count)
-    return of_runs(sql.rows(session, _TAKE, count))
+    else:
+        ((first, _, _),) = sql.rows(session, _TAKE, count)
+    return range(first, first + count)
 
 
-_TAKE = """
-    SELECT min(id), count(*) FROM (
-        SELECT id, id - row_number() OVER (ORDER BY id) AS gaps
-        FROM (SELECT nextval(pg_get_serial_sequence('jobs', 'id')) AS id FROM generate_series(1, ?)) AS taken
-    ) AS runs GROUP BY gaps ORDER BY 1
+_IDS_LOCK = 7261538
+"""Key of the advisory lock in PostgreSQL: any number that is not used otherwise in this database."""
+
+_TAKE = f"""
+    WITH locked AS MATERIALIZED (SELECT pg_advisory_lock({_IDS_LOCK}) IS NULL AS done),
+        began AS MATERIALIZED (
+            SELECT pg_get_serial_sequence('jobs', 'id') AS sequence, done, ?::bigint AS jobs FROM locked
+        ),
+        taken AS MATERIALIZED (SELECT sequence, nextval(sequence) AS first, done, jobs FROM began),
+        moved AS MATERIALIZED (SELECT first, setval(sequence, first + jobs - 1) AS last FROM taken)
+    SELECT first, last, pg_advisory_unlock({_IDS_LOCK}) FROM moved
+"""  # noqa: S608 - a number of ours
+"""Takes consecutive ids. Each step reads the one before it, so the lock is held while the sequence moves.
+
+The lock ends with the statement, not with the transaction: other submissions wait for microseconds.
 """
-"""Takes ids and returns runs of consecutive ones: their number is that of concurrent submissions, not of jobs."""
-
-
-def of_runs(runs: Sequence[tuple[int, int]]) -> Sequence[int]:
-    """Return ascending ids that are given as runs of consecutive ones: the first id and the number of each run."""
-    ranges = [range(first, first + count) for first, count in runs]
-    return ranges[0] if len(ranges) == 1 else list(chain.from_iterable(ranges))
 
 
 def insert_jobs(session: Session, account: Account, new: Sequence[NewJobs], now: datetime) -> None:
@@ -243,8 +245,9 @@ def _new_columns(account: Account, new: NewJobs, now: datetime) -> dict[str, Seq
     firsts = [ids[0] for ids in new.ids]
     own = {
         "id": firsts,
-        "cluster": [new.cluster or firsts[0], *firsts[1:]],
-        "process": [new.process, *([0] * (len(firsts) - 1))],
+        "cluster": [cluster for cluster, _ in new.clusters],
+        "process": [first - cluster for first, (cluster, _) in zip(firsts, new.clusters, strict=True)],
+        "cluster_jobs": [jobs for _, jobs in new.clusters],
         "template_id": new.template_ids,
         "name": new.names,
     }

@@ -202,16 +202,17 @@ def test_failed_submission_leaves_nothing(database: Database, state: ServerState
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 7, 100])
-@pytest.mark.parametrize("ids", [(range(1, 8),), ((1, 2, 5, 9), (10,), (11, 12)), (range(1, 4), range(4, 5))])
-def test_cut_keeps_every_job_with_its_array_and_index(ids: tuple[tuple[int, ...], ...], most: int) -> None:
-    block = JobBlock(ids, list(range(len(ids))), [f"name{number}" for number in range(len(ids))], "why", 5)
+@pytest.mark.parametrize("ids", [(range(1, 8),), (range(1, 5), range(6, 7), range(8, 10)), (range(1, 4), range(4, 5))])
+def test_cut_keeps_every_job_with_its_cluster(ids: tuple[range, ...], most: int) -> None:
+    clusters = [(each.start, len(each)) for each in ids]
+    block = JobBlock(ids, clusters, list(range(len(ids))), [f"name{number}" for number in range(len(ids))], "why", 5)
     parts = list(cut_into_parts([block, block], most))
 
-    def jobs(block: JobBlock) -> list[tuple[int, int, int, int, str]]:
+    def jobs(block: JobBlock) -> list[tuple[int, tuple[int, int], int, str]]:
         return [
-            (id_, single.cluster or single.ids[0][0], single.process + nth, single.template_ids[0], single.names[0])
+            (id_, single.clusters[0], single.template_ids[0], single.names[0])
             for single in block.split()
-            for nth, id_ in enumerate(single.ids[0])
+            for id_ in single.ids[0]
         ]
 
     assert [job for part in parts for each in part for job in jobs(each)] == jobs(block) * 2

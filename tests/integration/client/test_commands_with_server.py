@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from pilotage.job_description import JobDescription, JobPolicy
 from pilotage_client.api import Client
-from pilotage_client.cli.jobs import DEFAULT_LIMIT
 from pilotage_client.cli.main import main
+from pilotage_client.cli.status import DEFAULT_LIMIT
 from pilotage_server.core.identity import Role
 from support.commands import Command, environment_of
 from support.processes import free_address
@@ -44,16 +44,16 @@ def test_status_shows_the_newest_jobs_and_mentions_the_limit(
     shell = Shell(shared_server, tmp_path, request.node.name, Role.USER)
     ids = shell.submit(JobDescription("/bin/true", count=DEFAULT_LIMIT + 5))
 
-    limited = shell.run("status")
+    limited = shell.run("status", "--jobs")
     assert [int(line.split()[0]) for line in limited.stdout.splitlines()[1:]] == list(ids[5:])
     assert "--limit 0 shows all" in limited.stderr
-    unlimited = shell.run("status", "--limit", "0")
+    unlimited = shell.run("status", "--jobs", "--limit", "0")
     assert len(unlimited.stdout.splitlines()) == 1 + len(ids)
     assert unlimited.stderr == ""
-    assert [json.loads(line)["id"] for line in shell.run("status", "--json").stdout.splitlines()] == list(ids)
-    assert [json.loads(line)["id"] for line in shell.run("status", "--json", "--limit", "2").stdout.splitlines()] == [
-        *ids[-2:]
-    ]
+    as_json = shell.run("status", "--jobs", "--json").stdout
+    assert [json.loads(line)["id"] for line in as_json.splitlines()] == list(ids)
+    newest = shell.run("status", "--jobs", "--json", "--limit", "2").stdout
+    assert [json.loads(line)["id"] for line in newest.splitlines()] == [*ids[-2:]]
 
 
 def test_rejected_hold_is_reported_once(shared_server: RunningServer, tmp_path: Path) -> None:

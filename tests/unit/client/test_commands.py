@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,26 +26,64 @@ from pilotage.errors import (
 from pilotage.job_description import JobDescription
 from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.main import SECTIONS, main
-from pilotage_client.cli.options import echo_table, error_text, exit_code, job_ids, node_names
+from pilotage_client.cli.options import echo_table, error_text, exit_code, node_names
+from pilotage_client.cli.status import bar
 from pilotage_client.readers import read_jobs
+from pilotage_client.selections import Selection, read_selections
 from pilotage_client.templates import with_change
 
 JOB = JobDescription("/bin/true", requirements={"Memory": 4000, "OS": "el9"}, sites=("A",))
 
 
-def test_job_ids_are_numbers_and_ranges() -> None:
-    assert job_ids(["7", "10-12"]) == [7, 10, 11, 12]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7", Selection(7)),
+        ("7.0", Selection(7, range(1))),
+        ("7.3", Selection(7, range(3, 4))),
+        ("7.0-99", Selection(7, range(100))),
+        ("10-12", range(10, 13)),
+    ],
+)
+def test_selection_is_a_cluster_a_part_of_it_or_job_ids(text: str, expected: Selection | range) -> None:
+    assert read_selections([text]) == [expected]
 
 
-@pytest.mark.parametrize("text", ["x", "0", "3-1", "-4", "1-", "1-99999999", "9" * 5000, "\N{FULLWIDTH DIGIT SEVEN}"])
-def test_rejects_invalid_job_id(text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        job_ids([text])
+INVALID = ["x", "0", "3-1", "-4", "1-", "1-99999999", "9" * 5000, "\N{FULLWIDTH DIGIT SEVEN}"]
+
+
+@pytest.mark.parametrize(
+    "text", [*INVALID, "1.", ".1", "1.2.3", "0.1", "1.3-2", "1.0-1000000", "1.-2", "1-2.3", "1.0-1.3"]
+)
+def test_rejects_invalid_selection(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(text)):
+        read_selections(["5", text])
+
+
+def test_all_invalid_selections_are_named() -> None:
+    with pytest.raises(InvalidInputError) as refusal:
+        read_selections(["x", "5", "3-1"])
+    assert [violation.where for violation in refusal.value.violations] == ["x", "3-1"]
 
 
 @given(st.sets(st.integers(1, 60)).map(sorted))
 def test_printed_ranges_round_trip(ids: list[int]) -> None:
-    assert job_ids(ranges(ids).split()) == ids
+    selected = read_selections(ranges(ids).split())
+    assert [job for each in selected for job in ([each.id] if isinstance(each, Selection) else each)] == ids
+
+
+@pytest.mark.parametrize(
+    ("counts", "jobs", "expected"),
+    [
+        ([0, 0, 0, 0, 0, 1], 1, "...................."),
+        ([5, 1, 0, 0, 4, 0], 10, "==========xx>>>>>>>>"),
+        ([999_999, 1, 0, 0, 0, 0], 1_000_000, "===================="),
+        ([1, 0, 0, 0, 0, 1], 4, "=====.....          "),
+        ([1, 1, 1, 0, 0, 0], 3, "=======xxxxxx-------"),
+    ],
+)
+def test_bar_shows_parts_of_the_submitted_jobs(counts: list[int], jobs: int, expected: str) -> None:
+    assert bar(counts, jobs) == f"[{expected}]"
 
 
 def test_table_escapes_control_characters(

@@ -114,11 +114,15 @@ _POLICIES = tuple(field.name for field in fields(JobPolicy))
 
 
 class Overrides(NamedTuple):
-    """The values of one description that differ from its group; `submission_index` = its position there, from 0."""
+    """The values of one description that differ from its group; `submission_index` = its position there, from 0.
+
+    `continues_cluster` = its jobs continue the cluster of the description before it.
+    """
 
     submission_index: int
     arguments: str
     name: str
+    continues_cluster: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,10 @@ class DescriptionGroup:
 def single_groups(descriptions: Iterable[JobDescription]) -> tuple[DescriptionGroup, ...]:
     """Return each description of a submission as a group of its own."""
     return tuple(
-        DescriptionGroup(each, (Overrides(place, each.arguments, each.name),))
+        DescriptionGroup(
+            replace(each, continues_cluster=False),
+            (Overrides(place, each.arguments, each.name, each.continues_cluster),),
+        )
         for place, each in enumerate(descriptions)
     )
 

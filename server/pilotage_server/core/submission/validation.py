@@ -50,7 +50,7 @@ def description_faults(
 
 def are_valid_overrides(overrides: Overrides, limits: JobLimits) -> bool:
     """Whether the overrides of one description of a group are valid; the model is checked by `description_faults`."""
-    _, arguments, name = overrides
+    _, arguments, name, _ = overrides
     fits = len(arguments) <= limits.max_text and len(name) <= _LONGEST_NAME
     return fits and "\0" not in arguments and "\0" not in name and not quoting_fault(arguments)
 

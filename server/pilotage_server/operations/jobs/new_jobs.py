@@ -14,7 +14,7 @@ changed since.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain
@@ -75,9 +75,10 @@ def record_new_jobs(
     """
     ids = take_ids(transaction.session, sum(each.descriptions.job_count for each in accepted))
     ids_by_index = _ids_by_index(ids, accepted)
+    clusters = _clusters(accepted, ids_by_index)
     templates = _templates(transaction, account, accepted)
     sets = _race_sets(transaction, account, accepted, ids_by_index)
-    blocks = [_block(*each, ids_by_index) for each in zip(accepted, templates, sets, strict=True)]
+    blocks = [_block(*each, ids_by_index, clusters) for each in zip(accepted, templates, sets, strict=True)]
     first, *others = cut_into_parts(blocks, PART_JOBS)
     new = [
         _new_jobs(state, block, each.descriptions.model, each.placement)
@@ -90,8 +91,8 @@ def record_new_jobs(
     return ids
 
 
-def _ids_by_index(ids: Sequence[int], accepted: Sequence[AcceptedJobs]) -> dict[int, Sequence[int]]:
-    """Return the ids of the jobs of each description, by its index in the submission."""
+def _ids_by_index(ids: range, accepted: Sequence[AcceptedJobs]) -> dict[int, range]:
+    """Return the ids of the jobs of each description, by its index in the submission, in this order."""
     counts = sorted(
         (overrides.submission_index, each.descriptions.model.count or 1)
         for each in accepted
@@ -99,6 +100,25 @@ def _ids_by_index(ids: Sequence[int], accepted: Sequence[AcceptedJobs]) -> dict[
     )
     ends = accumulate(count for _, count in counts)
     return {index: ids[end - count : end] for (index, count), end in zip(counts, ends, strict=True)}
+
+
+def _clusters(accepted: Sequence[AcceptedJobs], ids_by_index: Mapping[int, range]) -> Callable[[int], tuple[int, int]]:
+    """Return the function from the index of a description to its cluster: its id, and the number of its jobs."""
+    continuing = {
+        overrides.submission_index
+        for each in accepted
+        for overrides in each.descriptions.overrides
+        if overrides.continues_cluster
+    }
+    if not continuing:  # most submissions: each description is a cluster
+        return lambda index: (ids_by_index[index].start, len(ids_by_index[index]))
+    cluster_of: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    cluster = 0
+    for index, ids in ids_by_index.items():
+        cluster = cluster if index in continuing else ids.start
+        cluster_of[index], ends[cluster] = cluster, ids.stop
+    return lambda index: (cluster_of[index], ends[cluster_of[index]] - cluster_of[index])
 
 
 def _templates(transaction: Transaction, account: Account, accepted: Sequence[AcceptedJobs]) -> list[list[int]]:
@@ -119,7 +139,7 @@ def _race_sets(
     transaction: Transaction,
     account: Account,
     accepted: Sequence[AcceptedJobs],
-    ids_by_index: Mapping[int, Sequence[int]],
+    ids_by_index: Mapping[int, range],
 ) -> list[int]:
     """Store the sets of repeatable jobs, and return the set of each group; 0 = none.
 
@@ -142,10 +162,15 @@ def _race_sets(
 
 
 def _block(
-    accepted: AcceptedJobs, template_ids: Sequence[int], race_set: int, ids_by_index: Mapping[int, Sequence[int]]
+    accepted: AcceptedJobs,
+    template_ids: Sequence[int],
+    race_set: int,
+    ids_by_index: Mapping[int, range],
+    cluster_of: Callable[[int], tuple[int, int]],
 ) -> JobBlock:
     return JobBlock(
         ids=[ids_by_index[overrides.submission_index] for overrides in accepted.descriptions.overrides],
+        clusters=[cluster_of(overrides.submission_index) for overrides in accepted.descriptions.overrides],
         template_ids=template_ids,
         names=[overrides.name for overrides in accepted.descriptions.overrides],
         hold_reason=accepted.hold_reason,
@@ -157,6 +182,7 @@ def _new_jobs(state: ServerState, block: JobBlock, description: JobDescription, 
     code = HoldCode.SUBMITTED_ON_HOLD if block.hold_reason else None
     return NewJobs(
         ids=block.ids,
+        clusters=block.clusters,
         template_ids=block.template_ids,
         names=block.names,
         state=next_state(JobState.RECEIVED, JobCause.HELD if block.hold_reason else JobCause.ENQUEUED),
@@ -169,8 +195,6 @@ def _new_jobs(state: ServerState, block: JobBlock, description: JobDescription, 
         hold_code=None if code is None else code.value,
         race_set=block.race_set,
         max_starts=description.max_starts,
-        cluster=block.cluster,
-        process=block.process,
     )
 
 

@@ -89,11 +89,11 @@ def list_jobs(
     """
     if not 0 <= page_size <= LARGEST_PAGE:
         raise InvalidInputError(Violation("page_size", f"{page_size} is not between 0 and {LARGEST_PAGE}"))
-    query = _query(identity, wanted)
-    after = position_of(page_token, _token_key(query)) if page_token else 0
+    query = job_query(identity, wanted)
+    after = position_of(page_token, token_key(query)) if page_token else 0
     size = page_size or DEFAULT_PAGE
     jobs = find_jobs(transaction.session, query, after, size + 1)
-    more = token_of(jobs[size - 1].id, _token_key(query)) if len(jobs) > size else ""
+    more = token_of(jobs[size - 1].id, token_key(query)) if len(jobs) > size else ""
     return JobPage(jobs[:size], more)
 
 
@@ -118,7 +118,8 @@ def get_ad(transaction: Transaction, identity: Identity, job_id: int) -> Mapping
     return with_mirrored(ad, load_attributes(transaction.session, key))
 
 
-def _query(identity: Identity, wanted: JobFilter) -> JobQuery:
+def job_query(identity: Identity, wanted: JobFilter) -> JobQuery:
+    """Return the query of the wanted jobs, as far as the caller may see them."""
     owner = wanted.owner or identity.owner
     more = {"newest_first": wanted.newest_first, "copies": wanted.copies}
     if identity.sees_everything:
@@ -130,7 +131,8 @@ def _query(identity: Identity, wanted: JobFilter) -> JobQuery:
     return JobQuery(wanted.states, identity.owner, identity.vo, wanted.pool, nothing=is_hidden, **more)
 
 
-def _token_key(query: JobQuery) -> tuple[str, ...]:
+def token_key(query: JobQuery) -> tuple[str, ...]:
+    """Return what identifies the query in its page tokens."""
     return (
         ",".join(sorted(query.states)),
         repr(query.owner),

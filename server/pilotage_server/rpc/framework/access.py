@@ -23,6 +23,8 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "SubmitJobs": _OWNERS,
         "GetJobs": _OWNERS,
         "ListJobs": _OWNERS,
+        "FindJobs": _OWNERS,
+        "ListClusters": _OWNERS,
         "GetJobDescription": _OWNERS,
         "GetJobAd": _OWNERS,
         "WaitForJobs": _OWNERS,

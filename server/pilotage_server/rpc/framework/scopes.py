@@ -36,11 +36,11 @@ SCOPES: Mapping[str, frozenset[Permission]] = {
 _JOBS: Mapping[Permission, Collection[str]] = {
     Permission.READ: (
         *("GetJobs", "ListJobs", "GetJobDescription", "GetJobAd", "WaitForJobs", "GetJobEvents", "WatchEvents"),
-        *("ExplainJob", "ListOutputFiles", "DownloadFile"),
+        *("FindJobs", "ListClusters", "ExplainJob", "ListOutputFiles", "DownloadFile"),
     ),
     Permission.CREATE: ("SubmitJobs", "FindMissingFiles", "UploadFile"),
-    Permission.MODIFY: ("EditJob", "ChangeJobs"),
-    Permission.CANCEL: ("ChangeJobs",),
+    Permission.MODIFY: ("EditJob", "ChangeJobs", "FindJobs"),
+    Permission.CANCEL: ("ChangeJobs", "FindJobs"),
 }
 _VIEWS = (
     *("PoolService/ListPools", "ResourceService/ListQueues", "ResourceService/GetEligibleNodes"),

@@ -25,6 +25,7 @@ from pilotage_server.core.jobs.record import FeedPage
 from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, PartStorage
@@ -48,11 +49,15 @@ from pilotage_server.rpc.jobs.wire import (
     change_from_wire,
     checksum_from_wire,
     checksums_from_wire,
+    cluster_filter_from_wire,
+    cluster_to_wire,
     event_to_wire,
     explanation_to_wire,
     filter_from_wire,
     job_to_wire,
     output_files_to_wire,
+    selected_to_wire,
+    selections_from_wire,
     submission_from_wire,
     submitted_from_wire,
 )
@@ -301,6 +306,31 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
             found = list_jobs(transaction, identity, wanted, page_size, request.page_token)
             jobs = [job_to_wire(job) for job in found.jobs]
             return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=found.next_page_token)
+
+        return await self._transactions.read(page)
+
+    async def FindJobs(
+        self, request: job_service_pb2.FindJobsRequest, context: Any
+    ) -> job_service_pb2.FindJobsResponse:
+        identity = caller()
+        selections, states = selections_from_wire(request)
+
+        def find(transaction: Any, _: Any) -> job_service_pb2.FindJobsResponse:
+            found = find_jobs(transaction, identity, selections, states)
+            return job_service_pb2.FindJobsResponse(selected=map(selected_to_wire, found))
+
+        return await self._transactions.read(find)
+
+    async def ListClusters(
+        self, request: job_service_pb2.ListClustersRequest, context: Any
+    ) -> job_service_pb2.ListClustersResponse:
+        identity = caller()
+        wanted, page_size = cluster_filter_from_wire(request)
+
+        def page(transaction: Any, _: Any) -> job_service_pb2.ListClustersResponse:
+            found = list_clusters(transaction, identity, wanted, page_size, request.page_token)
+            clusters = [cluster_to_wire(each) for each in found.clusters]
+            return job_service_pb2.ListClustersResponse(clusters=clusters, next_page_token=found.next_page_token)
 
         return await self._transactions.read(page)
 

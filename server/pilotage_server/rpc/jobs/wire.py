@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pilotage.errors import Faults, InvalidInputError, InvalidJobError, Violation
 from pilotage.job_description import JobDescription
@@ -10,18 +11,20 @@ from pilotage.jobs.file_names import is_checksum
 from pilotage.jobs.wire import description_from_wire
 from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2
-from pilotage.values.wire.fields import Fields, all_from_wire
+from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire
 from pilotage_server.core.explain import Exclusion, QueueOutlook
 from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.clusters import ClusterSummary, JobSelection, SelectedJobs
 from pilotage_server.core.jobs.descriptions import DescriptionGroup, Overrides
 from pilotage_server.core.jobs.files import OutputFile
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.explain import Explanation
 from pilotage_server.operations.jobs.queries import JobFilter
-from pilotage_server.rpc.framework.wire_values import check_count
+from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty
 
 DEFAULT_PAGE, LARGEST_PAGE = 1000, 10_000
+DEFAULT_CLUSTER_PAGE, LARGEST_CLUSTER_PAGE = 100, 1000
 
 MAX_DESCRIPTION_BYTES = 2 * 1024 * 1024
 """Limit of the bytes of a description.
@@ -45,18 +48,23 @@ def submission_from_wire(messages: Sequence[jobs_pb2.JobDescription]) -> tuple[D
     for index, message in enumerate(messages):
         with faults.within(f"descriptions[{index}]"):
             _check_size(message)
+            faults.unless(bool(index) or not message.continues_cluster, "continues_cluster", "has no cluster before it")
             key = _group_key(message)
             if key not in groups:
-                groups[key] = (description_from_wire(message), [])
+                groups[key] = (_description(message), [])
             groups[key][1].append(_overrides(index, message))
     faults.raise_any(InvalidJobError)
     return tuple(DescriptionGroup(model, overrides) for model, overrides in groups.values())
 
 
 def submitted_from_wire(message: jobs_pb2.JobDescription) -> JobDescription:
-    """Return a description; raises InvalidJobError with all its faults."""
+    """Return a description without its place in a submission; raises InvalidJobError with all its faults."""
     _check_size(message)
-    return description_from_wire(message)
+    return _description(message)
+
+
+def _description(message: jobs_pb2.JobDescription) -> JobDescription:
+    return replace(description_from_wire(message), continues_cluster=False)
 
 
 def _check_size(message: jobs_pb2.JobDescription) -> None:
@@ -67,17 +75,18 @@ def _check_size(message: jobs_pb2.JobDescription) -> None:
 
 
 def _group_key(message: jobs_pb2.JobDescription) -> bytes:
-    """Return the part of a description that is equal within a group: all but arguments and name."""
+    """Return the part of a description that is equal within a group: all but its overrides."""
     common = jobs_pb2.JobDescription()
     common.CopyFrom(message)
     common.ClearField("arguments")
     common.ClearField("name")
+    common.ClearField("continues_cluster")
     return common.SerializeToString(deterministic=True)
 
 
 def _overrides(index: int, message: jobs_pb2.JobDescription) -> Overrides:
     fields = Fields(message)
-    overrides = Overrides(index, fields.text("arguments"), fields.text("name"))
+    overrides = Overrides(index, fields.text("arguments"), fields.text("name"), message.continues_cluster)
     fields.done()
     return overrides
 
@@ -109,6 +118,72 @@ def filter_from_wire(message: job_service_pb2.ListJobsRequest) -> tuple[JobFilte
     fields.done()
     wanted = JobFilter(frozenset(states), message.owner, message.pool, message.newest_first, message.copies)
     return wanted, page_size
+
+
+def selections_from_wire(
+    message: job_service_pb2.FindJobsRequest,
+) -> tuple[tuple[JobSelection, ...], frozenset[JobState]]:
+    """Return the selections of jobs, and the states of those that a whole cluster stands for."""
+    fields = Fields(message)
+    fields("selections", check_count)
+    fields("selections", check_not_empty)
+    selections = fields("selections", lambda messages: all_from_wire(messages, _selection_from_wire))
+    states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
+    fields.done()
+    return selections, frozenset(states)
+
+
+def _selection_from_wire(message: job_service_pb2.JobSelection) -> JobSelection:
+    job_id_from_wire(message.id)
+    if not message.HasField("first_process"):
+        return JobSelection(message.id)
+    first = message.first_process
+    last = message.last_process if message.HasField("last_process") else first
+    if not 0 <= first <= last:
+        raise InvalidInputError(Violation("", f"{first} to {last} are not processes of a cluster"))
+    return JobSelection(message.id, (first, last))
+
+
+def selected_to_wire(selected: SelectedJobs) -> job_service_pb2.SelectedJobs:
+    """Return the message of selected jobs."""
+    runs = [job_service_pb2.IdRun(first=run.start, count=len(run)) for run in selected.runs]
+    cluster = None if selected.cluster is None else cluster_to_wire(selected.cluster)
+    return job_service_pb2.SelectedJobs(runs=runs, cluster=cluster)
+
+
+def cluster_filter_from_wire(message: job_service_pb2.ListClustersRequest) -> tuple[JobFilter, int]:
+    """Return the filter of a list of clusters, and the page size."""
+    fields = Fields(message)
+    states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
+    page_size = fields("page_size", _cluster_page_size)
+    for name in ("owner", "pool", "page_token"):
+        fields(name, text_from_wire)
+    fields.done()
+    return JobFilter(frozenset(states), message.owner, message.pool), page_size
+
+
+def _cluster_page_size(number: int) -> int:
+    if not 0 <= number <= LARGEST_CLUSTER_PAGE:
+        raise InvalidInputError(Violation("", f"{number} is not the size of a page (1 to {LARGEST_CLUSTER_PAGE})"))
+    return number or DEFAULT_CLUSTER_PAGE
+
+
+def cluster_to_wire(cluster: ClusterSummary) -> jobs_pb2.JobCluster:
+    """Return the message of a cluster."""
+    return jobs_pb2.JobCluster(
+        id=cluster.id,
+        jobs=cluster.jobs,
+        counts=[
+            jobs_pb2.StateCount(state=state_to_wire(state), jobs=cluster.counts[state])
+            for state in JobState
+            if state in cluster.counts
+        ],
+        owner=cluster.owner,
+        vo=cluster.vo,
+        group=cluster.group,
+        name=cluster.name,
+        submitted=time_to_wire(cluster.submitted),
+    )
 
 
 def page_size_from_wire(number: int) -> int:

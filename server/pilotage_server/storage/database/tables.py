@@ -332,7 +332,8 @@ class JobRow(Base, table=True):
 
     `lease_until` of a job without a lease = the end of its fence: the pilot of its last attempt may run it until then.
     `watch` = when its policies must be evaluated, 0 = never. `race` = the original of the race that it takes part in,
-    `race_set` = the set of repeatable jobs that it belongs to, 0 = none.
+    `race_set` = the set of repeatable jobs that it belongs to, 0 = none. `cluster_jobs` = the number of jobs that were
+    submitted with its cluster; their ids are those from `cluster` on.
     A restore sets `fenced_until` and `attempt_floor`: no match before that time, no attempt number up to that one.
     """
 
@@ -341,7 +342,7 @@ class JobRow(Base, table=True):
         _partial("ix_jobs_waiting", "task_queue_id", text("priority DESC"), "id", where=WAITING_JOB),
         _partial("ix_jobs_timed", "lease_until", where=TIMED_JOB),
         _partial("ix_jobs_live", "task_queue_id", "template_id", where=LIVE_JOB),
-        _partial("ix_jobs_live_owner", "vo", "owner", where=LIVE_JOB),
+        _partial("ix_jobs_live_owner", "vo", "owner", "id", where=LIVE_JOB),
         _partial("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
         _partial("ix_jobs_ended", "ended", where=ENDED_JOB),
         _partial("ix_jobs_race", "race", where=RACING_JOB),
@@ -353,6 +354,7 @@ class JobRow(Base, table=True):
     template_id: int = Field(sa_column=Column(BigId, nullable=False))
     cluster: int = Field(sa_column=Column(BigId, nullable=False))
     process: int
+    cluster_jobs: int = Field(default=1, sa_column=Column(Integer, nullable=False, server_default="1"))
     owner: str
     vo: str
     group: str

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sqlmodel import Session
@@ -14,7 +13,6 @@ from sqlmodel import Session
 from pilotage.values.accounts import Account
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import metadata
-from pilotage_server.storage.jobs import of_runs
 
 PARTS = metadata.tables["submission_parts"]
 
@@ -23,17 +21,16 @@ PARTS = metadata.tables["submission_parts"]
 class JobBlock:
     """Jobs of descriptions that differ in arguments and name only.
 
-    `ids` (those of its jobs, in order), `template_ids` and `names` have one item for each description. The first item
-    may continue the array `cluster`, from the index `process` on; `cluster` 0 = it begins there.
+    `ids` (those of its jobs, consecutive), `clusters` (id and number of jobs of its cluster), `template_ids` and
+    `names` have one item for each description.
     """
 
-    ids: Sequence[Sequence[int]]
+    ids: Sequence[range]
+    clusters: Sequence[tuple[int, int]]
     template_ids: Sequence[int]
     names: Sequence[str]
     hold_reason: str = ""
     race_set: int = 0
-    cluster: int = 0
-    process: int = 0
 
     @property
     def job_count(self) -> int:
@@ -43,8 +40,7 @@ class JobBlock:
     def split(self) -> Iterator[JobBlock]:
         """Yield the jobs of each description as a block of its own."""
         for index, ids in enumerate(self.ids):
-            continued = (self.cluster, self.process) if index == 0 else (0, 0)
-            yield self._with_items([ids], slice(index, index + 1), *continued)
+            yield self._with_items([ids], slice(index, index + 1))
 
     def cut(self, most: int) -> tuple[JobBlock, JobBlock | None]:
         """Return the first `most` jobs, and the others; None = there are no others."""
@@ -58,16 +54,13 @@ class JobBlock:
     def _cut_at(self, index: int, kept: int) -> tuple[JobBlock, JobBlock]:
         """Cut behind the first `kept` jobs of the item `index`."""
         end, ids = index + (kept > 0), self.ids[index]
-        before = [*self.ids[:index], ids[:kept]][:end]
-        first = self._with_items(before, slice(0, end), self.cluster, self.process)
-        continued = (self.cluster, self.process) if index == 0 and self.cluster else (ids[0], 0)
-        cluster, process = (continued[0], continued[1] + kept) if kept else (0, 0)
-        rest = self._with_items([ids[kept:], *self.ids[index + 1 :]], slice(index, None), cluster, process)
+        first = self._with_items([*self.ids[:index], ids[:kept]][:end], slice(0, end))
+        rest = self._with_items([ids[kept:], *self.ids[index + 1 :]], slice(index, None))
         return first, rest
 
-    def _with_items(self, ids: Sequence[Sequence[int]], which: slice, cluster: int, process: int) -> JobBlock:
-        templates, names = self.template_ids[which], self.names[which]
-        return JobBlock(ids, templates, names, self.hold_reason, self.race_set, cluster, process)
+    def _with_items(self, ids: Sequence[range], which: slice) -> JobBlock:
+        clusters, templates, names = self.clusters[which], self.template_ids[which], self.names[which]
+        return JobBlock(ids, clusters, templates, names, self.hold_reason, self.race_set)
 
 
 def cut_into_parts(blocks: Sequence[JobBlock], most: int) -> Iterator[list[JobBlock]]:
@@ -144,20 +137,12 @@ def jobs_in_parts(session: Session, vo: str) -> dict[str, int]:
     return dict(sql.rows(session, "SELECT owner, sum(jobs) FROM submission_parts WHERE vo = ? GROUP BY owner", vo))
 
 
-_FIELDS = ("template_ids", "names", "hold_reason", "race_set", "cluster", "process")
+_FIELDS = ("clusters", "template_ids", "names", "hold_reason", "race_set")
 
 
 def _plain(block: JobBlock) -> dict[str, Any]:
-    return {"ids": [_runs(ids) for ids in block.ids], **{name: getattr(block, name) for name in _FIELDS}}
+    return {"ids": [(ids.start, ids.stop) for ids in block.ids], **{name: getattr(block, name) for name in _FIELDS}}
 
 
 def _block(given: dict[str, Any]) -> JobBlock:
-    return JobBlock(**given | {"ids": [of_runs(runs) for runs in given["ids"]]})
-
-
-def _runs(ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Return ascending ids as runs of consecutive ones."""
-    if ids[-1] - ids[0] == len(ids) - 1:
-        return [(ids[0], len(ids))]
-    begins = [0, *(index for index in range(1, len(ids)) if ids[index] != ids[index - 1] + 1), len(ids)]
-    return [(ids[begin], end - begin) for begin, end in pairwise(begins)]
+    return JobBlock(**given | {"ids": [range(start, stop) for start, stop in given["ids"]]})

@@ -136,6 +136,7 @@ def upgrade() -> None:
         sa.Column("template_id", _ID, nullable=False),
         sa.Column("cluster", _ID, nullable=False),
         sa.Column("process", sa.Integer(), nullable=False),
+        sa.Column("cluster_jobs", sa.Integer(), server_default="1", nullable=False),
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("vo", sa.String(), nullable=False),
         sa.Column("group", sa.String(), nullable=False),
@@ -178,7 +179,7 @@ def upgrade() -> None:
     )
     _partial("ix_jobs_ended", "jobs", ["ended"], "ended IS NOT NULL")
     _partial("ix_jobs_live", "jobs", ["task_queue_id", "template_id"], "ended IS NULL")
-    _partial("ix_jobs_live_owner", "jobs", ["vo", "owner"], "ended IS NULL")
+    _partial("ix_jobs_live_owner", "jobs", ["vo", "owner", "id"], "ended IS NULL")
     op.create_index("ix_jobs_owner_id", "jobs", ["owner", "id"])
     _partial("ix_jobs_race", "jobs", ["race"], "race > 0")
     _partial("ix_jobs_race_set", "jobs", ["race_set", "id"], "race_set > 0 AND ended IS NULL")

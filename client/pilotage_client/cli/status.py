@@ -1,0 +1,176 @@
+"""The command `status`: clusters with the numbers of their jobs by state, or single jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
+from typing import TypeVar
+
+import click
+
+from pilotage_client.api import Client
+from pilotage_client.cli.jobs import warn_truncated
+from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_client
+from pilotage_client.models import LIVE_STATES, STATES, ClusterStatus, JobStatus
+
+DEFAULT_LIMIT = 100
+"""The number of clusters, or of jobs, that `status` shows without ids."""
+MOST_LISTED = 1000
+"""The server's limit of the clusters of one page."""
+MAX_OUTPUT_CHECKS = 20
+"""The largest number of jobs whose output files `status` checks, with a call for each."""
+
+Shown = TypeVar("Shown", ClusterStatus, JobStatus)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--jobs/--clusters", "single", default=None, help="Single jobs, or one line a cluster (the default).")
+@click.option("--all", "ended_too", is_flag=True, help="Also those that have ended.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(STATES, case_sensitive=False),
+    help="Only jobs in this state, or clusters with such a job. May be repeated.",
+)
+@click.option("--owner", default="", help='Only jobs of this owner; "*" = all that you may see. Default: you.')
+@click.option("--pool", default="", help="Only jobs of this pool (its whole id).")
+@click.option(
+    "--limit", type=click.IntRange(min=0), help=f"Only the newest N; 0 = all. Default: {DEFAULT_LIMIT}, with --json 0."
+)
+@AS_JSON
+@with_client
+def status(
+    client: Client,
+    ids: Sequence[str],
+    single: bool | None,
+    ended_too: bool,
+    states: Sequence[str],
+    owner: str,
+    pool: str,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Show your active work, one line a cluster; or the given jobs, in any state.
+
+    --json prints what is shown; for given jobs it prints single jobs, unless --clusters is given.
+    """
+    most = limit if limit is not None else 0 if as_json else DEFAULT_LIMIT
+    wanted = states or (() if ended_too else LIVE_STATES)
+    empty = "no {}" if ended_too or states else "no active {}; --all shows those that have ended"
+    if ids:
+        if owner or pool or limit is not None:
+            raise click.UsageError("--owner, --pool and --limit select among all jobs; they cannot restrict given IDs")
+        _show_given(client, ids, single, states, as_json=as_json)
+    elif single:
+        jobs = client.list_jobs(states=wanted, owner=owner, pool=pool, newest_first=most > 0)
+        _show(_newest(jobs, most, "jobs") if most else jobs, _job_table, empty.format("jobs"), as_json=as_json)
+    else:
+        newest_first = client.clusters(
+            states=wanted, owner=owner, pool=pool, page_size=min(most + 1, MOST_LISTED) if most else 0
+        )
+        clusters = _newest(newest_first, most, "clusters") if most else [*newest_first][::-1]
+        _show(clusters, _cluster_table, empty.format("clusters"), as_json=as_json)
+
+
+def _show_given(
+    client: Client, ids: Sequence[str], single: bool | None, states: Sequence[str], *, as_json: bool
+) -> None:
+    """Show whole clusters in one line each, and other jobs singly; with states, or as JSON, all jobs singly."""
+    found = client.find_jobs(ids, states=states)
+    if single is False:
+        of_others = client.find_jobs([str(job.cluster) for job in client.jobs(found.others)]).clusters
+        clusters, others = list({each.id: each for each in (*found.clusters, *of_others)}.values()), []
+    elif single or states or as_json:
+        clusters, others = [], found.ids
+    else:
+        alone = {each.id for each in found.clusters if each.jobs == 1}.union(found.others)
+        clusters, others = (
+            [each for each in found.clusters if each.jobs > 1],
+            [job for job in found.ids if job in alone],
+        )
+    if clusters:
+        _show(clusters, _cluster_table, "", as_json=as_json)
+    if clusters and others:
+        click.echo()
+    if others or not clusters:
+        jobs = [job for job in client.jobs(others) if not states or job.state in states] if others else []
+        _show(jobs, _job_table, "no jobs", as_json=as_json)
+        if not as_json:
+            _warn_of_truncated(client, jobs)
+
+
+def _warn_of_truncated(client: Client, jobs: Sequence[JobStatus]) -> None:
+    if len(jobs) <= MAX_OUTPUT_CHECKS:
+        for job in jobs:
+            if job.attempt:
+                warn_truncated(client.output_files(job.id), job.id)
+
+
+def _show(shown: Iterable[Shown], table: Callable[[Iterable[Shown], str], None], empty: str, *, as_json: bool) -> None:
+    if not as_json:
+        table(shown, empty)
+        return
+    for each in shown:
+        echo_json(each.as_json())
+
+
+def _newest(newest_first: Iterator[Shown], limit: int, what: str) -> list[Shown]:
+    """Return the first `limit`, oldest first; prints a note if there are more."""
+    newest = list(islice(newest_first, limit + 1))
+    if len(newest) > limit:
+        click.echo(f"Showing the newest {limit} {what}; --limit 0 shows all, --state RUNNING the running.", err=True)
+    return newest[:limit][::-1]
+
+
+def _job_table(jobs: Iterable[JobStatus], empty: str) -> None:
+    headings = ("ID", "JOB", "NAME", "STATE", "WHERE", "ATTEMPT", "EXIT", "SUBMITTED", "REASON")
+    echo_table(headings, map(_job_row, jobs), empty=empty)
+
+
+def _job_row(job: JobStatus) -> tuple[object, ...]:
+    where = "/".join(part for part in (job.site, job.ce, job.queue) if part)
+    return (
+        job.id,
+        f"{job.cluster}.{job.process}",
+        job.name,
+        job.state,
+        where,
+        job.attempt or "",
+        job.exit_code,
+        time_text(job.submitted),
+        job.reason,
+    )
+
+
+_GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "DONE": ("=", ["DONE"]),
+    "FAILED": ("x", ["FAILED"]),
+    "REMOVED": ("-", ["REMOVED"]),
+    "HELD": ("!", ["HELD"]),
+    "RUNNING": (">", ["MATCHED", "RUNNING", "SUSPENDED", "COMPLETING", "RACING"]),
+    "WAITING": (".", ["RECEIVED", "WAITING"]),
+}
+"""The columns of a cluster's line: the letter in the bar, and the states that they count."""
+
+BAR_WIDTH = 20
+
+
+def _cluster_table(clusters: Iterable[ClusterStatus], empty: str) -> None:
+    headings = ("CLUSTER", "NAME", "JOBS", *_GROUPS, "", "SUBMITTED")
+    echo_table(headings, map(_cluster_row, clusters), empty=empty)
+
+
+def _cluster_row(cluster: ClusterStatus) -> tuple[object, ...]:
+    counts = [sum(cluster.states.get(state, 0) for state in states) for _, states in _GROUPS.values()]
+    numbers = (number or "" for number in counts)
+    return (cluster.id, cluster.name, cluster.jobs, *numbers, bar(counts, cluster.jobs), time_text(cluster.submitted))
+
+
+def bar(counts: Sequence[int], jobs: int) -> str:
+    """Return the counts of the groups as parts of a bar; jobs that are in no state leave a gap."""
+    ends = [round(BAR_WIDTH * end / jobs) for end in accumulate(counts)]
+    parts = zip((letter for letter, _ in _GROUPS.values()), (0, *ends), ends, strict=False)
+    drawn = "".join(letter * (end - begin) for letter, begin, end in parts)
+    return f"[{drawn.ljust(BAR_WIDTH)}]"

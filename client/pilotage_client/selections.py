@@ -1,0 +1,52 @@
+"""Selections of jobs as people write them: `12`, `12.3`, `12.0-99`, and ranges of job ids such as `12-15`.
+
+Rules
+-----
+`12` is the whole cluster 12 if it has several jobs, else job 12; `12.0` is its first job alone, as in condor_q. A range
+without processes has job ids. The server says which jobs a cluster has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pilotage.errors import Faults, InvalidInputError, Violation
+
+MOST_JOBS = 1_000_000
+"""The most jobs of one range."""
+
+_FORM = re.compile(r"(?P<id>\d{1,18})(?:\.(?P<process>\d{1,9}))?(?:-(?P<last>\d{1,18}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Processes of a cluster; `processes` None = the whole cluster, or the job with this id."""
+
+    id: int
+    processes: range | None = None
+
+
+def read_selections(texts: Iterable[str]) -> list[Selection | range]:
+    """Return the selections, and plain ranges of job ids; raises InvalidInputError with every fault."""
+    faults, found = Faults(), list[Selection | range]()
+    for text in texts:
+        with faults.within(""):
+            found.append(_selection(text))
+    faults.raise_any()
+    return found
+
+
+def _selection(text: str) -> Selection | range:
+    match = _FORM.fullmatch(text)
+    if match is None or int(match["id"]) == 0:
+        why = "is not a job: give 12 for a cluster or a job, 12.3 or 12.0-99 for jobs of cluster 12, 12-15 for job ids"
+        raise InvalidInputError(Violation(text, why))
+    first = int(match["id"] if match["process"] is None else match["process"])
+    last = int(match["last"] or first)
+    if not 0 <= last - first < MOST_JOBS:
+        raise InvalidInputError(Violation(text, f"is not a range of at most {MOST_JOBS} jobs"))
+    if match["process"] is not None:
+        return Selection(int(match["id"]), range(first, last + 1))
+    return Selection(first) if match["last"] is None else range(first, last + 1)

@@ -1,0 +1,57 @@
+"""Clusters: the jobs that are submitted together, as one thing with the numbers of jobs in each state.
+
+Rules
+-----
+The jobs of a cluster have consecutive ids. The first one is the id of the cluster, and a job's process is the distance
+to it. Race copies have the cluster of their original but ids of their own; they are not jobs of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pilotage_server.core.jobs.states import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSummary:
+    """A cluster of `jobs` submitted jobs. `counts` has those that exist; `name` is that of one of them, with macros."""
+
+    id: int
+    jobs: int
+    counts: Mapping[JobState, int]
+    owner: str
+    vo: str
+    group: str
+    name: str
+    submitted: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class JobSelection:
+    """A cluster, a part of it, or a single job.
+
+    Without processes, `id` is that of a cluster or of any other job, which is then meant alone.
+    """
+
+    id: int
+    processes: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        match self.processes:
+            case None:
+                return str(self.id)
+            case (first, last) if first == last:
+                return f"{self.id}.{first}"
+            case (first, last):
+                return f"{self.id}.{first}-{last}"
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedJobs:
+    """The ids of existing jobs in order; `cluster` = the one that is selected as a whole, None = it is not."""
+
+    runs: tuple[range, ...]
+    cluster: ClusterSummary | None = None

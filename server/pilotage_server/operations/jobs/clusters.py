@@ -1,0 +1,109 @@
+"""Clusters as one thing: the jobs of clusters by process, and pages of clusters with the numbers of jobs by state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pilotage.errors import NotFoundError
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.changes import may_change
+from pilotage_server.core.jobs.clusters import ClusterSummary, JobSelection, SelectedJobs
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.paging import position_of, token_of
+from pilotage_server.operations.jobs.queries import JobFilter, job_query, token_key
+from pilotage_server.storage.clusters import ClusterJob, count_by_state, find_runs, load_first_job, newest_clusters
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import load_jobs
+
+ALL = frozenset(JobState)
+"""All states."""
+
+MOST_JOBS = 1_000_000
+"""An answer ends once its clusters have this number of jobs: reading so many takes most of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPage:
+    """Clusters, the newest first; `next_page_token` "" = there are no more."""
+
+    clusters: tuple[ClusterSummary, ...]
+    next_page_token: str
+
+
+def find_jobs(
+    transaction: Transaction,
+    identity: Identity,
+    selections: Sequence[JobSelection],
+    states: Collection[JobState] = (),
+) -> tuple[SelectedJobs, ...]:
+    """Return the jobs of each selection; of whole clusters with several jobs only those in `states`, empty = all.
+
+    Only the first selections are answered if they have many jobs.
+
+    Raises
+    ------
+    NotFoundError
+        For the first selection of which the caller cannot see a job, or whose processes the cluster never had.
+    """
+    found: list[SelectedJobs] = []
+    jobs = 0
+    for selection in selections:
+        ids, first_job = _extent(transaction, identity, selection)
+        counts = count_by_state(transaction.session, ids)
+        if not counts:
+            raise NotFoundError("job", str(selection))
+        runs = find_runs(transaction.session, ids, counts, states if len(ids) > 1 and first_job and states else ALL)
+        found.append(SelectedJobs(runs, first_job and _summary(first_job, counts)))
+        jobs += len(ids)
+        if jobs >= MOST_JOBS:
+            break
+    return tuple(found)
+
+
+def _extent(transaction: Transaction, identity: Identity, selection: JobSelection) -> tuple[range, ClusterJob | None]:
+    """Return the ids of the selection, and the first job that is left of a cluster that is selected as a whole."""
+    job = load_first_job(transaction.session, selection.id)
+    if job is None or not may_change(identity, job.owner, job.vo) or job.ids.start != selection.id:
+        return _id_of_single_job(transaction, identity, selection), None
+    if selection.processes is None:
+        return job.ids, job
+    first, last = selection.processes
+    if last >= len(job.ids):
+        few = f"{len(job.ids)} jobs, the last is {job.ids.start}.{len(job.ids) - 1}"
+        raise NotFoundError("job", f"{job.ids.start}.{last}; cluster {job.ids.start} has {few}")
+    return job.ids[first : last + 1], None
+
+
+def _id_of_single_job(transaction: Transaction, identity: Identity, selection: JobSelection) -> range:
+    """Return the id of a job that begins no cluster; it may be a race copy."""
+    job = load_jobs(transaction.session, [selection.id]).get(selection.id)
+    if job is None or selection.processes is not None or not may_change(identity, job.owner, job.vo):
+        raise NotFoundError("job", str(selection))
+    return range(job.id, job.id + 1)
+
+
+def list_clusters(
+    transaction: Transaction, identity: Identity, wanted: JobFilter, page_size: int, page_token: str = ""
+) -> ClusterPage:
+    """Return the next page of the clusters that have a wanted job, newest first; their counts are those of all jobs.
+
+    Raises
+    ------
+    InvalidInputError
+        The token belongs to another query.
+    """
+    query = job_query(identity, wanted)
+    before = position_of(page_token, token_key(query)) if page_token else None
+    page: list[ClusterSummary] = []
+    jobs = 0
+    for job in newest_clusters(transaction.session, query, before):
+        if len(page) == page_size or jobs >= MOST_JOBS:
+            return ClusterPage(tuple(page), token_of(page[-1].id, token_key(query)))
+        page.append(_summary(job, count_by_state(transaction.session, job.ids)))
+        jobs += len(job.ids)
+    return ClusterPage(tuple(page), "")
+
+
+def _summary(job: ClusterJob, counts: Mapping[JobState, int]) -> ClusterSummary:
+    return ClusterSummary(job.ids.start, len(job.ids), counts, job.owner, job.vo, job.group, job.name, job.submitted)
