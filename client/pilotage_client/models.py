@@ -13,14 +13,15 @@ from pilotage.v1 import jobs_pb2
 
 FINAL_STATES = frozenset({"DONE", "FAILED", "REMOVED"})
 
-_NOT_PINNED = frozenset({"name", "cluster", "process"})
+_NOT_PINNED = frozenset({"name", "cluster", "process", "signal", "hold_code", "hold_subcode", "description_id"})
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """The present state of a job; unknown fields are empty texts or None.
 
-    `cluster` is the id of the first job of its array, `process` its index in the array.
+    `cluster` is the id of the first job of its array, `process` its index in the array. Jobs with one `description_id`
+    have the same description.
     """
 
     id: int
@@ -42,6 +43,10 @@ class JobStatus:
     name: str = ""
     cluster: int = 0
     process: int = 0
+    signal: int | None = None
+    hold_code: int | None = None
+    hold_subcode: int | None = None
+    description_id: int = 0
 
     @property
     def is_final(self) -> bool:
@@ -126,6 +131,10 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         name=job.name,
         cluster=job.cluster,
         process=job.process,
+        signal=job.signal if job.HasField("signal") else None,
+        hold_code=job.hold_code if job.HasField("hold_code") else None,
+        hold_subcode=job.hold_subcode if job.HasField("hold_subcode") else None,
+        description_id=job.description_id,
     )
 
 
