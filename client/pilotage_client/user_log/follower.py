@@ -16,7 +16,7 @@ from pathlib import Path
 from pilotage.errors import FeedPositionLostError, InvalidInputError, Violation, WorldError
 from pilotage.job_description import JobDescription, render_text
 from pilotage.text import fold
-from pilotage_client.api import MOST_IDS, JobCalls
+from pilotage_client.api import JobCalls
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 from pilotage_client.readers.draft import USER_LOG
 from pilotage_client.retry import RetryBudget
@@ -25,6 +25,11 @@ from pilotage_client.user_log.file import UserLogFile
 
 _MOST_CLUSTERS = 100
 """The largest number of clusters whose first events are looked up; for more, the feed is read from its beginning."""
+
+_MOST_IDS = 1000
+"""The largest number of jobs by which the server filters events: long lists cost it more than other events."""
+_PLAIN_STATES = frozenset({"WAITING", "MATCHED", "SUSPENDED", "COMPLETING"})
+"""A transition to one of these is written without knowledge of the job, as far as it is written."""
 
 
 def user_log_of(description: JobDescription) -> str | None:
@@ -65,9 +70,9 @@ def write_user_logs(
     WorldError
         A log cannot be written, or the server is away for longer than `retry` permits.
     """
-    writer = _LogWriter(client, logs, retry)
+    writer = _LogWriter(client, {job.id: job for job in jobs if job.id in logs}, logs, retry)
     ids = sorted(logs)
-    position = _first_position(client, [job for job in jobs if job.id in logs], retry)
+    position = _first_position(client, writer.jobs.values(), retry)
     unfinished = set(ids)
     while True:
         try:
@@ -75,13 +80,10 @@ def write_user_logs(
                 events = [event for event in page if event.job_id in logs]
                 writer.write(events)
                 for event in events:
-                    (unfinished.discard if event.after in FINAL_STATES else unfinished.add)(event.job_id)
-                position = page[-1].position if page else position
+                    (unfinished.discard if writer.is_last(event) else unfinished.add)(event.job_id)
                 if not unfinished:
-                    ended = retry(lambda: client.jobs(ids))
-                    unfinished.update(job.id for job in ended if not job.is_final)  # rescheduled since
-                    if not unfinished:
-                        return ended
+                    return [writer.jobs[job_id] for job_id in ids]
+                position = page[-1].position if page else position
         except FeedPositionLostError as error:  # a backup was restored: what came after this position is void
             position = error.resume_after
         except WorldError as error:
@@ -89,10 +91,10 @@ def write_user_logs(
 
 
 def _pages(client: JobCalls, ids: Sequence[int], after: int, retry: RetryBudget) -> Iterator[list[JobEvent]]:
-    """Return the pages of these jobs' events when the first one has come; more ids may be among them."""
+    """Return pages with the events of these jobs when the first one has come; other events may be among them."""
 
     def opened() -> Iterator[list[JobEvent]]:
-        pages = client.event_pages(ids if len(ids) <= MOST_IDS else (), after=after)
+        pages = client.event_pages(ids if len(ids) <= _MOST_IDS else (), after=after)
         return chain([next(pages, [])], pages)
 
     return retry(opened)
@@ -113,9 +115,12 @@ def _first_position(client: JobCalls, jobs: Iterable[JobStatus], retry: RetryBud
 
 
 class _LogWriter:
-    """Writes events to the logs of their jobs, with what the server tells about these jobs now."""
+    """Writes events to the logs of their jobs; `jobs` = the jobs as last read, which are read again where needed."""
 
-    def __init__(self, client: JobCalls, logs: Mapping[int, Path], retry: RetryBudget) -> None:
+    def __init__(
+        self, client: JobCalls, jobs: dict[int, JobStatus], logs: Mapping[int, Path], retry: RetryBudget
+    ) -> None:
+        self.jobs = jobs
         self._client = client
         self._logs = logs
         self._retry = retry
@@ -124,11 +129,22 @@ class _LogWriter:
 
     def write(self, events: Sequence[JobEvent]) -> None:
         """Write the events of one page, and wait until they are on the disk."""
-        ids = sorted({event.job_id for event in events})
-        jobs = {job.id: job for job in self._retry(lambda: self._client.jobs(ids))}
+        stale = sorted({event.job_id for event in events if self._is_stale(event)})
+        if stale:
+            self.jobs.update((job.id, job) for job in self._retry(lambda: self._client.jobs(stale)))
         by_path: defaultdict[Path, list[UserLogEvent]] = defaultdict(list)
         for event in events:
-            by_path[self._logs[event.job_id]] += user_log_events(event, jobs[event.job_id], self._submit_host)
+            by_path[self._logs[event.job_id]] += user_log_events(event, self.jobs[event.job_id], self._submit_host)
         for path, found in by_path.items():
             if found:
                 self._files.setdefault(path, UserLogFile(path)).append(found)
+
+    def is_last(self, event: JobEvent) -> bool:
+        """Return whether the job has ended by this event; a rescheduled job has ended before, too."""
+        job = self.jobs[event.job_id]
+        return event.after in FINAL_STATES and job.is_final and event.attempt == job.attempt
+
+    def _is_stale(self, event: JobEvent) -> bool:
+        """Return whether the job may have changed by this event since it was read, in what its log shows."""
+        job = self.jobs[event.job_id]
+        return event.attempt > job.attempt or (event.after not in _PLAIN_STATES and not job.is_final)
