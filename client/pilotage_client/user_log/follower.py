@@ -74,30 +74,36 @@ def write_user_logs(
     ids = sorted(logs)
     position = _first_position(client, writer.jobs.values(), retry)
     unfinished = set(ids)
+    for page in _pages(client, ids, position, retry):
+        events = [event for event in page if event.job_id in logs]
+        writer.write(events)
+        for event in events:
+            (unfinished.discard if writer.is_last(event) else unfinished.add)(event.job_id)
+        if not unfinished:
+            break
+    return [writer.jobs[job_id] for job_id in ids]
+
+
+def _pages(client: JobCalls, ids: Sequence[int], position: int, retry: RetryBudget) -> Iterator[list[JobEvent]]:
+    """Yield for ever the pages with the events of these jobs; other events may be among them."""
+    wanted = ids if len(ids) <= _MOST_IDS else ()
     while True:
         try:
-            for page in _pages(client, ids, position, retry):
-                events = [event for event in page if event.job_id in logs]
-                writer.write(events)
-                for event in events:
-                    (unfinished.discard if writer.is_last(event) else unfinished.add)(event.job_id)
-                if not unfinished:
-                    return [writer.jobs[job_id] for job_id in ids]
-                position = page[-1].position if page else position
+            pages = retry(partial(_opened, client, wanted, position))
+            try:
+                for page in pages:
+                    yield page
+                    position = page[-1].position if page else position
+            except WorldError as error:
+                retry.pause_after(error)
         except FeedPositionLostError as error:  # a backup was restored: what came after this position is void
             position = error.resume_after
-        except WorldError as error:
-            retry.pause_after(error)
 
 
-def _pages(client: JobCalls, ids: Sequence[int], after: int, retry: RetryBudget) -> Iterator[list[JobEvent]]:
-    """Return pages with the events of these jobs when the first one has come; other events may be among them."""
-
-    def opened() -> Iterator[list[JobEvent]]:
-        pages = client.event_pages(ids if len(ids) <= _MOST_IDS else (), after=after)
-        return chain([next(pages, [])], pages)
-
-    return retry(opened)
+def _opened(client: JobCalls, ids: Sequence[int], after: int) -> Iterator[list[JobEvent]]:
+    """Return the pages when the first one has come, with which an outage of the server is over."""
+    pages = client.event_pages(ids, after=after)
+    return chain([next(pages, [])], pages)
 
 
 def _first_position(client: JobCalls, jobs: Iterable[JobStatus], retry: RetryBudget) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from click.testing import CliRunner, Result
@@ -87,6 +88,39 @@ def test_job_without_log_is_refused(grid: WireGrid, tmp_path: Path) -> None:
         2,
         f"{job_id}: no job names a user log (log = FILE); give --log FILE\n",
     )
+
+
+def test_submission_names_the_command_that_writes_its_logs(grid: WireGrid, tmp_path: Path) -> None:
+    grid.put_tree()
+    file = tmp_path / "job.sub"
+    file.write_text("executable = /bin/true\ntransfer_executable = false\nlog = job.log\nhold = true\nqueue\n")
+    refused = run(grid, tmp_path, "submit", "--follow", "--validate-only", file)
+    assert (refused.exit_code, refused.stderr) == (2, "--follow: cannot be combined with --validate-only\n")
+
+    submitted = run(grid, tmp_path, "submit", file, "--json")
+
+    (job_id,) = json.loads(submitted.stdout)["jobs"]
+    assert submitted.stderr == f"pilotage: to write the user logs: pilotage userlog {job_id}\n"
+    grid.change(job_service_pb2.JOB_CHANGE_REMOVE, job_id)
+    written = run(grid, tmp_path, *submitted.stderr.split()[-2:])
+    assert (written.exit_code, written.stderr) == (1, f"job {job_id} is REMOVED: because\n")
+    assert [event["number"] for event in read_events(tmp_path / "job.log")] == [0, 12, 9]
+
+
+def test_submission_is_followed_to_its_end(grid: WireGrid, tmp_path: Path) -> None:
+    grid.put_tree()
+    file = tmp_path / "job.toml"
+    file.write_text('executable = "/bin/true"\nlog = "job.log"\n')
+    pilot = grid.start_pilot()
+    with ThreadPoolExecutor() as threads:
+        followed = threads.submit(run, grid, tmp_path, "submit", "--follow", file, "--json")
+        (match,) = pilot.request_jobs(wait_s=30).matches
+        report(pilot, match.job_id, jobs_pb2.JOB_STATE_RUNNING)
+        pilot.finish(match.job_id)
+    assert followed.result().exit_code == 0
+    submitted, ended = map(json.loads, followed.result().stdout.splitlines())
+    assert (submitted["jobs"], ended["id"], ended["state"]) == ([match.job_id], match.job_id, "DONE")
+    assert numbers(tmp_path / "job.log") == [0, 1, 5]
 
 
 def test_follower_writes_events_as_they_happen(grid: WireGrid, tmp_path: Path) -> None:

@@ -71,7 +71,10 @@ EVICTED = {"number": 4, "TerminatedNormally": False}
         (event("RUNNING", "REMOVED", "removed", "by alice"), [EVICTED, {"number": 9, "Reason": "by alice"}]),
         (event("RUNNING", "RACING", "left to its copies"), []),
         (event("RACING", "DONE", "won by a copy"), [{"number": 5, "ReturnValue": 0}]),
-        (event("RUNNING", "FAILED", "failed", "3 attempts were lost"), [{"number": 9, "Reason": "3 attempts were lost"}]),
+        (
+            event("RUNNING", "FAILED", "failed", "3 attempts were lost"),
+            [{"number": 9, "Reason": "3 attempts were lost"}],
+        ),
         (event("DONE", "WAITING", "rescheduled"), []),
     ],
 )

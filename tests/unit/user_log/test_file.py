@@ -95,9 +95,10 @@ def test_disk_fault_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(WorldError, match="no space left"):
+    with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
-        log.append(EVENTS)
+        with pytest.raises(WorldError, match="no space left"):
+            log.append(EVENTS)
     assert log.path.read_text() == str(EVENTS[0])
     UserLogFile(log.path).append(EVENTS)
     assert log.path.read_text() == whole_text(EVENTS)
