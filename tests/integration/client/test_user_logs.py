@@ -127,12 +127,7 @@ def test_follower_writes_events_as_they_happen(grid: WireGrid, tmp_path: Path) -
     """A client that acts on each page sees that it is in the log before the next one comes."""
     path = tmp_path / "log"
     (job_id,) = grid.submit(a_logged_job(path))
-    steps = iter(
-        [
-            lambda: grid.change(job_service_pb2.JOB_CHANGE_HOLD, job_id),
-            lambda: grid.change(job_service_pb2.JOB_CHANGE_REMOVE, job_id),
-        ]
-    )
+    steps = [job_service_pb2.JOB_CHANGE_HOLD, job_service_pb2.JOB_CHANGE_REMOVE]
     seen: list[list[int]] = []
     with client_of(grid) as client:
         follow = client.event_pages
@@ -142,7 +137,7 @@ def test_follower_writes_events_as_they_happen(grid: WireGrid, tmp_path: Path) -
                 yield page
                 if page:
                     seen.append(numbers(path))
-                    next(steps, lambda: None)()
+                    grid.change(steps.pop(0), job_id)
 
         client.event_pages = stepping  # type: ignore[method-assign]
         jobs = client.jobs([job_id])

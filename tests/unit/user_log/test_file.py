@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -40,6 +44,34 @@ def test_writers_of_the_same_events_write_each_once(tmp_path: Path) -> None:
     second.append(EVENTS[3:])
     first.append(EVENTS[4:])
     assert path.read_text() == whole_text(EVENTS)
+
+
+APPENDS = """
+import sys
+from pathlib import Path
+from pilotage_client.user_log.events import UserLogEvent
+from pilotage_client.user_log.file import UserLogFile
+log = UserLogFile(Path(sys.argv[1]))
+sys.stdin.read()
+for process in range(100):
+    log.append([UserLogEvent(0, 12, process, "2026-11-26 12:00:00", "An event.\\n...\\n")])
+"""
+
+
+def test_processes_that_write_at_once_write_each_event_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    command = [sys.executable, "-c", APPENDS, str(path)]
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)) for _ in range(3)
+        ]
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.close()
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    headers = [line for line in path.read_text().splitlines() if line.endswith("An event.")]
+    assert headers == [f"000 (012.{process:03d}.000) 2026-11-26 12:00:00 An event." for process in range(100)]
 
 
 def test_equal_events_within_a_second_are_all_written(tmp_path: Path) -> None:
