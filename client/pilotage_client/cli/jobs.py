@@ -323,7 +323,7 @@ def _follow(ctx: click.Context, client: Client, job_ids: Sequence[int], retry: R
     """Write the user logs of new jobs, if they name some, and wait until the jobs have ended."""
     try:
         jobs = retry(lambda: client.jobs(job_ids))
-        if logs := find_user_logs(client, jobs):
+        if logs := retry(lambda: find_user_logs(client, jobs)):
             write_user_logs(client, jobs, logs, retry)
         finished = wait_until_final(client, job_ids, retry)
     except KeyboardInterrupt:
@@ -416,7 +416,7 @@ def userlog(
     retry = retry_option(patience)
     wanted = job_ids(ids)
     jobs = retry(lambda: client.jobs(wanted))
-    logs = find_user_logs(client, jobs, file)
+    logs = retry(lambda: find_user_logs(client, jobs, file))
     if not logs:
         raise InvalidInputError(Violation(" ".join(ids), "no job names a user log (log = FILE); give --log FILE"))
     show_ends(ctx, write_user_logs(client, jobs, logs, retry), as_json=as_json)

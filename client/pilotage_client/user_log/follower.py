@@ -25,7 +25,6 @@ from pilotage_client.user_log.file import UserLogFile
 
 _MOST_CLUSTERS = 100
 """The largest number of clusters whose first events are looked up; for more, the feed is read from its beginning."""
-
 _MOST_IDS = 1000
 """The largest number of jobs by which the server filters events: long lists cost it more than other events."""
 _PLAIN_STATES = frozenset({"WAITING", "MATCHED", "SUSPENDED", "COMPLETING"})
@@ -153,4 +152,6 @@ class _LogWriter:
     def _is_stale(self, event: JobEvent) -> bool:
         """Return whether the job may have changed by this event since it was read, in what its log shows."""
         job = self.jobs[event.job_id]
+        if event.after == "MATCHED":  # nothing is written
+            return False
         return event.attempt > job.attempt or (event.after not in _PLAIN_STATES and not job.is_final)
