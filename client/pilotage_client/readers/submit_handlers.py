@@ -140,7 +140,7 @@ def standard_input(draft: Draft, command: SubmitCommand) -> None:
 
 
 def user_log(draft: Draft, command: SubmitCommand) -> None:
-    """Keep the path of the user log under its attribute's name."""
+    """Set the attribute with the path of the user log."""
     if command.value:
         draft.keep(USER_LOG, command.value.strip('"'))
 

@@ -278,4 +278,4 @@ def test_job_without_user_log_has_no_attribute(tmp_path: Path) -> None:
     file = tmp_path / "a.sub"
     file.write_text("executable = /bin/true\nlog =\nqueue\n")
     (job,) = read_jobs_with_files(file)
-    assert job.attributes == {}
+    assert "UserLog" not in job.attributes
