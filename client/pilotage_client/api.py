@@ -174,9 +174,16 @@ class JobCalls(Connection):
 
     def follow(self, job_ids: Sequence[int] = (), *, after: int = 0, until_now: bool = False) -> Iterator[JobEvent]:
         """Yield the events after a position as they happen; no ids = all visible events."""
+        for page in self.event_pages(job_ids, after=after, until_now=until_now):
+            yield from page
+
+    def event_pages(
+        self, job_ids: Sequence[int] = (), *, after: int = 0, until_now: bool = False
+    ) -> Iterator[list[JobEvent]]:
+        """Yield the events as `follow` does, page by page; a page may be empty."""
         request = job_service_pb2.WatchEventsRequest(job_ids=job_ids, after_position=after, until_now=until_now)
         for answer in self._jobs.WatchEvents(request, timeout=files.LONGEST_STREAM_S):
-            yield from (job_event(event) for event in answer.events)
+            yield [job_event(event) for event in answer.events]
 
     def remove(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
         """Remove jobs; running ones are killed."""

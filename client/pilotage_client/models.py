@@ -20,14 +20,15 @@ STATES = tuple(name.removeprefix("JOB_STATE_") for name, number in jobs_pb2.JobS
 LIVE_STATES = tuple(state for state in STATES if state not in FINAL_STATES)
 """The states of jobs that have not ended."""
 
-_NOT_PINNED = frozenset({"name"})
+_NOT_PINNED = frozenset({"name", "signal", "hold_code", "hold_subcode", "description_id"})
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """The present state of a job; unknown fields are empty texts or None.
 
-    `cluster` is the id of the first job of its cluster, `process` its index there.
+    `cluster` is the id of the first job of its cluster, `process` its index there. Jobs with one `description_id`
+    have the same description.
     """
 
     id: int
@@ -49,6 +50,10 @@ class JobStatus:
     name: str = ""
     cluster: int = 0
     process: int = 0
+    signal: int | None = None
+    hold_code: int | None = None
+    hold_subcode: int | None = None
+    description_id: int = 0
 
     @property
     def is_final(self) -> bool:
@@ -171,6 +176,10 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         name=job.name,
         cluster=job.cluster,
         process=job.process,
+        signal=job.signal if job.HasField("signal") else None,
+        hold_code=job.hold_code if job.HasField("hold_code") else None,
+        hold_subcode=job.hold_subcode if job.HasField("hold_subcode") else None,
+        description_id=job.description_id,
     )
 
 

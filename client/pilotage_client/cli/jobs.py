@@ -34,10 +34,11 @@ from pilotage_client.cli.options import (
 )
 from pilotage_client.cli.resources import LANGUAGE
 from pilotage_client.connection import new_request_id
-from pilotage_client.models import FINAL_STATES, LIVE_STATES, STATES, JobEvent
+from pilotage_client.models import FINAL_STATES, LIVE_STATES, STATES, JobEvent, JobStatus
 from pilotage_client.readers import read_jobs_with_files
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, follow_until_final, wait_until_final
 from pilotage_client.templates import apply_template, find_template, with_change
+from pilotage_client.user_log.follower import find_user_logs, user_log_of, write_user_logs
 
 
 @click.command()
@@ -241,6 +242,21 @@ reschedule = _change(
 )
 
 
+PATIENCE = click.option(
+    "--patience",
+    default=f"{DEFAULT_RETRY_S / 60:.0f} min",
+    show_default=True,
+    metavar="TIME",
+    help="How long to retry while the server cannot be reached.",
+)
+
+
+def retry_option(text: str) -> RetryBudget:
+    """Return the retries of the option --patience; they are reported on the standard error."""
+    seconds = parse_duration(text, "--patience").total_seconds()
+    return RetryBudget(seconds, lambda line: click.echo(f"pilotage: {line}", err=True))
+
+
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @LANGUAGE
@@ -261,9 +277,15 @@ reschedule = _change(
     metavar="ID",
     help="Repeat the submission with this id, which a failed one printed: the jobs are submitted once.",
 )
+@click.option(
+    "--follow", is_flag=True, help="Wait until the jobs have ended, as `wait` does, and write their user logs (log=)."
+)
+@PATIENCE
 @click.option("--json", "as_json", is_flag=True, help='One JSON object {"jobs": [ID...], "warnings": [...]}.')
 @with_client
+@click.pass_context
 def submit(
+    ctx: click.Context,
     client: Client,
     files: Sequence[Path],
     language: str | None,
@@ -272,9 +294,13 @@ def submit(
     group: str,
     validate_only: bool,
     request_id: str | None,
+    follow: bool,
+    patience: str,
     as_json: bool,
 ) -> None:
     """Submit the jobs of job files, all or none."""
+    if follow and validate_only:
+        raise InvalidInputError(Violation("--follow", "cannot be combined with --validate-only"))
     by_file = {file: read_jobs_with_files(file, language=language) for file in files}
     if template is not None:
         job_template = find_template(template, [folder] if folder else [])
@@ -291,13 +317,18 @@ def submit(
     warnings = (*_warnings_of_readers(by_file), *submitted.warnings)
     if as_json:
         echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings)})
-        return
-    for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
-    number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
-    jobs = f"{number} job{'s' if number != 1 else ''}"
-    names = " ".join(_cluster_names(descriptions, submitted.job_ids))
-    click.echo(f"{jobs} would be submitted" if validate_only else f"{jobs} submitted: {names}")
+    else:
+        for warning in warnings:
+            click.echo(f"warning: {warning}", err=True)
+        number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
+        jobs = f"{number} job{'s' if number != 1 else ''}"
+        names = " ".join(_cluster_names(descriptions, submitted.job_ids))
+        click.echo(f"{jobs} would be submitted" if validate_only else f"{jobs} submitted: {names}")
+    if follow:
+        _follow(ctx, client, submitted.job_ids, retry_option(patience), as_json=as_json)
+    elif submitted.job_ids and any(user_log_of(each) for each in descriptions):
+        names = " ".join(_cluster_names(descriptions, submitted.job_ids))
+        click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
 
 
 def _cluster_names(descriptions: Sequence[JobDescription], ids: Sequence[int]) -> Iterator[str]:
@@ -310,6 +341,19 @@ def _cluster_names(descriptions: Sequence[JobDescription], ids: Sequence[int]) -
     ends = accumulate(sizes)
     for size, end in zip(sizes, ends, strict=True):
         yield f"{ids[end - size]}.0-{size - 1}" if size > 1 else str(ids[end - 1])
+
+
+def _follow(ctx: click.Context, client: Client, job_ids: Sequence[int], retry: RetryBudget, *, as_json: bool) -> None:
+    """Write the user logs of new jobs, if they name some, and wait until the jobs have ended."""
+    try:
+        jobs = retry(lambda: client.jobs(job_ids))
+        if logs := retry(lambda: find_user_logs(client, jobs)):
+            write_user_logs(client, jobs, logs, retry)
+        finished = wait_until_final(client, job_ids, retry)
+    except KeyboardInterrupt:
+        click.echo(f"pilotage: the jobs go on; to follow them again: pilotage userlog {ranges(job_ids)}", err=True)
+        raise
+    show_ends(ctx, finished, as_json=as_json)
 
 
 def _warnings_of_readers(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[str]:
@@ -357,21 +401,6 @@ def edit(ctx: click.Context, client: Client, ids: Sequence[str], changes: Sequen
     for_each_job(ctx, client.find_jobs(ids).ids, change)
 
 
-PATIENCE = click.option(
-    "--patience",
-    default=f"{DEFAULT_RETRY_S / 60:.0f} min",
-    show_default=True,
-    metavar="TIME",
-    help="How long to retry while the server cannot be reached.",
-)
-
-
-def retry_option(text: str) -> RetryBudget:
-    """Return the retries of the option --patience; they are reported on the standard error."""
-    seconds = parse_duration(text, "--patience").total_seconds()
-    return RetryBudget(seconds, lambda line: click.echo(f"pilotage: {line}", err=True))
-
-
 @click.command()
 @IDS
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), help="Give up after this number of seconds.")
@@ -385,14 +414,43 @@ def wait(
     """Wait until jobs have ended; exits 1 if a job did not end as DONE, or at the timeout."""
     retry, ends_s = retry_option(patience), boot_time_s() + (math.inf if timeout_s is None else timeout_s)
     wanted = retry(lambda: client.find_jobs(ids).ids, until_s=ends_s)
-    finished = wait_until_final(client, wanted, retry, ends_s - boot_time_s())
+    show_ends(ctx, wait_until_final(client, wanted, retry, ends_s - boot_time_s()), as_json=as_json)
+
+
+def show_ends(ctx: click.Context, finished: Iterable[JobStatus], *, as_json: bool) -> None:
+    """Print how jobs have ended, and exit with 1 if one did not end as DONE."""
+    failed = False
     for job in finished:
+        failed |= job.state != "DONE"
         if as_json:
             echo_json(job.as_json())
         elif job.state != "DONE":
             click.echo(f"job {job.id} is {job.state}: {job.reason}", err=True)
-    if any(job.state != "DONE" for job in finished):
+    if failed:
         ctx.exit(FAILED)
+
+
+@click.command()
+@IDS
+@click.option("--log", "file", type=click.Path(path_type=Path, dir_okay=False), help="One log for all, not their own.")
+@PATIENCE
+@AS_JSON
+@with_client
+@click.pass_context
+def userlog(
+    ctx: click.Context, client: Client, ids: Sequence[str], file: Path | None, patience: str, as_json: bool
+) -> None:
+    """Write the user logs of jobs (log = FILE), as HTCondor does, until the jobs have ended; exits as `wait`.
+
+    It may be stopped and started again at any time: it adds the events that are missing.
+    """
+    retry = retry_option(patience)
+    wanted = retry(lambda: client.find_jobs(ids).ids)
+    jobs = retry(lambda: client.jobs(wanted))
+    logs = retry(lambda: find_user_logs(client, jobs, file))
+    if not logs:
+        raise InvalidInputError(Violation(" ".join(ids), "no job names a user log (log = FILE); give --log FILE"))
+    show_ends(ctx, write_user_logs(client, jobs, logs, retry), as_json=as_json)
 
 
 @click.command()
@@ -431,4 +489,4 @@ def _show_events(client: Client, job_id: int, retry: RetryBudget, *, follow: boo
         warn_truncated(retry(lambda: client.output_files(job_id)))
 
 
-COMMANDS = (submit, edit, ad, remove, hold, release, reschedule, wait, logs, output)
+COMMANDS = (submit, edit, ad, remove, hold, release, reschedule, wait, logs, userlog, output)

@@ -17,6 +17,7 @@ SECTIONS = {
         "status",
         "wait",
         "logs",
+        "userlog",
         "output",
         "why",
         "ad",

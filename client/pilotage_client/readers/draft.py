@@ -10,6 +10,9 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import NO_POLICY, InputFile, JobDescription, Value
 from pilotage.text import fold
 
+USER_LOG = "UserLog"
+"""HTCondor's attribute with the path of a job's user log on the submitter's machine."""
+
 UNUSED_WARNING = "has no meaning here and is kept as an attribute"
 """The warning for an attribute that nothing uses."""
 

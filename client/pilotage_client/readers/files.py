@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from glob import has_magic, iglob
@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from pilotage.errors import InvalidJobError, Violation
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.text import fold, text_fault
+from pilotage_client.readers.draft import USER_LOG
 
 _CHUNK_BYTES = 1024 * 1024
 _CACHED_CHECKSUMS = 10_000
@@ -33,11 +34,13 @@ def resolve_local_files(description: JobDescription, base_dir: Path, *, ships_pr
       and the file exists here.
     - A standard input that exists here becomes an input file.
     - The files of the standard streams stay inside the job's folder.
+    - The user log stays here; its folder must exist.
 
     Raises
     ------
     InvalidJobError
-        With every file that is missing or unreadable, or whose name in the job's folder is invalid or taken.
+        With every file that is missing or unreadable, or whose name in the job's folder is invalid or taken; and with
+        a user log in a folder that is missing.
     """
     folder = base_dir / str(_attribute(description, _INITIAL_DIR) or ".")
     travelling = [(file, folder) for file in description.input_files]
@@ -49,9 +52,25 @@ def resolve_local_files(description: JobDescription, base_dir: Path, *, ships_pr
     program = PurePosixPath(description.executable)
     if not program.is_absolute() and len(program.parts) > 1 and _ships_executable(description):
         collected.require_program(program)
-    if collected.faults:
-        raise InvalidJobError(*collected.faults)
-    return _with_sandbox_names(description, collected.files)
+    logs = _user_logs(description, folder)
+    if faults := [*collected.faults, *_user_log_faults(logs)]:
+        raise InvalidJobError(*faults)
+    resolved = replace(description, attributes={**description.attributes, **logs})
+    return _with_sandbox_names(resolved, collected.files)
+
+
+def _user_logs(description: JobDescription, folder: Path) -> dict[str, str]:
+    """Return the job's attribute with the path of its user log, now absolute, as its spelling is; {} = it has none."""
+    names = (name for name in description.attributes if fold(name) == fold(USER_LOG))
+    return {name: str(folder.absolute() / str(description.attributes[name])) for name in names}
+
+
+def _user_log_faults(logs: Mapping[str, str]) -> Iterator[Violation]:
+    for name, path in logs.items():
+        if not Path(path).parent.is_dir():
+            yield Violation(name, f"{path}: there is no folder {Path(path).parent}; make it first")
+        elif Path(path).is_dir():
+            yield Violation(name, f"{path} is a folder, not a file")
 
 
 class _FileCollector:

@@ -45,6 +45,7 @@ _HANDLERS: Mapping[str, handlers.JdlHandler] = {
     "allowedjobduration": handlers.keep_silently,
     "maxjobretirementtime": handlers.keep_silently,
     "jobmaxvacatetime": handlers.keep_silently,
+    "userlog": handlers.keep_silently,
     "site": handlers.name_list("sites"),
     "sites": handlers.name_list("sites"),
     "bannedsite": handlers.name_list("banned_sites"),

@@ -70,7 +70,7 @@ _COMMANDS: Mapping[str, handlers.SubmitHandler] = {
     "streamerror": handlers.switch(ordinary=False, warning=_NO_STREAM),
     "streaminput": handlers.switch(ordinary=False),
     "copytospool": handlers.switch(ordinary=True),
-    "log": handlers.keep_with_warning("is kept as an attribute; `pilotage logs` shows the events of a job"),
+    "log": handlers.also_keep(handlers.user_log),
     "containerimage": handlers.keep_with_warning(_NO_CONTAINER),
     "dockerimage": handlers.keep_with_warning(_NO_CONTAINER),
     "accountinggroup": handlers.keep_as("AcctGroup", _REQUESTED_ACCOUNT),

@@ -14,7 +14,7 @@ from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import InputFile
 from pilotage.text import fold
 from pilotage.units import parse_duration, parse_size_mib, parse_whole_number
-from pilotage_client.readers.draft import UNUSED_WARNING, Draft, StatementFaultError
+from pilotage_client.readers.draft import UNUSED_WARNING, USER_LOG, Draft, StatementFaultError
 from pilotage_client.readers.jdl_text import as_attribute
 
 
@@ -137,6 +137,12 @@ def standard_input(draft: Draft, command: SubmitCommand) -> None:
     elif command.value:
         draft.put(stdin=PurePosixPath(command.value).name)
         _add_input_file(draft, command.value)
+
+
+def user_log(draft: Draft, command: SubmitCommand) -> None:
+    """Set the attribute with the path of the user log."""
+    if command.value:
+        draft.keep(USER_LOG, command.value.strip('"'))
 
 
 def input_files(draft: Draft, command: SubmitCommand) -> None:

@@ -25,7 +25,7 @@ from pilotage.condor.quoting import join_arguments, split_arguments
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Scalar, Value
 from pilotage.units import LARGEST_COUNT, parse_duration, parse_size_mib, parse_whole_number
-from pilotage_client.readers.draft import Draft, ReadError, StatementFaultError
+from pilotage_client.readers.draft import USER_LOG, Draft, ReadError, StatementFaultError
 
 
 class InvalidValueError(Exception):
@@ -119,6 +119,12 @@ def _attributes(draft: Draft, value: Any) -> None:
         draft.keep(name, _value_of(name, each))
 
 
+def _user_log(draft: Draft, value: Any) -> None:
+    if not _text_of(value):
+        raise InvalidValueError("must not be empty")
+    draft.keep(USER_LOG, value)
+
+
 def _measured(field: str, measure: Callable[[object], object]) -> TomlHandler:
     return lambda draft, value: draft.put(**{field: measure(value)})
 
@@ -200,6 +206,7 @@ KEYS: Mapping[str, TomlHandler] = {
     "request_gpus": _count("request_gpus", least=0),
     "priority": _count("priority", least=-LARGEST_COUNT),
     "hold": _hold,
+    "log": _user_log,
     "policy": _policy,
     "attributes": _attributes,
     "count": _count("count", least=1),

@@ -241,3 +241,41 @@ def test_absolute_executable_of_jdl_belongs_to_worker_node(tmp_path: Path) -> No
     (tmp_path / "job.jdl").write_text('[ Executable = "/bin/sh"; ]')
     (job,) = read_jobs_with_files(tmp_path / "job.jdl")
     assert (job.executable, job.input_files) == ("/bin/sh", ())
+
+
+# --- user logs
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "path"),
+    [
+        ("a.sub", "executable = /bin/true\nlog = logs/$(Cluster).log\nqueue\n", "logs/$(Cluster).log"),
+        ("a.sub", "executable = /bin/true\ninitialdir = logs\nlog = a.log\nqueue\n", "logs/a.log"),
+        ("a.sub", 'executable = /bin/true\n+UserLog = "a.log"\nqueue\n', "a.log"),
+        ("a.sub", "executable = /bin/true\nlog = /dev/null\nqueue\n", "/dev/null"),
+        ("a.jdl", 'Executable = "/bin/true"; UserLog = "logs/$(Process)";', "logs/$(Process)"),
+        ("a.toml", 'executable = "/bin/true"\nlog = "a.log"\n', "a.log"),
+    ],
+)
+def test_user_log_is_an_absolute_path(name: str, text: str, path: str, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    file = tmp_path / name
+    file.write_text(text)
+    (job,) = read_jobs_with_files(file)
+    assert (job.attributes["UserLog"], job.warnings) == (str(tmp_path / path), ())
+
+
+@pytest.mark.parametrize(("log", "fault"), [("none/a.log", "there is no folder"), ("logs", "is a folder")])
+def test_user_log_needs_a_folder(log: str, fault: str, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    file = tmp_path / "a.sub"
+    file.write_text(f"executable = /bin/true\nlog = {log}\nqueue\n")
+    with pytest.raises(InvalidJobError, match=fault):
+        read_jobs_with_files(file)
+
+
+def test_job_without_user_log_has_no_attribute(tmp_path: Path) -> None:
+    file = tmp_path / "a.sub"
+    file.write_text("executable = /bin/true\nlog =\nqueue\n")
+    (job,) = read_jobs_with_files(file)
+    assert "UserLog" not in job.attributes

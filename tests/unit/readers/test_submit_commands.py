@@ -113,7 +113,6 @@ def test_keeps_redundant_commands_without_warning() -> None:
         "docker_image = debian",
         "getenv = True",
         "should_transfer_files = NO",
-        "log = x.log",
         "on_exit_remove = ExitCode == 0",
         "max_retries = 3",
         "x509userproxy = /tmp/x509",

@@ -237,6 +237,7 @@ def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
         starts=job.starts,
         wall_clock_s=job.wall_clock.total_seconds(),
         race=job.race,
+        description_id=job.template_id,
     )
 
 
