@@ -20,7 +20,8 @@ _NOT_PINNED = frozenset({"name", "cluster", "process"})
 class JobStatus:
     """The present state of a job; unknown fields are empty texts or None.
 
-    `cluster` is the id of the first job of its array, `process` its index in the array.
+    `cluster` is the id of the first job of its array, `process` its index in the array. `ignored` are statements of its
+    job file that are not done, as its owner allowed.
     """
 
     id: int
@@ -42,6 +43,7 @@ class JobStatus:
     name: str = ""
     cluster: int = 0
     process: int = 0
+    ignored: tuple[str, ...] = ()
 
     @property
     def is_final(self) -> bool:
@@ -56,6 +58,8 @@ class JobStatus:
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, tuple):
+        return list(value)
     return None if value == "" else value
 
 
@@ -126,6 +130,7 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         name=job.name,
         cluster=job.cluster,
         process=job.process,
+        ignored=tuple(job.ignored),
     )
 
 

@@ -30,7 +30,7 @@ from pilotage_client.cli.options import (
     time_text,
     with_client,
 )
-from pilotage_client.cli.resources import LANGUAGE
+from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
 from pilotage_client.connection import new_request_id
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus, state_name
 from pilotage_client.readers import read_jobs_with_files
@@ -245,6 +245,7 @@ reschedule = _change("reschedule", "Return jobs to the queue with a new count of
 )
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only check the jobs.")
+@IGNORE_UNSUPPORTED
 @click.option(
     "--request-id",
     default=None,
@@ -261,11 +262,12 @@ def submit(
     folder: Path | None,
     group: str,
     validate_only: bool,
+    ignore_unsupported: bool,
     request_id: str | None,
     as_json: bool,
 ) -> None:
     """Submit the jobs of job files, all or none."""
-    by_file = {file: read_jobs_with_files(file, language=language) for file in files}
+    by_file = _read_all(files, language, ignore_unsupported)
     if template is not None:
         job_template = find_template(template, [folder] if folder else [])
         by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
@@ -287,6 +289,24 @@ def submit(
     number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
     jobs = f"{number} job{'s' if number != 1 else ''}"
     click.echo(f"{jobs} would be submitted" if validate_only else f"{jobs} submitted: {ranges(submitted.job_ids)}")
+
+
+def _read_all(
+    files: Iterable[Path], language: str | None, ignore_unsupported: bool
+) -> dict[Path, list[JobDescription]]:
+    """Return the jobs of all files; raises ReadError or InvalidInputError with the faults of all files."""
+    by_file: dict[Path, list[JobDescription]] = {}
+    errors: list[InvalidInputError] = []
+    for file in files:
+        try:
+            by_file[file] = read_jobs_with_files(file, language=language, ignore_unsupported=ignore_unsupported)
+        except InvalidInputError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        raise InvalidInputError(*(violation for error in errors for violation in error.violations))
+    if errors:
+        raise errors[0]
+    return by_file
 
 
 def _warnings_of_readers(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[str]:
