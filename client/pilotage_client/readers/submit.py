@@ -310,7 +310,7 @@ class _Commands:
 def _shares_files(draft: Draft) -> bool:
     """Return whether the job relies on a file system that the worker nodes share."""
     values = (value for name, value in draft.attributes.items() if squashed(name) == "shouldtransferfiles")
-    return any(fold(str(value)) in ("no", "false") for value in values)
+    return any(fold(str(value).strip('"')) in ("no", "false") for value in values)
 
 
 def _duplicates(statements: list[SubmitStatement]) -> dict[int, list[str]]:

@@ -12,10 +12,10 @@ from pilotage.units import Amount
 
 
 def unstated_names(requirements: Requirements, stated: Collection[str]) -> Iterator[str]:
-    """Yield a warning for each required parameter that is not among the names that queues state."""
+    """Yield a warning for each required parameter that is not among the names that queues state, if there are any."""
     by_folded = {fold(name): name for name in stated}
     for item in requirements.items:
-        if fold(item.name) not in by_folded:
+        if by_folded and fold(item.name) not in by_folded:
             nearest = difflib.get_close_matches(fold(item.name), by_folded, n=1)
             hint = f"; did you mean {by_folded[nearest[0]]}?" if nearest else ""
             yield f"no queue states the parameter {item.name}{hint}"
