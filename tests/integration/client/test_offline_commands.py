@@ -54,6 +54,27 @@ def test_convert_reads_every_real_file_or_names_the_line(folder: str, files: int
     assert count == files
 
 
+def test_unsupported_statements_refuse_all_files_with_advice(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.sub", tmp_path / "two.jdl"
+    one.write_text("executable = a\nuniverse = docker\ndocker_image = alpine\nqueue 3\n")
+    two.write_text('Executable = "a";\nSplit = "se";\n')
+    advice = "jobs would run without these statements; --ignore-unsupported submits them so"
+    (tmp_path / "token").write_text("x")
+    done = run("submit", "--server", "127.0.0.1:1", "--token-file", tmp_path / "token", one, two)
+    assert done.exit_code == 2
+    places = [line.partition(" = ")[0] for line in done.stderr.splitlines()]
+    assert places == [
+        *(f"{one}:2: universe", f"{one}:3: docker_image", f"{one}: {advice}"),
+        *(f"{two}:2: Split", f"{two}: {advice}"),
+    ]
+    assert run("convert", one).exit_code == 2
+    (job,) = json_objects(run("convert", one, "--json", "--ignore-unsupported").stdout)
+    assert [warning.partition(": ")[0] for warning in job["warnings"] if "ignored" in warning] == [
+        "universe is ignored",
+        "docker_image is ignored",
+    ]
+
+
 def test_convert_prints_only_its_own_error(tmp_path: Path) -> None:
     file = tmp_path / "job.sub"
     file.write_text("executable = x\nif nonsense\nqueue\nendif\n")

@@ -148,7 +148,8 @@ class _Parser:
         before = section.options.get(option.key)
         if option.key in section.sections or (before is not None and option.sign == "="):
             raise syntax_error(f"{option.key} stands twice in one section", number, column)
-        section.options[option.key] = f"{before}, {option.value}" if before else option.value
+        value = _unquoted(option.value)
+        section.options[option.key] = f"{before}, {value}" if before else value
 
     def _expect_no_brace(self) -> None:
         if self._named is not None:
@@ -306,7 +307,6 @@ def _options(section: CfgSection | None) -> dict[str, CfgValue]:
 
 
 def _typed(text: str) -> CfgValue:
-    text = _unquoted(text)
     if "," in text:
         return [_scalar(element.strip()) for element in text.split(",") if element.strip()]
     return _scalar(text)

@@ -10,13 +10,16 @@ from pilotage.resources.requirements import JobNeeds, Requirements
 from pilotage.text import fold
 from pilotage.units import Amount
 
+_SIMILAR = 0.75
+"""The least similarity of a name that may be meant."""
+
 
 def unstated_names(requirements: Requirements, stated: Collection[str]) -> Iterator[str]:
     """Yield a warning for each required parameter that is not among the names that queues state, if there are any."""
     by_folded = {fold(name): name for name in stated}
     for item in requirements.items:
         if by_folded and fold(item.name) not in by_folded:
-            nearest = difflib.get_close_matches(fold(item.name), by_folded, n=1)
+            nearest = difflib.get_close_matches(fold(item.name), by_folded, n=1, cutoff=_SIMILAR)
             hint = f"; did you mean {by_folded[nearest[0]]}?" if nearest else ""
             yield f"no queue states the parameter {item.name}{hint}"
 
