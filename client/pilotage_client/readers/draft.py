@@ -20,7 +20,7 @@ _MOST_FAULTS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Unsupported:
+class UnsupportedStatement:
     """A statement from `line` that asks for something that is not done here, with the reason and a hint in `why`."""
 
     line: int
@@ -49,7 +49,7 @@ class Draft:
     output_files: list[str] = field(default_factory=list)
     attributes: dict[str, Value] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    unsupported: list[Unsupported] = field(default_factory=list)
+    unsupported: list[UnsupportedStatement] = field(default_factory=list)
     faults: list[tuple[int, str]] = field(default_factory=list)
 
     def put(self, **fields: Any) -> None:
@@ -73,7 +73,7 @@ class Draft:
 
     def refuse(self, line: int, name: str, value: str, why: str) -> None:
         """Note a statement that asks for something that is not done here."""
-        self.unsupported.append(Unsupported(line, name, value, why))
+        self.unsupported.append(UnsupportedStatement(line, name, value, why))
         self.warn(f"{name} is ignored: {why}")
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +14,11 @@ from pilotage_client.readers.submit_commands import CUSTOM_ATTRIBUTES, SUBMIT_CO
 from pilotage_client.readers.support import AttributeTable
 from support.attribute_reference import PAGE, attribute_reference
 
-TABLES = {"submit": (SUBMIT_COMMANDS, squashed), "custom": (CUSTOM_ATTRIBUTES, fold), "jdl": (JDL_ATTRIBUTES, fold)}
+TABLES: Mapping[str, tuple[AttributeTable[Any], Callable[[str], str]]] = {
+    "submit": (SUBMIT_COMMANDS, squashed),
+    "custom": (CUSTOM_ATTRIBUTES, fold),
+    "jdl": (JDL_ATTRIBUTES, fold),
+}
 
 
 @pytest.mark.parametrize("name", ["custom", "jdl", "submit"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pilotage.resources.pool_mapping import PoolMapper
@@ -24,7 +26,7 @@ def mapper(**queues: dict[str, object]) -> PoolMapper:
         ({"Memory": 4000, "OS": "el9"}, []),
     ],
 )
-def test_unstated_parameter_gets_the_nearest_name(section: dict[str, object], warnings: list[str]) -> None:
+def test_unstated_parameter_gets_the_nearest_name(section: dict[str, Any], warnings: list[str]) -> None:
     stated = mapper(a={"Memory": "8 GB"}, b={"OS": "el9"}).stated_names("cms")
     assert list(unstated_names(requirements_of(**section), stated)) == warnings
 
