@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import click
 
-from pilotage.errors import InvalidInputError, StateConflictError, Violation, WorldError
+from pilotage.errors import InvalidInputError, InvalidJobError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
 from pilotage.v1 import jobs_pb2
@@ -123,6 +124,7 @@ def _print_files(client: Client, job_id: int, files: Iterable[jobs_pb2.OutputFil
         warn_truncated([file])
 
 
+_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]\.(?P<field>.*)", re.ASCII)
 DEFAULT_LIMIT = 100
 """The number of jobs that `status` shows without ids."""
 MAX_OUTPUT_CHECKS = 20
@@ -275,6 +277,8 @@ def submit(
     request_id = request_id or new_request_id()
     try:
         submitted = client.submit(descriptions, group=group, validate_only=validate_only, request_id=request_id)
+    except InvalidJobError as error:
+        raise InvalidJobError(*(_in_file(violation, by_file) for violation in error.violations)) from error
     except WorldError:
         if not validate_only:
             repeat = f"repeat the command with --request-id {request_id}, which submits them once"
@@ -307,6 +311,20 @@ def _read_all(
     if errors:
         raise errors[0]
     return by_file
+
+
+def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescription]]) -> Violation:
+    """Return a fault that the server found in `descriptions[N]` with the file of that description in its place."""
+    found = _DESCRIPTION.fullmatch(violation.where)
+    if found is None:
+        return violation
+    index = int(found["index"])
+    for file, descriptions in by_file.items():
+        if index < len(descriptions):
+            job = f"job {index + 1}: " if len(descriptions) > 1 else ""
+            return Violation(f"{file}: {job}{found['field']}", violation.why)
+        index -= len(descriptions)
+    return violation
 
 
 def _warnings_of_readers(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 from pilotage import clock
+from pilotage.errors import InvalidJobError, Violation
 from pilotage.job_description import JobDescription
 from pilotage_client.files import content_of
 from pilotage_client.readers.draft import ReadError, as_json
@@ -21,6 +22,8 @@ __all__ = ["LANGUAGES", "ReadError", "as_json", "guess_language", "read_jobs", "
 
 LANGUAGES = ("jdl", "submit", "toml")
 """The languages that `read_jobs` reads."""
+
+_MOST_MISSING_FILES = 100
 
 _SUFFIXES = {
     ".jdl": "jdl",
@@ -71,14 +74,25 @@ def read_jobs_with_files(
     ReadError
         As `read_jobs`.
     InvalidJobError
-        An input file is missing, or its name is invalid in the job's folder.
+        Input files are missing, or their names are invalid in the job's folder.
     """
     text = _text_of(path)
     language = language or guess_language(path, text)
     # HTCondor transfers the executable from any path (its manual, transfer_executable).
     ships_programs = language == "submit"
     jobs = _read(path, text, language, ignore_unsupported)
-    return [resolve_local_files(job, path.parent, ships_programs=ships_programs) for job in jobs]
+    resolved: list[JobDescription] = []
+    faults: dict[Violation, None] = {}
+    for job in jobs:
+        try:
+            resolved.append(resolve_local_files(job, path.parent, ships_programs=ships_programs))
+        except InvalidJobError as error:
+            faults |= {Violation(f"{path}: {each.where}", each.why): None for each in error.violations}
+            if len(faults) >= _MOST_MISSING_FILES:
+                break
+    if faults:
+        raise InvalidJobError(*faults)
+    return resolved
 
 
 def _read(path: Path, text: str, language: str, ignore_unsupported: bool) -> list[JobDescription]:

@@ -17,7 +17,13 @@ from pilotage_client.files import content_of
 from pilotage_client.readers.draft import Draft, FileFaults, StatementFaultError
 from pilotage_client.readers.submit_commands import draft_of, is_command, squashed
 from pilotage_client.readers.submit_handlers import SubmitCommand
-from pilotage_client.readers.submit_text import StatementKind, SubmitProgram, SubmitStatement, submit_statements
+from pilotage_client.readers.submit_text import (
+    StatementKind,
+    SubmitProgram,
+    SubmitStatement,
+    submit_statements,
+    without_invalid,
+)
 
 MAX_JOBS = 100_000
 """The number of different jobs that one file may queue."""
@@ -182,7 +188,9 @@ def read_submit(
     faults = FileFaults(file, ignore_unsupported=ignore_unsupported)
     jobs: list[JobDescription] = []
     try:
-        statements = _with_included_files(submit_statements(text), base_dir)
+        statements, invalid = without_invalid(_with_included_files(submit_statements(text), base_dir))
+        for fault in invalid:
+            faults.add(fault.line, fault.cause)
         jobs = _merged(_descriptions(statements, base_dir, _predefined_macros(file, now), faults))
     except StatementFaultError as fault:
         faults.add(fault.line, fault.cause)

@@ -168,6 +168,7 @@ _SUBMISSION_MACROS = frozenset({"year", "month", "day", "submit_time", "submit_f
 
 _VARYING = frozenset({"process", "procid", "step", "random_choice", "random_integer"})
 _LONGEST_TEXT = 1_000_000
+_MOST_INVALID = 20
 _DEEPEST_NESTING = 200
 _REFERENCE = re.compile(r"(?<!\$)\$(?P<function>\w*)\(\s*(?P<name>[\w.]+)?(?P<rest>[^()$]*)(?P<closed>\))?")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
@@ -324,6 +325,34 @@ def _names_in(value: str) -> list[str]:
     return names
 
 
+def without_invalid(statements: list[SubmitStatement]) -> tuple[list[SubmitStatement], list[StatementFaultError]]:
+    """Return the statements that HTCondor's parser accepts, and the faults of the others.
+
+    Statements after the last queue statement count for nothing. Faults of conditions and includes are not looked for,
+    as the other statements depend on these.
+    """
+    queues = [number for number, each in enumerate(statements) if each.kind is StatementKind.QUEUE]
+    valid = statements[: queues[-1] + 1] if queues else statements
+    faults: list[StatementFaultError] = []
+    submit = htcondor_library().Submit
+    while len(faults) < _MOST_INVALID:
+        try:
+            submit(_program_text(valid))
+        except ValueError:
+            fault = _first_fault(valid)
+        else:
+            break
+        if fault.kind not in (StatementKind.ASSIGN, StatementKind.OTHER):
+            break
+        faults.append(_not_a_command(fault))
+        valid = [each for each in valid if each is not fault]
+    return valid, faults
+
+
+def _not_a_command(statement: SubmitStatement) -> StatementFaultError:
+    return StatementFaultError(statement.line, f"not a submit command: {statement.text[:60]}")
+
+
 def _parsed(statements: list[SubmitStatement]) -> Any:
     """Return HTCondor's parse of the statements; raises StatementFaultError at the first invalid one."""
     submit = htcondor_library().Submit
@@ -331,7 +360,7 @@ def _parsed(statements: list[SubmitStatement]) -> Any:
         return submit(_program_text(statements))
     except ValueError:
         fault = _first_fault(statements)
-    raise StatementFaultError(fault.line, f"not a submit command: {fault.text[:60]}")
+    raise _not_a_command(fault)
 
 
 def _first_fault(statements: list[SubmitStatement]) -> SubmitStatement:

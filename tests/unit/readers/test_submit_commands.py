@@ -208,6 +208,14 @@ def test_all_faults_are_named_at_once() -> None:
     )
 
 
+def test_lines_that_are_no_commands_are_named_with_the_other_faults() -> None:
+    error = submit_error("executable = a\nfoo bar\nrequest_cpus = {a}\nbaz\nqueue\nqux")
+    assert error == (
+        "job.sub:2: not a submit command: foo bar; job.sub:3: request_cpus: {a} is not a number; "
+        "job.sub:4: not a submit command: baz"
+    )
+
+
 def test_fault_of_many_jobs_is_named_once() -> None:
     (fault,) = refusals(submit_error("executable = a\nrequest_foo = $(x)\nqueue x from (\n 1\n 2\n 3\n)"))
     assert fault.startswith("job.sub:2: request_foo = 1: ")
