@@ -21,7 +21,7 @@ _NO_CHECKPOINT = "nothing of an evicted job is kept, and it starts from the begi
 _NO_PROXY = (
     "no proxy or token of yours travels; list its file in transfer_input_files and set its variable in environment"
 )
-_NO_GPU_TRAITS = "GPUs are only counted; select the queues with the requirement GPUMemory or a tag"
+_NO_GPU_TRAITS = "GPUs are only counted; select suitable slots by requirements"
 _NO_TIME = "jobs start as soon as they match; submit the job when it may start"
 _NO_CLOUD = "jobs run on the pilots of the resource tree only"
 _NO_TOOL = "no second program runs beside the job; start it in the job's script"
@@ -29,7 +29,7 @@ _NO_PARALLEL = "a job runs on one node; request_cpus = N gives it N cores there"
 _NO_SHARED = "files are transferred and no folder is shared with the worker node"
 _NO_STANDARD = "it belongs to HTCondor's standard universe, which no longer exists"
 _NO_SIGNAL = "a job is ended by SIGTERM and then SIGKILL"
-_ENCRYPTED = "files travel by the server's encrypted channel or not at all encrypted, as the operator has set it"
+_ENCRYPTED = "the operator chooses whether connections are encrypted, for all files alike"
 _IDENTITY = "your identity comes from your token"
 _REQUESTED_ACCOUNT = "is a request; the server's submit policy decides which account is charged"
 _NO_MAIL = "no mail is sent"
