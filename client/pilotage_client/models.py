@@ -28,7 +28,7 @@ class JobStatus:
     """The present state of a job; unknown fields are empty texts or None.
 
     `cluster` is the id of the first job of its cluster, `process` its index there. Jobs with one `description_id`
-    have the same description.
+    have the same description. `ignored` are statements of its job file that are not done, as its owner allowed.
     """
 
     id: int
@@ -54,6 +54,7 @@ class JobStatus:
     hold_code: int | None = None
     hold_subcode: int | None = None
     description_id: int = 0
+    ignored: tuple[str, ...] = ()
 
     @property
     def is_final(self) -> bool:
@@ -68,6 +69,8 @@ class JobStatus:
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, tuple):
+        return list(value)
     return None if value == "" else value
 
 
@@ -180,6 +183,7 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         hold_code=job.hold_code if job.HasField("hold_code") else None,
         hold_subcode=job.hold_subcode if job.HasField("hold_subcode") else None,
         description_id=job.description_id,
+        ignored=tuple(job.ignored),
     )
 
 

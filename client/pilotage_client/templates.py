@@ -123,9 +123,12 @@ def _with_attributes_updated(description: JobDescription, field: str, value: Any
     others = {name: each for name, each in description.attributes.items() if name not in namesakes}
     shown = _as_attribute(field, value)
     attributes = others if shown is None else others | dict.fromkeys(namesakes, shown)
-    # A warning begins with the name of its attribute, and concerned the old value.
-    warnings = tuple(text for text in description.warnings if text.partition(" ")[0] not in namesakes)
-    return dataclasses.replace(description, attributes=attributes, warnings=warnings)
+    # A warning and an ignored statement begin with the name of the attribute, and concerned the old value.
+    warnings, ignored = (
+        tuple(text for text in texts if text.partition(" ")[0] not in namesakes)
+        for texts in (description.warnings, description.ignored)
+    )
+    return dataclasses.replace(description, attributes=attributes, warnings=warnings, ignored=ignored)
 
 
 def _as_attribute(field: str, value: Any) -> Value | None:
@@ -218,6 +221,7 @@ def apply_template(template: JobTemplate, description: JobDescription) -> JobDes
         attributes={name: value for name, value in description.attributes.items() if fold(name) not in names}
         | dict(template.attributes),
         warnings=(*description.warnings, *_override_warnings(template, description)),
+        ignored=tuple(text for text in description.ignored if fold(text.partition(" ")[0]) not in names),
     )
     return with_policy(changed, _combined_policy(description.policy, template.policy))
 

@@ -67,8 +67,9 @@ class JobDescription:
     the owner did not set them. Memory and disk in MiB; `cpu_time` in normalised CPU time; `wall_time` = the longest run
     that the owner allows. `max_starts` = how often its payload may start at most, None = until an attempt ends it.
     `attributes` holds the job's own attributes (`+Name`), including those without a meaning here; `warnings` lists
-    these. With `new_files_come_back` the plain files that the job creates or changes at the top of its folder are
-    output too. `continues_cluster` = in a submission, its jobs continue the cluster of the description before it.
+    these. `ignored` are statements that ask for something that is not done, and that the owner let be ignored. With
+    `new_files_come_back` the plain files that the job creates or changes at the top of its folder are output too.
+    `continues_cluster` = in a submission, its jobs continue the cluster of the description before it.
     """
 
     executable: str
@@ -102,6 +103,7 @@ class JobDescription:
     policy: JobPolicy = NO_POLICY
     warnings: tuple[str, ...] = ()
     continues_cluster: bool = False
+    ignored: tuple[str, ...] = ()
 
 
 _MACRO = re.compile(r"\$\((?:(cluster|clusterid)|process|procid)\)", re.IGNORECASE)

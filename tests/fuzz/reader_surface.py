@@ -38,7 +38,8 @@ def _jobs(mutator: Mutator, folder: Path) -> None:
         return
     language = mutator.random.choice([*seeds.JOBS])
     path = _written(folder / f"job.{language}", mutator, seeds.JOBS[language])
-    read_jobs(path, language=mutator.random.choice([language, None]))
+    ignore_unsupported = mutator.random.random() < 0.5
+    read_jobs(path, language=mutator.random.choice([language, None]), ignore_unsupported=ignore_unsupported)
 
 
 def _trees(mutator: Mutator, _folder: Path) -> None:

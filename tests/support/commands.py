@@ -206,7 +206,7 @@ def up_command(data: Path, *options: str) -> Iterator[UpCommand]:
 
 _STATUS = [
     *("id", "state", "reason", "owner", "vo", "pool", "site", "ce", "queue", "node", "slot", "attempt"),
-    *("exit_code", "submitted", "started", "ended", "cluster", "process"),
+    *("exit_code", "submitted", "started", "ended", "cluster", "process", "ignored"),
 ]
 
 _REVOCATION = ["kind", "subject", "issuer", "owner", "vo", "by", "made", "expires", "reason"]

@@ -17,14 +17,14 @@ NOW = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
 """The submission time of submit files."""
 
 
-def jdl_jobs(text: str) -> list[JobDescription]:
+def jdl_jobs(text: str, *, ignore_unsupported: bool = False) -> list[JobDescription]:
     """Return the jobs of a JDL text."""
-    return read_jdl(text, "job.jdl")
+    return read_jdl(text, "job.jdl", ignore_unsupported=ignore_unsupported)
 
 
-def jdl_job(text: str) -> JobDescription:
+def jdl_job(text: str, *, ignore_unsupported: bool = False) -> JobDescription:
     """Return the only job of a JDL text."""
-    (job,) = jdl_jobs(text)
+    (job,) = jdl_jobs(text, ignore_unsupported=ignore_unsupported)
     return job
 
 
@@ -35,15 +35,23 @@ def jdl_error(text: str) -> str:
     return str(caught.value)
 
 
-def submit_jobs(text: str, base_dir: Path | None = None) -> list[JobDescription]:
+def submit_jobs(text: str, base_dir: Path | None = None, *, ignore_unsupported: bool = False) -> list[JobDescription]:
     """Return the jobs of a submit file."""
-    return read_submit(text, "job.sub", base_dir or Path("/nonexistent"), NOW)
+    folder = base_dir or Path("/nonexistent")
+    return read_submit(text, "job.sub", folder, NOW, ignore_unsupported=ignore_unsupported)
 
 
-def submit_job(text: str, queue: str = "queue") -> JobDescription:
+def submit_job(text: str, queue: str = "queue", *, ignore_unsupported: bool = False) -> JobDescription:
     """Return the only job of submit commands, with an executable and a queue statement added."""
-    (job,) = submit_jobs(f"executable = run\n{text}\n{queue}\n")
+    (job,) = submit_jobs(f"executable = run\n{text}\n{queue}\n", ignore_unsupported=ignore_unsupported)
     return job
+
+
+def refusals(error: str) -> list[str]:
+    """Return the faults of a file without the advice to ignore what is not supported, which must be the last."""
+    *faults, advice = error.split("; job.")
+    assert advice.endswith("--ignore-unsupported submits them so")
+    return [fault if fault.startswith("job.") else f"job.{fault}" for fault in faults]
 
 
 def submit_error(text: str, base_dir: Path | None = None) -> str:

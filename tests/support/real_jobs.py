@@ -62,7 +62,7 @@ def real_jobs(shared_data: Path, rows: Sequence[Row], manned: Sequence[Row], sta
 def _descriptions(shared_data: Path) -> Iterator[JobDescription]:
     for file in sorted((shared_data / "data" / "jdl").iterdir()) + sorted((shared_data / "data" / "submit").iterdir()):
         try:
-            described = read_jobs(file)[:MAX_OF_A_FILE]
+            described = read_jobs(file, ignore_unsupported=True)[:MAX_OF_A_FILE]
         except ReadError:
             continue  # the tests of the readers cover malformed files
         yield from described * SECTIONS_EACH

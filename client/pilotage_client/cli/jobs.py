@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import click
 
 from pilotage.clock import boot_time_s
-from pilotage.errors import InvalidInputError, StateConflictError, Violation, WorldError
+from pilotage.errors import InvalidInputError, InvalidJobError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
 from pilotage.v1 import jobs_pb2
@@ -32,7 +33,7 @@ from pilotage_client.cli.options import (
     time_text,
     with_client,
 )
-from pilotage_client.cli.resources import LANGUAGE
+from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
 from pilotage_client.connection import new_request_id
 from pilotage_client.models import FINAL_STATES, LIVE_STATES, STATES, JobEvent, JobStatus
 from pilotage_client.readers import read_jobs_with_files
@@ -155,6 +156,9 @@ def _print_files(client: Client, job_id: int, files: Iterable[jobs_pb2.OutputFil
         warn_truncated([file])
 
 
+_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]\.(?P<field>.*)", re.ASCII)
+
+
 @click.command()
 @IDS
 @click.option(
@@ -271,6 +275,7 @@ def retry_option(text: str) -> RetryBudget:
 )
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only check the jobs.")
+@IGNORE_UNSUPPORTED
 @click.option(
     "--request-id",
     default=None,
@@ -293,6 +298,7 @@ def submit(
     folder: Path | None,
     group: str,
     validate_only: bool,
+    ignore_unsupported: bool,
     request_id: str | None,
     follow: bool,
     patience: str,
@@ -301,7 +307,7 @@ def submit(
     """Submit the jobs of job files, all or none."""
     if follow and validate_only:
         raise InvalidInputError(Violation("--follow", "cannot be combined with --validate-only"))
-    by_file = {file: read_jobs_with_files(file, language=language) for file in files}
+    by_file = _read_all(files, language, ignore_unsupported)
     if template is not None:
         job_template = find_template(template, [folder] if folder else [])
         by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
@@ -309,6 +315,8 @@ def submit(
     request_id = request_id or new_request_id()
     try:
         submitted = client.submit(descriptions, group=group, validate_only=validate_only, request_id=request_id)
+    except InvalidJobError as error:
+        raise InvalidJobError(*(_in_file(violation, by_file) for violation in error.violations)) from error
     except WorldError:
         if not validate_only:
             repeat = f"repeat the command with --request-id {request_id}, which submits them once"
@@ -354,6 +362,38 @@ def _follow(ctx: click.Context, client: Client, job_ids: Sequence[int], retry: R
         click.echo(f"pilotage: the jobs go on; to follow them again: pilotage userlog {ranges(job_ids)}", err=True)
         raise
     show_ends(ctx, finished, as_json=as_json)
+
+
+def _read_all(
+    files: Iterable[Path], language: str | None, ignore_unsupported: bool
+) -> dict[Path, list[JobDescription]]:
+    """Return the jobs of all files; raises ReadError or InvalidInputError with the faults of all files."""
+    by_file: dict[Path, list[JobDescription]] = {}
+    errors: list[InvalidInputError] = []
+    for file in files:
+        try:
+            by_file[file] = read_jobs_with_files(file, language=language, ignore_unsupported=ignore_unsupported)
+        except InvalidInputError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        raise InvalidInputError(*(violation for error in errors for violation in error.violations))
+    if errors:
+        raise errors[0]
+    return by_file
+
+
+def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescription]]) -> Violation:
+    """Return a fault that the server found in `descriptions[N]` with the file of that description in its place."""
+    found = _DESCRIPTION.fullmatch(violation.where)
+    if found is None:
+        return violation
+    index = int(found["index"])
+    for file, descriptions in by_file.items():
+        if index < len(descriptions):
+            job = f"job {index + 1}: " if len(descriptions) > 1 else ""
+            return Violation(f"{file}: {job}{found['field']}", violation.why)
+        index -= len(descriptions)
+    return violation
 
 
 def _warnings_of_readers(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[str]:

@@ -117,15 +117,19 @@ def _section(wire: Mapping[str, values_pb2.Value]) -> dict[str, Any]:
 
 TREE = click.argument("tree_file", metavar="TREE", type=click.Path(path_type=Path))
 LANGUAGE = click.option("--language", type=click.Choice(LANGUAGES), help="Default: by the file's name and text.")
+IGNORE_UNSUPPORTED = click.option(
+    "--ignore-unsupported", is_flag=True, help="Ignore statements that Pilotage does not support; warn of each."
+)
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @LANGUAGE
+@IGNORE_UNSUPPORTED
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line (default: indented).")
-def convert(file: Path, language: str | None, as_json: bool) -> None:
+def convert(file: Path, language: str | None, ignore_unsupported: bool, as_json: bool) -> None:
     """Show how Pilotage reads a job file: JDL (DIRAC, gLite, AliEn), an HTCondor submit file, or TOML."""
-    for description in read_jobs(file, language=language):
+    for description in read_jobs(file, language=language, ignore_unsupported=ignore_unsupported):
         shown = description_json(description)
         if as_json:
             echo_json(shown)

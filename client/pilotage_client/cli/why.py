@@ -89,6 +89,8 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
     """Print the explanation."""
     job = job_status(answer.job)
     click.echo(f"Job {job.id} is {job.state}. {answer.summary}")
+    if job.ignored:
+        click.echo(f"Ignored in its job file: {'; '.join(job.ignored)}")
     if job.pool:
         asked = section_text(section_from_wire(answer.requirements))
         mapped = time_text(time_of(answer, "pool_mapped")) or "not yet"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
 
 from pilotage import clock
+from pilotage.errors import InvalidJobError, Violation
 from pilotage.job_description import JobDescription
 from pilotage_client.files import content_of
 from pilotage_client.readers.draft import ReadError, as_json
@@ -21,6 +23,8 @@ __all__ = ["LANGUAGES", "ReadError", "as_json", "guess_language", "read_jobs", "
 LANGUAGES = ("jdl", "submit", "toml")
 """The languages that `read_jobs` reads."""
 
+_MOST_MISSING_FILES = 100
+
 _SUFFIXES = {
     ".jdl": "jdl",
     ".toml": "toml",
@@ -29,49 +33,77 @@ _SUFFIXES = {
     ".condor": "submit",
     ".cmd": "submit",
 }
+_DAG_COMMAND = re.compile(
+    r"""\s*(?:JOB|DATA|SUBDAG|SPLICE|FINAL|PARENT|SCRIPT|RETRY|VARS|PRIORITY|CATEGORY|MAXJOBS|CONFIG|DOT|INCLUDE|SERVICE
+    |NODE_STATUS_FILE|JOBSTATE_LOG|SET_JOB_ATTR|SUBMIT-DESCRIPTION|PROVISIONER)\s+[^\s=:]""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_BATCH_OPTION = re.compile(r"#(?:SBATCH|PBS|BSUB|\$)\s")
+_DAG = "this is a DAG of DAGMan; DAGs are not read yet: submit the submit files of its nodes"
+_SCRIPT = (
+    "this is a script, as for sbatch, and no job file; name it as the executable of one, and write its options there"
+)
+_JSON = "this is JSON, and no job language; known are JDL, submit files and TOML"
+
 _JDL_STATEMENT = re.compile(r"^\s*(?:\[|[A-Za-z_][\w.]*\s*=[^;]*;)", re.MULTILINE)
 
 
-def read_jobs(path: Path, *, language: str | None = None) -> list[JobDescription]:
+def read_jobs(path: Path, *, language: str | None = None, ignore_unsupported: bool = False) -> list[JobDescription]:
     """Return the jobs that a file describes, in its order.
 
     `language` is one of LANGUAGES, None = derived from the file's name and content. Input files need not exist; only
     files that a submit file includes or reads items from are opened. Paths are relative to the folder of the file.
+    `ignore_unsupported` = statements that ask for something that is not done are ignored, and named in `ignored`.
 
     Raises
     ------
     ReadError
-        The file cannot be read or does not describe jobs.
+        The file cannot be read, does not describe jobs, or asks for something that is not done; with all faults.
     """
     text = _text_of(path)
-    return _read(path, text, language or guess_language(path, text))
+    return _read(path, text, language or guess_language(path, text), ignore_unsupported)
 
 
-def read_jobs_with_files(path: Path, *, language: str | None = None) -> list[JobDescription]:
+def read_jobs_with_files(
+    path: Path, *, language: str | None = None, ignore_unsupported: bool = False
+) -> list[JobDescription]:
     """Return the jobs that a file describes, ready for submission: with all their local files resolved.
 
     Raises
     ------
     ReadError
-        The file cannot be read or does not describe jobs.
+        As `read_jobs`.
     InvalidJobError
-        An input file is missing, or its name is invalid in the job's folder.
+        Input files are missing, or their names are invalid in the job's folder.
     """
     text = _text_of(path)
     language = language or guess_language(path, text)
     # HTCondor transfers the executable from any path (its manual, transfer_executable).
     ships_programs = language == "submit"
-    jobs = _read(path, text, language)
-    return [resolve_local_files(job, path.parent, ships_programs=ships_programs) for job in jobs]
+    jobs = _read(path, text, language, ignore_unsupported)
+    resolved: list[JobDescription] = []
+    faults: dict[Violation, None] = {}
+    for job in jobs:
+        try:
+            resolved.append(resolve_local_files(job, path.parent, ships_programs=ships_programs))
+        except InvalidJobError as error:
+            faults |= {Violation(f"{path}: {each.where}", each.why): None for each in error.violations}
+            if len(faults) >= _MOST_MISSING_FILES:
+                break
+    if faults:
+        raise InvalidJobError(*faults)
+    return resolved
 
 
-def _read(path: Path, text: str, language: str) -> list[JobDescription]:
+def _read(path: Path, text: str, language: str, ignore_unsupported: bool) -> list[JobDescription]:
     file = str(path)
+    if language != "toml" and (foreign := foreign_language(text)) is not None:
+        raise ReadError(file, *foreign)
     match language:
         case "jdl":
-            return read_jdl(text, file)
+            return read_jdl(text, file, ignore_unsupported=ignore_unsupported)
         case "submit":
-            return read_submit(text, file, path.parent, clock.now())
+            return read_submit(text, file, path.parent, clock.now(), ignore_unsupported=ignore_unsupported)
         case "toml":
             return read_toml(text, file)
         case unknown:
@@ -95,6 +127,31 @@ def guess_language(path: Path, text: str) -> str:
     except (ValueError, RecursionError):
         return "submit"
     return "toml"
+
+
+def foreign_language(text: str) -> tuple[int, str] | None:
+    """Return line and name of a language that is no job language, as its text shows; None = it may be one."""
+    if has_queue_statement(text):
+        return None
+    lines = text.split("\n")
+    if text.startswith("#!"):
+        options = (number for number, line in enumerate(lines, start=1) if _BATCH_OPTION.match(line))
+        return next(options, 1), _SCRIPT
+    first = next(
+        (
+            (number, line)
+            for number, line in enumerate(lines, start=1)
+            if line.strip(" \t\r") and not line.lstrip().startswith("#")
+        ),
+        None,
+    )
+    if first is not None and _DAG_COMMAND.match(first[1]):
+        return first[0], _DAG
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return 1, _JSON
 
 
 def _text_of(path: Path) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,10 +17,33 @@ USER_LOG = "UserLog"
 UNUSED_WARNING = "has no meaning here and is kept as an attribute"
 """The warning for an attribute that nothing uses."""
 
+_SHOWN_CHARACTERS = 60
+_IGNORE_HINT = "jobs would run without these statements; --ignore-unsupported submits them so"
+_MOST_FAULTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedStatement:
+    """A statement from `line` that asks for something that is not done here, with the reason and a hint in `why`."""
+
+    line: int
+    name: str
+    value: str
+    why: str
+
+    def __str__(self) -> str:
+        """Return the statement in one line."""
+        value = " ".join(self.value.split())
+        return f"{self.name} = {value if len(value) <= _SHOWN_CHARACTERS else f'{value[:_SHOWN_CHARACTERS]}…'}"
+
 
 @dataclass(slots=True)
 class Draft:
-    """Collects the fields, attributes and warnings of one job; nothing that was read is dropped silently."""
+    """Collects the fields, attributes and warnings of one job; nothing that was read is dropped silently.
+
+    `faults` are invalid statements, by line and cause. `unsupported` statements are ignored if the user wishes so, and
+    are named in the description; otherwise the file is refused.
+    """
 
     fields: dict[str, Any] = field(default_factory=dict)
     requirements: dict[str, Value] | None = None
@@ -28,6 +52,8 @@ class Draft:
     output_files: list[str] = field(default_factory=list)
     attributes: dict[str, Value] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    unsupported: list[UnsupportedStatement] = field(default_factory=list)
+    faults: list[tuple[int, str]] = field(default_factory=list)
 
     def put(self, **fields: Any) -> None:
         """Set fields of the description; a later value replaces an earlier one."""
@@ -48,6 +74,19 @@ class Draft:
         if text not in self.warnings:
             self.warnings.append(text)
 
+    def refuse(self, line: int, name: str, value: str, why: str) -> None:
+        """Note a statement that asks for something that is not done here."""
+        self.unsupported.append(UnsupportedStatement(line, name, value, why))
+        self.warn(f"{name} is ignored: {why}")
+
+    @contextmanager
+    def collecting_faults(self) -> Iterator[None]:
+        """Collect the fault of one statement, so that the others are read too."""
+        try:
+            yield
+        except StatementFaultError as fault:
+            self.faults.append((fault.line, fault.cause))
+
     def require(self, name: str, value: Value) -> None:
         """Add a requirement; several values of one name become a list."""
         requirements = self.requirements if self.requirements is not None else {}
@@ -66,6 +105,7 @@ class Draft:
             output_files=tuple(self.output_files),
             attributes=self.attributes,
             warnings=tuple(self.warnings),
+            ignored=tuple(dict.fromkeys(map(str, self.unsupported))),
             **self.fields,
         )
 
@@ -117,20 +157,6 @@ def _whole(number: float) -> int | float:
     return int(number) if number.is_integer() else number
 
 
-class ReadError(InvalidInputError):
-    """A file does not describe jobs.
-
-    `line` is the first line of the statement at fault, counted from 1; None = the file as a whole.
-    """
-
-    def __init__(self, file: str, line: int | None, cause: str) -> None:
-        where = file if line is None else f"{file}:{line}"
-        super().__init__(Violation(where, cause))
-        self.file = file
-        self.line = line
-        self.cause = cause
-
-
 class StatementFaultError(Exception):
     """A faulty statement that begins on `line`; used inside the readers, which do not know the file's name."""
 
@@ -138,3 +164,57 @@ class StatementFaultError(Exception):
         super().__init__(cause)
         self.line = line
         self.cause = cause
+
+
+class ReadError(InvalidInputError):
+    """A file does not describe jobs, or asks for something that is not done here; all faults are named at once.
+
+    `line` and `cause` are those of the first fault. `line` is the first line of the statement at fault, counted from 1;
+    None = the file as a whole. `more` are the other faults.
+    """
+
+    def __init__(self, file: str, line: int | None, cause: str, *more: tuple[int | None, str]) -> None:
+        faults = ((line, cause), *more)
+        super().__init__(*(Violation(file if at is None else f"{file}:{at}", why) for at, why in faults))
+        self.file = file
+        self.line = line
+        self.cause = cause
+
+
+class FileFaults:
+    """The faults of one file, each once, until they are raised together."""
+
+    def __init__(self, file: str, *, ignore_unsupported: bool) -> None:
+        self._file = file
+        self._ignore_unsupported = ignore_unsupported
+        self._invalid: dict[tuple[int, str], None] = {}
+        self._unsupported: dict[tuple[int, str], str] = {}
+
+    def add(self, line: int, cause: str) -> None:
+        """Add an invalid statement."""
+        self._invalid[line, cause] = None
+
+    def add_draft(self, draft: Draft) -> None:
+        """Add the faults of one job."""
+        for line, cause in draft.faults:
+            self.add(line, cause)
+        if not self._ignore_unsupported:
+            for each in draft.unsupported:  # the jobs of one statement may differ in its value
+                self._unsupported.setdefault((each.line, f"{each.name}: {each.why}"), f"{each}: {each.why}")
+
+    @property
+    def are_many(self) -> bool:
+        """Whether no more faults are worth reading."""
+        return len(self._invalid) + len(self._unsupported) >= _MOST_FAULTS
+
+    def raise_any(self) -> None:
+        """Raise ReadError with all faults in the order of their lines, if there are any."""
+        faults: list[tuple[int | None, str]] = [
+            *sorted([*self._invalid, *((line, text) for (line, _), text in self._unsupported.items())])
+        ]
+        if not faults:
+            return
+        if not self._invalid:
+            faults.append((None, _IGNORE_HINT))
+        (line, cause), *more = faults
+        raise ReadError(self._file, line, cause, *more)

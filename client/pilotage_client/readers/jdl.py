@@ -1,88 +1,171 @@
 """Reads JDL of DIRAC, gLite and AliEn.
 
-The dialects share their common attributes and differ in the others, so one table of handlers serves all three.
-An attribute that is not in the table is kept, with a warning; docs/reference/job-languages.md shows the table.
+The dialects share their common attributes and differ in the others, so one table serves all three. An attribute that is
+not in the table is kept, with a warning; docs/reference/job-attributes.md is generated from the table.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 
 from pilotage.job_description import JobDescription
 from pilotage.text import fold
 from pilotage.units import parse_duration, parse_size_mib
 from pilotage_client.readers import jdl_handlers as handlers
-from pilotage_client.readers.draft import Draft, ReadError, StatementFaultError
-from pilotage_client.readers.jdl_text import Attribute, as_text, flattened, read_attributes
+from pilotage_client.readers.draft import Draft, FileFaults, StatementFaultError
+from pilotage_client.readers.jdl_handlers import JdlHandler
+from pilotage_client.readers.jdl_text import Attribute, as_text, flattened, read_attributes, texts_in
 from pilotage_client.readers.parametric import expand
+from pilotage_client.readers.support import FALSE_WORDS, AttributeTable, KnownAttribute, Support
 
-_FROM_TOKEN = "is kept as an attribute; your identity comes from your token"  # noqa: S105
-_NOT_STAGED = "names data that is not staged; it is kept as an attribute"
+_FROM_TOKEN = "your identity comes from your token"  # noqa: S105
+_NO_DATA = "no data of storage elements is staged; fetch it in the job's script"
+_NO_STORAGE = "output is kept by the server; copy it to a storage element in the job, or fetch it afterwards"
+_NO_RESUBMISSION = "jobs are not resubmitted by count; MaxStarts = N bounds the starts"
+_NO_PROXY = "no proxy of yours travels; send its file in InputSandbox and set its variable in Environment"
+_NO_PACKAGES = "no software is installed for the job; select queues that have it by Requirements"
+_NO_SPLIT = "the job is not split; write Parameters, or one job for each part"
+_NO_CONTAINER = "jobs do not run in containers; install the software on the nodes, or unpack it in the job"
+_NO_PLACE = 'queues are chosen by Requirements, such as [ CE = "NAME" ] if the resource tree states it'
+_NO_SCRIPTS = "only the executable runs; call the script in it"
+_FOR_PEOPLE = "it is kept for people and expressions"
+_OF_THE_SYSTEM = "it is about the other system's own processes"
 
-_HANDLERS: Mapping[str, handlers.JdlHandler] = {
-    "executable": handlers.executable,
-    "arguments": handlers.arguments,
-    "jobname": handlers.also_keep(handlers.text("name")),
-    "stdinput": handlers.also_keep(handlers.text("stdin")),
-    "stdoutput": handlers.text("stdout"),
-    "stderror": handlers.text("stderr"),
-    "inputsandbox": handlers.input_files,
-    "inputfile": handlers.input_files,
-    "outputsandbox": handlers.output_files,
-    "output": handlers.alien_output,
-    "outputarchive": handlers.alien_output,
-    "environment": handlers.environment,
-    "executionenvironment": handlers.environment,
-    "requirements": handlers.requirements,
-    "requirementsexpression": handlers.requirements_expression,
-    "rank": handlers.also_keep(handlers.rank),
-    "periodichold": handlers.also_keep(handlers.policy("periodic_hold")),
-    "periodicholdreason": handlers.also_keep(handlers.policy("periodic_hold_reason")),
-    "periodicholdsubcode": handlers.also_keep(handlers.policy("periodic_hold_subcode")),
-    "periodicrelease": handlers.also_keep(handlers.policy("periodic_release")),
-    "periodicremove": handlers.also_keep(handlers.policy("periodic_remove")),
-    "allowedjobduration": handlers.keep_silently,
-    "maxjobretirementtime": handlers.keep_silently,
-    "jobmaxvacatetime": handlers.keep_silently,
-    "userlog": handlers.keep_silently,
-    "site": handlers.name_list("sites"),
-    "sites": handlers.name_list("sites"),
-    "bannedsite": handlers.name_list("banned_sites"),
-    "bannedsites": handlers.name_list("banned_sites"),
-    "platform": handlers.name_list("platforms"),
-    "cputime": handlers.measured("cpu_time", parse_duration),
-    "maxstarts": handlers.also_keep(handlers.count("max_starts")),
-    "ttl": handlers.also_keep(handlers.measured("wall_time", parse_duration)),
-    "minram": handlers.measured("request_memory_mib", parse_size_mib),
-    "workdirectorysize": handlers.measured("request_disk_mib", parse_size_mib),
-    "numberofprocessors": handlers.count("request_cpus"),
-    "cpunumber": handlers.count("request_cpus"),
-    "minnumberofprocessors": handlers.count("request_cpus", is_default=True),
-    "numberofgpus": handlers.count("request_gpus"),
-    "gpunumber": handlers.count("request_gpus"),
-    "wholenode": handlers.whole_node,
-    "tag": handlers.tags,
-    "tags": handlers.tags,
-    "priority": handlers.also_keep(handlers.priority),
-    "type": handlers.keep_unless("job", "parametric"),
-    "jobtype": handlers.keep_unless("normal", "user", "job", "parametric"),
-    "owner": handlers.keep_with_warning(_FROM_TOKEN),
-    "ownergroup": handlers.keep_with_warning(_FROM_TOKEN),
-    "user": handlers.keep_with_warning(_FROM_TOKEN),
-    "virtualorganisation": handlers.keep_with_warning(_FROM_TOKEN),
-    "virtualorganization": handlers.keep_with_warning(_FROM_TOKEN),
-    "inputdata": handlers.keep_with_warning(_NOT_STAGED),
-    "inputdatacollection": handlers.keep_with_warning(_NOT_STAGED),
-    "split": handlers.keep_with_warning("is kept as an attribute; the job is not split"),
-}
+
+def _done(names: str, handler: JdlHandler, note: str) -> KnownAttribute[JdlHandler]:
+    return KnownAttribute(tuple(names.split()), Support.DONE, note, handler)
+
+
+def _harmless(names: str, note: str) -> KnownAttribute[JdlHandler]:
+    """Return an attribute that may be ignored; a warning says so."""
+    handler = handlers.keep_with_warning(f"is kept as an attribute; {note}")
+    return KnownAttribute(tuple(names.split()), Support.HARMLESS, note, handler)
+
+
+def _kept(names: str, note: str) -> KnownAttribute[JdlHandler]:
+    """Return an attribute that may be ignored without a word."""
+    return KnownAttribute(tuple(names.split()), Support.HARMLESS, note, handlers.keep_silently)
+
+
+def _refused(names: str, why: str, *unless: str) -> KnownAttribute[JdlHandler]:
+    return KnownAttribute(tuple(names.split()), Support.REFUSED, why, handlers.refuse(why, *unless))
+
+
+JDL_ATTRIBUTES = AttributeTable(
+    (
+        # What runs.
+        _done("Executable", handlers.executable, "the executable"),
+        _done("Arguments", handlers.arguments, "the arguments: a text, or a list"),
+        _done("Environment ExecutionEnvironment", handlers.environment, "the environment; $NAME in a value is refused"),
+        _done("Type", handlers.refuse("only single and parametric jobs are read", "job", "parametric"), "`Job`"),
+        _done(
+            "JobType",
+            handlers.refuse_values(
+                "only ordinary jobs run", "interactive", "mpich", "mpich2", "openmpi", "checkpointable", "partitionable"
+            ),
+            "any name; those of gLite for jobs of other kinds, such as `MPICH`, are refused",
+        ),
+        _refused("Image ContainerImage SingularityImage DockerImage", _NO_CONTAINER),
+        _refused("NodeNumber HostNumber SMPGranularity", "a job runs on one node; NumberOfProcessors = N", "1"),
+        _refused("Prologue PrologueArguments Epilogue EpilogueArguments Validationcommand", _NO_SCRIPTS),
+        _refused("Packages SoftwarePackages SystemConfig RunTimeEnvironment", _NO_PACKAGES, "any"),
+        _refused("JDLVariables", "no ALIEN_JDL_… variables are set; set them in Environment"),
+        _refused("JobRequirements", "write its statements outside of the section"),
+        _refused("Split SplitArguments SplitMaxInputFileNumber SplitMaxInputFileSize", _NO_SPLIT),
+        # Where it runs.
+        _done("Requirements", handlers.requirements, "the Requirements section, or the requirements expression"),
+        _done("RequirementsExpression", handlers.requirements_expression, "the requirements expression"),
+        _done("Rank", handlers.also_keep(handlers.rank), "the expression that orders slots"),
+        _done("Site Sites", handlers.name_list("sites"), "the allowed sites"),
+        _done("BannedSite BannedSites", handlers.name_list("banned_sites"), "the forbidden sites"),
+        _done("Platform", handlers.name_list("platforms"), "the platforms"),
+        _done(
+            "Tag Tags", handlers.tags, "the requirement `Tags`; `8Processors` requests cores, `WholeNode` is refused"
+        ),
+        _done("NumberOfProcessors CPUNumber CPUCores", handlers.count("request_cpus"), "the cores"),
+        _done(
+            "MinNumberOfProcessors", handlers.count("request_cpus", is_default=True), "the cores, if no number is given"
+        ),
+        _done("NumberOfGPUs GPUNumber", handlers.count("request_gpus"), "the GPUs"),
+        _done(
+            "MinRAM MaxRAM MemorySize",
+            handlers.measured("request_memory_mib", parse_size_mib, is_largest=True),
+            "the memory: the largest of them; a plain number is MB",
+        ),
+        _done(
+            "Workdirectorysize", handlers.measured("request_disk_mib", parse_size_mib), "the disk; a plain number is MB"
+        ),
+        _refused("WholeNode", handlers.NO_WHOLE_NODE, *FALSE_WORDS),
+        _refused("FuzzyRank", "the best slot by Rank is taken", *FALSE_WORDS),
+        _refused("SubmitTo GridCE DestinationCE CE SubmitPool SubmitPools", _NO_PLACE, "any"),
+        _refused(
+            "ShortDeadlineJob SDJ", "a job waits until a slot is free; require a tag of suitable queues", *FALSE_WORDS
+        ),
+        _refused("DataRequirements StorageIndex ReplicaCatalog VirtualOrganisationForData", _NO_DATA),
+        # When and how often it runs.
+        _done("CPUTime MaxCPUTime", handlers.measured("cpu_time", parse_duration), "normalised CPU time"),
+        _done("TTL", handlers.also_keep(handlers.measured("wall_time", parse_duration)), "the wall time limit"),
+        _done("MaxStarts", handlers.also_keep(handlers.count("max_starts")), "how often the payload may start"),
+        _done("Priority", handlers.also_keep(handlers.priority), "the priority among your jobs"),
+        _done("PeriodicHold", handlers.also_keep(handlers.policy("periodic_hold")), "the job's policy"),
+        _done("PeriodicHoldReason", handlers.also_keep(handlers.policy("periodic_hold_reason")), "the job's policy"),
+        _done("PeriodicHoldSubCode", handlers.also_keep(handlers.policy("periodic_hold_subcode")), "the job's policy"),
+        _done("PeriodicRelease", handlers.also_keep(handlers.policy("periodic_release")), "the job's policy"),
+        _done("PeriodicRemove", handlers.also_keep(handlers.policy("periodic_remove")), "the job's policy"),
+        _done(
+            "AllowedJobDuration MaxJobRetirementTime JobMaxVacateTime", handlers.keep_silently, "the same attributes"
+        ),
+        _refused("RetryCount", _NO_RESUBMISSION),
+        _refused("MaxReschedule MaxRescheduling LegoResubmitZombies MaxResubmission", _NO_RESUBMISSION),
+        _refused("ExpiryTime", "a job waits until it is removed; PeriodicRemove removes it after a time"),
+        _refused("JobSteps CurrentStep JobState StepWeight", "the state of an evicted job is not kept"),
+        # Its files.
+        _done("StdInput", handlers.also_keep(handlers.text("stdin")), "the standard input"),
+        _done("StdOutput", handlers.text("stdout"), "the file of the standard output"),
+        _done("StdError", handlers.text("stderr"), "the file of the standard error"),
+        _done("InputSandbox InputFile", handlers.input_files, "input files; those of storage elements are refused"),
+        _done("OutputSandbox", handlers.output_files, "output files"),
+        _done(
+            "Output OutputArchive OutputErrorE",
+            handlers.alien_output,
+            "output files: the patterns; archive names and `@` destinations are refused",
+        ),
+        _refused("InputData InputDataCollection InputDataList InputDataListFormat DataCatalog", _NO_DATA),
+        _refused("InputSandboxBaseURI", "no files are fetched from other hosts; name local files"),
+        _refused("OutputData OutputDataModule OutputPath OutputPrefix OutputSE OutputDir OutputStorage", _NO_STORAGE),
+        _refused("OutputSandboxBaseDestURI OutputSandboxDestURI", _NO_STORAGE),
+        _refused("MyProxyServer", _NO_PROXY),
+        # Names, accounts and messages.
+        _done("JobName", handlers.also_keep(handlers.text("name")), "the name"),
+        _harmless("Owner OwnerGroup OwnerDN OwnerName User VirtualOrganisation VirtualOrganization", _FROM_TOKEN),
+        _harmless(
+            "PerusalFileEnable PerusalTimeInterval PerusalFilesDestURI", "output is returned when the job has ended"
+        ),
+        _harmless("ShallowRetryCount", "a job that could not start waits again"),
+        _harmless("MaxNumberOfProcessors", "the job gets the number of cores that it requests, and no more"),
+        _harmless("Price HLRLocation", "accounts are charged by the server's rules"),
+        _harmless("Email EMail NotificationEmail", "no mail is sent"),
+        _done("UserLog", handlers.keep_silently, "the path of the user log on the submitter's side"),
+        _kept("JobGroup JobTag UserTags LogLevel JobID JDLPath JDLArguments JDLProcessor GUIDFile", _FOR_PEOPLE),
+        _kept("InputDataModule InputDataPolicy DataAccessProtocol", "it concerns input data, which is refused"),
+        _kept("AllowZippedISB EnableZippedISB ZippedISB EnableWMSFeedback LBAddress DIRACSetup Debug", _OF_THE_SYSTEM),
+    ),
+    key=fold,
+)
+"""The attributes of DIRAC, gLite and AliEn (JAliEn)."""
 
 
 def draft_of(attributes: list[Attribute]) -> Draft:
-    """Return the draft of the job that `attributes` describe; raises StatementFaultError."""
+    """Return the draft of the job that `attributes` describe, with the faults of all of them."""
     draft = Draft()
     for attribute in attributes:
-        _HANDLERS.get(fold(attribute.name), handlers.keep)(draft, attribute)
+        known = JDL_ATTRIBUTES.get(attribute.name)
+        handler = known.handler if known else handlers.keep_unknown(JDL_ATTRIBUTES.similar(attribute.name))
+        with draft.collecting_faults():
+            handler(draft, attribute)
+            if known is not None and known.support is Support.DONE:
+                _refuse_marks(draft, attribute)
     return draft
 
 
@@ -91,29 +174,41 @@ _SUBMISSION_ARGUMENT = re.compile(r"\$\d+")
 _JOB_ID_MARK = "%j"
 
 
-def read_jdl(text: str, file: str) -> list[JobDescription]:
+def read_jdl(text: str, file: str, *, ignore_unsupported: bool = False) -> list[JobDescription]:
     """Return the jobs that a JDL text describes, in the order of their parameters.
 
     Raises
     ------
     ReadError
-        With the first line of the faulty statement; `file` is the name of the text in the error.
+        With the first line of each faulty statement; `file` is the name of the text in the error.
     """
+    faults = FileFaults(file, ignore_unsupported=ignore_unsupported)
+    jobs: list[JobDescription] = []
     try:
-        attributes = read_attributes(text)
-        _check_is_job(attributes)
-        kept, warnings = _without_duplicates(attributes)
-        jobs: list[JobDescription] = []
-        for job in expand(kept):
-            draft = draft_of(job)
-            for warning in warnings:
-                draft.warn(warning)
-            _warn_of_marks(draft)
+        for draft in _drafts(text, faults):
+            faults.add_draft(draft)
+            if faults.are_many:
+                break
             draft.put(continues_cluster=bool(jobs))
             jobs.append(draft.description())
-        return jobs
     except StatementFaultError as fault:
-        raise ReadError(file, fault.line, fault.cause) from fault
+        faults.add(fault.line, fault.cause)
+    faults.raise_any()
+    return jobs
+
+
+def _drafts(text: str, faults: FileFaults) -> Iterator[Draft]:
+    attributes, invalid = read_attributes(text)
+    for fault in invalid:
+        faults.add(fault.line, fault.cause)
+    if not invalid:
+        _check_is_job(attributes)
+    kept, warnings = _without_duplicates(attributes)
+    for job in expand(kept):
+        draft = draft_of(job)
+        for warning in warnings:
+            draft.warn(warning)
+        yield draft
 
 
 def _check_is_job(attributes: list[Attribute]) -> None:
@@ -146,21 +241,13 @@ def _without_duplicates(attributes: list[Attribute]) -> tuple[list[Attribute], l
     return sorted(counting.values(), key=lambda each: each.line), warnings
 
 
-def _warn_of_marks(draft: Draft) -> None:
-    """Warn about marks that another system would replace at submission."""
-    texts = list(_texts_of(draft))
+def _refuse_marks(draft: Draft, attribute: Attribute) -> None:
+    """Refuse marks that another system would replace at submission."""
+    texts = list(texts_in(attribute.value))
     marks = sorted({mark for text in texts for mark in _SUBMISSION_ARGUMENT.findall(text)})
     if marks:
-        draft.warn(f"{', '.join(marks)}: AliEn's submission arguments are not replaced")
+        why = f"AliEn's submission arguments are not replaced; write the values of {', '.join(marks)}"
+        draft.refuse(attribute.line, attribute.name, as_text(attribute.value), why)
     if any(_JOB_ID_MARK in text for text in texts):
-        draft.warn(f"{_JOB_ID_MARK}: DIRAC's mark for the job's id is not replaced")
-
-
-def _texts_of(draft: Draft) -> Iterable[str]:
-    yield from (value for value in draft.fields.values() if isinstance(value, str))
-    yield from draft.environment.values()
-    yield from draft.output_files
-    yield from (file.source or file.name for file in draft.input_files)
-    for value in draft.attributes.values():
-        elements = value if isinstance(value, tuple) else (value,)
-        yield from (element for element in elements if isinstance(element, str))
+        why = f"DIRAC's mark {_JOB_ID_MARK} for the job's id is not replaced; use $PILOTAGE_JOB_ID in the job's script"
+        draft.refuse(attribute.line, attribute.name, as_text(attribute.value), why)

@@ -37,15 +37,26 @@ _UNEXPANDED = re.compile(r"\$\{?[A-Za-z_]")
 _ALIEN_PLACE = re.compile(r"@[\w:,=]*$")
 
 
-def keep(draft: Draft, attribute: Attribute) -> None:
-    """Keep an attribute that nothing uses, and warn unless it is empty."""
-    warning = None if is_empty(attribute.value) else UNUSED_WARNING
-    draft.keep(attribute.name, as_attribute(attribute.value), warning)
+def keep_unknown(similar: str | None) -> JdlHandler:
+    """Return a handler that keeps an attribute that nothing uses; `similar` is the attribute that may be meant."""
+    return keep_with_warning(UNUSED_WARNING if similar is None else f"{UNUSED_WARNING}; is {similar} meant?")
 
 
 def keep_silently(draft: Draft, attribute: Attribute) -> None:
-    """Keep an attribute that the server or pilots read by name."""
+    """Keep an attribute that the server or pilots read by name, or that describes what happens anyway."""
     draft.keep(attribute.name, as_attribute(attribute.value))
+
+
+def refuse(why: str, *unless: str) -> JdlHandler:
+    """Return a handler that refuses an attribute, unless it is empty or all its values are in `unless`."""
+
+    def put(draft: Draft, attribute: Attribute) -> None:
+        draft.keep(attribute.name, as_attribute(attribute.value))
+        values = [fold(as_text(each)).strip() for each in flattened(attribute.value)]
+        if any(value not in ("", "undefined", *unless) for value in values):
+            draft.refuse(attribute.line, attribute.name, as_text(attribute.value), why)
+
+    return put
 
 
 def keep_with_warning(warning: str) -> JdlHandler:
@@ -57,14 +68,15 @@ def keep_with_warning(warning: str) -> JdlHandler:
     return keep
 
 
-def keep_unless(*ordinary: str) -> JdlHandler:
-    """Return a handler that keeps an attribute, with a warning unless it has an `ordinary` value."""
+def refuse_values(why: str, *values: str) -> JdlHandler:
+    """Return a handler that keeps an attribute, and refuses these folded values."""
 
-    def keep(draft: Draft, attribute: Attribute) -> None:
-        is_ordinary = all(fold(as_text(each)) in ordinary for each in flattened(attribute.value))
-        draft.keep(attribute.name, as_attribute(attribute.value), None if is_ordinary else UNUSED_WARNING)
+    def put(draft: Draft, attribute: Attribute) -> None:
+        draft.keep(attribute.name, as_attribute(attribute.value))
+        if any(fold(as_text(each)) in values for each in flattened(attribute.value)):
+            draft.refuse(attribute.line, attribute.name, as_text(attribute.value), why)
 
-    return keep
+    return put
 
 
 def also_keep(handler: JdlHandler) -> JdlHandler:
@@ -85,7 +97,7 @@ def text(field: str) -> JdlHandler:
         if text:
             draft.put(**{field: text})
         else:
-            keep(draft, attribute)
+            keep_silently(draft, attribute)
 
     return put
 
@@ -119,11 +131,12 @@ def environment(draft: Draft, attribute: Attribute) -> None:
             raise StatementFaultError(attribute.line, f"{attribute.name}: {setting!r} is not NAME=VALUE")
         draft.environment[name.strip()] = value
         if _UNEXPANDED.search(value):
-            draft.warn(f"{attribute.name}: {name.strip()} is set to the text {value!r}; no $NAME in it is expanded")
+            why = "no $NAME in a value is expanded; set the variable in the job's script"
+            draft.refuse(attribute.line, attribute.name, setting, why)
 
 
 def input_files(draft: Draft, attribute: Attribute) -> None:
-    """Add input files; names of files on storage elements are only kept."""
+    """Add input files; names of files on storage elements are refused."""
     paths = [path for path in texts_of(attribute) if path.strip()]
     remote = tuple(path for path in paths if _REMOTE.match(path))
     for path in paths:
@@ -131,7 +144,9 @@ def input_files(draft: Draft, attribute: Attribute) -> None:
             source = path.removeprefix("file://")
             draft.input_files.append(InputFile(PurePosixPath(source).name or ".", source=source))
     if remote:
-        draft.keep(attribute.name, remote, f"names files that are not fetched: {', '.join(remote)}")
+        draft.keep(attribute.name, remote)
+        why = "no files of storage elements are fetched; name a local file, or fetch it in the job"
+        draft.refuse(attribute.line, attribute.name, ", ".join(remote), why)
 
 
 def output_files(draft: Draft, attribute: Attribute) -> None:
@@ -143,12 +158,15 @@ def output_files(draft: Draft, attribute: Attribute) -> None:
 
 
 def alien_output(draft: Draft, attribute: Attribute) -> None:
-    """Read AliEn's `archive:pattern,pattern@place`: the patterns are output files, the rest is only kept."""
+    """Read AliEn's `archive:pattern,pattern@place`: the patterns are output files; archives and places are refused."""
     for entry in texts_of(attribute):
         names = _ALIEN_PLACE.sub("", entry).rpartition(":")[2]
         patterns = [name.strip() for name in names.split(",") if name.strip()]
         draft.output_files.extend(name for name in patterns if name not in draft.output_files)
-    draft.keep(attribute.name, as_attribute(attribute.value), "is read as output files, without archives and places")
+    draft.keep(attribute.name, as_attribute(attribute.value))
+    if any(":" in entry or "@" in entry for entry in texts_of(attribute)):
+        why = "output files are returned one by one, without archives and storage elements; name the patterns alone"
+        draft.refuse(attribute.line, attribute.name, as_text(attribute.value), why)
 
 
 def requirements(draft: Draft, attribute: Attribute) -> None:
@@ -212,14 +230,22 @@ def name_list(field: str) -> JdlHandler:
         if names:
             draft.put(**{field: names})
         else:
-            keep(draft, attribute)
+            keep_silently(draft, attribute)
 
     return put
 
 
+NO_WHOLE_NODE = "a job gets the cores that it requests; write NumberOfProcessors = N with the cores of such a node"
+
+
 def tags(draft: Draft, attribute: Attribute) -> None:
-    """Require tags; those that DIRAC derives from a number of processors set request_cpus instead."""
-    tags = [tag for tag in texts_of(attribute) if tag.strip()]
+    """Require tags, a list or one text with commas.
+
+    Those that DIRAC derives from a number of processors set request_cpus instead; its tag for whole nodes is refused.
+    """
+    tags = [tag.strip() for text in texts_of(attribute) for tag in text.split(",") if tag.strip()]
+    if any(fold(tag) == "wholenode" for tag in tags):
+        draft.refuse(attribute.line, attribute.name, as_text(attribute.value), NO_WHOLE_NODE)
     counts = [int(found[1]) for tag in tags if (found := _PROCESSOR_TAG.fullmatch(tag))]
     if counts:
         draft.fields.setdefault("request_cpus", max(counts))
@@ -228,14 +254,6 @@ def tags(draft: Draft, attribute: Attribute) -> None:
         tags = [tag for tag in tags if tag not in derived]
     if tags:
         draft.require("Tags", tuple(tags))
-
-
-def whole_node(draft: Draft, attribute: Attribute) -> None:
-    """Require a whole node by a tag, as DIRAC does."""
-    if fold(text_of(attribute)) in ("true", "yes", "y", "1"):
-        draft.require("Tags", ("WholeNode",))
-    else:
-        draft.keep(attribute.name, as_attribute(attribute.value))
 
 
 def count(field: str, *, is_default: bool = False) -> JdlHandler:
@@ -256,15 +274,20 @@ def priority(draft: Draft, attribute: Attribute) -> None:
     draft.put(priority=whole_number_of(attribute))
 
 
-def measured(field: str, measure: Callable[[object, str], Any]) -> JdlHandler:
-    """Return a handler of a size or time, which AliEn writes as a text or as a list of one text."""
+def measured(field: str, measure: Callable[[object, str], Any], *, is_largest: bool = False) -> JdlHandler:
+    """Return a handler of a size or time, which AliEn writes as a text or as a list of one text.
+
+    `is_largest` = the largest of the amounts that several attributes give counts.
+    """
 
     def put(draft: Draft, attribute: Attribute) -> None:
         elements = flattened(attribute.value)
         amount = elements[0] if len(elements) == 1 else as_text(attribute.value)
         try:
-            draft.put(**{field: measure(amount, attribute.name)})
+            measured = measure(amount, attribute.name)
         except InvalidRequirementsError as error:
             raise StatementFaultError(attribute.line, str(error)) from error
+        present = draft.fields.get(field)
+        draft.put(**{field: max(present, measured) if is_largest and present is not None else measured})
 
     return put

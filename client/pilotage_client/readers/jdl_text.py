@@ -232,9 +232,21 @@ JdlValue: TypeAlias = "AdValue | JdlSection"
 """The value of an attribute."""
 
 
-def read_attributes(text: str) -> list[Attribute]:
-    """Return the statements of a JDL text with their values; raises StatementFaultError."""
-    return [_attribute(statement) for statement in jdl_statements(text)]
+def read_attributes(text: str) -> tuple[list[Attribute], list[StatementFaultError]]:
+    """Return the valid statements of a JDL text with their values, and the faults of the others.
+
+    Raises
+    ------
+    StatementFaultError
+        The text cannot be split into statements.
+    """
+    attributes, faults = [], []
+    for statement in jdl_statements(text):
+        try:
+            attributes.append(_attribute(statement))
+        except StatementFaultError as fault:
+            faults.append(fault)
+    return attributes, faults
 
 
 def _attribute(statement: JdlStatement, depth: int = 0) -> Attribute:

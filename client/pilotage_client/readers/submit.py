@@ -14,10 +14,16 @@ from pilotage.job_description import JobDescription
 from pilotage.text import fold
 from pilotage.units import LARGEST_COUNT
 from pilotage_client.files import content_of
-from pilotage_client.readers.draft import Draft, ReadError, StatementFaultError
+from pilotage_client.readers.draft import Draft, FileFaults, StatementFaultError
 from pilotage_client.readers.submit_commands import draft_of, is_command, squashed
 from pilotage_client.readers.submit_handlers import SubmitCommand
-from pilotage_client.readers.submit_text import StatementKind, SubmitProgram, SubmitStatement, submit_statements
+from pilotage_client.readers.submit_text import (
+    StatementKind,
+    SubmitProgram,
+    SubmitStatement,
+    submit_statements,
+    without_invalid,
+)
 
 MAX_JOBS = 100_000
 """The number of different jobs that one file may queue."""
@@ -166,7 +172,9 @@ _INCLUDE = re.compile(r"(?P<head>\s*include\s*(?:ifexist\s*)?:\s*)(?P<path>.*?)\
 _IDS = dict.fromkeys(("Cluster", "ClusterId"), "$(DOLLAR)(Cluster)")
 
 
-def read_submit(text: str, file: str, base_dir: Path, now: datetime) -> list[JobDescription]:
+def read_submit(
+    text: str, file: str, base_dir: Path, now: datetime, *, ignore_unsupported: bool = False
+) -> list[JobDescription]:
     """Return the jobs that a submit file queues, in its order; equal jobs are one array.
 
     Files of items, patterns and included files are relative to `base_dir`. `now` is the time of submission for the
@@ -175,13 +183,19 @@ def read_submit(text: str, file: str, base_dir: Path, now: datetime) -> list[Job
     Raises
     ------
     ReadError
-        With the first line of the faulty statement; `file` is the name of the text in the error.
+        With the first line of each faulty statement; `file` is the name of the text in the error.
     """
+    faults = FileFaults(file, ignore_unsupported=ignore_unsupported)
+    jobs: list[JobDescription] = []
     try:
-        statements = _with_included_files(submit_statements(text), base_dir)
-        return _merged(_descriptions(statements, base_dir, _predefined_macros(file, now)))
+        statements, invalid = without_invalid(_with_included_files(submit_statements(text), base_dir))
+        for fault in invalid:
+            faults.add(fault.line, fault.cause)
+        jobs = _merged(_descriptions(statements, base_dir, _predefined_macros(file, now), faults))
     except StatementFaultError as fault:
-        raise ReadError(file, fault.line, fault.cause) from fault
+        faults.add(fault.line, fault.cause)
+    faults.raise_any()
+    return jobs
 
 
 def _predefined_macros(file: str, now: datetime) -> dict[str, str]:
@@ -217,7 +231,7 @@ def _included(statement: SubmitStatement, base_dir: Path, depth: int) -> SubmitS
 
 
 def _descriptions(
-    statements: list[SubmitStatement], base_dir: Path, predefined: Mapping[str, str]
+    statements: list[SubmitStatement], base_dir: Path, predefined: Mapping[str, str], faults: FileFaults
 ) -> Iterator[JobDescription]:
     queues = [statement for statement in statements if statement.kind is StatementKind.QUEUE]
     if not queues:
@@ -232,20 +246,24 @@ def _descriptions(
         request = read_queue_statement(queue, base_dir, program.expand, program.split_items)
         if program.value("executable") != executable:  # another executable begins a new cluster
             process, executable = 0, program.value("executable")
-        for description in _jobs_of_queue(program, queue, request, process, duplicates[queue.line]):
-            continues_cluster = process > 0
+        for draft in _jobs_of_queue(program, queue, request, process, duplicates[queue.line]):
+            faults.add_draft(draft)
+            if faults.are_many:
+                return
+            draft.put(continues_cluster=process > 0)
+            description = draft.description()
             process += description.count or 1
             jobs += 1
             if jobs > MAX_JOBS or process > LARGEST_COUNT:
                 raise StatementFaultError(queue.line, f"more than {MAX_JOBS} different jobs, {LARGEST_COUNT} in all")
-            yield replace(description, continues_cluster=continues_cluster)
+            yield description
     if not jobs:
         raise StatementFaultError(queues[-1].line, "no job is queued")
 
 
 def _jobs_of_queue(
     program: SubmitProgram, queue: SubmitStatement, request: QueueRequest, process: int, duplicates: list[str]
-) -> Iterator[JobDescription]:
+) -> Iterator[Draft]:
     """Yield the jobs of one queue statement; equal jobs of an item are one array."""
     for row, item in enumerate(request.items or ({},)):
         program.define(item)
@@ -259,7 +277,8 @@ def _jobs_of_queue(
             draft = commands.draft()
             for warning in duplicates:
                 draft.warn(warning)
-            yield replace(draft.description(), count=together if together > 1 else None)
+            draft.put(count=together if together > 1 else None)
+            yield draft
             process += together
 
 
@@ -271,20 +290,27 @@ class _Commands:
         references = program.references()
         names = [name for name in program.names() if is_command(name) or fold(name) not in references]
         self._lines = sorted((program.line_of(name), name) for name in names)
-        given = {squashed(name) for name in names}
-        if "executable" not in given:
+        given = {squashed(name): line for line, name in self._lines}
+        if "shell" in given and not given.keys().isdisjoint({"executable", "arguments"}):
+            raise StatementFaultError(given["shell"], "shell: give either shell, or executable and arguments")
+        if given.keys().isdisjoint({"executable", "shell"}):
             raise StatementFaultError(queue.line, "there is no executable")
-        self._names_output = not given.isdisjoint({"transferoutputfiles", "transferoutput"})
+        self._names_output = "transferoutputfiles" in given
         self._undefined = program.undefined_macros()
-        self._at_match = program.has_match_time_macros()
+        self._at_match = program.match_time_macros()
+        self._errors, self._warnings = program.messages("error"), program.messages("warning")
 
     def draft(self) -> Draft:
         """Return the draft of the job for the present values of the program's macros."""
         draft = draft_of([SubmitCommand(name, self._program.value(name), line) for line, name in self._lines])
         for macro in self._undefined:
             draft.warn(f"{macro} has no value here")
-        if self._at_match:
-            draft.warn("$$(…) is not replaced by the slot's attribute")
+        for line, name, value in self._at_match:
+            draft.refuse(line, name, value, "$$(…) is not replaced by an attribute of the slot; read it in the job")
+        for line, text in self._errors:
+            draft.faults.append((line, f"the file says: error: {text}"))
+        for line, text in self._warnings:
+            draft.warn(f"line {line} says: {text}")
         if not self._names_output and not _shares_files(draft):
             draft.put(new_files_come_back=True)
         return draft
@@ -293,7 +319,7 @@ class _Commands:
 def _shares_files(draft: Draft) -> bool:
     """Return whether the job relies on a file system that the worker nodes share."""
     values = (value for name, value in draft.attributes.items() if squashed(name) == "shouldtransferfiles")
-    return any(fold(str(value)) in ("no", "false") for value in values)
+    return any(fold(str(value).strip('"')) in ("no", "false") for value in values)
 
 
 def _duplicates(statements: list[SubmitStatement]) -> dict[int, list[str]]:

@@ -1,144 +1,39 @@
-"""The table of handlers of submit commands.
+"""The table of submit commands, and the one of custom attributes (`+Name`) that HTCondor gives a meaning.
 
-A command and the job attribute that it sets have one name here, as in condor_submit: request_cpus, RequestCpus.
-A command that is not in the table is kept, with a warning; docs/reference/job-languages.md shows the table.
+A command and the job attribute that it sets have one name here, as in condor_submit: request_cpus, RequestCpus. The
+names are those of HTCondor's manual (condor_submit) and of its older versions. A command that is not in the table may
+be a macro, or is kept with a warning. docs/reference/job-attributes.md is generated from the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pilotage.text import fold
 from pilotage_client.readers import submit_handlers as handlers
 from pilotage_client.readers.draft import Draft
-from pilotage_client.readers.submit_handlers import SubmitCommand
+from pilotage_client.readers.submit_handlers import SubmitCommand, SubmitHandler
 from pilotage_client.readers.submit_text import CUSTOM_PREFIX
+from pilotage_client.readers.support import FALSE_WORDS, TRUE_WORDS, AttributeTable, KnownAttribute, Support
 
-_NOT_SUPPORTED = "is kept as an attribute; it has no effect yet"
-_IDENTITY = "is kept as an attribute; your identity comes from your token"
-_REQUESTED_ACCOUNT = "is a request; the server's submit policy decides which account is charged"
-_NO_CONTAINER = "is kept as an attribute; the job runs as an ordinary process, not in a container"
-_NO_MAIL = "is kept as an attribute; no mail is sent"
-_NO_STREAM = "is kept as an attribute; output is returned when the job has ended"
-
-_COMMANDS: Mapping[str, handlers.SubmitHandler] = {
-    "executable": handlers.executable,
-    "arguments": handlers.arguments,
-    "environment": handlers.environment,
-    "env": handlers.environment,
-    "input": handlers.also_keep(handlers.standard_input),
-    "output": handlers.text("stdout"),
-    "error": handlers.text("stderr"),
-    "transferinputfiles": handlers.input_files,
-    "transferinput": handlers.input_files,
-    "transferoutputfiles": handlers.output_files,
-    "transferoutput": handlers.output_files,
-    "requirements": handlers.requirements,
-    "rank": handlers.also_keep(handlers.rank),
-    "requestcpus": handlers.count("request_cpus"),
-    "requestgpus": handlers.count("request_gpus"),
-    "requestmemory": handlers.size("request_memory_mib", "MB"),
-    "requestdisk": handlers.size("request_disk_mib", "KB"),
-    "allowedexecuteduration": handlers.also_keep(handlers.duration("wall_time")),
-    "allowedjobduration": handlers.attribute("AllowedJobDuration"),
-    "maxjobretirementtime": handlers.attribute("MaxJobRetirementTime"),
-    "jobmaxvacatetime": handlers.attribute("JobMaxVacateTime"),
-    "jobleaseduration": handlers.also_keep(handlers.duration("lease")),
-    "maxstarts": handlers.also_keep(handlers.count("max_starts")),
-    "priority": handlers.also_keep(handlers.priority),
-    "prio": handlers.also_keep(handlers.priority),
-    "hold": handlers.also_keep(handlers.hold),
-    "jobbatchname": handlers.also_keep(handlers.text("name")),
-    "batchname": handlers.also_keep(handlers.text("name")),
-    "universe": handlers.keep_unless(
-        "vanilla", "5", warning="is kept as an attribute; the job runs as an ordinary process"
-    ),
-    "shouldtransferfiles": handlers.keep_unless(
-        "yes", "if_needed", "true", warning="is kept as an attribute; files are transferred anyway"
-    ),
-    "whentotransferoutput": handlers.keep_unless(
-        "on_exit", warning="is kept as an attribute; output is returned when the job has ended"
-    ),
-    "transferexecutable": handlers.keep_unless("true", "false", "yes", "no"),
-    "initialdir": handlers.keep_silently,
-    "getenv": handlers.switch(
-        ordinary=False, warning="is kept as an attribute; your own environment is not transferred"
-    ),
-    "notification": handlers.keep_unless("never", warning=_NO_MAIL),
-    "notifyuser": handlers.keep_with_warning(_NO_MAIL),
-    "streamoutput": handlers.switch(ordinary=False, warning=_NO_STREAM),
-    "streamerror": handlers.switch(ordinary=False, warning=_NO_STREAM),
-    "streaminput": handlers.switch(ordinary=False),
-    "copytospool": handlers.switch(ordinary=True),
-    "log": handlers.also_keep(handlers.user_log),
-    "containerimage": handlers.keep_with_warning(_NO_CONTAINER),
-    "dockerimage": handlers.keep_with_warning(_NO_CONTAINER),
-    "accountinggroup": handlers.keep_as("AcctGroup", _REQUESTED_ACCOUNT),
-    "accountinggroupuser": handlers.keep_as("AcctGroupUser", _REQUESTED_ACCOUNT),
-    "x509userproxy": handlers.keep_with_warning(_IDENTITY),
-    "usex509userproxy": handlers.switch(ordinary=False, warning=_IDENTITY),
-    "maxretries": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "numretries": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "retryuntil": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "successexitcode": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "onexithold": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "onexitremove": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "periodichold": handlers.also_keep(handlers.policy("periodic_hold")),
-    "periodicholdreason": handlers.also_keep(handlers.policy("periodic_hold_reason")),
-    "periodicholdsubcode": handlers.also_keep(handlers.policy("periodic_hold_subcode")),
-    "periodicrelease": handlers.also_keep(handlers.policy("periodic_release")),
-    "periodicremove": handlers.also_keep(handlers.policy("periodic_remove")),
-    "periodicvacate": handlers.keep_with_warning(_NOT_SUPPORTED),
-}
-
-_CUSTOM_ATTRIBUTES: Mapping[str, handlers.SubmitHandler] = {
-    name: _COMMANDS[name]
-    for name in (
-        "requestcpus",
-        "requestgpus",
-        "requestmemory",
-        "requestdisk",
-        "requirements",
-        "rank",
-        "periodichold",
-        "periodicholdreason",
-        "periodicholdsubcode",
-        "periodicrelease",
-        "periodicremove",
-    )
-}
-"""Attributes with the same meaning as a command and as `+Name`."""
-
-# Commands of condor_submit that nothing uses here; any other name may be a macro.
-_OTHERS = frozenset(
-    """
-    allow_startup_script append_files arc_application arc_resources arc_rte arguments2 aws_access_key_id_file
-    azure_credentials batch_project batch_queue batch_runtime buffer_block_size buffer_files buffer_size
-    checkpoint_exit_code compress_files concurrency_limits concurrency_limits_expr container_service_names
-    container_target_dir coresize cron_day_of_month cron_day_of_week cron_hour cron_minute cron_month cron_prep_time
-    cron_window cuda_version dagman_log deferral_prep_time deferral_time deferral_window delegate_job_gsi_credentials
-    delegate_job_gsi_credentials_lifetime delegate_job_gsi_credentials_refresh description docker_network_type
-    docker_override_entrypoint docker_pull_policy dont_encrypt_input_files dont_encrypt_output_files ec2_ami_id
-    ec2_instance_type email_attributes encrypt_execute_directory encrypt_input_files encrypt_output_files
-    environment2 erase_output_and_error_on_restart fetch_files file_remaps gce_image gce_machine_type
-    gpus_maximum_capability gpus_maximum_memory gpus_maximum_runtime gpus_minimum_capability gpus_minimum_memory
-    gpus_minimum_runtime grid_resource hold_kill_sig image_size jar_files java_vm_args job_ad_information_attrs
-    job_machine_attrs job_machine_attrs_history_length keep_claim_idle keystore_file kill_sig
-    kill_sig_timeout ladder_log leave_in_queue load_profile local_files localfiles log_xml machine_count manifest
-    manifest_dir match_list_length materialize_max_idle max_idle max_materialize
-    max_transfer_input_mb max_transfer_output_mb my_proxy_host myproxy_credential_name myproxy_host next_job_start_delay
-    nice_user noop_job noop_job_exit_code noop_job_exit_signal ordered output_destination parallel_script_shadow
-    parallel_script_starter plugin_allowlist preserve_relative_executable
-    preserve_relative_paths primary_unix_group public_input_files ready_to_run_fraction remote_initialdir
-    remove_kill_sig request_os_image require_cuda_capability require_gpus retirement run_as_owner scitokens_file
-    send_credential shell skip_filechecks skip_if_dataflow stack_size starter_debug starter_log
-    submit_event_notes submit_event_user_notes suspend_job_at_exit tool_daemon_args tool_daemon_arguments
-    tool_daemon_cmd tool_daemon_error tool_daemon_input tool_daemon_output transfer_checkpoint_files
-    transfer_error transfer_files transfer_input_files_append transfer_output_remaps transfer_plugins
-    use_oauth_services use_scitokens vm_checkpoint vm_disk vm_macaddr vm_memory vm_networking vm_networking_type
-    vm_no_output_vm vm_type vm_vcpus want_graceful_removal want_io_proxy want_name_tag want_remote_io
-    """.replace("_", "").split()
+_NO_CONTAINER = "jobs do not run in containers; install the software on the nodes, or unpack it in the job"
+_NO_RETRY = "a payload that exits is not started again; repeat the work in the job's script, or submit it again"
+_NO_EXIT_POLICY = "a job that exits has ended; periodic_hold and periodic_remove act while it waits or runs"
+_NO_CHECKPOINT = "nothing of an evicted job is kept, and it starts from the beginning"
+_NO_PROXY = (
+    "no proxy or token of yours travels; list its file in transfer_input_files and set its variable in environment"
 )
+_NO_GPU_TRAITS = "GPUs are only counted; select suitable slots by requirements"
+_NO_TIME = "jobs start as soon as they match; submit the job when it may start"
+_NO_CLOUD = "jobs run on the pilots of the resource tree only"
+_NO_TOOL = "no second program runs beside the job; start it in the job's script"
+_NO_PARALLEL = "a job runs on one node; request_cpus = N gives it N cores there"
+_NO_SHARED = "files are transferred and no folder is shared with the worker node"
+_NO_STANDARD = "it belongs to HTCondor's standard universe, which no longer exists"
+_NO_SIGNAL = "a job is ended by SIGTERM and then SIGKILL"
+_ENCRYPTED = "the operator chooses whether connections are encrypted, for all files alike"
+_IDENTITY = "your identity comes from your token"
+_REQUESTED_ACCOUNT = "is a request; the server's submit policy decides which account is charged"
+_NO_MAIL = "no mail is sent"
+_NO_STREAM = "output is returned when the job has ended"
 
 
 def squashed(name: str) -> str:
@@ -146,9 +41,261 @@ def squashed(name: str) -> str:
     return fold(name).replace("_", "")
 
 
+def _done(names: str, handler: SubmitHandler, note: str) -> KnownAttribute[SubmitHandler]:
+    return KnownAttribute(tuple(names.split()), Support.DONE, note, handler)
+
+
+def _harmless(
+    names: str, note: str, *silent: str, handler: SubmitHandler | None = None
+) -> KnownAttribute[SubmitHandler]:
+    """Return a command that may be ignored, with a warning unless its value is one of `silent`."""
+    keep = handler or handlers.keep_unless(*silent, warning=f"is kept as an attribute; {note}")
+    return KnownAttribute(tuple(names.split()), Support.HARMLESS, note, keep)
+
+
+def _refused(names: str, why: str, *unless: str) -> KnownAttribute[SubmitHandler]:
+    return KnownAttribute(tuple(names.split()), Support.REFUSED, why, handlers.refuse(why, *unless))
+
+
+SUBMIT_COMMANDS = AttributeTable(
+    (
+        # What runs.
+        _done("executable", handlers.executable, "the executable"),
+        _done("arguments args", handlers.arguments, "the arguments, in the old or the new syntax"),
+        _done("shell", handlers.shell, "a command line that `/bin/sh -c` runs, in place of executable and arguments"),
+        _done("environment env", handlers.environment, "the environment, in the old or the new syntax"),
+        _done(
+            "getenv get_env",
+            handlers.inherited_environment,
+            "your environment, or the variables that match its patterns; never those named PILOTAGE_…",
+        ),
+        _done(
+            "universe",
+            handlers.refuse(
+                "only vanilla jobs run; remove this line if the program is an ordinary one", "vanilla", "5"
+            ),
+            "`vanilla`; other universes are refused",
+        ),
+        _refused("container_image docker_image", _NO_CONTAINER),
+        _refused(
+            "docker_network_type docker_override_entrypoint docker_pull_policy docker_send_credentials "
+            "container_service_names container_target_dir transfer_container mount_under_scratch",
+            _NO_CONTAINER,
+        ),
+        _refused("arguments2 environment2 allow_arguments_v1 allow_environment_v1", "write arguments or environment"),
+        _refused("noop_job noop_job_exit_code noop_job_exit_signal", "a job always runs its executable", *FALSE_WORDS),
+        _refused("jar_files java_vm_args java_vm_arguments java_vm_arguments2", "run java in the job's script"),
+        _refused(
+            "stack_size core_size coresize", "limits of processes are the pilot's; use ulimit in the job's script"
+        ),
+        _refused("append_files buffer_files fetch_files file_remaps local_files", _NO_STANDARD),
+        _refused("parallel_script_shadow parallel_script_starter", _NO_PARALLEL),
+        _refused("machine_count node_count", _NO_PARALLEL, "1"),
+        _refused(
+            "tool_daemon_cmd tool_daemon_args tool_daemon_arguments tool_daemon_arguments2 tool_daemon_input "
+            "tool_daemon_output tool_daemon_error suspend_job_at_exec",
+            _NO_TOOL,
+            *FALSE_WORDS,
+        ),
+        _refused(
+            "vm_type vm_memory vm_vcpus vm_disk vm_macaddr vm_checkpoint vm_networking vm_networking_type vm_vnc "
+            "vm_no_output_vm xen_kernel xen_initrd xen_root xen_kernel_params",
+            "virtual machines are not run",
+        ),
+        # Where it runs.
+        _done("requirements", handlers.requirements, "the requirements expression; a plain true requires nothing"),
+        _done("rank preferences", handlers.also_keep(handlers.rank), "the expression that orders slots"),
+        _done("request_cpus", handlers.count("request_cpus"), "the cores"),
+        _done("request_gpus", handlers.count("request_gpus"), "the GPUs"),
+        _done("request_memory", handlers.size("request_memory_mib", "MB"), "the memory; a plain number is MB"),
+        _done("request_disk", handlers.size("request_disk_mib", "KB"), "the disk; a plain number is KB"),
+        _refused("request_cpu", "it is no command; write request_cpus"),
+        _refused("request_gpu", "it is no command; write request_gpus"),
+        _refused("image_size memory_usage", "it is no request here; write request_memory"),
+        _refused("disk_usage", "it is no request here; write request_disk"),
+        _refused(
+            "require_gpus gpus_minimum_memory gpus_minimum_capability gpus_maximum_capability gpus_maximum_memory "
+            "gpus_minimum_runtime gpus_maximum_runtime cuda_version require_cuda_capability",
+            _NO_GPU_TRAITS,
+        ),
+        _refused("concurrency_limits concurrency_limits_expr", "no such limits exist; ask your operator for a limit"),
+        _refused("run_as_owner load_profile primary_unix_group", "the pilot chooses the account", *FALSE_WORDS),
+        _refused("encrypt_execute_directory", "the job's folder is not encrypted", *FALSE_WORDS),
+        _refused(
+            "grid_resource delegate_job_gsi_credentials batch_extra_submit_args batch_project batch_queue "
+            "batch_runtime arc_application arc_resources arc_rte arc_data_staging rendezvousdir",
+            "jobs are routed by the server's routes; remove this line",
+        ),
+        _refused(
+            "aws_access_key_id_file aws_secret_access_key_file aws_region ec2_access_key_id ec2_secret_access_key "
+            "ec2_ami_id ec2_instance_type ec2_user_data ec2_user_data_file ec2_security_groups ec2_security_ids "
+            "ec2_keypair ec2_keypair_file ec2_elastic_ip ec2_ebs_volumes ec2_availability_zone ec2_vpc_subnet "
+            "ec2_vpc_ip ec2_tag_names ec2_spot_price ec2_block_device_mapping ec2_parameter_names "
+            "ec2_iam_profile_arn ec2_iam_profile_name gce_image gce_account gce_auth_file gce_machine_type "
+            "gce_metadata gce_metadata_file gce_preemptible gce_json_file azure_auth_file azure_credentials "
+            "azure_location azure_size azure_image azure_admin_username azure_admin_key cloud_label_names "
+            "keystore_file keystore_alias keystore_passphrase_file want_name_tag WantNameTag",
+            _NO_CLOUD,
+        ),
+        # When and how often it runs.
+        _done("allowed_execute_duration", handlers.also_keep(handlers.duration("wall_time")), "the wall time limit"),
+        _done("allowed_job_duration", handlers.attribute("AllowedJobDuration"), "the attribute AllowedJobDuration"),
+        _done("max_job_retirement_time", handlers.attribute("MaxJobRetirementTime"), "MaxJobRetirementTime"),
+        _done("job_max_vacate_time", handlers.attribute("JobMaxVacateTime"), "the attribute JobMaxVacateTime"),
+        _done("job_lease_duration", handlers.also_keep(handlers.duration("lease")), "the lease"),
+        _done("max_starts", handlers.also_keep(handlers.count("max_starts")), "max_starts; no command of HTCondor"),
+        _done("priority prio", handlers.also_keep(handlers.priority), "the priority among your jobs"),
+        _done("hold", handlers.hold, "held at submission"),
+        _done("periodic_hold", handlers.also_keep(handlers.policy("periodic_hold")), "the job's policy"),
+        _done("periodic_hold_reason", handlers.also_keep(handlers.policy("periodic_hold_reason")), "the job's policy"),
+        _done(
+            "periodic_hold_subcode", handlers.also_keep(handlers.policy("periodic_hold_subcode")), "the job's policy"
+        ),
+        _done("periodic_release", handlers.also_keep(handlers.policy("periodic_release")), "the job's policy"),
+        _done("periodic_remove", handlers.also_keep(handlers.policy("periodic_remove")), "the job's policy"),
+        _refused(
+            "periodic_vacate periodic_vacate_reason periodic_vacate_subcode",
+            "a policy holds or removes only",
+            *FALSE_WORDS,
+        ),
+        _refused("max_retries num_retries", _NO_RETRY, "0"),
+        _refused("retry_until", _NO_RETRY),
+        _refused("success_exit_code", "only exit code 0 is a success; let the job's script end with it", "0"),
+        _refused("on_exit_hold", _NO_EXIT_POLICY, *FALSE_WORDS),
+        _refused("on_exit_hold_reason on_exit_hold_subcode", _NO_EXIT_POLICY),
+        _refused("on_exit_remove", _NO_EXIT_POLICY, *TRUE_WORDS),
+        _refused("exit_requirements", _NO_EXIT_POLICY),
+        _refused("nice_user", "write priority = -N, or ask your operator for a priority factor", *FALSE_WORDS),
+        _refused("cron_minute cron_hour cron_day_of_month cron_day_of_week cron_month", _NO_TIME),
+        _refused("cron_prep_time cron_window deferral_time deferral_prep_time deferral_window", _NO_TIME),
+        _refused("next_job_start_delay", _NO_TIME, "0"),
+        _refused(
+            "max_materialize max_idle materialize_max_idle", "all jobs of a file may run at once; submit parts of it"
+        ),
+        _refused("skip_if_dataflow", "a job runs even if its output is newer than its input", *FALSE_WORDS),
+        _refused("checkpoint_exit_code", _NO_CHECKPOINT),
+        _refused("transfer_checkpoint_files checkpoint_destination", _NO_CHECKPOINT),
+        _refused("kill_sig remove_kill_sig hold_kill_sig", _NO_SIGNAL, "sigterm", "15"),
+        _refused("kill_sig_timeout", "write job_max_vacate_time"),
+        # Its files.
+        _done("input stdin", handlers.also_keep(handlers.standard_input), "the standard input, an input file"),
+        _done("output stdout", handlers.text("stdout"), "the file of the standard output"),
+        _done("error stderr", handlers.text("stderr"), "the file of the standard error"),
+        _done("transfer_input_files", handlers.input_files, "input files; URLs are refused"),
+        _done("public_input_files", handlers.input_files, "input files, as transfer_input_files"),
+        _done("transfer_output_files", handlers.output_files, "output files"),
+        _done("transfer_input", handlers.transfer_input, "true; false is refused if there is a standard input"),
+        _harmless(
+            "transfer_output transfer_error",
+            "true or false; the standard streams are always returned",
+            handler=handlers.stream_transfer,
+        ),
+        _done("transfer_executable", handlers.keep_silently, "whether the executable is an input file"),
+        _done("initialdir initial_dir job_iwd", handlers.keep_silently, "the folder of the input files"),
+        _done(
+            "should_transfer_files",
+            handlers.refuse(f"{_NO_SHARED}; write YES, and list the files", "yes", "if_needed", "true"),
+            "`YES` and `IF_NEEDED`; `NO` is refused",
+        ),
+        _done(
+            "when_to_transfer_output",
+            handlers.refuse(f"{_NO_CHECKPOINT}; write ON_EXIT", "on_exit", "on_success"),
+            "`ON_EXIT`; output is returned after a failure too. `ON_EXIT_OR_EVICT` is refused",
+        ),
+        _refused("remote_initialdir", f"{_NO_SHARED}; change the folder in the job's script"),
+        _refused(
+            "transfer_output_remaps", "output files keep their names; `pilotage output --to DIR` chooses the folder"
+        ),
+        _refused("output_destination", "output is kept by the server; copy it in the job, or fetch it afterwards"),
+        _refused("transfer_plugins", "the worker node fetches no URLs; fetch them in the job"),
+        _refused(
+            "preserve_relative_paths", "input files lie at the top of the job's folder; send a folder", *FALSE_WORDS
+        ),
+        _refused("manifest manifest_dir", "no list of files is made; write it in the job's script", *FALSE_WORDS),
+        _refused("encrypt_input_files encrypt_output_files", _ENCRYPTED),
+        _refused("x509userproxy", _NO_PROXY),
+        _refused("use_x509userproxy use_scitokens use_scitoken send_credential", _NO_PROXY, *FALSE_WORDS),
+        _refused("scitokens_file use_oauth_services myproxy_host myproxy_credential_name myproxy_password", _NO_PROXY),
+        _refused("want_io_proxy want_remote_io", "the job reaches no files of the submitter", *FALSE_WORDS),
+        # Names, accounts and messages.
+        _done("batch_name job_batch_name", handlers.also_keep(handlers.text("name")), "the name"),
+        _done("accounting_group", handlers.keep_as("AcctGroup", _REQUESTED_ACCOUNT), "AcctGroup, a request"),
+        _done(
+            "accounting_group_user", handlers.keep_as("AcctGroupUser", _REQUESTED_ACCOUNT), "AcctGroupUser, a request"
+        ),
+        _done("log", handlers.also_keep(handlers.user_log), "the user log, written by `submit --follow` or `userlog`"),
+        _refused("log_xml", "user logs are written as text only", *FALSE_WORDS),
+        _harmless("dagman_log ulog_execute_attrs", "the user log has the usual events only", *FALSE_WORDS),
+        _harmless(
+            "submit_event_notes submit_event_user_notes job_ad_information_attrs",
+            "the user log has the usual events only",
+        ),
+        _harmless("notification", _NO_MAIL, "never"),
+        _harmless("notify_user email_attributes", _NO_MAIL),
+        _harmless("stream_output stream_error", _NO_STREAM, *FALSE_WORDS),
+        _harmless("stream_input", "the standard input is a file of the job", *FALSE_WORDS),
+        _harmless("leave_in_queue", "jobs that have ended stay visible", *FALSE_WORDS),
+        _harmless("copy_to_spool", "files are copied at submission", *TRUE_WORDS, *FALSE_WORDS),
+        _harmless("description batch_id jobset", "it is kept for people", handler=handlers.keep_silently),
+        _harmless("skip_filechecks", "input files are always checked", *FALSE_WORDS),
+        _harmless("erase_output_and_error_on_restart", "each attempt has its own output", *TRUE_WORDS),
+        _harmless("want_graceful_removal", "every end is graceful: SIGTERM comes first", *TRUE_WORDS, *FALSE_WORDS),
+        _harmless("max_transfer_input_mb max_transfer_output_mb", "the server's limits count"),
+        _harmless("dont_encrypt_input_files dont_encrypt_output_files", _ENCRYPTED),
+        _harmless("delegate_job_gsi_credentials_lifetime delegate_job_gsi_credentials_refresh", _IDENTITY),
+        _harmless("keep_claim_idle", "a slot takes its next job by itself"),
+        _harmless("job_machine_attrs job_machine_attrs_history_length match_list_length", "events name the slot"),
+        _harmless("starter_debug starter_log allow_startup_script want_ads", "it is about HTCondor's own processes"),
+        _harmless("buffer_size buffer_block_size compress_files", _NO_STANDARD),
+        _harmless("dagman_job_id", "it is kept for people", handler=handlers.keep_silently),
+    ),
+    key=squashed,
+)
+"""The commands of condor_submit."""
+
+_SAME_AS_COMMANDS = """
+    RequestCpus RequestGPUs RequestMemory RequestDisk Requirements Rank PeriodicHold PeriodicHoldReason
+    PeriodicHoldSubCode PeriodicRelease PeriodicRemove PeriodicVacate MaxRetries SuccessExitCode RetryUntil OnExitHold
+    OnExitHoldReason OnExitHoldSubCode OnExitRemove NiceUser ConcurrencyLimits DockerImage ContainerImage RequireGPUs
+    ShouldTransferFiles WhenToTransferOutput TransferOutputRemaps DeferralTime DeferralWindow DeferralPrepTime
+    CronMinute CronHour CronDayOfMonth CronDayOfWeek CronMonth CheckpointExitCode TransferCheckpointFiles KillSig
+    RemoveKillSig HoldKillSig KillSigTimeout OutputDestination StackSize NextJobStartDelay LeaveInQueue
+"""
+
+
+def _same_as_command(name: str) -> KnownAttribute[SubmitHandler]:
+    command = SUBMIT_COMMANDS.get(name)
+    assert command is not None, f"{name} has a command"
+    return KnownAttribute((name,), command.support, f"as {command.names[0]}", command.handler)
+
+
+CUSTOM_ATTRIBUTES = AttributeTable(
+    (
+        *map(_same_as_command, _SAME_AS_COMMANDS.split()),
+        _refused("SingularityImage WantContainer WantDocker WantDockerImage", _NO_CONTAINER, *FALSE_WORDS),
+        _refused("JobUniverse", "only vanilla jobs run; remove this line", "5"),
+        _refused("Cmd", "write executable"),
+        _refused("Args", "write arguments"),
+        _refused("Env", "write environment"),
+        _refused("In Out Err TransferIn", "write input, output or error"),
+        _refused("Iwd", "write initialdir"),
+        _refused("JobPrio", "write priority"),
+        _refused("TransferInput", "write transfer_input_files"),
+        _refused("TransferOutput", "write transfer_output_files"),
+        _refused("JobMaxRetries", _NO_RETRY, "0"),
+        _refused("MinHosts MaxHosts", _NO_PARALLEL, "1"),
+    ),
+    key=fold,
+)
+"""Custom attributes with a meaning; every other one is kept for policies and expressions."""
+
+_REQUEST_PREFIX = "request_"
+_CUSTOM_RESOURCE = "slots have no such resource; they have cores, memory, disk and GPUs"
+
+
 def is_command(name: str) -> bool:
     """Return whether a name is a command or a custom attribute of the job, not a macro."""
-    return is_custom_attribute(name) or squashed(name) in _COMMANDS or squashed(name) in _OTHERS
+    return is_custom_attribute(name) or SUBMIT_COMMANDS.get(name) is not None
 
 
 def is_custom_attribute(name: str) -> bool:
@@ -157,18 +304,31 @@ def is_custom_attribute(name: str) -> bool:
 
 
 def draft_of(commands: list[SubmitCommand]) -> Draft:
-    """Return the draft of the job that `commands` describe; custom attributes override commands, as in HTCondor.
+    """Return the draft of the job that `commands` describe, with the faults of all of them.
 
-    Raises
-    ------
-    StatementFaultError
-        At an invalid command.
+    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known.
     """
     draft = Draft()
-    for command in sorted(commands, key=lambda each: is_custom_attribute(each.name)):
-        if is_custom_attribute(command.name):
-            own = SubmitCommand(command.name[len(CUSTOM_PREFIX) :], command.value, command.line)
-            _CUSTOM_ATTRIBUTES.get(fold(own.name), handlers.custom_attribute)(draft, own)
-        else:
-            _COMMANDS.get(squashed(command.name), handlers.keep)(draft, command)
+    for command in sorted(commands, key=_order):
+        with draft.collecting_faults():
+            if is_custom_attribute(command.name):
+                own = SubmitCommand(command.name[len(CUSTOM_PREFIX) :], command.value, command.line)
+                known = CUSTOM_ATTRIBUTES.get(own.name)
+                (known.handler if known else handlers.custom_attribute)(draft, own)
+            else:
+                _handler(command.name)(draft, command)
     return draft
+
+
+def _order(command: SubmitCommand) -> tuple[bool, bool]:
+    return is_custom_attribute(command.name), squashed(command.name) == "transferinput"
+
+
+def _handler(name: str) -> SubmitHandler:
+    known = SUBMIT_COMMANDS.get(name)
+    if known is not None:
+        return known.handler
+    similar = SUBMIT_COMMANDS.similar(name)
+    if fold(name).startswith(_REQUEST_PREFIX):
+        return handlers.refuse(_CUSTOM_RESOURCE + (f"; is {similar} meant?" if similar else ""), "0")
+    return handlers.keep_unknown(similar)

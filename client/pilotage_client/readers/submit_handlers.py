@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from pilotage.classads.evaluation import compile_bounded
@@ -16,6 +18,7 @@ from pilotage.text import fold
 from pilotage.units import parse_duration, parse_size_mib, parse_whole_number
 from pilotage_client.readers.draft import UNUSED_WARNING, USER_LOG, Draft, StatementFaultError
 from pilotage_client.readers.jdl_text import as_attribute
+from pilotage_client.readers.support import FALSE_WORDS, TRUE_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,26 @@ SubmitHandler = Callable[[Draft, SubmitCommand], None]
 _REMOTE = re.compile(r"[A-Za-z][\w+.-]*://")
 _AMOUNT = re.compile(r"[+-]?[\d.]+\s*[a-z]*", re.IGNORECASE | re.ASCII)
 _NULL_DEVICE = "/dev/null"
-_TRUE = frozenset({"true", "t", "yes", "y", "1"})
-_FALSE = frozenset({"false", "f", "no", "n", "0"})
-_NO_NUMBER = "is an expression, not a number, and is kept as an attribute"
+_NO_NUMBER = "it is an expression, and a request is a number"
+_OWN_VARIABLES = "PILOTAGE_"
+"""Variables of the submitter's environment that never travel: they hold the token."""
 
 
-def keep(draft: Draft, command: SubmitCommand) -> None:
-    """Keep a command that nothing uses, and warn unless it is empty."""
-    draft.keep(command.name, command.value, UNUSED_WARNING if command.value else None)
+def keep_unknown(similar: str | None) -> SubmitHandler:
+    """Return a handler that keeps a command that nothing uses; `similar` is the command that may be meant."""
+    return keep_with_warning(UNUSED_WARNING if similar is None else f"{UNUSED_WARNING}; is {similar} meant?")
+
+
+def refuse(why: str, *unless: str) -> SubmitHandler:
+    """Return a handler that refuses a command, unless its value is empty or one of `unless`."""
+
+    def put(draft: Draft, command: SubmitCommand) -> None:
+        draft.keep(command.name, command.value)
+        value = fold(command.value.strip('"'))
+        if value not in ("", "undefined", *unless):
+            draft.refuse(command.line, command.name, command.value, why)
+
+    return put
 
 
 def keep_silently(draft: Draft, command: SubmitCommand) -> None:
@@ -92,9 +107,12 @@ def also_keep(handler: SubmitHandler) -> SubmitHandler:
     return put
 
 
-def switch(*, ordinary: bool, warning: str = UNUSED_WARNING) -> SubmitHandler:
-    """Return a handler that keeps a true or false, with `warning` unless it is `ordinary`."""
-    return keep_unless(*(_TRUE if ordinary else _FALSE), warning=warning)
+def truth_value(draft: Draft, command: SubmitCommand) -> bool:
+    """Keep a command that must be true or false, and return its value; empty = false."""
+    draft.keep(command.name, command.value)
+    if fold(command.value) not in TRUE_WORDS | FALSE_WORDS | {""}:
+        raise command.fault(f"{command.value} is neither true nor false")
+    return fold(command.value) in TRUE_WORDS
 
 
 def text(field: str) -> SubmitHandler:
@@ -114,6 +132,14 @@ def executable(draft: Draft, command: SubmitCommand) -> None:
     draft.put(executable=command.value.strip('"'))
 
 
+def shell(draft: Draft, command: SubmitCommand) -> None:
+    """Run a command line of the node's shell; there is no other executable to transfer."""
+    if not command.value:
+        raise command.fault("is empty")
+    draft.put(executable="/bin/sh", arguments=join_arguments(["-c", command.value]))
+    draft.keep("transfer_executable", "false")
+
+
 def arguments(draft: Draft, command: SubmitCommand) -> None:
     """Set the arguments, in old or new syntax."""
     try:
@@ -128,6 +154,39 @@ def environment(draft: Draft, command: SubmitCommand) -> None:
         draft.environment.update(environment_settings(command.value))
     except ValueError as error:
         raise command.fault(error) from error
+
+
+def inherited_environment(draft: Draft, command: SubmitCommand) -> None:
+    """Copy the submitter's environment, or the variables that match one of the patterns; `!PATTERN` excludes.
+
+    The command environment takes precedence.
+    """
+    draft.keep(command.name, command.value)
+    if fold(command.value) in FALSE_WORDS:
+        return
+    patterns = ["*"] if fold(command.value) in TRUE_WORDS else _list_items(command)
+    excluded = [f"{_OWN_VARIABLES}*", *(each[1:] for each in patterns if each.startswith("!"))]
+    wanted = [each for each in patterns if not each.startswith("!")] or ["*"] * bool(patterns)
+    copied = {name: value for name, value in os.environ.items() if _matches(name, wanted)}
+    copied = {name: value for name, value in copied.items() if not _matches(name, excluded)}
+    draft.environment = copied | draft.environment
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(fold(name), fold(pattern)) for pattern in patterns)
+
+
+def transfer_input(draft: Draft, command: SubmitCommand) -> None:
+    """Read whether the standard input is transferred; a file of the worker node cannot be one."""
+    if not truth_value(draft, command) and command.value and draft.fields.get("stdin") not in (None, _NULL_DEVICE):
+        why = "the standard input is always a transferred file; remove this line, or let the program open its file"
+        draft.refuse(command.line, command.name, command.value, why)
+
+
+def stream_transfer(draft: Draft, command: SubmitCommand) -> None:
+    """Read whether an output stream is transferred; it always is."""
+    if not truth_value(draft, command) and command.value:
+        draft.warn(f"{command.name} is kept as an attribute; the standard streams are always returned")
 
 
 def standard_input(draft: Draft, command: SubmitCommand) -> None:
@@ -146,14 +205,16 @@ def user_log(draft: Draft, command: SubmitCommand) -> None:
 
 
 def input_files(draft: Draft, command: SubmitCommand) -> None:
-    """Add input files; URLs, which a worker node would fetch, are only kept."""
+    """Add input files; URLs, which a worker node would fetch, are refused."""
     paths = _list_items(command)
     remote = tuple(path for path in paths if _REMOTE.match(path))
     for path in paths:
         if path not in remote:
             _add_input_file(draft, path)
     if remote:
-        draft.keep(command.name, remote, f"names files that are not fetched: {', '.join(remote)}")
+        draft.keep(command.name, remote)
+        why = "the worker node fetches no URLs; name a local file, or fetch it in the job"
+        draft.refuse(command.line, command.name, ", ".join(remote), why)
 
 
 def _add_input_file(draft: Draft, path: str) -> None:
@@ -231,12 +292,12 @@ def _literal(command: SubmitCommand) -> AdValue:
 
 
 def count(field: str) -> SubmitHandler:
-    """Return a handler of a whole number; an expression over a slot's attributes is kept."""
+    """Return a handler of a whole number; an expression over a slot's attributes is refused."""
     return _measured(field, lambda value: parse_whole_number(value, least=0))
 
 
 def size(field: str, unit: str) -> SubmitHandler:
-    """Return a handler of a size, in `unit` if written without a unit; an expression is kept."""
+    """Return a handler of a size, in `unit` if written without a unit; an expression is refused."""
 
     def measure(value: object) -> int:
         has_unit = isinstance(value, str) and value[-1:].isalpha()
@@ -246,7 +307,7 @@ def size(field: str, unit: str) -> SubmitHandler:
 
 
 def duration(field: str) -> SubmitHandler:
-    """Return a handler of a time in seconds; an expression is kept."""
+    """Return a handler of a time in seconds; an expression is refused."""
     return _measured(field, parse_duration)
 
 
@@ -256,16 +317,19 @@ def priority(draft: Draft, command: SubmitCommand) -> None:
 
 
 def _measured(field: str, measure: Callable[[object], object]) -> SubmitHandler:
-    """Return a handler of an amount, which may be written as arithmetic; other expressions are kept."""
+    """Return a handler of an amount, which may be written as arithmetic; other expressions are refused."""
 
     def put(draft: Draft, command: SubmitCommand) -> None:
-        if not command.value:
-            draft.keep(command.name, "")
+        if fold(command.value) in ("", "undefined"):
+            draft.keep(command.name, command.value)
             return
         amount = command.value if _AMOUNT.fullmatch(command.value) else _literal(command)
         if isinstance(amount, Expression):
-            draft.keep(command.name, command.value, _NO_NUMBER)
+            draft.keep(command.name, command.value)
+            draft.refuse(command.line, command.name, command.value, _NO_NUMBER)
             return
+        if isinstance(amount, bool) or not isinstance(amount, int | float | str):
+            raise command.fault(f"{command.value} is not a number")
         try:
             draft.put(**{field: measure(amount)})
         except InvalidRequirementsError as error:
@@ -276,17 +340,19 @@ def _measured(field: str, measure: Callable[[object], object]) -> SubmitHandler:
 
 def hold(draft: Draft, command: SubmitCommand) -> None:
     """Set whether the job is held at submission."""
-    if fold(command.value) in _TRUE:
+    if truth_value(draft, command):
         draft.put(hold=True)
-    else:
-        draft.keep(command.name, command.value, None if fold(command.value) in _FALSE else UNUSED_WARNING)
 
 
 def custom_attribute(draft: Draft, command: SubmitCommand) -> None:
-    """Keep a custom attribute (`+Name`); a value that is not a literal is kept as text."""
-    if not command.value:
-        draft.keep(command.name, "")
+    """Keep a custom attribute (`+Name`): a literal or a list of literals. Any other value is refused."""
+    value = _literal(command) if command.value else ""
+    if all(
+        isinstance(element, bool | int | float | str) for element in (value if isinstance(value, tuple) else (value,))
+    ):
+        draft.keep(command.name, as_attribute(value))
         return
-    value = _literal(command)
-    is_literal = not isinstance(value, Expression)
-    draft.keep(command.name, as_attribute(value), None if is_literal else "is an expression and is kept as its text")
+    draft.keep(command.name, command.value)
+    if fold(command.value) != "undefined":
+        why = "it is an expression, and a job's attributes are plain values or lists of these"
+        draft.refuse(command.line, command.name, command.value, why)

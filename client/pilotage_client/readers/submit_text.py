@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+from zlib import crc32
 
 from pilotage.classads.library import htcondor_library
 from pilotage.text import fold
@@ -50,6 +51,7 @@ class SubmitStatement:
 
 
 _ASSIGN = re.compile(r"\s*(?P<plus>\+)?(?P<name>[\w.]+)\s*(?:=|@=\s*(?P<tag>\S+))")
+_MESSAGE = re.compile(r"\s*(?P<kind>error|warning)\s*:\s*(?P<text>.*)", re.IGNORECASE)
 _WORD = re.compile(r"\s*(?P<word>[A-Za-z]+)\b")
 _QUEUE = re.compile(r"\s*queue(?=\s|$)(?!\s*=)", re.IGNORECASE)
 _OPENED_LIST = re.compile(r"\b(?:in|from|matching)\b[^()]*\((?P<first>[^)]*)$", re.IGNORECASE)
@@ -62,6 +64,9 @@ _KINDS = {
 }
 CUSTOM_PREFIX = "my."
 """The prefix of a custom attribute's name: `+Name` is `MY.Name`."""
+
+_MESSAGE_PREFIX = "pilotage_message_"
+"""The prefix of the macro that stands for a statement `error : TEXT` or `warning : TEXT` in HTCondor's parser."""
 
 
 def submit_statements(text: str) -> list[SubmitStatement]:
@@ -121,6 +126,10 @@ def _plain_statement(lines: list[str], start: int, end: int, text: str) -> tuple
         text = "\n".join(lines[start:end])
     if assign is None and text.startswith("+"):
         raise StatementFaultError(start + 1, f"not an attribute +NAME = VALUE: {text:.60}")
+    message = _MESSAGE.match(text)
+    if message is not None:  # the macro is defined if no `if` skips the statement
+        name = f"{_MESSAGE_PREFIX}{fold(message['kind'])}_{start + 1}_{crc32(text.encode()):x}"
+        return SubmitStatement(StatementKind.ASSIGN, start + 1, (f"{name} = {message['text']}",), text, name), end
     word = _WORD.match(text)
     kind = _KINDS.get(word["word"].lower(), StatementKind.OTHER) if word is not None else StatementKind.OTHER
     name = ""
@@ -159,6 +168,7 @@ _SUBMISSION_MACROS = frozenset({"year", "month", "day", "submit_time", "submit_f
 
 _VARYING = frozenset({"process", "procid", "step", "random_choice", "random_integer"})
 _LONGEST_TEXT = 1_000_000
+_MOST_INVALID = 20
 _DEEPEST_NESTING = 200
 _REFERENCE = re.compile(r"(?<!\$)\$(?P<function>\w*)\(\s*(?P<name>[\w.]+)?(?P<rest>[^()$]*)(?P<closed>\))?")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
@@ -201,7 +211,12 @@ class SubmitProgram:
 
     def names(self) -> list[str]:
         """Return the defined names, as spelled in the file."""
-        return [name for name in self._submit if fold(name) in self._values]
+        return [name for name in self._submit if fold(name) in self._values and not _is_message(name)]
+
+    def messages(self, kind: str) -> list[tuple[int, str]]:
+        """Return line and text of each statement `error : TEXT` or `warning : TEXT` that no false `if` skips."""
+        names = (name for name in self._submit if fold(name).startswith(f"{_MESSAGE_PREFIX}{kind}_"))
+        return sorted((self.line_of(name), self.value(name)) for name in names)
 
     def value(self, name: str) -> str:
         """Return the value of a name with its macros replaced; empty if undefined."""
@@ -255,9 +270,9 @@ class SubmitProgram:
         macros = (found for text in list(self._values.values()) for found in _REFERENCE.finditer(text))
         return sorted({f"${each['function']}({each['name']})" for each in macros if self._is_undefined(each)})
 
-    def has_match_time_macros(self) -> bool:
-        """Return whether a value refers to an attribute of the slot, `$$(Name)`."""
-        return any("$$(" in value for value in self._values.values())
+    def match_time_macros(self) -> list[tuple[int, str, str]]:
+        """Return line, name and value of each definition that refers to an attribute of the slot, `$$(Name)`."""
+        return [(self.line_of(name), name, self._submit[name]) for name in self.names() if "$$(" in self._submit[name]]
 
     def _is_undefined(self, found: re.Match[str]) -> bool:
         function, name = fold(found["function"]), found["name"]
@@ -292,6 +307,10 @@ class SubmitProgram:
         return lengths[name]
 
 
+def _is_message(name: str) -> bool:
+    return fold(name).startswith(_MESSAGE_PREFIX)
+
+
 def _names_in(value: str) -> list[str]:
     """Return the folded names of the macros and random functions that a value uses."""
     names: list[str] = []
@@ -306,6 +325,34 @@ def _names_in(value: str) -> list[str]:
     return names
 
 
+def without_invalid(statements: list[SubmitStatement]) -> tuple[list[SubmitStatement], list[StatementFaultError]]:
+    """Return the statements that HTCondor's parser accepts, and the faults of the others.
+
+    Statements after the last queue statement count for nothing. Faults of conditions and includes are not looked for,
+    as the other statements depend on these.
+    """
+    queues = [number for number, each in enumerate(statements) if each.kind is StatementKind.QUEUE]
+    valid = statements[: queues[-1] + 1] if queues else statements
+    faults: list[StatementFaultError] = []
+    submit = htcondor_library().Submit
+    while len(faults) < _MOST_INVALID:
+        try:
+            submit(_program_text(valid))
+        except ValueError:
+            fault = _first_fault(valid)
+        else:
+            break
+        if fault.kind not in (StatementKind.ASSIGN, StatementKind.OTHER):
+            break
+        faults.append(_not_a_command(fault))
+        valid = [each for each in valid if each is not fault]
+    return valid, faults
+
+
+def _not_a_command(statement: SubmitStatement) -> StatementFaultError:
+    return StatementFaultError(statement.line, f"not a submit command: {statement.text[:60]}")
+
+
 def _parsed(statements: list[SubmitStatement]) -> Any:
     """Return HTCondor's parse of the statements; raises StatementFaultError at the first invalid one."""
     submit = htcondor_library().Submit
@@ -313,7 +360,7 @@ def _parsed(statements: list[SubmitStatement]) -> Any:
         return submit(_program_text(statements))
     except ValueError:
         fault = _first_fault(statements)
-    raise StatementFaultError(fault.line, f"not a submit command: {fault.text[:60]}")
+    raise _not_a_command(fault)
 
 
 def _first_fault(statements: list[SubmitStatement]) -> SubmitStatement:

@@ -14,8 +14,8 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -25,7 +25,7 @@ from pilotage.condor.quoting import join_arguments, split_arguments
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Scalar, Value
 from pilotage.units import LARGEST_COUNT, parse_duration, parse_size_mib, parse_whole_number
-from pilotage_client.readers.draft import USER_LOG, Draft, ReadError, StatementFaultError
+from pilotage_client.readers.draft import USER_LOG, Draft, FileFaults, ReadError, StatementFaultError
 
 
 class InvalidValueError(Exception):
@@ -226,16 +226,21 @@ def read_toml(text: str, file: str) -> list[JobDescription]:
     Raises
     ------
     ReadError
-        With the line of the key at fault; `file` is what it calls the text.
+        With the line of each key at fault; `file` is what it calls the text.
     """
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise _syntax_error(error, text, file) from error
+    faults = FileFaults(file, ignore_unsupported=False)
+    jobs: list[JobDescription] = []
     try:
-        return [job for number, table in enumerate(_tables(document, text)) for job in _jobs(table, text, number)]
+        for number, table in enumerate(_tables(document, text)):
+            jobs += _jobs(table, text, number, faults)
     except StatementFaultError as fault:
-        raise ReadError(file, fault.line, fault.cause) from fault
+        faults.add(fault.line, fault.cause)
+    faults.raise_any()
+    return jobs
 
 
 def _syntax_error(error: ValueError | RecursionError, text: str, file: str) -> ReadError:
@@ -261,33 +266,39 @@ def _tables(document: dict[str, Any], text: str) -> list[dict[str, Any]]:
     return tables
 
 
-def _jobs(table: dict[str, Any], text: str, number: int) -> list[JobDescription]:
-    """Return the jobs of one table, one for each position of its parameters."""
+def _jobs(table: dict[str, Any], text: str, number: int, faults: FileFaults) -> Iterator[JobDescription]:
+    """Yield the jobs of one table, one for each position of its parameters; their faults are added to `faults`."""
     for key in table:
         if key not in KEYS:
             nearest = difflib.get_close_matches(key, KEYS, n=1)
             hint = f"; is {nearest[0]} meant?" if nearest else ""
-            raise StatementFaultError(line_of(text, number, key), f"{key} is not a key of a job{hint}")
+            faults.add(line_of(text, number, key), f"{key} is not a key of a job{hint}")
     if "executable" not in table:
-        raise StatementFaultError(line_of(text, number, None), "there is no executable")
+        faults.add(line_of(text, number, None), "there is no executable")
     try:
         combinations = _combinations(table.get("parameters"))
     except InvalidValueError as error:
         raise StatementFaultError(line_of(text, number, "parameters"), f"parameters {error}") from error
-    jobs = [_job(table, values, text, number) for values in combinations]
-    return [replace(job, continues_cluster=place > 0) for place, job in enumerate(jobs)]
+    for place, values in enumerate(combinations):
+        draft = _draft(table, values, text, number)
+        faults.add_draft(draft)
+        if faults.are_many:
+            return
+        draft.put(continues_cluster=place > 0)
+        yield draft.description()
 
 
-def _job(table: dict[str, Any], values: Mapping[str, str], text: str, number: int) -> JobDescription:
+def _draft(table: dict[str, Any], values: Mapping[str, str], text: str, number: int) -> Draft:
     draft = Draft()
     for key, value in table.items():
         try:
-            KEYS[key](draft, _replaced(value, values))
+            if key in KEYS:
+                KEYS[key](draft, _replaced(value, values))
         except InvalidValueError as error:
-            raise StatementFaultError(line_of(text, number, key), f"{key} {error}") from error
+            draft.faults.append((line_of(text, number, key), f"{key} {error}"))
         except InvalidRequirementsError as error:
-            raise StatementFaultError(line_of(text, number, key), f"{key}: {error}") from error
-    return draft.description()
+            draft.faults.append((line_of(text, number, key), f"{key}: {error}"))
+    return draft
 
 
 def _combinations(parameters: object) -> list[dict[str, str]]:

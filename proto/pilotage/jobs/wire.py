@@ -20,7 +20,7 @@ from pilotage.v1 import jobs_pb2
 
 _TEXTS = ("executable", "arguments", "name")
 _OPTIONAL_TEXTS = ("stdin", "stdout", "stderr", "requirements_expression", "rank")
-_LISTS = ("output_files", "sites", "banned_sites", "platforms", "warnings")
+_LISTS = ("output_files", "sites", "banned_sites", "platforms", "warnings", "ignored")
 _LENGTHS = {"cpu_time_s": "cpu_time", "wall_time_s": "wall_time", "lease_s": "lease"}
 _MINIMA = {
     "request_cpus": 1,

@@ -10,9 +10,10 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 from pilotage.job_description import Value
 from pilotage.resources.comparisons import as_text, elements_of, refusal_reason
@@ -214,17 +215,21 @@ def _platform(needs: JobNeeds, queue: EffectiveQueue) -> Iterator[Refusal]:
         yield _refusal(PLATFORM, needs.platforms, queue, "the queue runs no jobs of these platforms")
 
 
+SIZES: Mapping[str, str] = MappingProxyType({CPU_TIME: " s", "CPUs": "", "Memory": " MiB", "Disk": " MiB", "GPUs": ""})
+"""The parameters that restrict a job's sizes, with the unit of their amounts."""
+
+
+def asked_sizes(needs: JobNeeds) -> dict[str, Amount]:
+    """Return the sizes that a job asks for, by the parameter that restricts them."""
+    amounts = (needs.cpu_time_s, needs.cpus, needs.memory_mib, needs.disk_mib, needs.gpus)
+    return {name: amount for name, amount in zip(SIZES, amounts, strict=True) if amount is not None}
+
+
 def _amounts(needs: JobNeeds, queue: EffectiveQueue) -> Iterator[Refusal]:
-    sizes: dict[str, tuple[Amount | None, str]] = {
-        CPU_TIME: (needs.cpu_time_s, " s"),
-        "CPUs": (needs.cpus, ""),
-        "Memory": (needs.memory_mib, " MiB"),
-        "Disk": (needs.disk_mib, " MiB"),
-        "GPUs": (needs.gpus, ""),
-    }
-    for name, (asked, unit) in sizes.items():
-        stated = queue.stated_amount(name) if asked is not None else None
-        if asked is not None and stated is not None and stated < asked:
+    for name, asked in asked_sizes(needs).items():
+        unit = SIZES[name]
+        stated = queue.stated_amount(name)
+        if stated is not None and stated < asked:
             yield _refusal(name, asked, queue, f"{stated}{unit} is less than {asked}{unit}")
 
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from pilotage.job_description import Scalar, Value
 from pilotage.resources.comparisons import as_text, elements_of
+from pilotage.resources.parameters import ParameterDeclaration
 from pilotage.resources.tree import (
     ENABLED,
     PLATFORM,
@@ -83,12 +84,14 @@ class EffectiveQueue:
     def stated_amount(self, name: str) -> Amount | None:
         """Return the amount that the queue states, in the base unit; None = no number is stated."""
         stated = self.get(name)
-        declaration = self.tree.declarations.get(name)
-        amounts = [
-            amount_of(element, declaration.unit if declaration else None)
-            for element in (elements_of(stated.value) if stated else ())
-        ]
-        return max((amount for amount in amounts if not isinstance(amount, NotAnAmount)), default=None)
+        return largest_amount(stated.value, self.tree.declarations.get(name)) if stated else None
+
+
+def largest_amount(value: Value, declaration: ParameterDeclaration | None) -> Amount | None:
+    """Return the largest amount of a stated value, in the base unit; None = no element is a number."""
+    unit = declaration.unit if declaration else None
+    amounts = (amount_of(element, unit) for element in elements_of(value))
+    return max((amount for amount in amounts if not isinstance(amount, NotAnAmount)), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ of one order are combined in single operations. Between orders a set behaves as 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
@@ -30,12 +30,13 @@ from pilotage.resources.comparisons import (
     offered_labels,
     required_key,
 )
-from pilotage.resources.eligibility import asked_tags
-from pilotage.resources.inheritance import EffectiveQueue, effective_queues
-from pilotage.resources.parameters import ParameterDeclaration, ParameterType
+from pilotage.resources.eligibility import SIZES, asked_tags
+from pilotage.resources.inheritance import EffectiveQueue, effective_queues, largest_amount
+from pilotage.resources.parameters import ParameterDeclaration, ParameterDeclarations, ParameterType
 from pilotage.resources.requirements import PoolId, Requirement, Requirements
 from pilotage.resources.tree import REQUIRED_TAGS, TAGS, VOS, QueueId, ResourceTree
 from pilotage.text import fold
+from pilotage.units import Amount
 
 Bits = int
 """A set of queues: bit n stands for queue n of an order."""
@@ -228,6 +229,14 @@ class PoolMapper:
         """Return the queues for jobs of `vo` without a Requirements section."""
         return QueueSet(self.order, self._view(vo).eligible(vo, ()))
 
+    def stated_names(self, vo: str) -> Collection[str]:
+        """Return the names of the parameters that queues state, as `vo` sees them."""
+        return self._view(vo).names.values()
+
+    def largest_sizes(self, vo: str) -> Mapping[str, Amount]:
+        """Return the largest amounts of those sizes that all queues of `vo` state."""
+        return self._view(vo).largest_sizes(vo, self._tree.declarations)
+
     def _view(self, vo: str) -> _View:
         # All VOs without an overlay share one view.
         key = fold(vo) if fold(vo) in self._vos_with_overlays else None
@@ -246,7 +255,9 @@ class _View:
     """The offers to the VOs that see the same values, with the queues grouped by offer."""
 
     def __init__(self, queues: Iterable[EffectiveQueue], order: QueueOrder, pace: Pace = at_once) -> None:
-        self._groups = _grouped(pace(queues), order)
+        self.names: dict[str, str] = {}
+        self._groups = _grouped(pace(queues), order, self.names)
+        self._largest: dict[str, Mapping[str, Amount]] = {}
         self._indexes: dict[tuple[str, ParameterType, str | None], OfferIndex] = {}
         self._by_vo: dict[str, Bits] = {}
         required = (elements_of(group.value) for group in self._groups.get(fold(REQUIRED_TAGS), ()))
@@ -264,6 +275,21 @@ class _View:
                 break
             queues &= self._satisfying_queues(requirement)
         return queues
+
+    def largest_sizes(self, vo: str, declarations: ParameterDeclarations) -> Mapping[str, Amount]:
+        """Return the largest amounts of those sizes that all open queues state; cached, as every job may ask."""
+        if vo not in self._largest:
+            largest: dict[str, Amount] = {}
+            queues = self._enabled & self._admitting_queues(fold(vo))
+            for name in SIZES:
+                groups = [group for group in self._groups.get(fold(name), ()) if group.queues & queues]
+                amounts = [largest_amount(group.value, declarations.get(name)) for group in groups]
+                stating = reduce(or_, (group.queues for group in groups), 0)
+                numbers = [amount for amount in amounts if amount is not None]
+                if queues and not queues & ~stating and len(numbers) == len(amounts):
+                    largest[name] = max(numbers)
+            self._largest[vo] = largest
+        return self._largest[vo]
 
     def _satisfying_queues(self, requirement: Requirement) -> Bits:
         """Return the queues that satisfy one requirement; cached, as many pools share requirements."""
@@ -311,12 +337,17 @@ class _View:
         return self._all & ~shut
 
 
-def _grouped(queues: Iterable[EffectiveQueue], order: QueueOrder) -> dict[str, tuple[OfferGroup, ...]]:
+def _grouped(
+    queues: Iterable[EffectiveQueue], order: QueueOrder, names: dict[str, str]
+) -> dict[str, tuple[OfferGroup, ...]]:
+    """Return the values by folded name, with their queues; one spelling of each name is added to `names`."""
     members: dict[str, dict[object, tuple[Value, list[int]]]] = {}
     for queue in queues:
         number = order.number(queue.id)
         assert number is not None, "the order holds all queues of the tree"
         for name, offered in queue.values.items():
+            if name not in members:
+                names[name] = offered.name
             groups = members.setdefault(name, {})
             groups.setdefault(_type_key(offered.value), (offered.value, []))[1].append(number)
     return {

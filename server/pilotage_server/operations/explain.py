@@ -119,7 +119,8 @@ class Explanation:
     """The explanation of a job's state.
 
     `exclusions` are over the `queues_of_vo` queues that the job's VO may use. `jobs_ahead` would go before it on a slot
-    that fits both; `order` gives the reason. `pool_mapped` None = it has no pool.
+    that fits both; `order` gives the reason. `pool_mapped` None = it has no pool. `ignored` are the statements of the
+    job file that are not done.
     """
 
     job: JobRecord
@@ -133,6 +134,7 @@ class Explanation:
     pool_mapped: datetime | None
     tree_version: int
     requirements: Mapping[str, Value]
+    ignored: tuple[str, ...]
 
 
 def explain_job(transaction: Transaction, state: ServerState, identity: Identity, job_id: int) -> Explanation:
@@ -158,6 +160,7 @@ def explain_job(transaction: Transaction, state: ServerState, identity: Identity
         pool_mapped=mapping.mapped if mapping is not None else None,
         tree_version=state.tree.version,
         requirements=description.requirements or {},
+        ignored=description.ignored,
     )
 
 

@@ -56,6 +56,33 @@ def test_status_shows_the_newest_jobs_and_mentions_the_limit(
     assert [json.loads(line)["id"] for line in newest.splitlines()] == [*ids[-2:]]
 
 
+def test_fault_found_by_the_server_names_the_file(shared_server: RunningServer, tmp_path: Path) -> None:
+    shell = Shell(shared_server, tmp_path, "alice", Role.USER)
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text('executable = "/bin/true"\nstdout = "../out"')
+    two.write_text('executable = "/bin/true"\nstdout = "{x}"\nparameters = {x = ["out", "a\\u0000"]}')
+    done = shell.run("submit", str(one), str(two))
+    assert done.exit_code == 2
+    assert [line.rpartition(": ")[0] for line in done.stderr.splitlines()] == [f"{two}: job 2: stdout"]
+
+
+def test_ignored_statements_are_shown(shared_server: RunningServer, tmp_path: Path) -> None:
+    shell = Shell(shared_server, tmp_path, "alice", Role.USER)
+    file = tmp_path / "job.sub"
+    file.write_text("executable = /bin/sh\ntransfer_executable = false\nuniverse = docker\ndocker_image = a\nqueue\n")
+    assert shell.run("submit", str(file)).exit_code == 2
+    submitted = json.loads(shell.run("submit", "--ignore-unsupported", "--json", str(file)).stdout)
+    (job_id,) = submitted["jobs"]
+    assert [warning.split(": ")[1] for warning in submitted["warnings"]] == [
+        "universe is ignored",
+        "docker_image is ignored",
+    ]
+    ignored = ["universe = docker", "docker_image = a"]
+    for command in ("status", "why"):
+        assert json.loads(shell.run(command, "--json", str(job_id)).stdout)["ignored"] == ignored
+    assert f"Ignored in its job file: {'; '.join(ignored)}\n" in shell.run("why", str(job_id)).stdout
+
+
 def test_rejected_hold_is_reported_once(shared_server: RunningServer, tmp_path: Path) -> None:
     shell = Shell(shared_server, tmp_path, "alice", Role.USER)
     (job_id,) = map(str, shell.submit(JobDescription("/bin/true")))

@@ -41,7 +41,7 @@ def test_convert_error_has_file_line_and_cause(shared_data: Path) -> None:
 def test_convert_reads_every_real_file_or_names_the_line(folder: str, files: int, shared_data: Path) -> None:
     count = 0
     for file in sorted((shared_data / "data" / folder).iterdir()):
-        result = run("convert", file, "--json")
+        result = run("convert", file, "--json", "--ignore-unsupported")
         count += 1
         if result.exit_code == 0:
             jobs = json_objects(result.stdout)
@@ -50,8 +50,29 @@ def test_convert_reads_every_real_file_or_names_the_line(folder: str, files: int
         else:
             line, _, cause = result.stderr.removeprefix(f"{file}:").partition(": ")
             assert (result.exit_code, result.stdout, line.isdigit()) == (2, "", True), file
-            assert cause.count("\n") == 1
+            assert cause
     assert count == files
+
+
+def test_unsupported_statements_refuse_all_files_with_advice(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.sub", tmp_path / "two.jdl"
+    one.write_text("executable = a\nuniverse = docker\ndocker_image = alpine\nqueue 3\n")
+    two.write_text('Executable = "a";\nSplit = "se";\n')
+    advice = "jobs would run without these statements; --ignore-unsupported submits them so"
+    (tmp_path / "token").write_text("x")
+    done = run("submit", "--server", "127.0.0.1:1", "--token-file", tmp_path / "token", one, two)
+    assert done.exit_code == 2
+    places = [line.partition(" = ")[0] for line in done.stderr.splitlines()]
+    assert places == [
+        *(f"{one}:2: universe", f"{one}:3: docker_image", f"{one}: {advice}"),
+        *(f"{two}:2: Split", f"{two}: {advice}"),
+    ]
+    assert run("convert", one).exit_code == 2
+    (job,) = json_objects(run("convert", one, "--json", "--ignore-unsupported").stdout)
+    assert [warning.partition(": ")[0] for warning in job["warnings"] if "ignored" in warning] == [
+        "universe is ignored",
+        "docker_image is ignored",
+    ]
 
 
 def test_convert_prints_only_its_own_error(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ import pytest
 from pilotage.job_description import JobDescription
 from pilotage_client.readers import read_jobs
 from pilotage_client.readers.draft import ReadError, as_json
+from pilotage_client.readers.jdl import JDL_ATTRIBUTES
+from pilotage_client.readers.submit_commands import SUBMIT_COMMANDS
+from pilotage_client.readers.support import Support
 
 JDL_ERRORS = {
     "DIRAC__Test_ParametricJob.py_L62.jdl": (9, "4 values for 3 jobs"),
@@ -81,12 +84,79 @@ FIELDS = {
 PARAMETERS = {"parameters", "parameterstart", "parameterstep", "parameterfactor"}
 
 
-def read_all(folder: Path) -> tuple[dict[str, list[JobDescription]], dict[str, ReadError]]:
+_REFUSED = """
+AliDPG__JDL.jdl: inputdatacollection inputdatalist inputdatalistformat inputfile jdlvariables output outputdir
+  packages split splitmaxinputfilenumber validationcommand
+AliDPG__rec_pass98.jdl: inputdatacollection inputfile jdlvariables output outputdir packages split splitarguments
+  validationcommand
+AliPhysics__CPass0.jdl: inputdatacollection inputfile jdlvariables outputarchive outputdir packages split
+  splitarguments validationcommand
+AliPhysics__rawmerge.jdl: inputdatacollection inputdatalist inputdatalistformat inputfile jdlvariables output
+  outputdir packages split splitarguments splitmaxinputfilenumber validationcommand
+AliPhysics__spacePointCalibrationProcessTimeBin.jdl: arguments inputfile jdlvariables legoresubmitzombies output
+  outputdir outputerrore packages validationcommand
+DIRAC__Test_Agent_JobAgent.py_L388.jdl: inputsandbox
+DIRAC__Test_JobDB.py_L152.jdl: inputsandbox jobrequirements
+DIRAC__Test_JobDB.py_L23.jdl: inputsandbox
+DIRAC__index.rst_L85.jdl: inputsandbox outputdata outputse
+DIRAC__testWF.jdl: inputdata
+WMS-Test-Suite__44599.jdl: retrycount
+WMS-Test-Suite__45883.jdl: prologue retrycount
+WMS-Test-Suite__73699.jdl: prologue retrycount
+WMS-Test-Suite__77055.jdl: environment
+WMS-Test-Suite__test35250.jdl: retrycount
+cream-nagios__WN-csh.jdl: outputsandboxbasedesturi
+cream-nagios__WN-softver.jdl: outputsandboxbasedesturi
+docker-emi-ui__test-cream.jdl: outputsandboxbasedesturi
+org.glite.wms__28235.jdl: prologue
+org.glite.wms__31278.jdl: shortdeadlinejob
+org.glite.wms__31278_sdj.jdl: shortdeadlinejob
+LHEGeneration__condor.jdl.sub: maxretries outputdestination singularityimage x509userproxy
+OSG_EGGS_CRUMBS__A.condor.sub: singularityimage transferoutputremaps
+OSG_EGGS_CRUMBS__B.condor.sub: singularityimage transferoutputremaps
+UF-condor__condor.jdl.sub: usex509userproxy
+checkpoint-fibonacci__job.submit.sub: checkpointexitcode transfercheckpointfiles
+condor_sshd__job.submit.sub: shouldtransferfiles
+htcondor__b_submit.cmd.sub: universe
+htcondor__job.sub: checkpointexitcode gpusmaximumcapability gpusminimumcapability gpusminimummemory
+  singularityimage transfercheckpointfiles transferinputfiles transferoutputremaps
+htcondor__job_core_macros_java.cmd.sub: universe
+htcondor__job_dagman_recovery_event_check-nodeC.cmd.sub: universe
+htcondor_ex__science3.sub: numretries
+htcondor_profile__job.submit.sub: dockerimage universe
+letsencrypttest__submit.jdl.sub: singularityimage
+matlab-mcc-htcondor__condor.sub: dockerimage universe
+mg-pythia-delphes__job.sub: containerimage universe
+nicer__submit.sub: machinecount universe
+ofp-sam-bet-2023-grid__condor.sub: whentotransferoutput
+ofp-sam-bet-2023-grid__condorx.sub: whentotransferoutput
+prp-htcondor-pool__example_job.condor.sub: requestosimage
+r-stm-example__job.submit.sub: dockerimage universe
+recipes__alphafold.submit.sub: containerimage requiregpus universe
+templates-GPUs__mnist_gpu.sub: gpusminimumcapability gpusminimummemory
+templates-GPUs__mnist_gpu_docker.sub: containerimage dockerpullpolicy gpusminimumcapability gpusminimummemory
+  universe
+templates-GPUs__pytorch_cnn.sub: requiregpus
+templates-GPUs__train_w_checkpoint.sub: checkpointexitcode dockerimage gpusminimumcapability gpusminimummemory
+  transfercheckpointfiles transferinputfiles universe whentotransferoutput
+tutorial-ScalingUp-Python__ScalingUp-PythonCals.submit.sub: containerimage
+xcache-benchmark-200gbps__condor.submit.sub: containerimage universe whentotransferoutput
+"""
+
+REFUSED_STATEMENTS = {
+    name: set(statements.split()) for name, statements in re.findall(r"^(\S+): (.*(?:\n  .*)*)", _REFUSED, re.MULTILINE)
+}
+"""The statements for which files are refused that could be read without these."""
+
+
+def read_all(
+    folder: Path, *, ignore_unsupported: bool = True
+) -> tuple[dict[str, list[JobDescription]], dict[str, ReadError]]:
     """Return the jobs of the valid files and the errors of the others, by file name."""
     jobs, errors = {}, {}
     for file in sorted(folder.iterdir()):
         try:
-            jobs[file.name] = read_jobs(file)
+            jobs[file.name] = read_jobs(file, ignore_unsupported=ignore_unsupported)
         except ReadError as error:
             errors[file.name] = error
     return jobs, errors
@@ -145,9 +215,9 @@ def test_every_submit_file_gives_jobs_or_an_error_with_its_line(
 def test_factory_submit_file_reads_the_environment(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIDEIN_COUNT", "3")
     monkeypatch.setenv("GLIDEIN_ARGUMENTS", "-v std")
-    jobs = read_jobs(shared_data / "data" / "submit" / "glideinwms__job.condor.sub")
+    jobs = read_jobs(shared_data / "data" / "submit" / "glideinwms__job.condor.sub", ignore_unsupported=True)
     assert [job.arguments for job in jobs] == ["-v std"] * 3
-    assert any(warning.startswith("Universe ") for warning in jobs[0].warnings)
+    assert "Universe = grid" in jobs[0].ignored
 
 
 def test_no_attribute_of_a_jdl_file_is_lost(shared_data: Path) -> None:
@@ -218,5 +288,44 @@ def is_effectively_empty(value: str, warnings: set[str]) -> bool:
     ],
 )
 def test_selected_files_give_the_expected_values(name: str, shown: list[dict[str, object]], shared_data: Path) -> None:
-    jobs = [as_json(job) for job in read_jobs(shared_data / "data" / name)]
+    jobs = [as_json(job) for job in read_jobs(shared_data / "data" / name, ignore_unsupported=True)]
     assert [{key: job[key] for key in expected} for job, expected in zip(jobs, shown, strict=True)] == shown
+
+
+@pytest.mark.parametrize("folder", ["jdl", "submit"])
+def test_real_file_is_done_or_refused_by_name(folder: str, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLIDEIN_COUNT", raising=False)
+    path = shared_data / "data" / folder
+    done, refused = read_all(path, ignore_unsupported=False)
+    readable, invalid = read_all(path)
+    found = {name: refused_statements(refused[name], path / name) for name in readable.keys() - done.keys()}
+    assert found == {name: names for name, names in REFUSED_STATEMENTS.items() if (path / name).exists()}
+    assert refused.keys() - found.keys() == invalid.keys()
+    for name, jobs in done.items():
+        assert len(jobs) == len(readable[name]), name
+        assert not [job for job in jobs if job.ignored], name
+        assert not [text for job in jobs for text in job.warnings if not is_about_harmless(text, folder)], name
+
+
+def refused_statements(error: ReadError, file: Path) -> set[str]:
+    """Return the names of the refused statements, each of which stands on its line of the file."""
+    *refusals, advice = error.violations
+    assert (advice.where, "--ignore-unsupported" in advice.why) == (str(file), True)
+    lines = file.read_text().split("\n")
+    names = set()
+    for refusal in refusals:
+        name = refusal.why.partition(" = ")[0]
+        line = lines[int(refusal.where.rpartition(":")[2]) - 1]
+        assert name.lower() in line.lower(), str(refusal)
+        names.add(normalized(name))
+    return names
+
+
+def is_about_harmless(warning: str, folder: str) -> bool:
+    """Return whether a warning is about a harmless or unknown attribute, a second value, or an empty macro."""
+    name = warning.partition(" ")[0]
+    known = JDL_ATTRIBUTES.get(name) if folder == "jdl" else SUBMIT_COMMANDS.get(name)
+    is_known_harmless = known is not None and known.support is Support.HARMLESS
+    is_request = name in ("accounting_group", "accounting_group_user") or name.startswith("+")
+    others = (" has no value here", " has no meaning here", " is given twice", "has an empty name, which is left out")
+    return is_known_harmless or is_request or any(text in warning for text in others)

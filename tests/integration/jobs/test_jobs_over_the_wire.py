@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from pilotage.errors import InvalidInputError, NotFoundError
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2
 from support.server import request_id
-from support.wire_grid import WireGrid, a_job
+from support.wire_grid import WireGrid, a_job, submission
 
 
 def upload(
@@ -64,6 +65,32 @@ def test_output_files_are_visible_to_their_owner_only(grid: WireGrid) -> None:
     assert download(grid.jobs, job_id, checksum) == b"done\n"
     with pytest.raises(NotFoundError):
         download(grid.user("mallory"), job_id, checksum)
+
+
+def test_ignored_statements_stay_visible(grid: WireGrid) -> None:
+    ignored = ("universe = docker", 'image = "ignored":["a"]')
+    first, second, plain = grid.submit(
+        dataclasses.replace(a_job(), ignored=ignored, count=2),
+        dataclasses.replace(a_job(), arguments='\'"ignored":["\'', attributes={"ignored": ("x",)}),
+    )
+    expected = {first: [*ignored], second: [*ignored], plain: []}
+    got = grid.jobs.GetJobs(job_service_pb2.GetJobsRequest(job_ids=[*expected])).jobs
+    listed = grid.jobs.ListJobs(job_service_pb2.ListJobsRequest()).jobs
+    waited = grid.jobs.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=[*expected])).jobs
+    explained = [grid.jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=each)).job for each in expected]
+    for jobs in (got, listed, waited, explained):
+        assert {job.id: list(job.ignored) for job in jobs} == expected
+
+
+def test_submission_warns_of_requests_that_no_queue_fulfils(grid: WireGrid) -> None:
+    grid.put_tree()
+    large = dataclasses.replace(a_job(), request_memory_mib=10 * 1024 * 1024)
+    warnings = grid.jobs.SubmitJobs(submission([a_job(Memroy=1000), large])).warnings
+    assert [warning for warning in warnings if "no queue satisfies" not in warning] == [
+        "no queue states the parameter Memroy; did you mean Memory? (descriptions[0])",
+        "Memory: no queue offers 10485760 MiB, the largest offers 4000 MiB; the job waits until one does"
+        " (descriptions[1])",
+    ]
 
 
 def test_upload_that_differs_from_its_header_is_rejected(grid: WireGrid) -> None:

@@ -243,6 +243,15 @@ def test_absolute_executable_of_jdl_belongs_to_worker_node(tmp_path: Path) -> No
     assert (job.executable, job.input_files) == ("/bin/sh", ())
 
 
+def test_missing_files_of_all_jobs_are_named_with_the_file(tmp_path: Path) -> None:
+    file = submit_file(tmp_path, "executable = a\ntransfer_input_files = $(x).in\nqueue x in (b c)\nx = d")
+    with pytest.raises(InvalidJobError) as caught:
+        read_jobs_with_files(file)
+    assert [str(violation) for violation in caught.value.violations] == [
+        f"{file}: input_files: {name}.in: no such file or directory" for name in ("b", "c", "d")
+    ]
+
+
 # --- user logs
 
 

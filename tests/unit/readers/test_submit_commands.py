@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilotage.condor.quoting import split_arguments
 from pilotage_client.readers.draft import ReadError
-from support.job_texts import submit_error, submit_job, submit_jobs
+from support.job_texts import refusals, submit_error, submit_job, submit_jobs
 
 
 def test_sizes_have_units_of_condor_submit() -> None:
@@ -25,24 +27,15 @@ def test_accepts_arithmetic_in_amounts() -> None:
     assert (job.request_memory_mib, job.request_cpus, job.wall_time) == (2048, 8, timedelta(hours=2))
 
 
-def test_keeps_size_expression_with_warning() -> None:
-    job = submit_job("request_memory = ifThenElse(x, 1, 2)")
-    assert job.request_memory_mib is None
-    assert job.attributes == {"request_memory": "ifThenElse(x, 1, 2)"}
-    assert any("expression" in warning for warning in job.warnings)
-
-
 def test_custom_size_attribute_overrides_command() -> None:
     job = submit_job("+RequestMemory = 10240\nrequest_memory = 1")
     assert (job.request_memory_mib, job.attributes) == (10240, {})
 
 
 def test_custom_attributes_keep_types() -> None:
-    job = submit_job('+Flavour = "long"\nMY.Runtime = 60\n+Flag = true\n+List = {1, "x"}\n+Later = time() + 5')
-    assert job.attributes == {"Flavour": "long", "Runtime": 60, "Flag": True, "List": (1, "x"), "Later": "time() + 5"}
-    assert [warning for warning in job.warnings if "expression" in warning] == [
-        "Later is an expression and is kept as its text"
-    ]
+    job = submit_job('+Flavour = "long"\nMY.Runtime = 60\n+Flag = true\n+List = {1, "x"}\n+None = undefined')
+    assert job.attributes == {"Flavour": "long", "Runtime": 60, "Flag": True, "List": (1, "x"), "None": "undefined"}
+    assert job.warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +66,8 @@ def test_requirements_and_rank_are_expressions() -> None:
 
 def test_transferred_files_have_names_in_job_folder() -> None:
     job = submit_job(
-        "transfer_input_files = a/b.txt, data/, osdf:///x/y\ninput = in/c.txt\ntransfer_output_files = o/, p"
+        "transfer_input_files = a/b.txt, data/, osdf:///x/y\ninput = in/c.txt\ntransfer_output_files = o/, p",
+        ignore_unsupported=True,
     )
     assert [(file.name, file.source) for file in job.input_files] == [
         ("b.txt", "a/b.txt"),
@@ -96,7 +90,7 @@ def test_transferred_files_have_names_in_job_folder() -> None:
     ],
 )
 def test_new_files_come_back_without_transfer_output_files(commands: str, come_back: bool) -> None:
-    assert submit_job(commands).new_files_come_back is come_back
+    assert submit_job(commands, ignore_unsupported=True).new_files_come_back is come_back
 
 
 def test_keeps_redundant_commands_without_warning() -> None:
@@ -111,21 +105,151 @@ def test_keeps_redundant_commands_without_warning() -> None:
     [
         "universe = docker",
         "docker_image = debian",
-        "getenv = True",
+        "DockerImage = debian",
         "should_transfer_files = NO",
+        "when_to_transfer_output = ON_EXIT_OR_EVICT",
         "on_exit_remove = ExitCode == 0",
         "max_retries = 3",
         "x509userproxy = /tmp/x509",
         'transfer_output_remaps = "a = b"',
+        "transfer_input_files = osdf:///x/y",
         "gpus_minimum_memory = 2GB",
-        "reqest_memory = 4",
+        "request_fpgas = 1",
+        "request_memory = ifThenElse(x, 1, 2)",
+        "cron_hour = 3",
+        "nice_user = true",
+        "arguments = $$(Arch)",
+        "input = a\ntransfer_input = false",
     ],
 )
-def test_keeps_unsupported_command_with_warning(command: str) -> None:
+def test_refuses_command_that_asks_for_more(command: str) -> None:
+    text = f"executable = a\n{command}\nqueue"
+    line = text.count("\n")
+    name, _, value = command.split("\n")[-1].partition(" = ")
+    (fault,) = refusals(submit_error(text))
+    assert fault.startswith(f"job.sub:{line}: {name} = {value}: ")
+    (job,) = submit_jobs(text, ignore_unsupported=True)
+    assert job.ignored == (f"{name} = {value}",)
+    assert [warning for warning in job.warnings if warning.startswith(f"{name} is ignored: ")]
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        '+SingularityImage = "/cvmfs/x"',
+        '+DockerImage = "debian"',
+        "+OnExitHold = true",
+        "MY.JobUniverse = 7",
+        '+Cmd = "b"',
+        "+Wish = {a, 2}",
+        "+Wish = [ a = 1 ]",
+        "+Wish = {1, {2}}",
+        "+Later = time() + 5",
+    ],
+)
+def test_refuses_custom_attribute_that_asks_for_more(attribute: str) -> None:
+    name, _, value = attribute.removeprefix("+").removeprefix("MY.").partition(" = ")
+    (fault,) = refusals(submit_error(f"executable = a\n{attribute}\nqueue"))
+    assert fault.startswith(f"job.sub:2: {name} = {value}: ")
+    job = submit_job(attribute, ignore_unsupported=True)
+    assert (job.attributes[name], job.ignored) == (value, (f"{name} = {value}",))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "nice_user = false",
+        "max_retries = 0",
+        "universe = 5",
+        "on_exit_hold = False",
+        "x509userproxy = UNDEFINED",
+        "docker_image =",
+        "transfer_input = false",
+        "input = /dev/null\ntransfer_input = false",
+        "transfer_input = true",
+        "transfer_output = true",
+    ],
+)
+def test_accepts_command_that_asks_for_nothing(command: str) -> None:
+    job = submit_job(command)
+    assert (job.ignored, job.warnings, job.input_files) == ((), (), ())
+
+
+@pytest.mark.parametrize("command", ["notification = Error", "stream_output = True", "transfer_output = no"])
+def test_keeps_harmless_command_with_warning(command: str) -> None:
     job = submit_job(f'{command}\ntransfer_output_files = ""')
     name, _, value = command.partition(" = ")
-    assert job.attributes[name] == value
+    assert (job.attributes[name], job.ignored) == (value, ())
     assert [warning for warning in job.warnings if warning.startswith(f"{name} ")]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("reqest_memory", "; is request_memory meant?"), ("colour", ""), ("executible", "; is executable meant?")],
+)
+def test_unknown_command_gets_a_warning_with_the_nearest_name(name: str, hint: str) -> None:
+    job = submit_job(f"{name} = 4")
+    assert job.attributes == {name: "4"}
+    assert job.warnings == (f"{name} has no meaning here and is kept as an attribute{hint}",)
+
+
+def test_all_faults_are_named_at_once() -> None:
+    commands = "request_cpus = {a}\ndocker_image = alpine\n+Wish = {a}\nhold = maybe\ntransfer_input = a.txt"
+    error = submit_error(f"executable = a\n{commands}\nqueue 1000")
+    assert error == (
+        "job.sub:2: request_cpus: {a} is not a number; "
+        "job.sub:3: docker_image = alpine: jobs do not run in containers; install the software on the nodes, "
+        "or unpack it in the job; "
+        "job.sub:4: Wish = {a}: it is an expression, and a job's attributes are plain values or lists of these; "
+        "job.sub:5: hold: maybe is neither true nor false; "
+        "job.sub:6: transfer_input: a.txt is neither true nor false"
+    )
+
+
+def test_lines_that_are_no_commands_are_named_with_the_other_faults() -> None:
+    error = submit_error("executable = a\nfoo bar\nrequest_cpus = {a}\nbaz\nqueue\nqux")
+    assert error == (
+        "job.sub:2: not a submit command: foo bar; job.sub:3: request_cpus: {a} is not a number; "
+        "job.sub:4: not a submit command: baz"
+    )
+
+
+def test_fault_of_many_jobs_is_named_once() -> None:
+    (fault,) = refusals(submit_error("executable = a\nrequest_foo = $(x)\nqueue x from (\n 1\n 2\n 3\n)"))
+    assert fault.startswith("job.sub:2: request_foo = 1: ")
+
+
+def test_streams_have_second_names() -> None:
+    job = submit_job("stdin = in/a\nstdout = out\nstderr = err")
+    assert (job.stdin, job.stdout, job.stderr) == ("a", "out", "err")
+
+
+def test_shell_runs_a_command_line() -> None:
+    (job,) = submit_jobs("shell = cat 'a b' | wc -l > n\nqueue")
+    assert (job.executable, split_arguments(job.arguments)) == ("/bin/sh", ["-c", "cat 'a b' | wc -l > n"])
+    assert job.attributes == {"transfer_executable": "false"}
+    assert "either shell, or executable" in submit_error("executable = a\nshell = b\nqueue")
+
+
+@pytest.mark.parametrize(
+    ("getenv", "copied"),
+    [
+        ("true", {"AA", "AB", "B"}),
+        ("A*", {"AA", "AB"}),
+        ("A*, !AB, b", {"AA", "B"}),
+        ("!A*", {"B"}),
+        ("false", set()),
+        ("PILOTAGE_TOKEN", set()),
+    ],
+)
+def test_getenv_copies_the_submitters_environment(
+    getenv: str, copied: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"AA": "1", "AB": "2", "B": "x y", "PILOTAGE_TOKEN": "secret"}
+    monkeypatch.setattr(os, "environ", own)
+    assert submit_job(f"getenv = {getenv}").environment == {name: own[name] for name in copied}
+    assert submit_job(f"getenv = {getenv}\nenvironment = B=mine").environment["B"] == "mine"
+    assert submit_job(f"environment = B=mine\ngetenv = {getenv}").environment["B"] == "mine"
 
 
 def test_accounting_group_becomes_attribute_with_warning() -> None:

@@ -35,10 +35,16 @@ def test_date_macros_expand_to_submission_time() -> None:
     assert not any("no value" in warning for warning in job.warnings)
 
 
-def test_keeps_slot_macro_with_warning() -> None:
-    job = submit_job("arguments = $$(Arch)")
-    assert job.arguments == "$$(Arch)"
-    assert any("$$(" in warning for warning in job.warnings)
+def test_slot_macro_is_refused_at_its_line() -> None:
+    error = submit_error("executable = a\narguments = $$(Arch)\nqueue")
+    assert error.startswith("job.sub:2: arguments = $$(Arch): $$(…) is not replaced")
+    assert submit_job("arguments = $$(Arch)", ignore_unsupported=True).ignored == ("arguments = $$(Arch)",)
+
+
+def test_error_statement_refuses_the_file_unless_it_is_skipped() -> None:
+    text = "executable = a\nif $(Bad:false)\n  error : $(Bad) is bad\nendif\nwarning : take care\n{}queue"
+    assert submit_jobs(text.format(""))[0].warnings == ("line 5 says: take care",)
+    assert submit_error("Bad = 1\n" + text.format("")) == "job.sub:4: the file says: error: 1 is bad"
 
 
 def test_includes_other_file(tmp_path: Path) -> None:

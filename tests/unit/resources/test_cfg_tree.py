@@ -105,6 +105,13 @@ def test_converts_numbers_and_lists_and_keeps_text() -> None:
     assert parameters_of("long").items() >= expected.items()
 
 
+def test_quotes_around_values_are_dropped() -> None:
+    quoted = CFG.replace("= ANY", '= "ANY"').replace("= lhcb, biomed", "= 'lhcb', \"biomed\"")
+    quoted = quoted.replace("MaxRAM = 1024", 'MaxRAM = "1024"').replace("= Extra, token", '= "Extra, token"')
+    assert quoted.count('"') == 8
+    assert a_cfg_tree(quoted) == a_cfg_tree()
+
+
 def test_translates_names_of_dirac() -> None:
     mcore = parameters_of("mcore")
     assert mcore["CPUs"] == 8

@@ -3,7 +3,7 @@
 Syntax: sections in braces, options, comments.
 
     Name { … }            a section; the brace may follow on the next line
-    key = value           an option; the value extends to the end of the line
+    key = value           an option; the value extends to the end of the line, and quotes around it are dropped
     key += value          appends an element to the option's comma-separated list
     # comment, // comment at the start of a line or after white space
 
@@ -148,7 +148,8 @@ class _Parser:
         before = section.options.get(option.key)
         if option.key in section.sections or (before is not None and option.sign == "="):
             raise syntax_error(f"{option.key} stands twice in one section", number, column)
-        section.options[option.key] = f"{before}, {option.value}" if before else option.value
+        value = _unquoted(option.value)
+        section.options[option.key] = f"{before}, {value}" if before else value
 
     def _expect_no_brace(self) -> None:
         if self._named is not None:
@@ -311,8 +312,15 @@ def _typed(text: str) -> CfgValue:
     return _scalar(text)
 
 
+def _unquoted(text: str) -> str:
+    """Return the text without quotes around the whole."""
+    is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and text[0] not in text[1:-1]
+    return text[1:-1].strip() if is_quoted else text
+
+
 def _scalar(text: str) -> CfgScalar:
     """Return a number or boolean if the text is its canonical form; "9.10" and "010" stay texts."""
+    text = _unquoted(text)
     if text.lower() in {"true", "false"}:
         return text.lower() == "true"
     if _WHOLE_NUMBER.fullmatch(text) and len(text) < 20:

@@ -167,7 +167,7 @@ def description_references(description: JobDescription) -> References:
 
 
 _TIMES = frozenset({"cpu_time", "wall_time", "lease"})
-_TEXTS = frozenset({"output_files", "sites", "banned_sites", "platforms", "warnings"})
+_TEXTS = frozenset({"output_files", "sites", "banned_sites", "platforms", "warnings", "ignored"})
 _SECTIONS = frozenset({"requirements", "attributes"})
 _NAMES = tuple(field.name for field in fields(JobDescription))
 _EMPTY = JobDescription(executable="")

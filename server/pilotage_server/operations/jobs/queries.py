@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pilotage.classads.library import AdValue
@@ -28,7 +28,7 @@ from pilotage_server.storage.events import (
 )
 from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
 from pilotage_server.storage.routing import load_attributes, load_routed_jobs
-from pilotage_server.storage.submission.templates import load_description
+from pilotage_server.storage.submission.templates import load_description, load_ignored
 
 ALL = "*"
 """As an owner: all owners whose jobs the caller may see."""
@@ -75,6 +75,11 @@ def get_jobs(transaction: Transaction, identity: Identity, job_ids: Sequence[int
         if job is None or not may_change(identity, job.owner, job.vo):
             raise NotFoundError("job", str(job_id))
     return tuple(found[job_id] for job_id in job_ids)
+
+
+def ignored_statements(transaction: Transaction, jobs: Iterable[JobRecord]) -> Mapping[int, Sequence[str]]:
+    """Return the ignored statements of the jobs that have any, by template."""
+    return load_ignored(transaction.session, {job.template_id for job in jobs})
 
 
 def list_jobs(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_w
 from pilotage.values.wire.leadership import leadership_from_wire
 from pilotage_server.core.identity import Holder, Identity, holder_of
 from pilotage_server.core.jobs.changes import JobChange
-from pilotage_server.core.jobs.record import FeedPage
+from pilotage_server.core.jobs.record import FeedPage, JobRecord
 from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.changes import change_jobs
@@ -35,6 +35,7 @@ from pilotage_server.operations.jobs.queries import (
     get_description,
     get_events,
     get_jobs,
+    ignored_statements,
     list_jobs,
     read_feed,
 )
@@ -55,6 +56,7 @@ from pilotage_server.rpc.jobs.wire import (
     explanation_to_wire,
     filter_from_wire,
     job_to_wire,
+    jobs_to_wire,
     output_files_to_wire,
     selected_to_wire,
     selections_from_wire,
@@ -292,7 +294,8 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         identity, job_ids = caller(), job_ids_from_wire(request.job_ids)
 
         def show(transaction: Any, _: Any) -> job_service_pb2.GetJobsResponse:
-            return job_service_pb2.GetJobsResponse(jobs=map(job_to_wire, get_jobs(transaction, identity, job_ids)))
+            jobs = get_jobs(transaction, identity, job_ids)
+            return job_service_pb2.GetJobsResponse(jobs=jobs_to_wire(jobs, ignored_statements(transaction, jobs)))
 
         return await self._transactions.read(show)
 
@@ -304,7 +307,7 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
 
         def page(transaction: Any, _: Any) -> job_service_pb2.ListJobsResponse:
             found = list_jobs(transaction, identity, wanted, page_size, request.page_token)
-            jobs = [job_to_wire(job) for job in found.jobs]
+            jobs = jobs_to_wire(found.jobs, ignored_statements(transaction, found.jobs))
             return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=found.next_page_token)
 
         return await self._transactions.read(page)
@@ -360,16 +363,21 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         until_s = self._boot_clock() + wait_time_s(context, request.timeout_s, self._longest_wait_s)
         identity = caller()
         follower = EndFollower(feed_owner(identity), job_ids)
+
+        def look(transaction: Any, _: Any) -> tuple[Sequence[JobRecord], Mapping[int, Sequence[str]]]:
+            jobs = get_jobs(transaction, identity, job_ids)
+            return jobs, ignored_statements(transaction, jobs)
+
         async with self._feed.subscribed(follower):
             while True:
                 follower.reset()
-                jobs = await self._transactions.read(lambda transaction, _: get_jobs(transaction, identity, job_ids))
+                jobs, ignored = await self._transactions.read(look)
                 all_final, left_s = all(job.state in FINAL for job in jobs), until_s - self._boot_clock()
                 if all_final or left_s <= 0 or not self._feed.is_open:
                     break
                 follower.mark_ended(job.id for job in jobs if job.state in FINAL)
                 await follower.wait(left_s)
-        messages = await asyncio.to_thread(lambda: [job_to_wire(job) for job in jobs])
+        messages = await asyncio.to_thread(jobs_to_wire, jobs, ignored)
         return job_service_pb2.WaitForJobsResponse(jobs=messages, all_final=all_final)
 
     async def ChangeJobs(

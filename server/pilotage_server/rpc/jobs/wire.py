@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pilotage.errors import Faults, InvalidInputError, InvalidJobError, Violation
@@ -208,8 +208,8 @@ def change_from_wire(number: int) -> JobChange:
     return JobChange[name]
 
 
-def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
-    """Return the message of a job."""
+def job_to_wire(job: JobRecord, ignored: Iterable[str] = ()) -> jobs_pb2.Job:
+    """Return the message of a job; `ignored` are the statements of its job file that are not done."""
     return jobs_pb2.Job(
         id=job.id,
         state=state_to_wire(job.state),
@@ -238,7 +238,13 @@ def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
         wall_clock_s=job.wall_clock.total_seconds(),
         race=job.race,
         description_id=job.template_id,
+        ignored=ignored,
     )
+
+
+def jobs_to_wire(jobs: Iterable[JobRecord], ignored: Mapping[int, Sequence[str]]) -> list[jobs_pb2.Job]:
+    """Return the messages of jobs; `ignored` has the ignored statements by template."""
+    return [job_to_wire(job, ignored.get(job.template_id, ())) for job in jobs]
 
 
 def state_to_wire(state: JobState) -> jobs_pb2.JobState.ValueType:
@@ -274,7 +280,7 @@ def output_files_to_wire(files: Iterable[OutputFile]) -> list[jobs_pb2.OutputFil
 def explanation_to_wire(explanation: Explanation) -> job_service_pb2.ExplainJobResponse:
     """Return the message that explains a job's state."""
     message = job_service_pb2.ExplainJobResponse(
-        job=job_to_wire(explanation.job),
+        job=job_to_wire(explanation.job, explanation.ignored),
         summary=explanation.summary,
         queues_total=explanation.queues_total,
         queues_of_vo=explanation.queues_of_vo,

@@ -115,6 +115,19 @@ def load_description(session: Session, template_id: int) -> JobDescription:
     return found[template_id]
 
 
+_HAS_IGNORED = TEMPLATES.c.description_json.like('%"ignored":["%')
+"""In the text of a value the quotes are escaped, so only the field is found."""
+
+
+def load_ignored(session: Session, template_ids: Iterable[int]) -> dict[int, tuple[str, ...]]:
+    """Return the ignored statements of those descriptions that have any, by the ids of their templates."""
+    found: dict[int, tuple[str, ...]] = {}
+    for chunk in chunks(sorted(set(template_ids))):
+        query = select(TEMPLATES.c.id, TEMPLATES.c.description_json).where(TEMPLATES.c.id.in_(chunk), _HAS_IGNORED)
+        found |= {id_: description_from_json(text).ignored for id_, text in session.execute(query)}
+    return found
+
+
 STORED = metadata.tables["stored_files"]
 OUTPUTS = metadata.tables["output_files"]
 
