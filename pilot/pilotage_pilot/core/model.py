@@ -67,7 +67,10 @@ NOTHING_USED = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on one attempt; `outcome` None = it has not ended; `hold` goes with EVICTED."""
+    """A report on one attempt; `outcome` None = it has not ended; `hold` goes with EVICTED.
+
+    `memory_limit_mib` = the memory limit that ended it; 0 = none.
+    """
 
     key: AttemptKey
     state: ReportedState
@@ -82,6 +85,7 @@ class Report:
     suspended_s: float = 0.0
     output_files: tuple[ReportedOutput, ...] = ()
     hold: JobHold | None = None
+    memory_limit_mib: int = 0
 
     @property
     def max_bytes(self) -> int:

@@ -70,6 +70,7 @@ def report_to_wire(report: Report) -> jobs_pb2.JobReport:
         wall_s=report.wall_s,
         suspended_s=report.suspended_s,
         peak_memory_mib=report.usage.peak_memory_mib,
+        memory_limit_mib=report.memory_limit_mib,
         output_files=[output_to_wire(file) for file in report.output_files],
         hold=job_hold_to_wire(report.hold),
         plugged=report.state is ReportedState.PLUGGED,

@@ -139,7 +139,7 @@ class PayloadMonitor:
             used_mib = proportional_memory_mib(payload.tree(processes))
             if used_mib > limit_mib:
                 why = f"it used {used_mib:.0f} MiB of memory and asked for {limit_mib} MiB"
-                self._publish(LimitPassed(work.order.job.key, why))
+                self._publish(LimitPassed(work.order.job.key, why, limit_mib))
 
     def _check_disk(self, work: Work) -> None:
         """Measure the attempt's folder in a thread, if that is due."""

@@ -279,7 +279,8 @@ class LocalPayloadRunner:
         self._confinement.release(work.user)
         if all(other.payload is None for other in self._work.values()):
             self._empty.set()
-        exited = PayloadExited(key, end.exit_code, end.signal, end.usage, end.limit)
+        limit_mib = work.order.slot.amounts.memory_mib if end.limit else 0
+        exited = PayloadExited(key, end.exit_code, end.signal, end.usage, end.limit, limit_mib)
         if payload is not None and end.is_by_request and not payload.stop_requested:
             # A batch system that ends the glidein signals payload and pilot alike. Wait for the pilot's signal, if any.
             asyncio.get_running_loop().call_later(_PILOT_SIGNAL_DELAY_S, self._publish, exited)

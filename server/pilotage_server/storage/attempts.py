@@ -11,7 +11,7 @@ from sqlmodel import Session
 
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
-from pilotage_server.core.attempts.leases import LOST_BY_SILENCE, AttemptRecord
+from pilotage_server.core.attempts.leases import LOST_BY_SILENCE, AttemptFacts, AttemptRecord
 from pilotage_server.core.attempts.reports import FACTS, JobReport
 from pilotage_server.core.health.black_holes import EvidenceKey
 from pilotage_server.core.health.evidence import FAILURES, OUTLASTS_BY, AttemptGroup, RunningAttempts, RunningFilter
@@ -23,9 +23,9 @@ ATTEMPTS = metadata.tables["attempts"]
 AttemptKey = tuple[int, int]
 """Job id and attempt."""
 
-_SELECT = """SELECT job_id, attempt, pilot_stamp, site, ce, queue, node, slot, cpus, weight,
-    charged_vo, charged_group, charged_owner, matched, ended, outcome, reason, reported, metered, plugged
-    FROM attempts"""
+_COLUMNS = """job_id, attempt, pilot_stamp, site, ce, queue, node, slot, cpus, weight,
+    charged_vo, charged_group, charged_owner, matched, ended, outcome, reason, reported, metered, plugged"""
+_SELECT = f"SELECT {_COLUMNS} FROM attempts"  # noqa: S608 - names of columns
 _OF_JOBS = f"{_SELECT} WHERE job_id = ANY(?)"
 _SITES = "SELECT DISTINCT job_id, site FROM attempts WHERE job_id = ANY(?) AND site <> ''"
 _HISTORY = f"{_SELECT} WHERE job_id = ? ORDER BY attempt"
@@ -36,6 +36,12 @@ _TAKEN = f"{_SELECT} WHERE pilot_stamp = ANY(?) AND {TAKEN} AND ended >= ? ORDER
 _METERED = f"""SELECT charged_vo, charged_group, charged_owner, weight, metered, count(*) FROM attempts
     WHERE {UNREPORTED} AND ended IS NULL AND metered IS NOT NULL
     GROUP BY charged_vo, charged_group, charged_owner, weight, metered"""  # noqa: S608
+_LAST_FACTS = f"""
+    SELECT {_COLUMNS}, started, {", ".join(FACTS)} FROM (
+        SELECT *, row_number() OVER (PARTITION BY job_id ORDER BY attempt DESC) AS place FROM attempts
+        WHERE job_id = ANY(?)
+    ) AS numbered WHERE place <= ? ORDER BY job_id, attempt
+"""  # noqa: S608 - names of columns
 _COUNTS = f"SELECT pilot_stamp, count(*) FROM attempts WHERE {UNREPORTED} AND ended IS NULL GROUP BY pilot_stamp"  # noqa: S608
 _CLOSE = "UPDATE attempts SET reported = ? WHERE job_id = ? AND attempt = ? AND ended IS NOT NULL AND outcome = ANY(?)"
 
@@ -126,6 +132,14 @@ def sites_of(session: Session, job_ids: Iterable[int]) -> dict[int, set[str]]:
 def load_history(session: Session, job_id: int) -> tuple[AttemptRecord, ...]:
     """Return all attempts of a job, the first one first."""
     return tuple(map(_record, sql.rows(session, _HISTORY, job_id)))
+
+
+def load_last_facts(session: Session, job_ids: Iterable[int], most: int) -> list[AttemptFacts]:
+    """Return at most `most` attempts of each job, its last ones, by job and number."""
+    return [
+        AttemptFacts(_record(row[:20]), row[20] and sql.utc_time(row[20]), *row[21:])
+        for row in sql.rows(session, _LAST_FACTS, sorted(set(job_ids)), most)
+    ]
 
 
 def load_unreported(session: Session, pilot_stamp: str) -> tuple[AttemptRecord, ...]:
@@ -231,14 +245,15 @@ _ENDED = f"""
     SELECT {_SPOT}, trial, is_failure, count(*), max(matched), max(wall_s) FROM (
         SELECT {_SPOT}, trial, attempts.matched AS matched, attempts.wall_s AS wall_s, CASE
             WHEN attempts.outcome = 'start failed' THEN 1
-            WHEN (attempts.outcome = 'exited' OR plugged) AND attempts.wall_s < ?
+            WHEN (attempts.outcome = 'exited' OR plugged) AND job_events.cause <> 'done' AND attempts.wall_s < ?
                 AND (coalesce(attempts.exit_code, -1) <> 0 OR coalesce(attempts.signal, 0) <> 0) THEN 1
             ELSE 0 END AS is_failure
         FROM job_events JOIN attempts
             ON attempts.job_id = job_events.job_id AND attempts.attempt = job_events.attempt
         WHERE job_events.id > ? AND job_events.id <= ? AND (
             job_events.cause = 'plugged'
-            OR job_events.cause IN ('done', {_FAILURES}) AND job_events.from_state <> 'RACING'
+            OR job_events.cause IN ('done', {_FAILURES})
+                AND job_events.from_state NOT IN ('RECEIVED', 'WAITING', 'RACING')
                 AND attempts.outcome IN ('exited', 'start failed', 'limit exceeded') AND NOT plugged
         )
     ) AS ended

@@ -40,6 +40,7 @@ async def test_memory_is_monitored_without_control_groups(tmp_path: Path) -> Non
         exceeded = await bench.limit_passed()
         assert exceeded.key == key
         assert "asked for 40 MiB" in exceeded.reason
+        assert exceeded.memory_limit_mib == 40
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ async def test_control_group_limits_memory(tmp_path: Path, groups: CgroupMaker) 
     hog = "a = bytearray(200 << 20)"
     async with a_payload_runner(tmp_path, groups=groups) as bench:
         end, _, _ = await bench.run(a_job(1, memory_mib=50, executable="python3", arguments=f"-c '{hog}'"))
-    assert end.limit == "it used more memory than it asked for"
+    assert (end.limit, end.memory_limit_mib) == ("it used more memory than it asked for", 50)
     assert end.usage.peak_memory_mib <= 51
 
 

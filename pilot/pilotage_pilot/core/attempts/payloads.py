@@ -61,12 +61,14 @@ class PayloadEnds:
         if event.signal == _SIGKILL and attempt.is_past_lease(now):
             # The watchdog has killed it: the pilot was stopped, and the end says nothing about the job.
             attempt = replace(attempt, ending=attempt.ending or _LEASE_PASSED)
-        kept = plug_end_boot_s(event, attempt.started, self._rules.plug_s) if attempt.ending is None else None
+        kept = plug_end_boot_s(event, attempt, self._rules.plug_s) if attempt.ending is None else None
         attempt = attempt.after_exit(event, now)
         if kept is not None and kept > now.boot_s:
             self._attempts.put(replace(attempt, plug_end_boot_s=kept, report_boot_s=self._rules.report_by_boot_s(now)))
             return []
-        over = Ending(Outcome.LIMIT_EXCEEDED, event.limit) if event.limit else Ending(Outcome.EXITED)
+        over = Ending(Outcome.EXITED)
+        if event.limit:
+            over = Ending(Outcome.LIMIT_EXCEEDED, event.limit, memory_limit_mib=event.memory_limit_mib)
         return self._exited(attempt, attempt.ending or over, now)
 
     def unplug(self, attempt: Attempt, now: Now) -> Instructions:

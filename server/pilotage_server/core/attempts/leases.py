@@ -24,7 +24,7 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
 from pilotage.values.attempts import Outcome
 from pilotage_server.core.attempts.reports import FACTS, JobReport, ReceivedReport
-from pilotage_server.core.jobs.record import JobRecord, location_name
+from pilotage_server.core.jobs.record import ExitCheck, JobRecord, location_name
 from pilotage_server.core.jobs.states import FINAL, LEASED, HoldCode, JobCause, JobState, next_state
 
 LOST_BY_SILENCE = frozenset(
@@ -75,6 +75,19 @@ class AttemptRecord(NamedTuple):
 _CHANGING_FIELDS = ("ended", "outcome", "reason", "reported", "metered", "plugged")
 """Fields that may change; each is a column of the same name."""
 _INDEXES = {name: AttemptRecord._fields.index(name) for name in _CHANGING_FIELDS}
+
+
+class AttemptFacts(NamedTuple):
+    """An attempt with its start and the figures that its pilot has reported, for people."""
+
+    record: AttemptRecord
+    started: datetime | None
+    exit_code: int | None
+    signal: int | None
+    cpu_s: float
+    wall_s: float
+    suspended_s: float
+    peak_memory_mib: int
 
 
 class Accept(NamedTuple):
@@ -288,6 +301,7 @@ class LeasedJob(NamedTuple):
     task_queue_id: int
     is_watched: bool
     is_in_race: bool
+    exit_check: ExitCheck
     pilot_stamp: str
     queue: QueueId
     weight: float
@@ -392,6 +406,8 @@ def batches_of(
         job = held.get(report.job_id)
         if job is None or job.is_in_race:  # the end of a race changes other jobs, too
             continue
+        if job.exit_check is not ExitCheck.NONE and _may_repeat(job, report):
+            continue
         if job.attempt == report.attempt and job.pilot_stamp == stamp:
             groups.setdefault(_batch_key(job, report), []).append(index)
     batches: list[ReportBatch] = []
@@ -401,6 +417,14 @@ def batches_of(
         if steps is not None:
             batches.append(_batch(indexes, [received[index] for index in indexes], held, steps, now))
     return batches
+
+
+def _may_repeat(job: LeasedJob, report: JobReport) -> bool:
+    """Whether the report ends an attempt in a way about which the exit policy of the job decides."""
+    if report.outcome is None:
+        return False
+    succeeded = report.outcome is Outcome.EXITED and report.exit_code == 0 and not report.signal
+    return job.exit_check is ExitCheck.ALL or not succeeded
 
 
 def _batch_key(job: LeasedJob, report: JobReport) -> tuple[object, ...]:

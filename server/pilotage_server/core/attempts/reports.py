@@ -20,7 +20,8 @@ class JobReport(NamedTuple):
 
     Times are on the pilot's clock. `wall_s` excludes suspended time. `peak_memory_mib` is the largest resident memory.
     `hold` applies to the outcome EVICTED only: the job is held instead of requeued. `plugged` = the payload has failed
-    and keeps its slot for a while before the outcome is reported.
+    and keeps its slot for a while before the outcome is reported. `memory_limit_mib` = the memory limit that ended it,
+    0 = none.
     """
 
     job_id: int
@@ -39,6 +40,7 @@ class JobReport(NamedTuple):
     output_files: tuple[ReportedOutput, ...] = ()
     hold: JobHold | None = None
     plugged: bool = False
+    memory_limit_mib: int = 0
 
 
 FACTS = ("exit_code", "signal", "cpu_s", "wall_s", "suspended_s", "peak_memory_mib")

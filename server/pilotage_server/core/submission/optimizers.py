@@ -153,7 +153,7 @@ def expressions(candidate: SubmitCandidate, context: OptimizerContext) -> Submit
     """Warn of attributes that an expression reads and no ad has: they are undefined, so the expression is not true."""
     description = candidate.description
     of_slots = {"requirements_expression": description.requirements_expression, "rank": description.rank}
-    if not any(of_slots.values()) and description.policy == NO_POLICY:
+    if not any(of_slots.values()) and description.policy == NO_POLICY and description.retry_until is None:
         return candidate
     job_names = _job_names(description) | context.owned
     missing_in_slots = {
@@ -176,6 +176,8 @@ def _policy_texts(description: JobDescription) -> Iterator[tuple[str, str]]:
         text = getattr(description.policy, field_.name)
         if text is not None:
             yield f"policy.{field_.name}", text
+    if description.retry_until is not None:
+        yield "retry_until", description.retry_until
 
 
 def _job_names(description: JobDescription) -> frozenset[str]:

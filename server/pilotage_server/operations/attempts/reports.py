@@ -35,6 +35,7 @@ from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.operations.accounting.limits import count_ended
 from pilotage_server.operations.accounting.usage import begin_metering, resume_metering, stop_metering
 from pilotage_server.operations.attempts.events import publish_events
+from pilotage_server.operations.attempts.exits import AttemptEnd, ExitPolicies
 from pilotage_server.operations.attempts.outputs import OutputBook
 from pilotage_server.operations.attempts.pilot_calls import credential_of
 from pilotage_server.operations.attempts.transitions import (
@@ -135,18 +136,23 @@ def record_singly(
     book.read(each.key for each in received)
     outputs = OutputBook(transaction, state.rules.jobs)
     outputs.read((each.identity, each.key, each.report.output_files) for each in received if each.report.output_files)
-    recorder = _Recorder(transaction, state, jobs, book, TransitionBatch(transaction, state, book), outputs, ended)
+    exits = ExitPolicies(transaction, state, jobs.values())
+    recorder = _Recorder(
+        transaction, state, jobs, book, TransitionBatch(transaction, state, book), outputs, exits, ended
+    )
     refusals: dict[int, str] = {}
     for batch in batch_by_key(each.report.job_id for each in received):
         for index in batch:
             refusals[index] = recorder.record(received[index])
         recorder.jobs.update(recorder.transitions.store())
+    exits.release_templates()
     outputs.write()
     recorder.transitions.settle_races()
     return [refusals[index] for index in range(len(received))]
 
 
 _LOSSES = frozenset({JobCause.START_FAILED, JobCause.LEASE_LOST})
+_ENDS = frozenset({JobCause.DONE, JobCause.FAILED})
 
 
 @dataclass(slots=True)
@@ -159,6 +165,7 @@ class _Recorder:
     book: AttemptBook
     transitions: TransitionBatch
     outputs: OutputBook
+    exits: ExitPolicies
     ended: Counter[str]
 
     def record(self, received: ReceivedReport) -> str:
@@ -202,7 +209,10 @@ class _Recorder:
                 )
             else:
                 changes = changes_by_report(received.report, job, cause, attempt.matched, self.transaction.now)
-                job = self.transitions.add(Transition(job, cause, received.actor, why, changes))
+                step = AttemptEnd(cause, why, changes)
+                if job.exit_check and cause in _ENDS:
+                    step = self.exits.decided(job, received.report, step)
+                job = self.transitions.add(Transition(job, step.cause, received.actor, step.reason, step.changes))
 
     def _store_facts(self, received: ReceivedReport, verdict: Accept) -> None:
         """Store the numbers of a report with its attempt, and an outcome; the lease itself ends with the job's step."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pilotage.classads.library import AdValue
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.job_description import JobDescription
+from pilotage_server.core.attempts.leases import AttemptFacts
 from pilotage_server.core.identity import Holder, Identity, Role
 from pilotage_server.core.incarnation import check_position, page_end
 from pilotage_server.core.jobs.changes import may_change
@@ -15,6 +16,7 @@ from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, rou
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
+from pilotage_server.storage.attempts import load_last_facts
 from pilotage_server.storage.database.installation import counters, load_incarnations
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import (
@@ -75,6 +77,27 @@ def get_jobs(transaction: Transaction, identity: Identity, job_ids: Sequence[int
         if job is None or not may_change(identity, job.owner, job.vo):
             raise NotFoundError("job", str(job_id))
     return tuple(found[job_id] for job_id in job_ids)
+
+
+ATTEMPT_JOBS, ATTEMPTS_OF_A_JOB = 100, 100
+"""The most jobs of one call for attempts, and the attempts of each that it returns."""
+
+
+def list_attempts(transaction: Transaction, identity: Identity, job_ids: Sequence[int]) -> list[AttemptFacts]:
+    """Return the last attempts of these jobs, by job and number.
+
+    Raises
+    ------
+    InvalidInputError
+        There are too many jobs.
+    NotFoundError
+        The caller cannot see one of them.
+    """
+    if len(job_ids) > ATTEMPT_JOBS:
+        why = f"names {len(job_ids)}, and one call may name {ATTEMPT_JOBS}"
+        raise InvalidInputError(Violation("job_ids", why))
+    get_jobs(transaction, identity, job_ids)
+    return load_last_facts(transaction.session, job_ids, ATTEMPTS_OF_A_JOB)
 
 
 def list_jobs(

@@ -34,6 +34,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "FindMissingFiles": _FILE_HOLDERS,
         "UploadFile": _FILE_HOLDERS,
         "DownloadFile": _FILE_HOLDERS,
+        "ListAttempts": _OWNERS,
         "ListOutputFiles": _OWNERS,
     },
     "MatcherService": {

@@ -34,6 +34,7 @@ from pilotage_server.operations.jobs.queries import (
     get_description,
     get_events,
     get_jobs,
+    list_attempts,
     list_jobs,
     read_feed,
 )
@@ -45,6 +46,7 @@ from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.framework.wire_values import check_count, job_ids_from_wire
 from pilotage_server.rpc.jobs.event_feed import EndFollower, EventFeed, Follower
 from pilotage_server.rpc.jobs.wire import (
+    attempt_to_wire,
     change_from_wire,
     checksum_from_wire,
     checksums_from_wire,
@@ -288,6 +290,17 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
 
         def show(transaction: Any, _: Any) -> job_service_pb2.GetJobsResponse:
             return job_service_pb2.GetJobsResponse(jobs=map(job_to_wire, get_jobs(transaction, identity, job_ids)))
+
+        return await self._transactions.read(show)
+
+    async def ListAttempts(
+        self, request: job_service_pb2.ListAttemptsRequest, context: Any
+    ) -> job_service_pb2.ListAttemptsResponse:
+        identity, job_ids = caller(), job_ids_from_wire(request.job_ids)
+
+        def show(transaction: Any, _: Any) -> job_service_pb2.ListAttemptsResponse:
+            attempts = list_attempts(transaction, identity, job_ids)
+            return job_service_pb2.ListAttemptsResponse(attempts=map(attempt_to_wire, attempts))
 
         return await self._transactions.read(show)
 

@@ -11,6 +11,7 @@ from pilotage.jobs.wire import description_from_wire
 from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.wire.fields import Fields, all_from_wire
+from pilotage_server.core.attempts.leases import AttemptFacts
 from pilotage_server.core.explain import Exclusion, QueueOutlook
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import DescriptionGroup, Overrides
@@ -162,6 +163,30 @@ def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
         starts=job.starts,
         wall_clock_s=job.wall_clock.total_seconds(),
         race=job.race,
+    )
+
+
+def attempt_to_wire(attempt: AttemptFacts) -> jobs_pb2.Attempt:
+    """Return the message of an attempt."""
+    record = attempt.record
+    return jobs_pb2.Attempt(
+        job_id=record.job_id,
+        attempt=record.attempt,
+        queue=queue_to_wire(record.queue),
+        node=record.node,
+        slot=record.slot,
+        pilot_stamp=record.pilot_stamp,
+        matched=time_to_wire(record.matched),
+        started=time_to_wire(attempt.started),
+        ended=time_to_wire(record.ended),
+        outcome=record.outcome,
+        reason=record.reason,
+        exit_code=attempt.exit_code,
+        signal=attempt.signal,
+        cpu_s=attempt.cpu_s,
+        wall_s=attempt.wall_s,
+        suspended_s=attempt.suspended_s,
+        peak_memory_mib=attempt.peak_memory_mib,
     )
 
 

@@ -95,6 +95,7 @@ def job_report_from_wire(message: jobs_pb2.JobReport) -> JobReport:
         all_from_wire(message.output_files, output_from_wire),
         job_hold_from_wire(message.hold) if message.HasField("hold") else None,
         message.plugged,
+        message.memory_limit_mib,
     )
 
 
@@ -110,6 +111,7 @@ def _is_valid_report(message: jobs_pb2.JobReport) -> bool:
         and 0.0 <= message.wall_s < math.inf
         and 0.0 <= message.suspended_s < math.inf
         and message.peak_memory_mib >= 0
+        and message.memory_limit_mib >= 0
         and not (message.reason or message.output_files or message.HasField("hold"))
     )
 
@@ -131,7 +133,7 @@ def _check_report(message: jobs_pb2.JobReport) -> None:
         fields("state", _reported_state)
     fields("job_id", job_id_from_wire)
     fields("reason", reason_from_wire)
-    for name in ("attempt", "peak_memory_mib"):
+    for name in ("attempt", "peak_memory_mib", "memory_limit_mib"):
         fields.count(name)
     for name in ("started", "ended"):
         fields.time(name)

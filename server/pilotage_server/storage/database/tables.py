@@ -331,9 +331,10 @@ class JobRow(Base, table=True):
     """The present state of a job; its history is in its events.
 
     `lease_until` of a job without a lease = the end of its fence: the pilot of its last attempt may run it until then.
-    `watch` = when its policies must be evaluated, 0 = never. `race` = the original of the race that it takes part in,
-    `race_set` = the set of repeatable jobs that it belongs to, 0 = none.
-    A restore sets `fenced_until` and `attempt_floor`: no match before that time, no attempt number up to that one.
+    `watch` = when its policies must be evaluated, `exit_check` = which ends its exit policy decides about, 0 = none.
+    `race` = the original of the race that it takes part in, `race_set` = the set of repeatable jobs that it belongs to,
+    0 = none. A restore sets `fenced_until` and `attempt_floor`: no match before that time, no attempt number up to that
+    one. A delayed retry sets `fenced_until` too.
     """
 
     __tablename__ = "jobs"
@@ -390,6 +391,8 @@ class JobRow(Base, table=True):
     max_starts: int = Field(default=0, sa_column=_zero(Integer))
     fenced_until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     attempt_floor: int = Field(default=0, sa_column=_zero(Integer))
+    exit_check: int = Field(default=0, sa_column=_zero(Integer))
+    completions: int = Field(default=0, sa_column=_zero(Integer))
 
 
 class SubmissionPartRow(Base, table=True):

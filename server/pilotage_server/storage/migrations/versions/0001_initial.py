@@ -173,6 +173,8 @@ def upgrade() -> None:
         sa.Column("max_starts", sa.Integer(), server_default="0", nullable=False),
         sa.Column("fenced_until", _TIME, nullable=True),
         sa.Column("attempt_floor", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("exit_check", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("completions", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
         sqlite_autoincrement=True,
     )
