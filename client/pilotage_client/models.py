@@ -60,6 +60,38 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class JobAttempt:
+    """One attempt of a job: where it ran and how it ended; unknown fields are empty texts or None.
+
+    `outcome` "" = it has not ended.
+    """
+
+    job_id: int
+    attempt: int
+    outcome: str
+    reason: str
+    exit_code: int | None
+    signal: int | None
+    site: str
+    ce: str
+    queue: str
+    node: str
+    slot: str
+    pilot_stamp: str
+    matched: datetime | None
+    started: datetime | None
+    ended: datetime | None
+    cpu_s: float
+    wall_s: float
+    suspended_s: float
+    peak_memory_mib: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the documented keys, without the job's id; times as RFC 3339, missing values as None."""
+        return {key: _plain(value) for key, value in asdict(self).items() if key != "job_id"}
+
+
+@dataclass(frozen=True, slots=True)
 class JobEvent:
     """One transition of a job."""
 
@@ -126,6 +158,31 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         name=job.name,
         cluster=job.cluster,
         process=job.process,
+    )
+
+
+def job_attempt(attempt: jobs_pb2.Attempt) -> JobAttempt:
+    """Convert an attempt from the wire."""
+    return JobAttempt(
+        job_id=attempt.job_id,
+        attempt=attempt.attempt,
+        outcome=attempt.outcome,
+        reason=attempt.reason,
+        exit_code=attempt.exit_code if attempt.HasField("exit_code") else None,
+        signal=attempt.signal if attempt.HasField("signal") else None,
+        site=attempt.queue.site,
+        ce=attempt.queue.ce,
+        queue=attempt.queue.queue,
+        node=attempt.node,
+        slot=attempt.slot,
+        pilot_stamp=attempt.pilot_stamp,
+        matched=time_of(attempt, "matched"),
+        started=time_of(attempt, "started"),
+        ended=time_of(attempt, "ended"),
+        cpu_s=attempt.cpu_s,
+        wall_s=attempt.wall_s,
+        suspended_s=attempt.suspended_s,
+        peak_memory_mib=attempt.peak_memory_mib,
     )
 
 

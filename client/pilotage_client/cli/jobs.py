@@ -43,9 +43,12 @@ from pilotage_client.templates import apply_template, find_template, with_change
 @click.option("--to", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write the files there.")
 @click.option("--file", "name", metavar="NAME", help="Only this file.")
 @click.option("--list", "listed", is_flag=True, help="Only list the files.")
+@click.option("--attempt", type=click.IntRange(min=1), help="That of this attempt. Default: the last one that ended.")
 @AS_JSON
 @with_client
-def output(client: Client, job: str, folder: Path | None, name: str | None, listed: bool, as_json: bool) -> None:
+def output(
+    client: Client, job: str, folder: Path | None, name: str | None, listed: bool, attempt: int | None, as_json: bool
+) -> None:
     """Print the standard output of a job that has ended, or fetch its output files to a folder.
 
     --json lists the files, one a line; with --to it also writes them and adds their paths.
@@ -53,7 +56,7 @@ def output(client: Client, job: str, folder: Path | None, name: str | None, list
     if folder is not None and listed:
         raise InvalidInputError(Violation("--list", "cannot be combined with --to"))
     job_id = job_ids([job])[0]
-    files = client.output_files(job_id)
+    files = client.output_files(job_id, attempt or 0)
     if folder is not None:
         _write_files(client, job_id, _chosen(files, job_id, name), folder, as_json=as_json)
     elif listed or as_json:
@@ -153,6 +156,9 @@ def status(
         jobs = _newest(client.list_jobs(states=states, owner=owner, pool=pool, newest_first=True), most)
     else:
         jobs = client.list_jobs(states=states, owner=owner, pool=pool)
+    if as_json and ids:
+        _print_with_attempts(client, list(jobs))
+        return
     if as_json:
         for job in jobs:
             echo_json(job.as_json())
@@ -161,9 +167,42 @@ def status(
     headings = ("ID", "NAME", "STATE", "WHERE", "ATTEMPT", "EXIT", "SUBMITTED", "REASON")
     echo_table(headings, (_status_row(job) for job in shown), empty="no jobs")
     if ids and len(shown) <= MAX_OUTPUT_CHECKS:
+        _print_attempts(client, [job.id for job in shown if job.attempt > 1])
         for each in shown:
             if each.attempt:
                 warn_truncated(client.output_files(each.id), each.id)
+
+
+def _print_with_attempts(client: Client, jobs: Sequence[JobStatus]) -> None:
+    """Print jobs as JSON; those with several attempts have the key `attempts`."""
+    attempts: dict[int, list[dict[str, Any]]] = {}
+    for each in client.attempts([job.id for job in jobs if job.attempt > 1]):
+        attempts.setdefault(each.job_id, []).append(each.as_json())
+    for job in jobs:
+        echo_json(job.as_json() | ({"attempts": attempts[job.id]} if job.id in attempts else {}))
+
+
+def _print_attempts(client: Client, ids: Sequence[int]) -> None:
+    """Print the attempts of jobs that have more than one."""
+    if not ids:
+        return
+    click.echo()
+    headings = ("ID", "ATTEMPT", "OUTCOME", "EXIT", "WHERE", "NODE", "STARTED", "ENDED", "REASON")
+    rows = (
+        (
+            each.job_id,
+            each.attempt,
+            each.outcome,
+            each.exit_code,
+            "/".join(part for part in (each.site, each.ce, each.queue) if part),
+            each.node,
+            time_text(each.started),
+            time_text(each.ended),
+            each.reason,
+        )
+        for each in client.attempts(ids)
+    )
+    echo_table(headings, rows, empty="")
 
 
 def _newest(newest_first: Iterator[JobStatus], limit: int) -> list[JobStatus]:

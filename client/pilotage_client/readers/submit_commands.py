@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pilotage.text import fold
+from pilotage.units import LARGEST_COUNT
 from pilotage_client.readers import submit_handlers as handlers
 from pilotage_client.readers.draft import Draft
 from pilotage_client.readers.submit_handlers import SubmitCommand
@@ -77,12 +78,14 @@ _COMMANDS: Mapping[str, handlers.SubmitHandler] = {
     "accountinggroupuser": handlers.keep_as("AcctGroupUser", _REQUESTED_ACCOUNT),
     "x509userproxy": handlers.keep_with_warning(_IDENTITY),
     "usex509userproxy": handlers.switch(ordinary=False, warning=_IDENTITY),
-    "maxretries": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "numretries": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "retryuntil": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "successexitcode": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "onexithold": handlers.keep_with_warning(_NOT_SUPPORTED),
-    "onexitremove": handlers.keep_with_warning(_NOT_SUPPORTED),
+    "maxretries": handlers.also_keep(handlers.integer("retries", least=0)),
+    "retryuntil": handlers.also_keep(handlers.retry_until),
+    "successexitcode": handlers.also_keep(handlers.integer("success_exit_code", least=-LARGEST_COUNT)),
+    "numretries": handlers.keep_with_warning("is no command of condor_submit and has no effect; is max_retries meant?"),
+    "onexithold": handlers.also_keep(handlers.policy("on_exit_hold")),
+    "onexitholdreason": handlers.also_keep(handlers.policy("on_exit_hold_reason")),
+    "onexitholdsubcode": handlers.also_keep(handlers.policy("on_exit_hold_subcode")),
+    "onexitremove": handlers.also_keep(handlers.policy("on_exit_remove")),
     "periodichold": handlers.also_keep(handlers.policy("periodic_hold")),
     "periodicholdreason": handlers.also_keep(handlers.policy("periodic_hold_reason")),
     "periodicholdsubcode": handlers.also_keep(handlers.policy("periodic_hold_subcode")),
@@ -105,6 +108,10 @@ _CUSTOM_ATTRIBUTES: Mapping[str, handlers.SubmitHandler] = {
         "periodicholdsubcode",
         "periodicrelease",
         "periodicremove",
+        "onexithold",
+        "onexitholdreason",
+        "onexitholdsubcode",
+        "onexitremove",
     )
 }
 """Attributes with the same meaning as a command and as `+Name`."""
@@ -171,4 +178,12 @@ def draft_of(commands: list[SubmitCommand]) -> Draft:
             _CUSTOM_ATTRIBUTES.get(fold(own.name), handlers.custom_attribute)(draft, own)
         else:
             _COMMANDS.get(squashed(command.name), handlers.keep)(draft, command)
+    if not draft.fields.keys().isdisjoint(_RETRYING):
+        draft.fields.setdefault("retries", _DEFAULT_RETRIES)
     return draft
+
+
+_RETRYING = frozenset({"retry_until", "success_exit_code"})
+"""Fields that condor_submit reads as a wish for retries."""
+_DEFAULT_RETRIES = 2
+"""HTCondor's DEFAULT_JOB_MAX_RETRIES."""

@@ -129,8 +129,8 @@ def test_alien_output_drops_archives_and_storage_elements() -> None:
 
 
 def test_keeps_unsupported_attributes_with_warning() -> None:
-    job = jdl_job('Executable = "a"; RetryCount = 3; usertags = [ bug = "1" ]; Split = "se"; X = { 1, other.Y };')
-    assert job.attributes == {"RetryCount": 3, "usertags": '[ bug = "1" ]', "Split": "se", "X": (1, "other.Y")}
+    job = jdl_job('Executable = "a"; JobTag = 3; usertags = [ bug = "1" ]; Split = "se"; X = { 1, other.Y };')
+    assert job.attributes == {"JobTag": 3, "usertags": '[ bug = "1" ]', "Split": "se", "X": (1, "other.Y")}
     for name in job.attributes:
         assert any(warning.startswith(name) for warning in job.warnings)
 

@@ -114,8 +114,6 @@ def test_keeps_redundant_commands_without_warning() -> None:
         "getenv = True",
         "should_transfer_files = NO",
         "log = x.log",
-        "on_exit_remove = ExitCode == 0",
-        "max_retries = 3",
         "x509userproxy = /tmp/x509",
         'transfer_output_remaps = "a = b"',
         "gpus_minimum_memory = 2GB",
