@@ -31,6 +31,7 @@ from pilotage_client.cli.options import (
     with_client,
 )
 from pilotage_client.cli.resources import LANGUAGE
+from pilotage_client.cli.usage import usage_text
 from pilotage_client.connection import new_request_id
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus, state_name
 from pilotage_client.readers import read_jobs_with_files
@@ -162,6 +163,8 @@ def status(
     echo_table(headings, (_status_row(job) for job in shown), empty="no jobs")
     if ids and len(shown) <= MAX_OUTPUT_CHECKS:
         for each in shown:
+            if each.usage is not None:
+                click.echo(f"job {each.id}: {usage_text(each.usage)}")
             if each.attempt:
                 warn_truncated(client.output_files(each.id), each.id)
 

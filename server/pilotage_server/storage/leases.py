@@ -147,7 +147,7 @@ def load_live(session: Session, job_ids: Iterable[int]) -> dict[int, LiveLease]:
 _HELD = """
     SELECT jobs.id, jobs.attempt, state, jobs.started, starts, wall_clock_s, task_queue_id, watch, race,
         attempts.pilot_stamp, attempts.site, attempts.ce, attempts.queue,
-        weight, charged_vo, charged_group, charged_owner, matched, metered
+        cpus, gpus, weight, charged_vo, charged_group, charged_owner, matched, metered
     FROM jobs JOIN attempts ON attempts.job_id = jobs.id AND attempts.attempt = jobs.attempt
     WHERE jobs.id = ANY(?) AND attempts.ended IS NULL
 """
@@ -163,7 +163,7 @@ def load_held(session: Session, job_ids: Iterable[int]) -> dict[int, LeasedJob]:
 
 def _held(row: Sequence[Any]) -> LeasedJob:
     id_, attempt, state, started, starts, wall_clock_s, task_queue_id, watch, race, stamp = row[:10]
-    site, ce, queue, weight, vo, group, owner, matched, metered = row[10:]
+    site, ce, queue, cpus, gpus, weight, vo, group, owner, matched, metered = row[10:]
     return LeasedJob(
         id_,
         attempt,
@@ -176,6 +176,8 @@ def _held(row: Sequence[Any]) -> LeasedJob:
         race > 0,
         stamp,
         _queue(site, ce, queue),
+        cpus,
+        gpus,
         weight,
         _account(vo, group, owner),
         sql.utc_time(matched),

@@ -39,6 +39,7 @@ class AttemptRecord(NamedTuple):
     `ended` None = the attempt holds its lease. `reported` = its pilot has reported the outcome. `outcome` is the
     pilot's or, where the server ended the lease, the cause. `account` is charged `weight` core seconds a second from
     `metered` on; None = nothing is charged now. `plugged` = the payload has failed and keeps its slot for a while.
+    `started` and the seconds are the pilot's figures: the last ones that it has sent.
     """
 
     job_id: int
@@ -57,6 +58,11 @@ class AttemptRecord(NamedTuple):
     reported: bool = False
     metered: datetime | None = None
     plugged: bool = False
+    gpus: int = 0
+    started: datetime | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    suspended_s: float = 0.0
 
     @property
     def key(self) -> tuple[int, int]:
@@ -72,7 +78,10 @@ class AttemptRecord(NamedTuple):
         return AttemptRecord._make(values)
 
 
-_CHANGING_FIELDS = ("ended", "outcome", "reason", "reported", "metered", "plugged")
+_CHANGING_FIELDS = (
+    *("ended", "outcome", "reason", "reported", "metered", "plugged"),
+    *("started", "cpu_s", "wall_s", "suspended_s"),
+)
 """Fields that may change; each is a column of the same name."""
 _INDEXES = {name: AttemptRecord._fields.index(name) for name in _CHANGING_FIELDS}
 
@@ -290,6 +299,8 @@ class LeasedJob(NamedTuple):
     is_in_race: bool
     pilot_stamp: str
     queue: QueueId
+    cpus: int
+    gpus: int
     weight: float
     account: Account
     matched: datetime

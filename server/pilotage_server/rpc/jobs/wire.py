@@ -17,6 +17,7 @@ from pilotage_server.core.jobs.descriptions import DescriptionGroup, Overrides
 from pilotage_server.core.jobs.files import OutputFile
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.operations.explain import Explanation
 from pilotage_server.operations.jobs.queries import JobFilter
 from pilotage_server.rpc.framework.wire_values import check_count
@@ -133,8 +134,8 @@ def change_from_wire(number: int) -> JobChange:
     return JobChange[name]
 
 
-def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
-    """Return the message of a job."""
+def job_to_wire(job: JobRecord, usage: AttemptUsage | None = None) -> jobs_pb2.Job:
+    """Return the message of a job, with what its last attempt has used where that is given."""
     return jobs_pb2.Job(
         id=job.id,
         state=state_to_wire(job.state),
@@ -162,6 +163,7 @@ def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
         starts=job.starts,
         wall_clock_s=job.wall_clock.total_seconds(),
         race=job.race,
+        usage=None if usage is None else jobs_pb2.AttemptUsage(**usage._asdict()),
     )
 
 
