@@ -161,7 +161,12 @@ def _since(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        return (clock.now().astimezone(UTC) - parse_duration(text, "--since")).date()
+        pass
+    try:
+        return (clock.now().astimezone(UTC) - parse_duration(text)).date()
+    except (InvalidInputError, OverflowError):
+        why = f'{text!r} is neither a day, such as 2026-11-01, nor a time, such as "30 d"'
+        raise InvalidInputError(Violation("--since", why)) from None
 
 
 def _day(text: str, option: str) -> date:

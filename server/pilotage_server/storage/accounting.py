@@ -84,10 +84,7 @@ def add_daily_usage(session: Session, sums: Mapping[SumKey, UsageSum]) -> None:
 
     `events.lock_feed` comes first, so that no other transaction inserts or changes these rows.
     """
-    rows = [
-        (day, account.vo, account.group, account.owner, site, *(getattr(each, name) for name in _SUMS))
-        for (day, account, site), each in sums.items()
-    ]
+    rows = [(*key, *(getattr(each, name) for name in _SUMS)) for key, each in sums.items()]
     if sql.is_sqlite(session):
         sql.execute_many(session, _ADD_EACH, rows)
     elif rows:

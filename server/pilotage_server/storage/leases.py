@@ -145,7 +145,7 @@ def load_live(session: Session, job_ids: Iterable[int]) -> dict[int, LiveLease]:
 
 
 _HELD = """
-    SELECT jobs.id, jobs.attempt, state, jobs.started, starts, wall_clock_s, task_queue_id, watch, race,
+    SELECT jobs.id, jobs.attempt, state, jobs.started, starts, wall_clock_s, owner, task_queue_id, watch, race,
         attempts.pilot_stamp, attempts.site, attempts.ce, attempts.queue,
         cpus, gpus, weight, charged_vo, charged_group, charged_owner, matched, metered
     FROM jobs JOIN attempts ON attempts.job_id = jobs.id AND attempts.attempt = jobs.attempt
@@ -162,8 +162,8 @@ def load_held(session: Session, job_ids: Iterable[int]) -> dict[int, LeasedJob]:
 
 
 def _held(row: Sequence[Any]) -> LeasedJob:
-    id_, attempt, state, started, starts, wall_clock_s, task_queue_id, watch, race, stamp = row[:10]
-    site, ce, queue, cpus, gpus, weight, vo, group, owner, matched, metered = row[10:]
+    id_, attempt, state, started, starts, wall_clock_s, owner, task_queue_id, watch, race, stamp = row[:11]
+    site, ce, queue, cpus, gpus, weight, vo, group, owner, matched, metered = row[11:]
     return LeasedJob(
         id_,
         attempt,
@@ -171,6 +171,7 @@ def _held(row: Sequence[Any]) -> LeasedJob:
         started and sql.utc_time(started),
         starts,
         timedelta(seconds=wall_clock_s),
+        owner,
         task_queue_id,
         watch > 0,
         race > 0,

@@ -1,10 +1,11 @@
-"""Sums of what ended attempts have used, by day, account and site.
+"""Sums of what ended attempts have used, by day, VO, group, owner and site.
 
 Rules
 -----
 - An attempt counts once, on the day of its end in UTC, with its whole run time. Suspended time counts too.
 - It is done, failed (by itself, or at a limit of the job), or interrupted: it has left no result. An interrupted
   attempt counts if its payload has started.
+- The group is the one that is charged, the owner is that of the job: an accounting group may have another user name.
 - A later report corrects the sums: what was counted before is subtracted, on the same day.
 """
 
@@ -16,7 +17,6 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from pilotage.values.accounts import Account
 from pilotage.values.attempts import Outcome
 from pilotage_server.core.attempts.leases import AttemptRecord, LeasedJob
 from pilotage_server.core.attempts.reports import JobReport
@@ -40,7 +40,9 @@ class SumKey(NamedTuple):
     """What attempts have in common whose use is summed; `day` as 2026-11-26."""
 
     day: str
-    account: Account
+    vo: str
+    group: str
+    owner: str
     site: str
 
 
@@ -106,19 +108,20 @@ def sums_of_reports(
     for job, report in zip(jobs, reports, strict=True):
         reported_s = report.wall_s + report.suspended_s
         run_s = _run_s(reported_s, report.started or job.started, job.matched, now)
-        key = SumKey(day, job.account, job.queue.site)
+        key = SumKey(day, job.account.vo, job.account.group, job.owner, job.queue.site)
         totals.setdefault(key, _Totals()).add(run_s, job.cpus, job.gpus, report.cpu_s)
     return {key: total.as_sum(result) for key, total in totals.items()}
 
 
-def sums_of_attempt(attempt: AttemptRecord, ended: datetime, result: RunResult) -> dict[SumKey, UsageSum]:
-    """Return the sum of one attempt that ended then; nothing, if it was interrupted before its payload started."""
+def sums_of_attempt(owner: str, attempt: AttemptRecord, ended: datetime, result: RunResult) -> dict[SumKey, UsageSum]:
+    """Return the sum of an owner's attempt that ended then; nothing, if it was interrupted before it started."""
     if result is RunResult.INTERRUPTED and attempt.started is None:
         return {}
     reported_s = attempt.wall_s + attempt.suspended_s if attempt.reported else 0.0
     total = _Totals()
     total.add(_run_s(reported_s, attempt.started, attempt.matched, ended), attempt.cpus, attempt.gpus, attempt.cpu_s)
-    return {SumKey(day_of(ended), attempt.account, attempt.queue.site): total.as_sum(result)}
+    key = SumKey(day_of(ended), attempt.account.vo, attempt.account.group, owner, attempt.queue.site)
+    return {key: total.as_sum(result)}
 
 
 def result_of(attempt: AttemptRecord, cause: JobCause) -> RunResult:

@@ -294,6 +294,7 @@ class LeasedJob(NamedTuple):
     started: datetime | None
     starts: int
     wall_clock: timedelta
+    owner: str
     task_queue_id: int
     is_watched: bool
     is_in_race: bool

@@ -85,25 +85,26 @@ def count_reported(transaction: Transaction, state: ServerState, batch: ReportBa
 
 
 def count_ended_attempts(
-    transaction: Transaction, state: ServerState, ends: Iterable[tuple[AttemptRecord, JobCause]]
+    transaction: Transaction, state: ServerState, ends: Iterable[tuple[JobRecord, AttemptRecord, JobCause]]
 ) -> None:
     """Count attempts in the daily sums that end now with these transitions of their jobs."""
-    for attempt, cause in ends:
-        result = result_of(attempt, cause)
-        _use(transaction, state).count(sums_of_attempt(attempt, transaction.now, result))
+    for job, attempt, cause in ends:
+        sums = sums_of_attempt(job.owner, attempt, transaction.now, result_of(attempt, cause))
+        _use(transaction, state).count(sums)
 
 
-def uncount_attempt(transaction: Transaction, state: ServerState, attempt: AttemptRecord) -> None:
-    """Subtract an attempt from the daily sums whose end its pilot had not reported: it goes on after all."""
-    assert attempt.ended is not None, "only ends are counted"
-    _use(transaction, state).count(sums_of_attempt(attempt, attempt.ended, RunResult.INTERRUPTED), -1)
+def correct_sums(
+    transaction: Transaction, state: ServerState, job: JobRecord, counted: AttemptRecord, after: AttemptRecord | None
+) -> None:
+    """Correct the daily sums by a late report of an attempt that was `counted` as interrupted.
 
-
-def correct_attempt(transaction: Transaction, state: ServerState, before: AttemptRecord, after: AttemptRecord) -> None:
-    """Correct the daily sums by the late report of an attempt that was counted as interrupted."""
-    uncount_attempt(transaction, state, before)
-    assert before.ended is not None, "only ends are counted"
-    _use(transaction, state).count(sums_of_attempt(after, before.ended, RunResult.INTERRUPTED))
+    `after` = the attempt with the report; None = the attempt goes on.
+    """
+    assert counted.ended is not None, "only ends are counted"
+    use = _use(transaction, state)
+    use.count(sums_of_attempt(job.owner, counted, counted.ended, RunResult.INTERRUPTED), -1)
+    if after is not None:
+        use.count(sums_of_attempt(job.owner, after, counted.ended, RunResult.INTERRUPTED))
 
 
 def meter_moves(

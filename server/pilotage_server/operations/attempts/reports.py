@@ -35,11 +35,10 @@ from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.operations.accounting.limits import count_ended
 from pilotage_server.operations.accounting.usage import (
     begin_metering,
-    correct_attempt,
+    correct_sums,
     count_reported,
     resume_metering,
     stop_metering,
-    uncount_attempt,
 )
 from pilotage_server.operations.attempts.events import publish_events
 from pilotage_server.operations.attempts.outputs import OutputBook
@@ -193,7 +192,7 @@ class _Recorder:
             job = self._adopt(received, job, attempt)
         self._store_facts(received, verdict)
         if attempt.ended is not None and not attempt.reported and not verdict.adopts:
-            correct_attempt(self.transaction, self.state, attempt, self.book.known(received.key))
+            correct_sums(self.transaction, self.state, job, attempt, self.book.known(received.key))
         if attempt.metered is None and JobCause.STARTED in verdict.causes:
             since = metering_start(received.report, attempt.matched, self.transaction.now)
             resume_metering(self.transaction, self.state, self.book, [received.key], since)
@@ -242,7 +241,7 @@ class _Recorder:
         """Return an attempt to its pilot that was given up for silence; it does not count as spent."""
         now = self.transaction.now
         given_up = attempt.ended or now
-        uncount_attempt(self.transaction, self.state, attempt)
+        correct_sums(self.transaction, self.state, job, attempt, None)
         changes = {
             "spent_attempts": max(0, job.spent_attempts - 1),
             "wall_clock": wall_clock_before(job, given_up),

@@ -58,7 +58,7 @@ def end_leases(transaction: Transaction, state: ServerState, ends: Sequence[Leas
     book.read(end.key for end in ends)
     open_ends = [(end, attempt) for end in ends if (attempt := book.get(end.key)) is not None and attempt.ended is None]
     stop_metering(transaction, state, [attempt for _, attempt in open_ends])
-    count_ended_attempts(transaction, state, [(attempt, end.cause) for end, attempt in open_ends])
+    count_ended_attempts(transaction, state, [(end.job, attempt, end.cause) for end, attempt in open_ends])
     for end, attempt in open_ends:
         # an outcome that the pilot has reported stays
         outcome = {} if attempt.reported else {"outcome": end.cause.value, "reason": end.reason}

@@ -96,7 +96,10 @@ class UsageRow(Base, table=True):
 
 
 class DailyUsageRow(Base, table=True):
-    """What the attempts of an account used that ended at a site on a day in UTC; `day` as 2026-11-26."""
+    """What attempts of an owner used that ended at a site on a day in UTC; `day` as 2026-11-26.
+
+    `group` is the one that is charged.
+    """
 
     __tablename__ = "daily_usage"
     day: str = Field(primary_key=True)
