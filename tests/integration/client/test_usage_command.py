@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from pilotage import clock
 from pilotage.errors import InvalidInputError, PermissionDeniedError
 from pilotage.job_description import JobDescription
 from pilotage.v1 import jobs_pb2, matcher_service_pb2, share_service_pb2
 from pilotage_client.api import Client
+from pilotage_client.cli.main import main
 from pilotage_server.core.identity import Role
-from support.commands import KEYS, Command, environment_of
+from support.commands import KEYS
 from support.server import RunningServer, running_server
 from support.wire_grid import WireGrid, WirePilot
 
@@ -47,7 +50,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         grid = WireGrid(server)
         grid.put_tree()
         pilot = grid.start_pilot()
-        ids = []
+        ids: list[int] = []
         for owner, exit_code in (("ann", 0), ("bob", 3), ("ann", None)):
             with Client(server.address, server.token(owner=owner, vo=grid.vo)) as client:
                 ids += client.submit([JobDescription("/bin/true")]).job_ids
@@ -62,12 +65,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def pilotage(bench: Bench, tmp_path: Path) -> Command:
-    token = bench.server.token(owner="ann", vo=bench.grid.vo)
-    return Command(environment_of(tmp_path, PILOTAGE_SERVER=bench.server.address, PILOTAGE_TOKEN=token))
+def pilotage(bench: Bench, tmp_path: Path) -> Callable[..., Result]:
+    """Return the command line of ann, in this process."""
+    token_file = tmp_path / "my.token"
+    token_file.write_text(bench.server.token(owner="ann", vo=bench.grid.vo))
+    place = ["--server", bench.server.address, "--token-file", str(token_file)]
+    return lambda *command: CliRunner().invoke(main, [*map(str, command), *place])
 
 
-def test_ended_job_shows_its_usage(bench: Bench, pilotage: Command) -> None:
+def test_ended_job_shows_its_usage(bench: Bench, pilotage: Callable[..., Result]) -> None:
     with bench.client("ann") as client:
         (job,) = client.jobs([bench.done])
     usage = job.usage
@@ -75,7 +81,7 @@ def test_ended_job_shows_its_usage(bench: Bench, pilotage: Command) -> None:
     assert (usage.attempt, usage.wall_s, usage.user_cpu_s, usage.system_cpu_s) == (1, 1.0, 0.375, 0.125)
     assert (usage.peak_memory_mib, usage.peak_disk_mib) == (612, 20)
     line = "attempt 1 used 1.0 s of run time on 1 core, 0.4 s of user CPU, 0.1 s of system CPU, 612 MiB of memory"
-    assert f"job {bench.done}: {line}, 20 MiB of disk\n" in pilotage("status", bench.done)
+    assert f"job {bench.done}: {line}, 20 MiB of disk\n" in pilotage("status", bench.done).output
 
 
 def test_running_job_shows_usage_of_last_heartbeat(bench: Bench) -> None:
@@ -95,26 +101,26 @@ def test_faulty_usage_is_rejected_with_its_place(bench: Bench) -> None:
         bench.pilot.heartbeat(usages=usages)
 
 
-def test_sums_as_table_csv_and_json(bench: Bench, pilotage: Command) -> None:
-    lines = pilotage("usage", "--by", "owner,site").splitlines()
+def test_sums_as_table_csv_and_json(bench: Bench, pilotage: Callable[..., Result]) -> None:
+    lines = pilotage("usage", "--by", "owner,site").output.splitlines()
     assert [line.split()[:4] for line in lines[1:]] == [
         ["ann", "SITE", "1", "0"],
         ["bob", "SITE", "0", "1"],
         ["total", "1", "1", "0"],
     ]
-    ann, bob = csv.DictReader(io.StringIO(pilotage("usage", "--csv")))
+    ann, bob = csv.DictReader(io.StringIO(pilotage("usage", "--csv").output))
     assert list(ann) == ["owner", *KEYS["usage"]]
     assert (ann["owner"], ann["done"], bob["failed"]) == ("ann", "1", "1")
-    (found,) = pilotage.json_objects("usage", "--by", "group", "--owner", "bob", "--vo", bench.grid.vo)
+    found = json.loads(pilotage("usage", "--json", "--by", "group", "--owner", "bob", "--vo", bench.grid.vo).output)
     assert (found["group"], found["done"], found["failed"]) == ("grp", 0, 1)
-    (whole,) = pilotage.json_objects("usage", "--by", "")
+    whole = json.loads(pilotage("usage", "--json", "--by", "").output)
     assert list(whole) == KEYS["usage"]
 
 
-def test_sums_are_selected_by_days(bench: Bench, pilotage: Command) -> None:
+def test_sums_are_selected_by_days(bench: Bench, pilotage: Callable[..., Result]) -> None:
     later = clock.now().date() + timedelta(days=2)
-    assert pilotage("usage", "--since", later) == "no ended jobs\n"
-    assert pilotage("usage", "--until", "2020-01-31") == "no ended jobs\n"
+    assert pilotage("usage", "--since", later).output == "no ended jobs\n"
+    assert pilotage("usage", "--until", "2020-01-31").output == "no ended jobs\n"
     with bench.client("ann") as client:
         assert sum(each.done for each in client.usage(["day"], until=later)) == 1
 
@@ -130,10 +136,12 @@ def test_sums_are_selected_by_days(bench: Bench, pilotage: Command) -> None:
         (["--csv", "--json"], "--csv: cannot be combined with --json"),
     ],
 )
-def test_invalid_usage_command_exits_with_2(pilotage: Command, arguments: list[str], message: str) -> None:
-    done = pilotage.run("usage", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
+def test_invalid_usage_command_exits_with_2(
+    pilotage: Callable[..., Result], arguments: list[str], message: str
+) -> None:
+    done = pilotage("usage", *arguments)
+    assert done.exit_code == 2
+    assert message in done.output
 
 
 def test_server_rejects_invalid_queries(bench: Bench) -> None:
