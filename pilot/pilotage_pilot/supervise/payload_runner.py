@@ -34,7 +34,7 @@ from pilotage.jobs.files import (
 )
 from pilotage.values.attempts import AttemptKey, ReportedOutput
 from pilotage.values.isolation import Isolation
-from pilotage_pilot.core.attempts.limit_reasons import memory_reason
+from pilotage_pilot.core.attempts.limit_reasons import memory_reason, node_memory_reason
 from pilotage_pilot.core.events import PayloadExited, StopRequested
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.model import Usage
@@ -418,10 +418,12 @@ def _fault(error: OSError) -> type[JobFaultError | NodeFaultError]:
 
 def _limit_of(work: Work, end: PayloadEnd) -> str | None:
     """Return the reason where the kernel has ended the payload for its memory."""
-    limit_mib = work.order.slot.amounts.memory_mib
     if not end.was_out_of_memory:
         return None
-    return memory_reason(end.usage.peak_memory_mib, limit_mib, work.order.job.description, killed=True)
+    limit_mib = work.order.slot.amounts.memory_mib
+    if not limit_mib:
+        return node_memory_reason(end.usage.peak_memory_mib)
+    return memory_reason(limit_mib, limit_mib, work.order.job.description, killed=True)
 
 
 def _ignore(event: PayloadEvent) -> None:

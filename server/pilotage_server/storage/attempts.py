@@ -77,8 +77,6 @@ _UNSET: dict[str, Any] = {
     "wall_s": 0.0,
     "suspended_s": 0.0,
     "peak_memory_mib": 0,
-    "system_cpu_s": 0.0,
-    "peak_disk_mib": 0,
     "reported": False,
 }
 

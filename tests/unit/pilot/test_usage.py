@@ -8,7 +8,7 @@ import pytest
 
 from pilotage.job_description import JobDescription
 from pilotage.values.attempts import AttemptKey
-from pilotage_pilot.core.attempts.limit_reasons import disk_reason, memory_reason, wall_time_reason
+from pilotage_pilot.core.attempts.limit_reasons import disk_reason, memory_reason, node_memory_reason, wall_time_reason
 from pilotage_pilot.core.heartbeat import SentUsages
 from pilotage_pilot.core.model import Usage
 
@@ -59,6 +59,8 @@ def test_reason_of_limit_has_figures_and_remedy() -> None:
     assert memory_reason(612.3, 512, job) == larger_slot
     killed = "more than 100 MiB used, 100 MiB requested; resubmit with request_memory = 200MB"
     assert memory_reason(100, 100, job, killed=True) == killed
+    node = "3000 MiB used when its glidein had no more memory; resubmit with request_memory = 3300MB"
+    assert node_memory_reason(3000) == node
     disk = "1500 MiB of disk used, 1000 MiB requested; resubmit with request_disk = 1700MB"
     assert disk_reason(1500, 1000, job) == disk
     wall_time = "ran 601 s, wall time 600 s; resubmit with a longer one, such as"

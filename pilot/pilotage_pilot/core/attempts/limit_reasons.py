@@ -13,9 +13,15 @@ _MARGIN = 1.1
 
 def memory_reason(used_mib: float, limit_mib: int, description: JobDescription, *, killed: bool = False) -> str:
     """Return the reason of a memory limit; `killed` = the kernel stopped it there, so that its need is unknown."""
-    used = f"{'more than ' if killed else ''}{limit_mib if killed else round(used_mib)} MiB"
-    advised = _advised_mib(2 * limit_mib if killed else used_mib * _MARGIN)
+    used = f"{'more than ' if killed else ''}{round(used_mib)} MiB"
+    advised = _advised_mib(2 * used_mib if killed else used_mib * _MARGIN)
     return _reason(used, limit_mib, description.request_memory_mib, f"request_memory = {advised}MB")
+
+
+def node_memory_reason(used_mib: int) -> str:
+    """Return the reason of a payload without a limit that the kernel stopped: its glidein had no more memory."""
+    remedy = f"request_memory = {_advised_mib(used_mib * _MARGIN)}MB"
+    return f"{used_mib} MiB used when its glidein had no more memory; resubmit with {remedy}"
 
 
 def disk_reason(used_mib: int, limit_mib: int, description: JobDescription) -> str:
