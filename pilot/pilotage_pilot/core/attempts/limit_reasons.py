@@ -44,4 +44,4 @@ def _reason(used: str, limit_mib: int, requested_mib: int | None, remedy: str) -
 
 
 def _advised_mib(need_mib: float) -> int:
-    return ceil(need_mib / _STEP_MIB) * _STEP_MIB
+    return ceil(round(need_mib) / _STEP_MIB) * _STEP_MIB
