@@ -103,7 +103,12 @@ _KEY_COLUMNS = {
 
 def sum_daily_usage(session: Session, query: UsageQuery) -> list[tuple[tuple[str, ...], UsageSum]]:
     """Return the sums by the keys that the query asks for, in their order."""
-    names = {"vo": {query.vo} - {""}, "group": query.groups, "owner": query.owners, "site": query.sites}
+    names = {
+        "vo": () if query.vo is None else {query.vo},
+        "group": query.groups,
+        "owner": query.owners,
+        "site": query.sites,
+    }
     lists = {_KEY_COLUMNS[UsageKey(name)]: sorted(chosen) for name, chosen in names.items() if chosen}
     conditions = [f"{column} = ANY(?)" for column in lists]
     days = {"day >= ?": query.since, "day <= ?": query.until}

@@ -136,6 +136,7 @@ def test_users_see_sums_of_their_vo_only(grid: Grid) -> None:
     pilot, match = start_job(grid)
     pilot.finish(match)
     assert usage(grid, user=a_user("bob"))[()].done == 1
+    assert usage(grid, user=replace(a_user("bob"), vo="")) == {}
     with pytest.raises(PermissionDeniedError, match="atlas"):
         usage(grid, user=a_user("bob"), vo="atlas")
 

@@ -84,11 +84,11 @@ class UsageKey(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """Selects sums; empty = all. `since` and `until` are days, both included. `by` divides the sums."""
+    """Selects sums; empty or None = all. `since` and `until` are days, both included. `by` divides the sums."""
 
     since: str = ""
     until: str = ""
-    vo: str = ""
+    vo: str | None = None
     groups: frozenset[str] = frozenset()
     owners: frozenset[str] = frozenset()
     sites: frozenset[str] = frozenset()

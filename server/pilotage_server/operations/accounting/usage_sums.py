@@ -21,5 +21,4 @@ def list_usage(
     PermissionDeniedError
         When a user asks for the use of another VO.
     """
-    shown = visible_vo(identity, query.vo)
-    return sum_daily_usage(transaction.session, replace(query, vo=shown or ""))
+    return sum_daily_usage(transaction.session, replace(query, vo=visible_vo(identity, query.vo or "")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -94,7 +94,10 @@ def watch_all(transaction: Transaction, state: ServerState) -> int:
 
 
 def _decisions(
-    transaction: Transaction, state: ServerState, jobs: Iterable[JobRecord], descriptions: Mapping[int, JobDescription]
+    transaction: Transaction,
+    state: ServerState,
+    jobs: Collection[JobRecord],
+    descriptions: Mapping[int, JobDescription],
 ) -> dict[int, PeriodicPolicyAction]:
     decisions: dict[int, PeriodicPolicyAction] = {}
     evaluator = state.policy_evaluator
