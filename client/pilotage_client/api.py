@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -389,6 +389,32 @@ class GridCalls(Connection):
     def shares(self, vo: str = "") -> share_service_pb2.ListSharesResponse:
         """Return the visible shares: groups by name, accounts in the order of matching."""
         return self._shares.ListShares(share_service_pb2.ListSharesRequest(vo=vo))
+
+    def usage(
+        self,
+        by: Sequence[str] = (),
+        *,
+        since: date | None = None,
+        until: date | None = None,
+        vo: str = "",
+        groups: Sequence[str] = (),
+        owners: Sequence[str] = (),
+        sites: Sequence[str] = (),
+    ) -> list[share_service_pb2.UsageSum]:
+        """Return sums of what ended attempts have used, one for each combination of the keys `by`, ordered by them.
+
+        Keys are "day", "month", "vo", "group", "owner" and "site". Days are in UTC, both included. Empty = all.
+        """
+        request = share_service_pb2.ListUsageRequest(
+            since=since.isoformat() if since else "",
+            until=until.isoformat() if until else "",
+            vo=vo,
+            groups=groups,
+            owners=owners,
+            sites=sites,
+            by=[share_service_pb2.UsageKey.Value(f"USAGE_KEY_{key.upper()}") for key in by],
+        )
+        return list(self._shares.ListUsage(request).sums)
 
     def queues(self, *, vo: str = "", site: str = "") -> list[resource_service_pb2.QueueInfo]:
         """Return queues with their effective values and the origins of these, in the tree's order."""

@@ -17,10 +17,29 @@ _NOT_PINNED = frozenset({"name", "cluster", "process"})
 
 
 @dataclass(frozen=True, slots=True)
+class JobUsage:
+    """What an attempt has used, so far if it runs: cores, GPUs, times in seconds, peaks in MiB; None = unknown.
+
+    `wall_s` excludes suspended time.
+    """
+
+    attempt: int
+    cpus: int
+    gpus: int
+    wall_s: float
+    suspended_s: float
+    user_cpu_s: float
+    system_cpu_s: float
+    peak_memory_mib: int | None
+    peak_disk_mib: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """The present state of a job; unknown fields are empty texts or None.
 
-    `cluster` is the id of the first job of its array, `process` its index in the array.
+    `cluster` is the id of the first job of its array, `process` its index in the array. `usage` is that of the last
+    attempt.
     """
 
     id: int
@@ -42,6 +61,7 @@ class JobStatus:
     name: str = ""
     cluster: int = 0
     process: int = 0
+    usage: JobUsage | None = None
 
     @property
     def is_final(self) -> bool:
@@ -81,10 +101,7 @@ class JobAttempt:
     matched: datetime | None
     started: datetime | None
     ended: datetime | None
-    cpu_s: float
-    wall_s: float
-    suspended_s: float
-    peak_memory_mib: int
+    usage: JobUsage
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented keys, without the job's id; times as RFC 3339, missing values as None."""
@@ -158,6 +175,21 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         name=job.name,
         cluster=job.cluster,
         process=job.process,
+        usage=_job_usage(job.usage) if job.HasField("usage") else None,
+    )
+
+
+def _job_usage(usage: jobs_pb2.AttemptUsage) -> JobUsage:
+    return JobUsage(
+        attempt=usage.attempt,
+        cpus=usage.cpus,
+        gpus=usage.gpus,
+        wall_s=round(usage.wall_s, 3),
+        suspended_s=round(usage.suspended_s, 3),
+        user_cpu_s=round(max(0.0, usage.cpu_s - usage.system_cpu_s), 3),
+        system_cpu_s=round(usage.system_cpu_s, 3),
+        peak_memory_mib=usage.peak_memory_mib or None,
+        peak_disk_mib=usage.peak_disk_mib or None,
     )
 
 
@@ -179,10 +211,7 @@ def job_attempt(attempt: jobs_pb2.Attempt) -> JobAttempt:
         matched=time_of(attempt, "matched"),
         started=time_of(attempt, "started"),
         ended=time_of(attempt, "ended"),
-        cpu_s=attempt.cpu_s,
-        wall_s=attempt.wall_s,
-        suspended_s=attempt.suspended_s,
-        peak_memory_mib=attempt.peak_memory_mib,
+        usage=_job_usage(attempt.usage),
     )
 
 

@@ -31,6 +31,7 @@ from pilotage_client.cli.options import (
     with_client,
 )
 from pilotage_client.cli.resources import LANGUAGE
+from pilotage_client.cli.usage import usage_text
 from pilotage_client.connection import new_request_id
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus, state_name
 from pilotage_client.readers import read_jobs_with_files
@@ -169,6 +170,8 @@ def status(
     if ids and len(shown) <= MAX_OUTPUT_CHECKS:
         _print_attempts(client, [job.id for job in shown if job.attempt > 1])
         for each in shown:
+            if each.usage is not None and each.attempt == 1:
+                click.echo(f"job {each.id}: {usage_text(each.usage)}")
             if each.attempt:
                 warn_truncated(client.output_files(each.id), each.id)
 
@@ -183,11 +186,24 @@ def _print_with_attempts(client: Client, jobs: Sequence[JobStatus]) -> None:
 
 
 def _print_attempts(client: Client, ids: Sequence[int]) -> None:
-    """Print the attempts of jobs that have more than one."""
+    """Print the attempts of jobs that have more than one, with what they have used."""
     if not ids:
         return
     click.echo()
-    headings = ("ID", "ATTEMPT", "OUTCOME", "EXIT", "WHERE", "NODE", "STARTED", "ENDED", "REASON")
+    headings = (
+        "ID",
+        "ATTEMPT",
+        "OUTCOME",
+        "EXIT",
+        "WHERE",
+        "NODE",
+        "STARTED",
+        "ENDED",
+        "RUN s",
+        "CPU s",
+        "MEMORY MiB",
+        "REASON",
+    )
     rows = (
         (
             each.job_id,
@@ -198,6 +214,9 @@ def _print_attempts(client: Client, ids: Sequence[int]) -> None:
             each.node,
             time_text(each.started),
             time_text(each.ended),
+            f"{each.usage.wall_s:.1f}",
+            f"{each.usage.user_cpu_s + each.usage.system_cpu_s:.1f}",
+            each.usage.peak_memory_mib or "",
             each.reason,
         )
         for each in client.attempts(ids)

@@ -56,10 +56,15 @@ class ReportedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Use of a payload: CPU seconds of all its processes, peak resident memory in MiB."""
+    """Use of a payload: CPU seconds of all its processes, and the peaks of their memory and of its folder in MiB.
+
+    `system_cpu_s` = the part of the CPU seconds that the kernel spent for them. A figure of 0 is unknown.
+    """
 
     cpu_s: float = 0.0
     peak_memory_mib: int = 0
+    system_cpu_s: float = 0.0
+    peak_disk_mib: int = 0
 
 
 NOTHING_USED = Usage()

@@ -145,9 +145,9 @@ def load_live(session: Session, job_ids: Iterable[int]) -> dict[int, LiveLease]:
 
 
 _HELD = """
-    SELECT jobs.id, jobs.attempt, state, jobs.started, starts, wall_clock_s, task_queue_id, watch, race,
+    SELECT jobs.id, jobs.attempt, state, jobs.started, starts, wall_clock_s, owner, task_queue_id, watch, race,
         exit_check, attempts.pilot_stamp, attempts.site, attempts.ce, attempts.queue,
-        weight, charged_vo, charged_group, charged_owner, matched, metered
+        cpus, gpus, weight, charged_vo, charged_group, charged_owner, matched, metered
     FROM jobs JOIN attempts ON attempts.job_id = jobs.id AND attempts.attempt = jobs.attempt
     WHERE jobs.id = ANY(?) AND attempts.ended IS NULL
 """
@@ -163,8 +163,8 @@ def load_held(session: Session, job_ids: Iterable[int]) -> dict[int, LeasedJob]:
 
 
 def _held(row: Sequence[Any]) -> LeasedJob:
-    id_, attempt, state, started, starts, wall_clock_s, task_queue_id, watch, race, exit_check, stamp = row[:11]
-    site, ce, queue, weight, vo, group, owner, matched, metered = row[11:]
+    id_, attempt, state, started, starts, wall_clock_s, owner, task_queue_id, watch, race, exit_check = row[:11]
+    stamp, site, ce, queue, cpus, gpus, weight, vo, group, payer, matched, metered = row[11:]
     return LeasedJob(
         id_,
         attempt,
@@ -172,14 +172,17 @@ def _held(row: Sequence[Any]) -> LeasedJob:
         started and sql.utc_time(started),
         starts,
         timedelta(seconds=wall_clock_s),
+        owner,
         task_queue_id,
         watch > 0,
         race > 0,
         _EXIT_CHECKS[exit_check],
         stamp,
         _queue(site, ce, queue),
+        cpus,
+        gpus,
         weight,
-        _account(vo, group, owner),
+        _account(vo, group, payer),
         sql.utc_time(matched),
         metered and sql.utc_time(metered),
     )

@@ -14,6 +14,7 @@ from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import HoldCode, JobCause, JobState
+from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.queries import get_ad, get_events, list_attempts
 from pilotage_server.storage.attempts import load_ended
@@ -76,13 +77,32 @@ def test_retry_that_succeeds_ends_the_job(grid: Grid) -> None:
 
 def test_each_attempt_keeps_its_place_and_its_end(grid: Grid) -> None:
     (job,) = grid.submit(retries=1)
-    run(grid, 3, cpu_s=1.5, peak_memory_mib=70)
+    run(grid, 3, cpu_s=1.5, system_cpu_s=0.5, wall_s=2.0, peak_memory_mib=70, peak_disk_mib=30)
     run(grid, 0, cpu_s=2.5)
     first, second = grid.read(lambda transaction, _: list_attempts(transaction, an_operator(), [job]))
     assert [(each.record.attempt, each.record.pilot_stamp) for each in (first, second)] == [(1, "p1"), (2, "p2")]
     assert (first.record.outcome, first.record.reason, first.exit_code) == ("exited", "exit code 3", 3)
-    assert (first.cpu_s, first.peak_memory_mib) == (1.5, 70)
-    assert (second.record.outcome, second.exit_code, second.cpu_s) == ("exited", 0, 2.5)
+    assert first.usage == AttemptUsage(1, 1, 0, 1.5, 0.5, 2.0, 0.0, 70, 30)
+    assert (second.record.outcome, second.exit_code, second.usage.cpu_s) == ("exited", 0, 2.5)
+
+
+def test_attempt_that_runs_has_its_time_so_far(grid: Grid) -> None:
+    (job,) = grid.submit(retries=1)
+    run(grid, 3, wall_s=2.0)
+    pilot = grid.start_pilot()
+    pilot.start(pilot.take())
+    grid.pass_time(seconds=90)
+    attempts = grid.read(lambda transaction, _: list_attempts(transaction, an_operator(), [job]))
+    assert [each.usage.wall_s for each in attempts] == [2.0, 90.0]
+
+
+def test_exit_policy_reads_what_the_attempt_has_used(grid: Grid) -> None:
+    hold = JobPolicy(on_exit_hold="MemoryUsage > 600 && RemoteUserCpu == 3.0 && DiskUsage == 1024")
+    small, large = grid.submit(policy=hold, count=2)
+    used = {"cpu_s": 4.0, "system_cpu_s": 1.0, "peak_disk_mib": 1}
+    run(grid, 0, peak_memory_mib=600, **used)
+    run(grid, 0, peak_memory_mib=601, **used)
+    assert [grid.job(job).state for job in (small, large)] == [JobState.DONE, JobState.HELD]
 
 
 def test_repeated_report_of_a_retried_attempt_changes_nothing(grid: Grid) -> None:

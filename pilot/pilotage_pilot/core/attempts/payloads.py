@@ -31,6 +31,7 @@ from pilotage_pilot.core.attempts.attempt import (
     Step,
     plug_end_boot_s,
 )
+from pilotage_pilot.core.attempts.limit_reasons import wall_time_reason
 from pilotage_pilot.core.events import FailureKind, OutputFailed, OutputStored, PayloadExited, StartFailed
 from pilotage_pilot.core.model import GrantedJob, Now, ReportedState
 from pilotage_pilot.core.node.node_slots import JobOrder, NodeSlots
@@ -312,7 +313,8 @@ class Payloads:
             return self.ends.unplug(attempt, now)
         if attempt.is_out_of_time(now):
             limit = attempt.job.description.wall_time
-            ending = Ending(Outcome.LIMIT_EXCEEDED, f"it ran longer than its wall time of {limit}")
+            assert limit is not None, "it has a limit"
+            ending = Ending(Outcome.LIMIT_EXCEEDED, wall_time_reason(attempt.clocked(now).run_s, limit))
             return self.stop(attempt.key, ending, now)
         return []
 

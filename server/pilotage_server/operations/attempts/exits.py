@@ -14,7 +14,7 @@ from pilotage.resources.requirements import job_needs, read_requirements
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
 from pilotage.values.attempts import Outcome
-from pilotage_server.core.attempts.reports import JobReport
+from pilotage_server.core.attempts.reports import JobReport, reported_usage
 from pilotage_server.core.classads.evaluation import FoldedAd
 from pilotage_server.core.jobs.descriptions import description_to_json
 from pilotage_server.core.jobs.exit_policy import ExitPolicyEvaluator, after_memory_limit
@@ -56,7 +56,7 @@ class ExitPolicies:
         """Return what follows instead of `end`, which holds for jobs without an exit policy."""
         description = self._descriptions[job.template_id]
         if report.outcome is Outcome.EXITED:
-            return self._after_exit(job, description, end)
+            return self._after_exit(job, description, report, end)
         if report.outcome is Outcome.LIMIT_EXCEEDED and report.memory_limit_mib and description.retry_memory:
             return self._after_memory_limit(job, description, report.memory_limit_mib, end)
         return end
@@ -66,11 +66,13 @@ class ExitPolicies:
         if self._left:
             release_templates(self._transaction.session, self._left)
 
-    def _after_exit(self, job: JobRecord, description: JobDescription, end: AttemptEnd) -> AttemptEnd:
+    def _after_exit(
+        self, job: JobRecord, description: JobDescription, report: JobReport, end: AttemptEnd
+    ) -> AttemptEnd:
         counted = {"completions": job.completions + 1}
         now = self._transaction.now
         exited = job.changed({**end.changes, **counted})
-        ad = FoldedAd(full_job_ad(exited, description, now))
+        ad = FoldedAd(full_job_ad(exited, description, now) | reported_usage(report).attributes())
         cause, reason, changes = self._evaluator.decision(exited, description, ad, end.reason, now)
         kept = counted if cause in {JobCause.RETRIED, JobCause.HELD} else {}
         return AttemptEnd(cause, reason, {**end.changes, **kept, **changes})

@@ -33,7 +33,13 @@ from pilotage_server.core.jobs.periodic_policies import UNDER_POLICY
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord
 from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.operations.accounting.limits import count_ended
-from pilotage_server.operations.accounting.usage import begin_metering, resume_metering, stop_metering
+from pilotage_server.operations.accounting.usage import (
+    begin_metering,
+    correct_sums,
+    count_reported,
+    resume_metering,
+    stop_metering,
+)
 from pilotage_server.operations.attempts.events import publish_events
 from pilotage_server.operations.attempts.exits import AttemptEnd, ExitPolicies
 from pilotage_server.operations.attempts.outputs import OutputBook
@@ -112,6 +118,7 @@ def _record_batch(transaction: Transaction, state: ServerState, batch: ReportBat
     change_columns(transaction.session, [each.key for each in batch.received], batch.attempt_changes(transaction.now))
     if batch.ends:
         stop_metering(transaction, state, jobs)
+        count_reported(transaction, state, batch)
         count_ended(transaction, state, [(job.queue, job.task_queue_id) for job in jobs])
     watched = [job.job_id for job in jobs if job.is_watched]
     if watched and batch.steps[-1].after in UNDER_POLICY:
@@ -191,6 +198,8 @@ class _Recorder:
         if verdict.adopts:
             job = self._adopt(received, job, attempt)
         self._store_facts(received, verdict)
+        if attempt.ended is not None and not attempt.reported and not verdict.adopts:
+            correct_sums(self.transaction, self.state, job, attempt, self.book.known(received.key))
         if attempt.metered is None and JobCause.STARTED in verdict.causes:
             since = metering_start(received.report, attempt.matched, self.transaction.now)
             resume_metering(self.transaction, self.state, self.book, [received.key], since)
@@ -242,6 +251,7 @@ class _Recorder:
         """Return an attempt to its pilot that was given up for silence; it does not count as spent."""
         now = self.transaction.now
         given_up = attempt.ended or now
+        correct_sums(self.transaction, self.state, job, attempt, None)
         changes = {
             "spent_attempts": max(0, job.spent_attempts - 1),
             "wall_clock": wall_clock_before(job, given_up),

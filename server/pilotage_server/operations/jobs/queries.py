@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pilotage.classads.library import AdValue
@@ -14,9 +14,10 @@ from pilotage_server.core.incarnation import check_position, page_end
 from pilotage_server.core.jobs.changes import may_change
 from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, router_of
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
-from pilotage_server.storage.attempts import load_last_facts
+from pilotage_server.storage.attempts import load_last_facts, load_usages
 from pilotage_server.storage.database.installation import counters, load_incarnations
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import (
@@ -96,8 +97,13 @@ def list_attempts(transaction: Transaction, identity: Identity, job_ids: Sequenc
     if len(job_ids) > ATTEMPT_JOBS:
         why = f"names {len(job_ids)}, and one call may name {ATTEMPT_JOBS}"
         raise InvalidInputError(Violation("job_ids", why))
-    get_jobs(transaction, identity, job_ids)
-    return load_last_facts(transaction.session, job_ids, ATTEMPTS_OF_A_JOB)
+    jobs = get_jobs(transaction, identity, job_ids)
+    return load_last_facts(transaction.session, jobs, ATTEMPTS_OF_A_JOB, transaction.now)
+
+
+def usages_of(transaction: Transaction, jobs: Iterable[JobRecord]) -> dict[int, AttemptUsage]:
+    """Return what the last attempts of the jobs have used, by job id; jobs that were never matched are left out."""
+    return load_usages(transaction.session, jobs, transaction.now)
 
 
 def list_jobs(
@@ -132,6 +138,9 @@ def get_ad(transaction: Transaction, identity: Identity, job_id: int) -> Mapping
     """
     job = visible_job(transaction, identity, job_id)
     ad = full_job_ad(job, load_description(transaction.session, job.template_id), transaction.now)
+    usage = usages_of(transaction, [job]).get(job.id)
+    if usage is not None:
+        ad |= usage.attributes()
     if not router_of(job):
         return ad
     key = (job.id, job.attempt)

@@ -89,7 +89,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "GiveUpCopies": _OPERATORS,
     },
     "RaceService": {"FindStragglers": _RACERS, "StartCopies": _RACERS, "ListRaces": _OWNERS},
-    "ShareService": {"ListShares": _OWNERS, "SetShares": _OPERATORS},
+    "ShareService": {"ListShares": _OWNERS, "SetShares": _OPERATORS, "ListUsage": _OWNERS},
     "IdentityService": {
         "WhoAmI": frozenset(Role),
         "IssueToken": frozenset({Role.ADMIN}),

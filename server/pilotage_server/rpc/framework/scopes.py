@@ -45,7 +45,7 @@ _JOBS: Mapping[Permission, Collection[str]] = {
 _VIEWS = (
     *("PoolService/ListPools", "ResourceService/ListQueues", "ResourceService/GetEligibleNodes"),
     *("PilotService/ListPilots", "NodeService/ListSlots", "RouteService/ListRoutes", "RouteService/ExplainRoutes"),
-    *("RaceService/ListRaces", "ShareService/ListShares"),
+    *("RaceService/ListRaces", "ShareService/ListShares", "ShareService/ListUsage"),
 )
 
 

@@ -37,6 +37,7 @@ from pilotage_server.operations.jobs.queries import (
     list_attempts,
     list_jobs,
     read_feed,
+    usages_of,
 )
 from pilotage_server.operations.jobs.quotas import JobQuotas, check_upload
 from pilotage_server.operations.jobs.submission import submit_jobs
@@ -289,7 +290,9 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         identity, job_ids = caller(), job_ids_from_wire(request.job_ids)
 
         def show(transaction: Any, _: Any) -> job_service_pb2.GetJobsResponse:
-            return job_service_pb2.GetJobsResponse(jobs=map(job_to_wire, get_jobs(transaction, identity, job_ids)))
+            jobs = get_jobs(transaction, identity, job_ids)
+            usages = usages_of(transaction, jobs)
+            return job_service_pb2.GetJobsResponse(jobs=[job_to_wire(job, usages.get(job.id)) for job in jobs])
 
         return await self._transactions.read(show)
 
@@ -312,7 +315,8 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
 
         def page(transaction: Any, _: Any) -> job_service_pb2.ListJobsResponse:
             found = list_jobs(transaction, identity, wanted, page_size, request.page_token)
-            jobs = [job_to_wire(job) for job in found.jobs]
+            usages = usages_of(transaction, found.jobs)
+            jobs = [job_to_wire(job, usages.get(job.id)) for job in found.jobs]
             return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=found.next_page_token)
 
         return await self._transactions.read(page)
@@ -352,7 +356,8 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
                     break
                 follower.mark_ended(job.id for job in jobs if job.state in FINAL)
                 await follower.wait(left_s)
-        messages = await asyncio.to_thread(lambda: [job_to_wire(job) for job in jobs])
+        usages = await self._transactions.read(lambda transaction, _: usages_of(transaction, jobs))
+        messages = await asyncio.to_thread(lambda: [job_to_wire(job, usages.get(job.id)) for job in jobs])
         return job_service_pb2.WaitForJobsResponse(jobs=messages, all_final=all_final)
 
     async def ChangeJobs(

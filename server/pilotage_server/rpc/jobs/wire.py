@@ -18,6 +18,7 @@ from pilotage_server.core.jobs.descriptions import DescriptionGroup, Overrides
 from pilotage_server.core.jobs.files import OutputFile
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.operations.explain import Explanation
 from pilotage_server.operations.jobs.queries import JobFilter
 from pilotage_server.rpc.framework.wire_values import check_count
@@ -134,8 +135,8 @@ def change_from_wire(number: int) -> JobChange:
     return JobChange[name]
 
 
-def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
-    """Return the message of a job."""
+def job_to_wire(job: JobRecord, usage: AttemptUsage | None = None) -> jobs_pb2.Job:
+    """Return the message of a job, with what its last attempt has used where that is given."""
     return jobs_pb2.Job(
         id=job.id,
         state=state_to_wire(job.state),
@@ -163,7 +164,12 @@ def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
         starts=job.starts,
         wall_clock_s=job.wall_clock.total_seconds(),
         race=job.race,
+        usage=None if usage is None else _usage_to_wire(usage),
     )
+
+
+def _usage_to_wire(usage: AttemptUsage) -> jobs_pb2.AttemptUsage:
+    return jobs_pb2.AttemptUsage(**usage._asdict())
 
 
 def attempt_to_wire(attempt: AttemptFacts) -> jobs_pb2.Attempt:
@@ -177,16 +183,13 @@ def attempt_to_wire(attempt: AttemptFacts) -> jobs_pb2.Attempt:
         slot=record.slot,
         pilot_stamp=record.pilot_stamp,
         matched=time_to_wire(record.matched),
-        started=time_to_wire(attempt.started),
+        started=time_to_wire(record.started),
         ended=time_to_wire(record.ended),
         outcome=record.outcome,
         reason=record.reason,
         exit_code=attempt.exit_code,
         signal=attempt.signal,
-        cpu_s=attempt.cpu_s,
-        wall_s=attempt.wall_s,
-        suspended_s=attempt.suspended_s,
-        peak_memory_mib=attempt.peak_memory_mib,
+        usage=_usage_to_wire(attempt.usage),
     )
 
 

@@ -95,6 +95,28 @@ class UsageRow(Base, table=True):
     updated: datetime = Field(sa_column=time_column())
 
 
+class DailyUsageRow(Base, table=True):
+    """What attempts of an owner used that ended at a site on a day in UTC; `day` as 2026-11-26.
+
+    `group` is the one that is charged.
+    """
+
+    __tablename__ = "daily_usage"
+    day: str = Field(primary_key=True)
+    vo: str = Field(primary_key=True)
+    group: str = Field(primary_key=True)
+    owner: str = Field(primary_key=True)
+    site: str = Field(primary_key=True)
+    done: int = Field(sa_column=Column(BigInteger, nullable=False))
+    failed: int = Field(sa_column=Column(BigInteger, nullable=False))
+    interrupted: int = Field(sa_column=Column(BigInteger, nullable=False))
+    done_core_s: float
+    failed_core_s: float
+    interrupted_core_s: float
+    cpu_s: float
+    gpu_s: float
+
+
 class PriorityFactorRow(Base, table=True):
     """A priority factor that an operator has set; other accounts have that of the settings."""
 
@@ -452,6 +474,9 @@ class AttemptRow(Base, table=True):
     metered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     trial: bool = Field(default=False, sa_column=_zero(Boolean))
     plugged: bool = Field(default=False, sa_column=_zero(Boolean))
+    gpus: int = Field(default=0, sa_column=_zero(Integer))
+    system_cpu_s: float = Field(default=0.0, sa_column=_zero(Float))
+    peak_disk_mib: int = Field(default=0, sa_column=_zero(BigInteger))
 
 
 class JobEventRow(Base, table=True):
