@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -32,10 +32,21 @@ from pilotage.values.jobs import ChangeResult, SubmittedJobs
 from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
 from pilotage_client import files
 from pilotage_client.connection import Connection, new_request_id
-from pilotage_client.models import ClusterStatus, FoundJobs, JobEvent, JobStatus, cluster_status, job_event, job_status
+from pilotage_client.models import (
+    ClusterStatus,
+    FoundJobs,
+    JobAttempt,
+    JobEvent,
+    JobStatus,
+    cluster_status,
+    job_attempt,
+    job_event,
+    job_status,
+)
 from pilotage_client.selections import Selection, read_selections
 
 MOST_IDS = 10_000  # the server's limit for one call
+ATTEMPT_JOBS = 100  # the server's limit for one call that lists attempts
 LONGEST_POLL_S = 60.0
 STANDARD_OUTPUT, STANDARD_ERROR = "stdout", "stderr"  # the names that pilots use if the job has none
 _DEADLINE_MARGIN_S = 10.0  # beyond the timeout of the poll
@@ -79,6 +90,14 @@ class JobCalls(Connection):
         """Return the present state of jobs, in the given order; raises NotFoundError."""
         requests = (job_service_pb2.GetJobsRequest(job_ids=batch) for batch in _batches(job_ids))
         return [job_status(job) for request in requests for job in self._jobs.GetJobs(request).jobs]
+
+    def attempts(self, job_ids: Sequence[int]) -> list[JobAttempt]:
+        """Return the attempts of jobs, by job and number; of each job at most the last 100. Raises NotFoundError."""
+        found: list[JobAttempt] = []
+        for start in range(0, len(job_ids), ATTEMPT_JOBS):
+            request = job_service_pb2.ListAttemptsRequest(job_ids=job_ids[start : start + ATTEMPT_JOBS])
+            found += (job_attempt(attempt) for attempt in self._jobs.ListAttempts(request).attempts)
+        return found
 
     def list_jobs(
         self,
@@ -229,9 +248,10 @@ class JobCalls(Connection):
         """Return the reasons for a job's state."""
         return self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id))
 
-    def output_files(self, job_id: int) -> list[jobs_pb2.OutputFile]:
-        """Return the output files of the job's last ended attempt, by name."""
-        return list(self._jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id)).files)
+    def output_files(self, job_id: int, attempt: int = 0) -> list[jobs_pb2.OutputFile]:
+        """Return the output files of an attempt of the job, by name; 0 = of the last one that ended."""
+        request = job_service_pb2.ListOutputFilesRequest(job_id=job_id, attempt=attempt)
+        return list(self._jobs.ListOutputFiles(request).files)
 
     def standard_files(self, job_id: int) -> tuple[str, str]:
         """Return the names of the files with the job's standard output and standard error."""
@@ -240,9 +260,9 @@ class JobCalls(Connection):
         out, err = (render_text(name, job.cluster, job.process) for name in named)
         return out, err
 
-    def fetch_output(self, job_id: int, folder: Path) -> list[Path]:
-        """Write the job's output files below `folder` and return their paths."""
-        return self.fetch_files(job_id, self.output_files(job_id), folder)
+    def fetch_output(self, job_id: int, folder: Path, attempt: int = 0) -> list[Path]:
+        """Write the output files of an attempt, 0 = the last, below `folder` and return their paths."""
+        return self.fetch_files(job_id, self.output_files(job_id, attempt), folder)
 
     def fetch_files(self, job_id: int, chosen: Sequence[jobs_pb2.OutputFile], folder: Path) -> list[Path]:
         """Write these output files of the job below `folder` and return their paths, in their order."""
@@ -454,6 +474,32 @@ class GridCalls(Connection):
     def shares(self, vo: str = "") -> share_service_pb2.ListSharesResponse:
         """Return the visible shares: groups by name, accounts in the order of matching."""
         return self._shares.ListShares(share_service_pb2.ListSharesRequest(vo=vo))
+
+    def usage(
+        self,
+        by: Sequence[str] = (),
+        *,
+        since: date | None = None,
+        until: date | None = None,
+        vo: str = "",
+        groups: Sequence[str] = (),
+        owners: Sequence[str] = (),
+        sites: Sequence[str] = (),
+    ) -> list[share_service_pb2.UsageSum]:
+        """Return sums of what ended attempts have used, one for each combination of the keys `by`, ordered by them.
+
+        Keys are "day", "month", "vo", "group", "owner" and "site". Days are in UTC, both included. Empty = all.
+        """
+        request = share_service_pb2.ListUsageRequest(
+            since=since.isoformat() if since else "",
+            until=until.isoformat() if until else "",
+            vo=vo,
+            groups=groups,
+            owners=owners,
+            sites=sites,
+            by=[share_service_pb2.UsageKey.Value(f"USAGE_KEY_{key.upper()}") for key in by],
+        )
+        return list(self._shares.ListUsage(request).sums)
 
     def queues(self, *, vo: str = "", site: str = "") -> list[resource_service_pb2.QueueInfo]:
         """Return queues with their effective values and the origins of these, in the tree's order."""

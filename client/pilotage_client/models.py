@@ -24,11 +24,30 @@ _NOT_PINNED = frozenset({"name", "signal", "hold_code", "hold_subcode", "descrip
 
 
 @dataclass(frozen=True, slots=True)
+class JobUsage:
+    """What an attempt has used, so far if it runs: cores, GPUs, times in seconds, peaks in MiB; None = unknown.
+
+    `wall_s` excludes suspended time.
+    """
+
+    attempt: int
+    cpus: int
+    gpus: int
+    wall_s: float
+    suspended_s: float
+    user_cpu_s: float
+    system_cpu_s: float
+    peak_memory_mib: int | None
+    peak_disk_mib: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """The present state of a job; unknown fields are empty texts or None.
 
     `cluster` is the id of the first job of its cluster, `process` its index there. Jobs with one `description_id`
     have the same description. `ignored` are statements of its job file that are not done, as its owner allowed.
+    `usage` is that of the last attempt.
     """
 
     id: int
@@ -55,6 +74,7 @@ class JobStatus:
     hold_subcode: int | None = None
     description_id: int = 0
     ignored: tuple[str, ...] = ()
+    usage: JobUsage | None = None
 
     @property
     def is_final(self) -> bool:
@@ -110,6 +130,35 @@ class FoundJobs:
     ids: list[int]
     clusters: list[ClusterStatus]
     others: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class JobAttempt:
+    """One attempt of a job: where it ran and how it ended; unknown fields are empty texts or None.
+
+    `outcome` "" = it has not ended.
+    """
+
+    job_id: int
+    attempt: int
+    outcome: str
+    reason: str
+    exit_code: int | None
+    signal: int | None
+    site: str
+    ce: str
+    queue: str
+    node: str
+    slot: str
+    pilot_stamp: str
+    matched: datetime | None
+    started: datetime | None
+    ended: datetime | None
+    usage: JobUsage
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the documented keys, without the job's id; times as RFC 3339, missing values as None."""
+        return {key: _plain(value) for key, value in asdict(self).items() if key != "job_id"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +233,43 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         hold_subcode=job.hold_subcode if job.HasField("hold_subcode") else None,
         description_id=job.description_id,
         ignored=tuple(job.ignored),
+        usage=_job_usage(job.usage) if job.HasField("usage") else None,
+    )
+
+
+def _job_usage(usage: jobs_pb2.AttemptUsage) -> JobUsage:
+    return JobUsage(
+        attempt=usage.attempt,
+        cpus=usage.cpus,
+        gpus=usage.gpus,
+        wall_s=round(usage.wall_s, 3),
+        suspended_s=round(usage.suspended_s, 3),
+        user_cpu_s=round(max(0.0, usage.cpu_s - usage.system_cpu_s), 3),
+        system_cpu_s=round(usage.system_cpu_s, 3),
+        peak_memory_mib=usage.peak_memory_mib or None,
+        peak_disk_mib=usage.peak_disk_mib or None,
+    )
+
+
+def job_attempt(attempt: jobs_pb2.Attempt) -> JobAttempt:
+    """Convert an attempt from the wire."""
+    return JobAttempt(
+        job_id=attempt.job_id,
+        attempt=attempt.attempt,
+        outcome=attempt.outcome,
+        reason=attempt.reason,
+        exit_code=attempt.exit_code if attempt.HasField("exit_code") else None,
+        signal=attempt.signal if attempt.HasField("signal") else None,
+        site=attempt.queue.site,
+        ce=attempt.queue.ce,
+        queue=attempt.queue.queue,
+        node=attempt.node,
+        slot=attempt.slot,
+        pilot_stamp=attempt.pilot_stamp,
+        matched=time_of(attempt, "matched"),
+        started=time_of(attempt, "started"),
+        ended=time_of(attempt, "ended"),
+        usage=_job_usage(attempt.usage),
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,14 +29,28 @@ from pilotage.units import parse_duration, parse_size_mib, parse_whole_number
 from pilotage_client.files import content_of
 from pilotage_client.readers.draft import Draft, ReadError
 from pilotage_client.readers.requirements import read_require_options
-from pilotage_client.readers.toml import KEYS, InvalidValueError, line_of
+from pilotage_client.readers.toml import KEYS, InvalidValueError, factor_of, line_of
 
-_TEXTS = ("executable", "arguments", "name", "stdin", "stdout", "stderr", "requirements_expression", "rank")
+_TEXTS = (
+    *("executable", "arguments", "name", "stdin", "stdout", "stderr"),
+    *("requirements_expression", "rank", "retry_until"),
+)
 _LISTS = ("sites", "banned_sites", "platforms", "output_files")
-_COUNTS = ("request_cpus", "request_gpus")
+_COUNTS = ("request_cpus", "request_gpus", "retries")
 _SIZES = {"request_memory": "request_memory_mib", "request_disk": "request_disk_mib"}
 _POLICIES = tuple(field.name for field in dataclasses.fields(JobPolicy))
 _TIMES = ("cpu_time", "wall_time", "lease")
+
+_RETRYING: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
+    "success_exit_code": ("success_exit_code", parse_whole_number),
+    "retry_exit_codes": (
+        "retry_exit_codes",
+        lambda text, name: tuple(parse_whole_number(code, name) for code in text.split(",")),
+    ),
+    "retry_delay_s": ("retry_delay", parse_duration),
+    "retry_memory": ("retry_memory", lambda text, _: factor_of(text)),
+}
+"""The fields of other changes that concern retries, and their readers."""
 
 _ATTRIBUTE_NAMES: Mapping[str, frozenset[str]] = {
     "name": frozenset({"jobname", "batchname", "jobbatchname"}),
@@ -52,6 +66,9 @@ _ATTRIBUTE_NAMES: Mapping[str, frozenset[str]] = {
     "wall_time": frozenset({"ttl", "allowedexecuteduration"}),
     "lease": frozenset({"jobleaseduration"}),
     "priority": frozenset({"priority", "prio"}),
+    "retries": frozenset({"maxretries"}),
+    "retry_until": frozenset({"retryuntil"}),
+    "success_exit_code": frozenset({"successexitcode"}),
     **{name: frozenset({name.replace("_", "")}) for name in _POLICIES},
     "request_cpus": frozenset({"requestcpus"}),
     "request_gpus": frozenset({"requestgpus"}),
@@ -99,10 +116,36 @@ def _field(name: str, text: str) -> tuple[str, Any]:
         return _SIZES[name], parse_size_mib(text, name) if text else None
     if name in _TIMES:
         return name, parse_duration(text, name) if text else None
+    if name in _RETRYING:
+        return _retrying(name, text)
     known = ", ".join(
-        (*_TEXTS, *_LISTS, *_COUNTS, *_SIZES, *_TIMES, *_POLICIES, "priority", "requirements.NAME", "environment.NAME")
+        (
+            *_TEXTS,
+            *_LISTS,
+            *_COUNTS,
+            *_SIZES,
+            *_TIMES,
+            *_RETRYING,
+            *_POLICIES,
+            "priority",
+            "requirements.NAME",
+            "environment.NAME",
+        )
     )
     raise InvalidInputError(Violation(name, f"cannot be changed; these can: {known}"))
+
+
+def _retrying(name: str, text: str) -> tuple[str, Any]:
+    field, read = _RETRYING[name]
+    if not text:
+        return field, getattr(_PLAIN, field)
+    try:
+        return field, read(text, name)
+    except InvalidValueError as error:
+        raise InvalidInputError(Violation(name, str(error))) from error
+
+
+_PLAIN = JobDescription(executable="")
 
 
 def _with_requirement(description: JobDescription, name: str, text: str) -> JobDescription:
@@ -143,7 +186,8 @@ def _as_attribute(field: str, value: Any) -> Value | None:
 
 ENDING = ".toml"
 _KEYS = ("requirements_expression", "attributes", "policy")
-_JOINED = ("periodic_hold", "periodic_release", "periodic_remove")
+_JOINED = ("periodic_hold", "periodic_release", "periodic_remove", "on_exit_hold")
+_OWN_FIRST = tuple(name for name in _POLICIES if name not in _JOINED)
 
 SHIPPED_FOLDERS: tuple[Path, ...] = (
     Path(__file__).parents[2] / "deploy" / "templates",
@@ -227,11 +271,10 @@ def apply_template(template: JobTemplate, description: JobDescription) -> JobDes
 
 
 def _combined_policy(job: JobPolicy, added: JobPolicy) -> JobPolicy:
-    """Return the policy that acts if either would; the job's own reason and code take precedence."""
+    """Return the policy that acts if either would; the job's own reasons, codes and on_exit_remove take precedence."""
     return JobPolicy(
         **{name: _joined([getattr(job, name), getattr(added, name)], "||") for name in _JOINED},
-        periodic_hold_reason=job.periodic_hold_reason or added.periodic_hold_reason,
-        periodic_hold_subcode=job.periodic_hold_subcode or added.periodic_hold_subcode,
+        **{name: getattr(job, name) or getattr(added, name) for name in _OWN_FIRST},
     )
 
 

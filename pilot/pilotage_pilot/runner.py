@@ -25,6 +25,7 @@ from pilotage.values.attempts import AttemptKey, Outcome
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.events import PoolsRead
+from pilotage_pilot.core.heartbeat import SentUsages
 from pilotage_pilot.core.lifetime import NEVER
 from pilotage_pilot.core.machine import PilotMachine
 from pilotage_pilot.core.model import Now
@@ -253,6 +254,7 @@ class PilotRunner:
         self._is_stopped = False
         self._alarm: asyncio.TimerHandle | None = None
         self._requests: dict[str, tuple[ins.RequestJobs, asyncio.Task[None]]] = {}
+        self._sent_usages = SentUsages()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Future[ins.EndPilot] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -395,11 +397,14 @@ class PilotRunner:
             self.feed(granted)
 
     async def _send_heartbeat(self, call: ins.SendHeartbeat) -> None:
+        usages = self._sent_usages.due(self._payload_runner.usages())
+        call = replace(call, usages=usages)
         try:
             answer = await self._link.beat(call, self._current_facts())
         except PilotageError as error:
             self.feed(ev.HeartbeatFailed(call.request_id, failure_of(error)))
         else:
+            self._sent_usages.record(usages)
             self.feed(answer)
 
     async def _load_pools(self, fresh: bool) -> None:

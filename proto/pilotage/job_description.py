@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -44,8 +44,8 @@ class InputFile:
 class JobPolicy:
     """A job's own policy: ClassAd expressions over its own ad, None = not set.
 
-    The reason is an expression for a text, the subcode one for an integer. The names are those of HTCondor's submit
-    files.
+    The periodic ones are evaluated while the job lives, the others when its payload has exited. A reason is an
+    expression for a text, a subcode one for an integer. The names are those of HTCondor's submit files.
     """
 
     periodic_hold: str | None = None
@@ -53,6 +53,10 @@ class JobPolicy:
     periodic_hold_subcode: str | None = None
     periodic_release: str | None = None
     periodic_remove: str | None = None
+    on_exit_hold: str | None = None
+    on_exit_hold_reason: str | None = None
+    on_exit_hold_subcode: str | None = None
+    on_exit_remove: str | None = None
 
 
 NO_POLICY = JobPolicy()
@@ -66,6 +70,9 @@ class JobDescription:
     (None = the job has none and belongs to no submit pool). Reserved keywords and request sizes are None or empty if
     the owner did not set them. Memory and disk in MiB; `cpu_time` in normalised CPU time; `wall_time` = the longest run
     that the owner allows. `max_starts` = how often its payload may start at most, None = until an attempt ends it.
+    `retries` = how often it runs again after its payload has failed by itself, None = not at all; `retry_until` and
+    `retry_exit_codes` limit that, `retry_delay` doubles with each retry. `success_exit_code` None = 0. `retry_memory` =
+    the factor of the memory request after the memory limit ended an attempt, None = no retry then.
     `attributes` holds the job's own attributes (`+Name`), including those without a meaning here; `warnings` lists
     these. `ignored` are statements that ask for something that is not done, and that the owner let be ignored. With
     `new_files_come_back` the plain files that the job creates or changes at the top of its folder are output too.
@@ -92,6 +99,12 @@ class JobDescription:
     wall_time: timedelta | None = None
     lease: timedelta | None = None
     max_starts: int | None = None
+    retries: int | None = None
+    success_exit_code: int | None = None
+    retry_until: str | None = None
+    retry_exit_codes: tuple[int, ...] = ()
+    retry_delay: timedelta | None = None
+    retry_memory: float | None = None
     request_cpus: int | None = None
     request_memory_mib: int | None = None
     request_disk_mib: int | None = None
@@ -104,6 +117,26 @@ class JobDescription:
     warnings: tuple[str, ...] = ()
     continues_cluster: bool = False
     ignored: tuple[str, ...] = ()
+
+
+def without_exit_policy(description: JobDescription) -> JobDescription:
+    """Return the description of a copy, which never runs again by itself: the job that it is a copy of decides."""
+    policy = replace(
+        description.policy,
+        on_exit_hold=None,
+        on_exit_hold_reason=None,
+        on_exit_hold_subcode=None,
+        on_exit_remove=None,
+    )
+    return replace(
+        description,
+        retries=None,
+        retry_until=None,
+        retry_exit_codes=(),
+        retry_delay=None,
+        retry_memory=None,
+        policy=policy,
+    )
 
 
 _MACRO = re.compile(r"\$\((?:(cluster|clusterid)|process|procid)\)", re.IGNORECASE)

@@ -63,6 +63,11 @@ def test_keys_of_job_commands(pilotage: Command, tmp_path: Path) -> None:
     assert all(TIME.fullmatch(status[key]) for key in ("submitted", "started", "ended"))
     assert all(status[key] for key in ("owner", "vo", "site", "ce", "queue", "node", "slot"))
     assert status["pool"] is None
+    usage = "attempt cpus gpus wall_s suspended_s user_cpu_s system_cpu_s peak_memory_mib peak_disk_mib"
+    assert list(status["usage"]) == usage.split()
+    summed = pilotage.json_objects("usage", "--by", "owner,month")[0]
+    assert list(summed) == ["owner", "month", *KEYS["usage"]]
+    assert summed["done"] >= 1
     assert pilotage.json_objects("wait", job) == [status]
 
     assert pilotage("output", job) == "hello\n"

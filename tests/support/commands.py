@@ -212,8 +212,8 @@ _STATUS = [
 _REVOCATION = ["kind", "subject", "issuer", "owner", "vo", "by", "made", "expires", "reason"]
 KEYS: Mapping[str, Sequence[str]] = {
     "submit": ["jobs", "warnings"],
-    "status": _STATUS,
-    "wait": _STATUS,
+    "status": [*_STATUS, "usage"],
+    "wait": [*_STATUS, "usage"],
     "logs": ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"],
     "output": ["name", "size", "truncated"],
     "why": [
@@ -236,6 +236,10 @@ KEYS: Mapping[str, Sequence[str]] = {
     ],
     "node list": ["site", "node", "settings"],
     "shares": ["time", "half_life_s", "pie_cores", "surplus_accepted", "groups", "accounts"],
+    "usage": [
+        *("done", "failed", "interrupted", "core_h", "failed_core_h", "interrupted_core_h", "cpu_h"),
+        *("efficiency", "gpu_h"),
+    ],
     "whoami": ["owner", "vo", "groups", "roles", "expires", "server", "server_version"],
     "tree show": ["version", "format", "created", "created_by", "text"],
     "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_changed", "pools_rekeyed", "changes", "warnings"],

@@ -242,6 +242,9 @@ class FakePayloadRunner:
     def cpu_times(self) -> tuple[PayloadTime, ...]:
         return tuple(PayloadTime(key, self.prepared[key].slot.name, 0.1) for key in self.running)
 
+    def usages(self) -> dict[AttemptKey, Usage]:
+        return {}
+
     async def collect(self, key: AttemptKey) -> CollectedOutput:
         content = b""
         checksum = hashlib.sha256(content).hexdigest()

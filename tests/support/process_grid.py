@@ -108,6 +108,10 @@ class ProcessGrid:
     def causes(self, job_id: int) -> list[str]:
         return [event.cause for event in self._jobs("GetJobEvents", job_id=job_id).events]
 
+    def attempts(self, job_id: int) -> Sequence[jobs_pb2.Attempt]:
+        attempts: Sequence[jobs_pb2.Attempt] = self._jobs("ListAttempts", job_ids=[job_id]).attempts
+        return attempts
+
     def remove(self, job_id: int) -> None:
         change = {"job_ids": [job_id], "change": job_service_pb2.JOB_CHANGE_REMOVE, "reason": "not needed"}
         self._jobs("ChangeJobs", request_id=request_id(), **change)

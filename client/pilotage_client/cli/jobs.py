@@ -47,6 +47,7 @@ from pilotage_client.user_log.follower import find_user_logs, user_log_of, write
 @click.option("--to", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write the files there.")
 @click.option("--file", "name", metavar="NAME", help="Only this file.")
 @click.option("--list", "listed", is_flag=True, help="Only list the files.")
+@click.option("--attempt", type=click.IntRange(min=1), help="That of this attempt. Default: the last one that ended.")
 @AS_JSON
 @with_client
 @click.pass_context
@@ -57,6 +58,7 @@ def output(
     folder: Path | None,
     name: str | None,
     listed: bool,
+    attempt: int | None,
     as_json: bool,
 ) -> None:
     """Print the standard output of jobs that have ended, or fetch their output files to a folder.
@@ -70,7 +72,7 @@ def output(
     several = len(jobs) > 1
 
     def show(job_id: int) -> None:
-        files = client.output_files(job_id)
+        files = client.output_files(job_id, attempt or 0)
         more = {"job": job_id} if several else {}
         if folder is not None:
             chosen, to = _chosen(files, job_id, name), folder / str(job_id) if several else folder

@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import click
 
-from pilotage_client.cli import admin, jobs, pilots, resources, routes, status, why
+from pilotage_client.cli import admin, jobs, pilots, resources, routes, status, usage, why
 from pilotage_client.cli.demo import demo
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
@@ -27,7 +27,18 @@ SECTIONS = {
         "remove",
         "reschedule",
     ),
-    "The grid": ("pools", "queues", "pilots", "slots", "races", "routes list", "routes explain", "shares", "whoami"),
+    "The grid": (
+        "pools",
+        "queues",
+        "pilots",
+        "slots",
+        "races",
+        "routes list",
+        "routes explain",
+        "shares",
+        "usage",
+        "whoami",
+    ),
     "Operations": (
         "tree show",
         "tree put",
@@ -75,6 +86,7 @@ for command in (
     *pilots.COMMANDS,
     *admin.COMMANDS,
     *routes.COMMANDS,
+    *usage.COMMANDS,
 ):
     main.add_command(command)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from pilotage_client.api import Client
 from pilotage_client.cli.jobs import warn_truncated
 from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_client
+from pilotage_client.cli.usage import usage_text
 from pilotage_client.models import LIVE_STATES, STATES, ClusterStatus, JobStatus
 
 DEFAULT_LIMIT = 100
@@ -18,7 +19,7 @@ DEFAULT_LIMIT = 100
 MOST_LISTED = 1000
 """The server's limit of the clusters of one page."""
 MAX_OUTPUT_CHECKS = 20
-"""The largest number of jobs whose output files `status` checks, with a call for each."""
+"""The largest number of jobs whose details `status` shows, with a call for each."""
 
 Shown = TypeVar("Shown", ClusterStatus, JobStatus)
 
@@ -96,16 +97,69 @@ def _show_given(
         click.echo()
     if others or not clusters:
         jobs = [job for job in client.jobs(others) if not states or job.state in states] if others else []
-        _show(jobs, _job_table, "no jobs", as_json=as_json)
-        if not as_json:
-            _warn_of_truncated(client, jobs)
+        if as_json:
+            _print_with_attempts(client, jobs)
+            return
+        _job_table(jobs, "no jobs")
+        if len(jobs) <= MAX_OUTPUT_CHECKS:
+            _print_details(client, jobs)
 
 
-def _warn_of_truncated(client: Client, jobs: Sequence[JobStatus]) -> None:
-    if len(jobs) <= MAX_OUTPUT_CHECKS:
-        for job in jobs:
-            if job.attempt:
-                warn_truncated(client.output_files(job.id), job.id)
+def _print_with_attempts(client: Client, jobs: Sequence[JobStatus]) -> None:
+    """Print jobs as JSON; those with several attempts have the key `attempts`."""
+    attempts: dict[int, list[dict[str, Any]]] = {}
+    for each in client.attempts([job.id for job in jobs if job.attempt > 1]):
+        attempts.setdefault(each.job_id, []).append(each.as_json())
+    for job in jobs:
+        echo_json(job.as_json() | ({"attempts": attempts[job.id]} if job.id in attempts else {}))
+
+
+def _print_details(client: Client, jobs: Sequence[JobStatus]) -> None:
+    """Print the attempts of jobs that have several, what the others have used, and which output was cut."""
+    _print_attempts(client, [job.id for job in jobs if job.attempt > 1])
+    for job in jobs:
+        if job.usage is not None and job.attempt == 1:
+            click.echo(f"job {job.id}: {usage_text(job.usage)}")
+        if job.attempt:
+            warn_truncated(client.output_files(job.id), job.id)
+
+
+def _print_attempts(client: Client, ids: Sequence[int]) -> None:
+    if not ids:
+        return
+    click.echo()
+    headings = (
+        "ID",
+        "ATTEMPT",
+        "OUTCOME",
+        "EXIT",
+        "WHERE",
+        "NODE",
+        "STARTED",
+        "ENDED",
+        "RUN s",
+        "CPU s",
+        "MEMORY MiB",
+        "REASON",
+    )
+    rows = (
+        (
+            each.job_id,
+            each.attempt,
+            each.outcome,
+            each.exit_code,
+            "/".join(part for part in (each.site, each.ce, each.queue) if part),
+            each.node,
+            time_text(each.started),
+            time_text(each.ended),
+            f"{each.usage.wall_s:.1f}",
+            f"{each.usage.user_cpu_s + each.usage.system_cpu_s:.1f}",
+            each.usage.peak_memory_mib or "",
+            each.reason,
+        )
+        for each in client.attempts(ids)
+    )
+    echo_table(headings, rows, empty="")
 
 
 def _show(shown: Iterable[Shown], table: Callable[[Iterable[Shown], str], None], empty: str, *, as_json: bool) -> None:

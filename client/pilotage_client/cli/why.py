@@ -50,8 +50,10 @@ def why(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -
 
 def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
     """Return the explanation as a JSON object."""
+    status = job_status(answer.job).as_json()
+    del status["usage"]
     return {
-        **job_status(answer.job).as_json(),
+        **status,
         "summary": answer.summary,
         "requirements": section_from_wire(answer.requirements),
         "pool_mapped": iso(time_of(answer, "pool_mapped")),

@@ -113,10 +113,16 @@ JDL_ATTRIBUTES = AttributeTable(
         _done("PeriodicHoldSubCode", handlers.also_keep(handlers.policy("periodic_hold_subcode")), "the job's policy"),
         _done("PeriodicRelease", handlers.also_keep(handlers.policy("periodic_release")), "the job's policy"),
         _done("PeriodicRemove", handlers.also_keep(handlers.policy("periodic_remove")), "the job's policy"),
+        _done("OnExitHold", handlers.also_keep(handlers.policy("on_exit_hold")), "the job's exit policy"),
+        _done("OnExitHoldReason", handlers.also_keep(handlers.policy("on_exit_hold_reason")), "the job's exit policy"),
+        _done(
+            "OnExitHoldSubCode", handlers.also_keep(handlers.policy("on_exit_hold_subcode")), "the job's exit policy"
+        ),
+        _done("OnExitRemove", handlers.also_keep(handlers.policy("on_exit_remove")), "the job's exit policy"),
         _done(
             "AllowedJobDuration MaxJobRetirementTime JobMaxVacateTime", handlers.keep_silently, "the same attributes"
         ),
-        _refused("RetryCount", _NO_RESUBMISSION),
+        _done("RetryCount", handlers.retry_count, "how often the payload may start: one more than its value"),
         _refused("MaxReschedule MaxRescheduling LegoResubmitZombies MaxResubmission", _NO_RESUBMISSION),
         _refused("ExpiryTime", "a job waits until it is removed; PeriodicRemove removes it after a time"),
         _refused("JobSteps CurrentStep JobState StepWeight", "the state of an evicted job is not kept"),

@@ -269,6 +269,12 @@ def count(field: str, *, is_default: bool = False) -> JdlHandler:
     return put
 
 
+def retry_count(draft: Draft, attribute: Attribute) -> None:
+    """Set how often the payload may start: gLite's RetryCount counts the runs after one that the grid has lost."""
+    draft.fields.setdefault("max_starts", max(0, whole_number_of(attribute)) + 1)
+    draft.keep(attribute.name, as_attribute(attribute.value))
+
+
 def priority(draft: Draft, attribute: Attribute) -> None:
     """Set the priority among the owner's jobs."""
     draft.put(priority=whole_number_of(attribute))

@@ -8,6 +8,7 @@ be a macro, or is kept with a warning. docs/reference/job-attributes.md is gener
 from __future__ import annotations
 
 from pilotage.text import fold
+from pilotage.units import LARGEST_COUNT
 from pilotage_client.readers import submit_handlers as handlers
 from pilotage_client.readers.draft import Draft
 from pilotage_client.readers.submit_handlers import SubmitCommand, SubmitHandler
@@ -158,12 +159,18 @@ SUBMIT_COMMANDS = AttributeTable(
             "a policy holds or removes only",
             *FALSE_WORDS,
         ),
-        _refused("max_retries num_retries", _NO_RETRY, "0"),
-        _refused("retry_until", _NO_RETRY),
-        _refused("success_exit_code", "only exit code 0 is a success; let the job's script end with it", "0"),
-        _refused("on_exit_hold", _NO_EXIT_POLICY, *FALSE_WORDS),
-        _refused("on_exit_hold_reason on_exit_hold_subcode", _NO_EXIT_POLICY),
-        _refused("on_exit_remove", _NO_EXIT_POLICY, *TRUE_WORDS),
+        _done("max_retries", handlers.also_keep(handlers.integer("retries", least=0)), "how often the job runs again"),
+        _refused("num_retries", "condor_submit has no such command; write max_retries", "0"),
+        _done("retry_until", handlers.also_keep(handlers.retry_until), "the exit code or condition that ends retries"),
+        _done(
+            "success_exit_code",
+            handlers.also_keep(handlers.integer("success_exit_code", least=-LARGEST_COUNT)),
+            "the exit code that means success",
+        ),
+        _done("on_exit_hold", handlers.also_keep(handlers.policy("on_exit_hold")), "the job's exit policy"),
+        _done("on_exit_hold_reason", handlers.also_keep(handlers.policy("on_exit_hold_reason")), "the exit policy"),
+        _done("on_exit_hold_subcode", handlers.also_keep(handlers.policy("on_exit_hold_subcode")), "the exit policy"),
+        _done("on_exit_remove", handlers.also_keep(handlers.policy("on_exit_remove")), "the job's exit policy"),
         _refused("exit_requirements", _NO_EXIT_POLICY),
         _refused("nice_user", "write priority = -N, or ask your operator for a priority factor", *FALSE_WORDS),
         _refused("cron_minute cron_hour cron_day_of_month cron_day_of_week cron_month", _NO_TIME),
@@ -317,7 +324,15 @@ def draft_of(commands: list[SubmitCommand]) -> Draft:
                 (known.handler if known else handlers.custom_attribute)(draft, own)
             else:
                 _handler(command.name)(draft, command)
+    if not draft.fields.keys().isdisjoint(_RETRYING):
+        draft.fields.setdefault("retries", _DEFAULT_RETRIES)
     return draft
+
+
+_RETRYING = frozenset({"retry_until", "success_exit_code"})
+"""Fields that condor_submit reads as a wish for retries."""
+_DEFAULT_RETRIES = 2
+"""HTCondor's DEFAULT_JOB_MAX_RETRIES."""
 
 
 def _order(command: SubmitCommand) -> tuple[bool, bool]:

@@ -296,6 +296,32 @@ def count(field: str) -> SubmitHandler:
     return _measured(field, lambda value: parse_whole_number(value, least=0))
 
 
+def integer(field: str, least: int) -> SubmitHandler:
+    """Return a handler of a whole number, which condor_submit does not take as an expression either."""
+
+    def put(draft: Draft, command: SubmitCommand) -> None:
+        if not command.value:
+            return
+        try:
+            draft.put(**{field: parse_whole_number(_literal(command), least=least)})
+        except InvalidRequirementsError as error:
+            raise command.fault(error) from error
+
+    return put
+
+
+def retry_until(draft: Draft, command: SubmitCommand) -> None:
+    """Set the exit code or the expression that ends the retries."""
+    expression = _expression(command)
+    if not expression:
+        return
+    try:
+        compile_bounded(expression)
+    except InvalidClassAdError as error:
+        raise command.fault(error) from error
+    draft.put(retry_until=expression)
+
+
 def size(field: str, unit: str) -> SubmitHandler:
     """Return a handler of a size, in `unit` if written without a unit; an expression is refused."""
 

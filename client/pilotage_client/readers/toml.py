@@ -32,6 +32,7 @@ class InvalidValueError(Exception):
     """An invalid value; the text completes "KEY …"."""
 
 
+_FACTOR = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?x", re.ASCII)
 _POLICIES = tuple(field.name for field in fields(JobPolicy))
 
 TomlHandler = Callable[[Draft, Any], None]
@@ -112,6 +113,40 @@ def _policy(draft: Draft, value: Any) -> None:
         except InvalidClassAdError as error:
             raise InvalidValueError(f"has an invalid expression under {name}: {error}") from error
         draft.put_policy(**{name: text})
+
+
+def _retry_until(draft: Draft, value: Any) -> None:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else _text_of(value)
+    try:
+        compile_bounded(text)
+    except InvalidClassAdError as error:
+        raise InvalidValueError(f"is neither an exit code nor an expression: {error}") from error
+    draft.put(retry_until=text)
+
+
+def _retry_exit_codes(draft: Draft, value: Any) -> None:
+    codes = value if isinstance(value, list) else [value]
+    if not all(isinstance(code, int) and not isinstance(code, bool) for code in codes):
+        raise InvalidValueError("must be exit codes, which are whole numbers")
+    draft.put(retry_exit_codes=tuple(parse_whole_number(code, least=-LARGEST_COUNT) for code in codes))
+
+
+def _retry_delay(draft: Draft, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidValueError("must be a number of seconds")
+    draft.put(retry_delay=parse_duration(value))
+
+
+def _retry_memory(draft: Draft, value: Any) -> None:
+    draft.put(retry_memory=factor_of(value))
+
+
+def factor_of(value: object) -> float:
+    """Return a factor that is written as "2x"; raises InvalidValueError."""
+    found = _FACTOR.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise InvalidValueError('must be a factor in quotes, such as "2x" or "1.5x"')
+    return float(found[1])
 
 
 def _attributes(draft: Draft, value: Any) -> None:
@@ -200,6 +235,12 @@ KEYS: Mapping[str, TomlHandler] = {
     "wall_time": _measured("wall_time", parse_duration),
     "lease": _measured("lease", parse_duration),
     "max_starts": _count("max_starts", least=1),
+    "retries": _count("retries", least=0),
+    "success_exit_code": _count("success_exit_code", least=-LARGEST_COUNT),
+    "retry_until": _retry_until,
+    "retry_exit_codes": _retry_exit_codes,
+    "retry_delay_s": _retry_delay,
+    "retry_memory": _retry_memory,
     "request_cpus": _count("request_cpus", least=0),
     "request_memory": _measured("request_memory_mib", parse_size_mib),
     "request_disk": _measured("request_disk_mib", parse_size_mib),

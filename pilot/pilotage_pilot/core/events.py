@@ -267,21 +267,26 @@ class PayloadStarted:
 
 @dataclass(frozen=True, slots=True)
 class LimitPassed:
-    """A payload exceeds a limit; it still runs."""
+    """A payload exceeds a limit; it still runs. `memory_limit_mib` 0 = it is not the memory limit."""
 
     key: AttemptKey
     reason: str
+    memory_limit_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadExited:
-    """All processes of a payload are gone; `limit` is the limit for which the kernel killed it, if any."""
+    """All processes of a payload are gone.
+
+    `limit` tells of the memory limit for which the kernel killed it, `memory_limit_mib`; None and 0 = it did not.
+    """
 
     key: AttemptKey
     exit_code: int | None
     signal: int | None
     usage: Usage = NOTHING_USED
     limit: str | None = None
+    memory_limit_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)

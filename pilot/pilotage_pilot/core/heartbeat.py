@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.events import Failure
 from pilotage_pilot.core.instructions import ReadPools, SendHeartbeat
-from pilotage_pilot.core.model import Now
+from pilotage_pilot.core.model import NOTHING_USED, Now, Usage
 from pilotage_pilot.core.rules import PilotRules
 
 MIN_REQUESTED_INTERVAL_S = 1.0
@@ -148,6 +149,37 @@ class HeartbeatSchedule:
         yield from self.next_alarm()
         if self._in_flight is None and not self._failures:
             yield self._slots_due_boot_s(version)
+
+
+_LEAST_CPU_S = 10.0
+_LEAST_MIB = 8
+_LEAST_PART = 0.1
+
+
+class SentUsages:
+    """What heartbeats have said of the use of running attempts; they repeat it when it has changed much."""
+
+    def __init__(self) -> None:
+        self._sent: dict[AttemptKey, Usage] = {}
+
+    def due(self, present: Mapping[AttemptKey, Usage]) -> dict[AttemptKey, Usage]:
+        """Return those that differ much from what was sent; attempts that are not present are forgotten."""
+        self._sent = {key: usage for key, usage in self._sent.items() if key in present}
+        return {key: usage for key, usage in present.items() if _has_grown(usage, self._sent.get(key, NOTHING_USED))}
+
+    def record(self, sent: Mapping[AttemptKey, Usage]) -> None:
+        """Record that the server has received these."""
+        self._sent.update(sent)
+
+
+def _has_grown(usage: Usage, sent: Usage) -> bool:
+    if (usage.peak_memory_mib and not sent.peak_memory_mib) or (usage.peak_disk_mib and not sent.peak_disk_mib):
+        return True
+    return (
+        usage.cpu_s - sent.cpu_s >= max(_LEAST_CPU_S, _LEAST_PART * sent.cpu_s)
+        or usage.peak_memory_mib - sent.peak_memory_mib >= max(_LEAST_MIB, _LEAST_PART * sent.peak_memory_mib)
+        or usage.peak_disk_mib - sent.peak_disk_mib >= max(_LEAST_MIB, _LEAST_PART * sent.peak_disk_mib)
+    )
 
 
 REREAD_AFTER_S = 10.0

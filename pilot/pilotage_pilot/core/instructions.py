@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pilotage.values.amounts import Amounts
 from pilotage.values.attempts import AttemptKey
 from pilotage.values.offers import AdPart, SlotOffer
-from pilotage_pilot.core.model import GrantedJob, Now, Report
+from pilotage_pilot.core.model import GrantedJob, Now, Report, Usage
 from pilotage_pilot.core.slots.states import Activity, SlotState
 
 
@@ -80,7 +80,7 @@ class SendHeartbeat:
     """Renew leases and report → HeartbeatAnswered or HeartbeatFailed; `slots` None = not reported.
 
     `settable` are the attributes that operators may set remotely; `node_attributes_version` is the version that the
-    pilot has (0 = none).
+    pilot has (0 = none). `usages` = what running attempts have used, where it has changed much.
     """
 
     request_id: str
@@ -93,6 +93,7 @@ class SendHeartbeat:
     node_attributes_version: int = 0
     settable: tuple[str, ...] = ()
     came_back_empty: bool = False
+    usages: Mapping[AttemptKey, Usage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

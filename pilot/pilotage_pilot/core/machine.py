@@ -84,8 +84,9 @@ class PilotMachine:
                 return self._payloads.start_failed(event, now)
             case ev.PayloadExited():
                 return self._payloads.ends.exited(event, now)
-            case ev.LimitPassed(key, reason):
-                return self._payloads.stop(key, Ending(Outcome.LIMIT_EXCEEDED, reason), now)
+            case ev.LimitPassed(key, reason, limit_mib):
+                ending = Ending(Outcome.LIMIT_EXCEEDED, reason, memory_limit_mib=limit_mib)
+                return self._payloads.stop(key, ending, now)
             case ev.OutputStored():
                 return self._payloads.ends.stored(event, now) + self._start_prefetched(now)
             case ev.OutputFailed():

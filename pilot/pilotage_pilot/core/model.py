@@ -56,10 +56,15 @@ class ReportedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Use of a payload: CPU seconds of all its processes, peak resident memory in MiB."""
+    """Use of a payload: CPU seconds of all its processes, and the peaks of their memory and of its folder in MiB.
+
+    `system_cpu_s` = the part of the CPU seconds that the kernel spent for them. A figure of 0 is unknown.
+    """
 
     cpu_s: float = 0.0
     peak_memory_mib: int = 0
+    system_cpu_s: float = 0.0
+    peak_disk_mib: int = 0
 
 
 NOTHING_USED = Usage()
@@ -67,7 +72,10 @@ NOTHING_USED = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on one attempt; `outcome` None = it has not ended; `hold` goes with EVICTED."""
+    """A report on one attempt; `outcome` None = it has not ended; `hold` goes with EVICTED.
+
+    `memory_limit_mib` = the memory limit that ended it; 0 = none.
+    """
 
     key: AttemptKey
     state: ReportedState
@@ -82,6 +90,7 @@ class Report:
     suspended_s: float = 0.0
     output_files: tuple[ReportedOutput, ...] = ()
     hold: JobHold | None = None
+    memory_limit_mib: int = 0
 
     @property
     def max_bytes(self) -> int:

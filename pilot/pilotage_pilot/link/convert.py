@@ -26,7 +26,7 @@ from pilotage.values.wire.attempts import (
 from pilotage.values.wire.offers import ad_part_to_wire, slot_offer_to_wire, vacate_from_wire
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat, Slot
-from pilotage_pilot.core.model import GrantedJob, Report, ReportedState
+from pilotage_pilot.core.model import GrantedJob, Report, ReportedState, Usage
 from pilotage_pilot.link.base import NodeDescription
 
 STATES = {
@@ -70,9 +70,12 @@ def report_to_wire(report: Report) -> jobs_pb2.JobReport:
         wall_s=report.wall_s,
         suspended_s=report.suspended_s,
         peak_memory_mib=report.usage.peak_memory_mib,
+        memory_limit_mib=report.memory_limit_mib,
         output_files=[output_to_wire(file) for file in report.output_files],
         hold=job_hold_to_wire(report.hold),
         plugged=report.state is ReportedState.PLUGGED,
+        system_cpu_s=report.usage.system_cpu_s,
+        peak_disk_mib=report.usage.peak_disk_mib,
     )
 
 
@@ -87,6 +90,18 @@ def heartbeat_to_wire(call: SendHeartbeat, node: NodeDescription) -> matcher_ser
         ending_reason=call.ending_reason,
         node_attributes_version=call.node_attributes_version,
         came_back_empty=call.came_back_empty,
+        usages=[_usage_to_wire(key, usage) for key, usage in call.usages.items()],
+    )
+
+
+def _usage_to_wire(key: AttemptKey, usage: Usage) -> matcher_service_pb2.RunningUsage:
+    return matcher_service_pb2.RunningUsage(
+        job_id=key.job_id,
+        attempt=key.attempt,
+        cpu_s=usage.cpu_s,
+        system_cpu_s=usage.system_cpu_s,
+        peak_memory_mib=usage.peak_memory_mib,
+        peak_disk_mib=usage.peak_disk_mib,
     )
 
 

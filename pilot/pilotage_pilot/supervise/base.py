@@ -12,6 +12,7 @@ from pilotage.values.attempts import AttemptKey, ReportedOutput
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.events import LimitPassed, PayloadExited, StopRequested
 from pilotage_pilot.core.instructions import PrepareJob
+from pilotage_pilot.core.model import Usage
 
 PayloadEvent = PayloadExited | LimitPassed | StopRequested
 """Events of payloads that no instruction caused; StopRequested = no payload can be started any more."""
@@ -81,6 +82,9 @@ class PayloadRunner(Protocol):
 
     def cpu_times(self) -> tuple[PayloadTime, ...]:
         """Return the CPU time of each running payload."""
+
+    def usages(self) -> Mapping[AttemptKey, Usage]:
+        """Return what each payload has used so far, except new ones."""
 
     async def collect(self, key: AttemptKey) -> CollectedOutput:
         """Return the output of an attempt; raises WorldError when it cannot be read."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotage.values.amounts import Amounts
+from pilotage_pilot.supervise.proc import TICK_S
 from pilotage_pilot.supervise.watchdog import FREEZER_STATE
 
 MOUNT_INFO = Path("/proc/self/mountinfo")
@@ -105,11 +106,14 @@ class Cgroup:
         name = "memory.peak" if self._version == 2 else "memory.max_usage_in_bytes"
         return -(-int(self._read("memory", name).strip() or 0) // _MIB)
 
-    def cpu_s(self) -> float:
-        """Return the CPU seconds of its processes; 0 = unknown."""
+    def cpu_times_s(self) -> tuple[float, float]:
+        """Return the CPU seconds of its processes, and the part that the kernel spent for them; 0 = unknown."""
         if self._version == 1:
-            return int(self._read("cpuacct", "cpuacct.usage").strip() or 0) / 1e9
-        return _field(self._read("cpu", "cpu.stat"), "usage_usec") / 1e6
+            used_s = int(self._read("cpuacct", "cpuacct.usage").strip() or 0) / 1e9
+            # The kernel's part counts clock ticks, the sum does not.
+            return used_s, min(used_s, _field(self._read("cpuacct", "cpuacct.stat"), "system") * TICK_S)
+        counters = self._read("cpu", "cpu.stat")
+        return _field(counters, "usage_usec") / 1e6, _field(counters, "system_usec") / 1e6
 
     def was_out_of_memory(self) -> bool:
         """Whether the kernel killed one of its processes at the memory limit."""

@@ -233,7 +233,7 @@ def _try(confinement: Confinement, folders: Folders) -> None:
         mounts = confinement.mounts(folders)
         process = confinement.launcher.start(replace(command, user=user, mounts=mounts))
         _kill_if_late(process.pid)
-        exit_code, _, _ = process.wait()
+        exit_code, _ = process.wait()
         if exit_code != 0 or not (folders.temporary / "file").exists():
             raise IsolationError(f"a payload cannot write to its folders (exit code {exit_code})")
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pilotage.jobs.files import FolderState, OutputLimits, size_of, truncate
 from pilotage.values.attempts import AttemptKey
+from pilotage_pilot.core.attempts.limit_reasons import disk_reason, memory_reason
 from pilotage_pilot.core.events import LimitPassed
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.supervise.base import PayloadEvent
@@ -30,7 +31,7 @@ class PayloadRules:
 
     `nice` applies where no policy sets it. `warn_signal` is sent to a payload whose time ends; None = only the warning
     file is written. `processes` bounds the processes and threads of a payload's user, `file_mib` the files that it
-    writes; None = the disk of its slot.
+    writes; None = the disk of its slot. The use of a payload is reported from `usage_after_s` after its start on.
     """
 
     bounds: OutputLimits = field(default_factory=lambda: OutputLimits(256 << 20))
@@ -41,6 +42,7 @@ class PayloadRules:
     warn_signal: signal.Signals | None = None
     processes: int = 10_000
     file_mib: int | None = None
+    usage_after_s: float = 10.0
 
 
 @dataclass(slots=True)
@@ -138,13 +140,14 @@ class PayloadMonitor:
             # Counted again without sharing: memory that processes share is in each of their sizes.
             used_mib = proportional_memory_mib(payload.tree(processes))
             if used_mib > limit_mib:
-                why = f"it used {used_mib:.0f} MiB of memory and asked for {limit_mib} MiB"
-                self._publish(LimitPassed(work.order.job.key, why))
+                job = work.order.job
+                reason = memory_reason(used_mib, limit_mib, job.description)
+                self._publish(LimitPassed(job.key, reason, limit_mib))
 
     def _check_disk(self, work: Work) -> None:
         """Measure the attempt's folder in a thread, if that is due."""
         now_s = asyncio.get_running_loop().time()
-        if not work.order.slot.amounts.disk_mib or work.disk_check is not None or now_s < work.disk_due_s:
+        if work.disk_check is not None or now_s < work.disk_due_s:
             return
         work.disk_check = asyncio.get_running_loop().run_in_executor(None, disk_use_mib, work.folders.root)
         work.disk_check.add_done_callback(lambda measured: self._disk_measured(work, now_s, measured))
@@ -157,9 +160,10 @@ class PayloadMonitor:
         if measured.cancelled() or work.payload is None:
             return
         used_mib, limit_mib = measured.result(), work.order.slot.amounts.disk_mib
-        if used_mib > limit_mib:
-            why = f"it used {used_mib} MiB of disk and asked for {limit_mib} MiB"
-            self._publish(LimitPassed(work.order.job.key, why))
+        work.payload.peak_disk_mib = max(work.payload.peak_disk_mib, used_mib)
+        if limit_mib and used_mib > limit_mib:
+            job = work.order.job
+            self._publish(LimitPassed(job.key, disk_reason(used_mib, limit_mib, job.description)))
 
 
 _DISK_INTERVAL = 5

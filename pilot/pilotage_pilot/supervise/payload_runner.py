@@ -34,8 +34,10 @@ from pilotage.jobs.files import (
 )
 from pilotage.values.attempts import AttemptKey, ReportedOutput
 from pilotage.values.isolation import Isolation
+from pilotage_pilot.core.attempts.limit_reasons import memory_reason, node_memory_reason
 from pilotage_pilot.core.events import PayloadExited, StopRequested
 from pilotage_pilot.core.instructions import PrepareJob
+from pilotage_pilot.core.model import Usage
 from pilotage_pilot.link.base import FileLink
 from pilotage_pilot.supervise.base import CollectedOutput, NodeFaultError, PayloadEvent, PayloadTime
 from pilotage_pilot.supervise.cgroups import Cgroup, CgroupMaker
@@ -279,7 +281,7 @@ class LocalPayloadRunner:
         self._confinement.release(work.user)
         if all(other.payload is None for other in self._work.values()):
             self._empty.set()
-        exited = PayloadExited(key, end.exit_code, end.signal, end.usage, end.limit)
+        exited = PayloadExited(key, end.exit_code, end.signal, end.usage, *_limit_of(work, end))
         if payload is not None and end.is_by_request and not payload.stop_requested:
             # A batch system that ends the glidein signals payload and pilot alike. Wait for the pilot's signal, if any.
             asyncio.get_running_loop().call_later(_PILOT_SIGNAL_DELAY_S, self._publish, exited)
@@ -331,6 +333,12 @@ class LocalPayloadRunner:
         running = [(work.order.slot.name, work.payload) for work in self._work.values() if work.payload is not None]
         processes = all_processes() if running else {}
         return tuple(PayloadTime(payload.key, slot, payload.cpu_s(processes)) for slot, payload in running)
+
+    def usages(self) -> dict[AttemptKey, Usage]:
+        """Return what each payload has used so far, except new ones: most end before anyone asks."""
+        begun_s = asyncio.get_running_loop().time() - self._handling.usage_after_s
+        payloads = [work.payload for work in self._work.values() if work.payload is not None]
+        return {payload.key: payload.usage() for payload in payloads if payload.started_s <= begun_s}
 
     # Output -----------------------------------------------------------------------------------------------------
 
@@ -406,6 +414,17 @@ class LocalPayloadRunner:
 
 def _fault(error: OSError) -> type[JobFaultError | NodeFaultError]:
     return JobFaultError if error.errno in UNPLACEABLE_ERRNOS else NodeFaultError
+
+
+def _limit_of(work: Work, end: PayloadEnd) -> tuple[str | None, int]:
+    """Return the reason, and the memory in MiB that the payload had, where the kernel has ended it for its memory."""
+    if not end.was_out_of_memory:
+        return None, 0
+    description, limit_mib = work.order.job.description, work.order.slot.amounts.memory_mib
+    if not limit_mib:
+        used_mib = end.usage.peak_memory_mib
+        return node_memory_reason(used_mib, description), used_mib
+    return memory_reason(limit_mib, limit_mib, description, killed=True), limit_mib
 
 
 def _ignore(event: PayloadEvent) -> None:

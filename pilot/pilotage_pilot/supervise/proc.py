@@ -20,7 +20,8 @@ _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 class Process:
     """One process; `cpu_s` includes its reaped children, `memory_mib` is resident memory.
 
-    `started` is its start in clock ticks since boot, which tells apart the users of one pid.
+    `started` is its start in clock ticks since boot, which tells apart the users of one pid. `system_cpu_s` is the part
+    of `cpu_s` that the kernel spent for it.
     """
 
     pid: int
@@ -31,9 +32,10 @@ class Process:
     cpu_s: float
     memory_mib: float
     started: int
+    system_cpu_s: float = 0.0
 
 
-_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 def read_process(pid: int) -> Process | None:
@@ -44,10 +46,12 @@ def read_process(pid: int) -> Process | None:
         return None
     # The name is in brackets and may contain anything; the fields after the last bracket have a fixed order.
     fields = text[text.rindex(")") + 2 :].split()
-    cpu_s = sum(int(ticks) for ticks in fields[11:15]) * _TICK_S
+    user, system, children_user, children_system = map(int, fields[11:15])
+    system_cpu_s = (system + children_system) * TICK_S
+    cpu_s = (user + children_user) * TICK_S + system_cpu_s
     memory_mib = int(fields[21]) * _PAGE_MIB
     parent, group, session = (int(field) for field in fields[1:4])
-    return Process(pid, parent, group, session, fields[0], cpu_s, memory_mib, int(fields[19]))
+    return Process(pid, parent, group, session, fields[0], cpu_s, memory_mib, int(fields[19]), system_cpu_s)
 
 
 def all_processes() -> dict[int, Process]:

@@ -34,12 +34,12 @@ _MAX_ROUND_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PayloadEnd:
-    """How the leading process ended; `limit` is set when the kernel ended the payload for its memory."""
+    """How the leading process ended; `was_out_of_memory` = the kernel killed a process at the memory limit."""
 
     exit_code: int | None
     signal: int | None
     usage: Usage
-    limit: str | None
+    was_out_of_memory: bool
 
     @property
     def is_by_request(self) -> bool:
@@ -70,7 +70,9 @@ class Payload:
         """Its control group, to which `gather` adds its processes; None = none yet."""
         self._subreaper = subreaper
         self._peak_mib = 0
-        self._cpu_s = 0.0
+        self._cpu_times_s = (0.0, 0.0)
+        self.peak_disk_mib = 0
+        """The largest measured size of its folder."""
         self._killing = False
         self.stop_requested = False
         """Whether the pilot has sent SIGTERM."""
@@ -101,9 +103,9 @@ class Payload:
         # Until the leader is reaped, its pid and process group cannot be reused.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        code, cpu_s, peak_mib = self._process.wait()
+        code, usage = self._process.wait()
         self._has_ended = True
-        self._end_when_empty(code, Usage(cpu_s, peak_mib), _FIRST_ROUND_S)
+        self._end_when_empty(code, usage, _FIRST_ROUND_S)
 
     def _end_when_empty(self, code: int, usage: Usage, round_s: float) -> None:
         left, undecided = self._left_behind()
@@ -119,16 +121,15 @@ class Payload:
             self._on_end(self._end(code, usage))
 
     def _end(self, code: int, usage: Usage) -> PayloadEnd:
-        limit = None
-        peak = max(usage.peak_memory_mib, self._peak_mib)
+        was_out_of_memory = False
+        self._peak_mib = max(usage.peak_memory_mib, self._peak_mib)
+        # The leader's times lack descendants that it has not reaped; sampled ones lack the last moments.
+        self._cpu_times_s = max(self._cpu_times_s, (usage.cpu_s, usage.system_cpu_s))
+        usage = self.usage()
         if self.group is not None:
-            # The group's counters are exact: no sampling, nothing counted twice.
-            usage = Usage(max(usage.cpu_s, self.group.cpu_s()))
-            peak = self.group.peak_memory_mib() or peak
-            limit = "it used more memory than it asked for" if self.group.was_out_of_memory() else None
+            was_out_of_memory = self.group.was_out_of_memory()
             self.group.remove()
-        usage = Usage(usage.cpu_s, peak)
-        return PayloadEnd(code if code >= 0 else None, -code if code < 0 else None, usage, limit)
+        return PayloadEnd(code if code >= 0 else None, -code if code < 0 else None, usage, was_out_of_memory)
 
     def _left_behind(self) -> tuple[set[int], set[int]]:
         """Return the processes that the payload has left alive after its leader, and those that may belong to it.
@@ -240,6 +241,7 @@ class Payload:
             # A process that was in execve when the payload was suspended can be identified now.
             self.suspend()
         tree = self.tree(processes)
+        self._count_cpu(tree, processes)
         if self._process.has_init:
             tree -= {self.pid}
         if self.group is not None:
@@ -252,11 +254,25 @@ class Payload:
 
     def cpu_s(self, processes: dict[int, Process]) -> float:
         """Return the CPU seconds used so far; the value never decreases."""
-        counted = self.group.cpu_s() if self.group is not None else 0.0
-        if not counted:
-            counted = sum(processes[pid].cpu_s for pid in self.tree(processes))
-        self._cpu_s = max(self._cpu_s, counted)
-        return self._cpu_s
+        self._count_cpu(self.tree(processes), processes)
+        return self._cpu_times_s[0]
+
+    def _count_cpu(self, tree: set[int], processes: dict[int, Process]) -> None:
+        counted = self.group.cpu_times_s() if self.group is not None else (0.0, 0.0)
+        if not counted[0]:
+            of_tree = [processes[pid] for pid in tree]
+            counted = sum(each.cpu_s for each in of_tree), sum(each.system_cpu_s for each in of_tree)
+        self._cpu_times_s = max(self._cpu_times_s, counted)
+
+    def usage(self) -> Usage:
+        """Return the use so far; without a group as of the last call of `gather`."""
+        cpu_s, system_cpu_s = self._cpu_times_s
+        peak_mib = self._peak_mib
+        if self.group is not None:
+            # The group's counters are exact: no sampling, nothing counted twice.
+            cpu_s, system_cpu_s = max(self._cpu_times_s, self.group.cpu_times_s())
+            peak_mib = self.group.peak_memory_mib() or peak_mib
+        return Usage(cpu_s, peak_mib, system_cpu_s, self.peak_disk_mib)
 
 
 def proportional_memory_mib(pids: set[int]) -> float:

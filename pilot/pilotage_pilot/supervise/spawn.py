@@ -26,7 +26,7 @@ from pilotage.job_description import JobDescription
 from pilotage.jobs.environment import DEFAULT_PATH, PASSED_VARIABLES, JobIdentity, JobRunContext, job_environment
 from pilotage.jobs.files import NULL, UNPLACEABLE_ERRNOS, JobFaultError, inside
 from pilotage_pilot.core.instructions import PrepareJob
-from pilotage_pilot.core.model import GrantedJob
+from pilotage_pilot.core.model import GrantedJob, Usage
 from pilotage_pilot.supervise import launcher
 from pilotage_pilot.supervise.base import NodeFaultError
 from pilotage_pilot.supervise.folders import Folders, give_to
@@ -148,8 +148,8 @@ class LaunchedProcess:
         self._status = status
         self._least_peak_kib = launcher_peak_kib + _PEAK_SLACK_KIB
 
-    def wait(self) -> tuple[int, float, int]:
-        """Return exit code (negative = the number of a signal), CPU seconds and peak memory in MiB, 0 = unknown."""
+    def wait(self) -> tuple[int, Usage]:
+        """Return exit code (negative = the number of a signal), and the use of it and the descendants it has reaped."""
         _, status, used = os.wait4(self.pid, 0)
         if self._status is not None:
             # Without a status the kernel has ended init, and so the payload, by a signal.
@@ -158,7 +158,8 @@ class LaunchedProcess:
             status = STATUS.unpack(reported)[0] if reported else status
         # Before its exec a child counts the memory of the launcher.
         peak_kib = used.ru_maxrss if used.ru_maxrss > self._least_peak_kib else 0
-        return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, -(-peak_kib // 1024)
+        usage = Usage(used.ru_utime + used.ru_stime, -(-peak_kib // 1024), used.ru_stime)
+        return os.waitstatus_to_exitcode(status), usage
 
 
 _PEAK_SLACK_KIB = 2048

@@ -6,6 +6,7 @@ converts back unchanged, except for the order of maps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import timedelta
@@ -19,9 +20,9 @@ from pilotage.rpc.wire import length_from_wire, section_from_wire, section_to_wi
 from pilotage.v1 import jobs_pb2
 
 _TEXTS = ("executable", "arguments", "name")
-_OPTIONAL_TEXTS = ("stdin", "stdout", "stderr", "requirements_expression", "rank")
+_OPTIONAL_TEXTS = ("stdin", "stdout", "stderr", "requirements_expression", "rank", "retry_until")
 _LISTS = ("output_files", "sites", "banned_sites", "platforms", "warnings", "ignored")
-_LENGTHS = {"cpu_time_s": "cpu_time", "wall_time_s": "wall_time", "lease_s": "lease"}
+_LENGTHS = {"cpu_time_s": "cpu_time", "wall_time_s": "wall_time", "lease_s": "lease", "retry_delay_s": "retry_delay"}
 _MINIMA = {
     "request_cpus": 1,
     "request_memory_mib": 0,
@@ -29,7 +30,9 @@ _MINIMA = {
     "request_gpus": 0,
     "count": 1,
     "max_starts": 1,
+    "retries": 0,
 }
+_NUMBERS = ("success_exit_code", "retry_memory")
 _POLICIES = tuple(field.name for field in fields(JobPolicy))
 _PLAIN = ("priority", "hold", "new_files_come_back", "continues_cluster")
 
@@ -39,7 +42,7 @@ Result = TypeVar("Result")
 def description_to_wire(description: JobDescription) -> jobs_pb2.JobDescription:
     """Return the message of a description; raises InvalidJobError, also for an input file not stored yet."""
     plain: dict[str, Any] = {name: getattr(description, name) for name in (*_PLAIN, *_TEXTS, *_OPTIONAL_TEXTS)}
-    plain |= {name: getattr(description, name) for name in (*_LISTS, *_MINIMA)}
+    plain |= {name: getattr(description, name) for name in (*_LISTS, *_MINIMA, *_NUMBERS, "retry_exit_codes")}
     plain |= {field: _seconds(getattr(description, name)) for field, name in _LENGTHS.items()}
     message = jobs_pb2.JobDescription(**plain, has_requirements=description.requirements is not None)
     message.environment.update(description.environment)
@@ -80,6 +83,8 @@ def description_from_wire(message: jobs_pb2.JobDescription) -> JobDescription:
     taken |= {name: reader.read(name, _texts) for name in _LISTS}
     taken |= {name: reader.read_set(field, length_from_wire) for field, name in _LENGTHS.items()}
     taken |= {name: reader.read_set(name, _at_least(smallest)) for name, smallest in _MINIMA.items()}
+    taken |= {name: reader.read_set(name, _finite) for name in _NUMBERS}
+    taken["retry_exit_codes"] = tuple(message.retry_exit_codes)
     taken["input_files"] = reader.read("input_files", _input_files)
     taken["environment"] = reader.read("environment", _environment)
     taken["attributes"] = reader.read("attributes", section_from_wire)
@@ -125,6 +130,12 @@ def _at_least(smallest: int) -> Callable[[int], int]:
         return number
 
     return take
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise InvalidInputError(Violation("", f"{number} is not a finite number"))
+    return number
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:

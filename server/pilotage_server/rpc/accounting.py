@@ -1,21 +1,25 @@
-"""ShareService: use, shares, priority factors and quotas."""
+"""ShareService: use, shares, priority factors and quotas, and sums of what ended attempts have used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import date
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from pilotage.accounts import LARGEST, Quota
 from pilotage.errors import Faults, InvalidInputError, Violation
-from pilotage.rpc.wire import quota_from_wire, quota_to_wire, text_from_wire, time_to_wire
+from pilotage.rpc.wire import enum_from_wire, quota_from_wire, quota_to_wire, text_from_wire, time_to_wire
 from pilotage.v1 import share_service_pb2, share_service_pb2_grpc
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.wire.accounts import account_to_wire
-from pilotage.values.wire.fields import Fields
+from pilotage.values.wire.fields import Fields, all_from_wire
 from pilotage_server.core.accounting.shares import AccountShare, GroupShare, Shares
+from pilotage_server.core.accounting.usage_sums import UsageKey, UsageQuery, UsageSum
 from pilotage_server.operations.accounting.shares import list_shares, set_shares
+from pilotage_server.operations.accounting.usage_sums import list_usage
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.framework.calls import caller
 from pilotage_server.rpc.framework.transactions import Transactions
@@ -67,6 +71,47 @@ def _account_to_wire(share: AccountShare) -> share_service_pb2.AccountShare:
         user_priority=share.user_priority,
         waiting=share.waiting,
     )
+
+
+def usage_query_from_wire(message: share_service_pb2.ListUsageRequest) -> UsageQuery:
+    """Return the query of sums."""
+    fields = Fields(message)
+    query = UsageQuery(
+        since=fields("since", _day),
+        until=fields("until", _day),
+        vo=fields.text("vo"),
+        groups=fields("groups", _names),
+        owners=fields("owners", _names),
+        sites=fields("sites", _names),
+        by=fields("by", lambda keys: all_from_wire(keys, _usage_key)),
+    )
+    fields.faults.unless(len(set(message.by)) == len(message.by), "by", "names a key twice")
+    fields.done()
+    return query
+
+
+def _day(text: str) -> str:
+    try:
+        return text and date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise InvalidInputError(Violation("", f'"{text[:80]}" is not a day, such as 2026-11-26')) from None
+
+
+def _names(names: Sequence[str]) -> frozenset[str]:
+    check_count(names)
+    return frozenset(all_from_wire(names, text_from_wire))
+
+
+def _usage_key(number: int) -> UsageKey:
+    name = enum_from_wire(share_service_pb2.UsageKey, number)
+    if not name:
+        raise InvalidInputError(Violation("", "is missing"))
+    return UsageKey[name]
+
+
+def usage_sum_to_wire(keys: Sequence[str], found: UsageSum) -> share_service_pb2.UsageSum:
+    """Return the message of a sum."""
+    return share_service_pb2.UsageSum(keys=keys, **asdict(found))
 
 
 def factors_from_wire(messages: Sequence[share_service_pb2.PriorityFactor]) -> dict[Account, float | None]:
@@ -127,7 +172,7 @@ def _check_name(name: str, *, may_be_empty: bool) -> None:
 
 
 class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
-    """Shows shares, and sets priority factors and quotas."""
+    """Shows shares and sums of use, and sets priority factors and quotas."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
@@ -142,6 +187,13 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
         return await self._transactions.read(
             lambda transaction, state: shares_to_wire(list_shares(transaction, state, identity, vo))
         )
+
+    async def ListUsage(
+        self, request: share_service_pb2.ListUsageRequest, context: Any
+    ) -> share_service_pb2.ListUsageResponse:
+        identity, query = caller(), usage_query_from_wire(request)
+        sums = await self._transactions.read(lambda transaction, _: list_usage(transaction, identity, query))
+        return share_service_pb2.ListUsageResponse(sums=[usage_sum_to_wire(*each) for each in sums])
 
     async def SetShares(
         self, request: share_service_pb2.SetSharesRequest, context: Any

@@ -16,6 +16,7 @@ from sqlmodel import Session
 from pilotage.accounts import Quota, QuotaUnit
 from pilotage.values.accounts import Account, GroupId
 from pilotage_server.core.accounting.fair_share import ShareOverrides, Use
+from pilotage_server.core.accounting.usage_sums import SumKey, UsageKey, UsageQuery, UsageSum
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.sql import insert_if_absent
 from pilotage_server.storage.database.tables import metadata
@@ -66,6 +67,60 @@ def _key(accounts: Sequence[Account]) -> sql.Columns:
         "group": [account.group for account in accounts],
         "owner": [account.owner for account in accounts],
     }
+
+
+_SUMS = UsageSum.__slots__
+_DAILY_COLUMNS = ("day", "vo", '"group"', "owner", "site", *_SUMS)
+_INSERT_DAILY = f"INSERT INTO daily_usage ({', '.join(_DAILY_COLUMNS)})"
+_ADDED = ", ".join(f"{name} = daily_usage.{name} + excluded.{name}" for name in _SUMS)
+_ADD_DAILY = f'ON CONFLICT (day, vo, "group", owner, site) DO UPDATE SET {_ADDED}'
+_ADD_EACH = f"{_INSERT_DAILY} VALUES ({', '.join('?' * len(_DAILY_COLUMNS))}) {_ADD_DAILY}"
+_TYPES = [*["text[]"] * 5, *["bigint[]"] * 3, *["float8[]"] * 5]
+_ADD_ALL = f"{_INSERT_DAILY} SELECT * FROM unnest({', '.join(f'?::{type_}' for type_ in _TYPES)}) {_ADD_DAILY}"  # noqa: S608
+
+
+def add_daily_usage(session: Session, sums: Mapping[SumKey, UsageSum]) -> None:
+    """Add to the sums of days, which are kept for ever.
+
+    `events.lock_feed` comes first, so that no other transaction inserts or changes these rows.
+    """
+    rows = [(*key, *(getattr(each, name) for name in _SUMS)) for key, each in sums.items()]
+    if sql.is_sqlite(session):
+        sql.execute_many(session, _ADD_EACH, rows)
+    elif rows:
+        sql.execute(session, _ADD_ALL, *map(list, zip(*rows, strict=True)))
+
+
+_KEY_COLUMNS = {
+    UsageKey.DAY: "day",
+    UsageKey.MONTH: "substr(day, 1, 7)",
+    UsageKey.VO: "vo",
+    UsageKey.GROUP: '"group"',
+    UsageKey.OWNER: "owner",
+    UsageKey.SITE: "site",
+}
+
+
+def sum_daily_usage(session: Session, query: UsageQuery) -> list[tuple[tuple[str, ...], UsageSum]]:
+    """Return the sums by the keys that the query asks for, in their order."""
+    names = {
+        "vo": () if query.vo is None else {query.vo},
+        "group": query.groups,
+        "owner": query.owners,
+        "site": query.sites,
+    }
+    lists = {_KEY_COLUMNS[UsageKey(name)]: sorted(chosen) for name, chosen in names.items() if chosen}
+    conditions = [f"{column} = ANY(?)" for column in lists]
+    days = {"day >= ?": query.since, "day <= ?": query.until}
+    conditions += [condition for condition, day in days.items() if day]
+    keys = [_KEY_COLUMNS[key] for key in query.by]
+    wanted = ", ".join((*keys, *(f"sum({name})" for name in _SUMS)))
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    groups = f"GROUP BY {', '.join(keys)} ORDER BY {', '.join(keys)}" if keys else "HAVING count(*) > 0"
+    statement = f"SELECT {wanted} FROM daily_usage {where} {groups}"  # noqa: S608 - names of columns
+    rows = sql.rows(session, statement, *lists.values(), *filter(None, days.values()))
+    count = len(query.by)
+    return [(tuple(row[:count]), UsageSum(*map(int, row[count : count + 3]), *row[count + 3 :])) for row in rows]
 
 
 _READ = "SELECT key, running FROM running_counts WHERE key = ANY(?)"

@@ -11,10 +11,12 @@ from sqlmodel import Session
 
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
-from pilotage_server.core.attempts.leases import LOST_BY_SILENCE, AttemptRecord
-from pilotage_server.core.attempts.reports import FACTS, JobReport
+from pilotage_server.core.attempts.leases import LOST_BY_SILENCE, AttemptFacts, AttemptRecord
+from pilotage_server.core.attempts.reports import FACTS, RUNNING_FACTS, JobReport, RunningUsage
 from pilotage_server.core.health.black_holes import EvidenceKey
 from pilotage_server.core.health.evidence import FAILURES, OUTLASTS_BY, AttemptGroup, RunningAttempts, RunningFilter
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import TAKEN, UNREPORTED, metadata
 
@@ -23,9 +25,10 @@ ATTEMPTS = metadata.tables["attempts"]
 AttemptKey = tuple[int, int]
 """Job id and attempt."""
 
-_SELECT = """SELECT job_id, attempt, pilot_stamp, site, ce, queue, node, slot, cpus, weight,
-    charged_vo, charged_group, charged_owner, matched, ended, outcome, reason, reported, metered, plugged
-    FROM attempts"""
+_COLUMNS = """job_id, attempt, pilot_stamp, site, ce, queue, node, slot, cpus, weight,
+    charged_vo, charged_group, charged_owner, matched, ended, outcome, reason, reported, metered, plugged,
+    gpus, started, cpu_s, wall_s, suspended_s"""
+_SELECT = f"SELECT {_COLUMNS} FROM attempts"  # noqa: S608 - names of columns
 _OF_JOBS = f"{_SELECT} WHERE job_id = ANY(?)"
 _SITES = "SELECT DISTINCT job_id, site FROM attempts WHERE job_id = ANY(?) AND site <> ''"
 _HISTORY = f"{_SELECT} WHERE job_id = ? ORDER BY attempt"
@@ -36,6 +39,12 @@ _TAKEN = f"{_SELECT} WHERE pilot_stamp = ANY(?) AND {TAKEN} AND ended >= ? ORDER
 _METERED = f"""SELECT charged_vo, charged_group, charged_owner, weight, metered, count(*) FROM attempts
     WHERE {UNREPORTED} AND ended IS NULL AND metered IS NOT NULL
     GROUP BY charged_vo, charged_group, charged_owner, weight, metered"""  # noqa: S608
+_LAST_FACTS = f"""
+    SELECT {_COLUMNS}, exit_code, signal, system_cpu_s, peak_memory_mib, peak_disk_mib FROM (
+        SELECT *, row_number() OVER (PARTITION BY job_id ORDER BY attempt DESC) AS place FROM attempts
+        WHERE job_id = ANY(?)
+    ) AS numbered WHERE place <= ? ORDER BY job_id, attempt
+"""  # noqa: S608 - names of columns
 _COUNTS = f"SELECT pilot_stamp, count(*) FROM attempts WHERE {UNREPORTED} AND ended IS NULL GROUP BY pilot_stamp"  # noqa: S608
 _CLOSE = "UPDATE attempts SET reported = ? WHERE job_id = ? AND attempt = ? AND ended IS NOT NULL AND outcome = ANY(?)"
 
@@ -55,6 +64,7 @@ def insert_attempts(session: Session, attempts: Sequence[AttemptRecord]) -> None
         "node": [each.node for each in attempts],
         "slot": [each.slot for each in attempts],
         "cpus": [each.cpus for each in attempts],
+        "gpus": [each.gpus for each in attempts],
         "weight": [each.weight for each in attempts],
         "charged_vo": [each.account.vo for each in attempts],
         "charged_group": [each.account.group for each in attempts],
@@ -78,27 +88,28 @@ _UNSET: dict[str, Any] = {
 
 
 class Charge(NamedTuple):
-    """The charge for an attempt: its cores, the weighted cores that are charged, and the account."""
+    """The charge for an attempt: its cores and GPUs, the weighted cores that are charged, and the account."""
 
     cpus: int
+    gpus: int
     weight: float
     account: Account
 
 
 _PLACE = "attempt, pilot_stamp, site, ce, queue, node, slot"
 _BEGIN = f"""
-    INSERT INTO attempts (job_id, {_PLACE}, cpus, weight, charged_vo, charged_group, charged_owner, matched, metered,
-        {", ".join(_UNSET)})
-    SELECT id, {_PLACE}, ?, ?, ?, ?, ?, ?, ?, {", ".join("?" for _ in _UNSET)} FROM jobs WHERE id = ANY(?)
+    INSERT INTO attempts (job_id, {_PLACE}, cpus, gpus, weight, charged_vo, charged_group, charged_owner, matched,
+        metered, {", ".join(_UNSET)})
+    SELECT id, {_PLACE}, ?, ?, ?, ?, ?, ?, ?, ?, {", ".join("?" for _ in _UNSET)} FROM jobs WHERE id = ANY(?)
 """  # noqa: S608 - names of columns
 
 
 def begin_attempts(session: Session, charged: Mapping[Charge, Sequence[int]], now: datetime) -> None:
     """Store the attempts of jobs that have just been bound, given by their charges."""
     time = sql.column_time(session, now)
-    for (cpus, weight, account), job_ids in charged.items():
+    for (cpus, gpus, weight, account), job_ids in charged.items():
         payer = account.vo, account.group, account.owner
-        sql.insert_for_ids(session, _BEGIN, (cpus, weight, *payer, time, time, *_UNSET.values()), job_ids)
+        sql.insert_for_ids(session, _BEGIN, (cpus, gpus, weight, *payer, time, time, *_UNSET.values()), job_ids)
 
 
 def load_attempts(session: Session, keys: Iterable[AttemptKey]) -> dict[AttemptKey, AttemptRecord]:
@@ -126,6 +137,22 @@ def sites_of(session: Session, job_ids: Iterable[int]) -> dict[int, set[str]]:
 def load_history(session: Session, job_id: int) -> tuple[AttemptRecord, ...]:
     """Return all attempts of a job, the first one first."""
     return tuple(map(_record, sql.rows(session, _HISTORY, job_id)))
+
+
+def load_last_facts(session: Session, jobs: Sequence[JobRecord], most: int, now: datetime) -> list[AttemptFacts]:
+    """Return at most `most` attempts of each job, its last ones, by job and number."""
+    by_id = {job.id: job for job in jobs}
+    found: list[AttemptFacts] = []
+    for *columns, exit_code, signal, system_cpu_s, memory_mib, disk_mib in sql.rows(
+        session, _LAST_FACTS, sorted(by_id), most
+    ):
+        record = _record(columns)
+        times = record.cpu_s, system_cpu_s, record.wall_s, record.suspended_s
+        usage = AttemptUsage(record.attempt, record.cpus, record.gpus, *times, memory_mib, disk_mib)
+        if not record.reported:
+            usage = usage.timed(by_id[record.job_id], record.started, record.ended, now)
+        found.append(AttemptFacts(record, exit_code, signal, usage))
+    return found
 
 
 def load_unreported(session: Session, pilot_stamp: str) -> tuple[AttemptRecord, ...]:
@@ -171,6 +198,8 @@ def load_metered(session: Session) -> list[Metered]:
 def facts(report: JobReport) -> dict[str, Any]:
     """Return the columns with a pilot's figures of an attempt: numbers and times."""
     columns = {name: getattr(report, name) for name in FACTS}
+    if report.outcome is None:  # only ends have all figures: what a running attempt has used before stays
+        columns = {name: value for name, value in columns.items() if value}
     return columns if report.started is None else columns | {"started": report.started}
 
 
@@ -190,6 +219,32 @@ def change_columns(session: Session, keys: Sequence[AttemptKey], columns: sql.Co
     sql.update_rows(session, ATTEMPTS, where, columns)
 
 
+def store_running(session: Session, usages: Sequence[RunningUsage]) -> None:
+    """Store what attempts have used before their end."""
+    columns = {name: [getattr(each, name) for each in usages] for name in RUNNING_FACTS}
+    change_columns(session, [each.key for each in usages], columns)
+
+
+_USAGES = """SELECT job_id, attempt, cpus, gpus, cpu_s, system_cpu_s, wall_s, suspended_s, peak_memory_mib,
+    peak_disk_mib, started, ended, reported
+    FROM attempts WHERE job_id = ANY(?)"""
+
+
+def load_usages(session: Session, jobs: Iterable[JobRecord], now: datetime) -> dict[int, AttemptUsage]:
+    """Return what the last attempt of each job has used, by job id; jobs that were never matched are left out."""
+    matched = {job.id: job for job in jobs if job.attempt}
+    found: dict[int, AttemptUsage] = {}
+    if not matched:
+        return found
+    for job_id, attempt, *figures, started, ended, reported in sql.rows(session, _USAGES, sorted(matched)):
+        job = matched[job_id]
+        if attempt == job.attempt:
+            usage = AttemptUsage(attempt, *figures)
+            times = started and sql.utc_time(started), ended and sql.utc_time(ended)
+            found[job_id] = usage if reported else usage.timed(job, *times, now)
+    return found
+
+
 def mark_trials(session: Session, keys: Sequence[AttemptKey]) -> None:
     """Mark the attempts as probes of the throttled locations that they run at."""
     change_columns(session, keys, {"trial": [True] * len(keys)})
@@ -203,7 +258,7 @@ def close(session: Session, key: AttemptKey) -> None:
 def _record(row: Sequence[Any]) -> AttemptRecord:
     """Return the record of one row of _SELECT."""
     job_id, attempt, stamp, site, ce, queue, node, slot, cpus, weight, vo, group, owner, *times_and_end = row
-    matched, ended, outcome, reason, reported, metered, plugged = times_and_end
+    matched, ended, outcome, reason, reported, metered, plugged, gpus, started, *seconds = times_and_end
     return AttemptRecord(
         job_id,
         attempt,
@@ -221,6 +276,9 @@ def _record(row: Sequence[Any]) -> AttemptRecord:
         bool(reported),
         metered and sql.utc_time(metered),
         bool(plugged),
+        gpus,
+        started and sql.utc_time(started),
+        *seconds,
     )
 
 
@@ -231,14 +289,15 @@ _ENDED = f"""
     SELECT {_SPOT}, trial, is_failure, count(*), max(matched), max(wall_s) FROM (
         SELECT {_SPOT}, trial, attempts.matched AS matched, attempts.wall_s AS wall_s, CASE
             WHEN attempts.outcome = 'start failed' THEN 1
-            WHEN (attempts.outcome = 'exited' OR plugged) AND attempts.wall_s < ?
+            WHEN (attempts.outcome = 'exited' OR plugged) AND job_events.cause <> 'done' AND attempts.wall_s < ?
                 AND (coalesce(attempts.exit_code, -1) <> 0 OR coalesce(attempts.signal, 0) <> 0) THEN 1
             ELSE 0 END AS is_failure
         FROM job_events JOIN attempts
             ON attempts.job_id = job_events.job_id AND attempts.attempt = job_events.attempt
         WHERE job_events.id > ? AND job_events.id <= ? AND (
             job_events.cause = 'plugged'
-            OR job_events.cause IN ('done', {_FAILURES}) AND job_events.from_state <> 'RACING'
+            OR job_events.cause IN ('done', {_FAILURES})
+                AND job_events.from_state NOT IN ('RECEIVED', 'WAITING', 'RACING')
                 AND attempts.outcome IN ('exited', 'start failed', 'limit exceeded') AND NOT plugged
         )
     ) AS ended
@@ -327,6 +386,8 @@ class AttemptBook:
 
     def change(self, key: AttemptKey, columns: Mapping[str, Any]) -> None:
         """Change columns of an attempt that was read and exists."""
+        if not columns:
+            return
         self._changes.setdefault(key, {}).update(columns)
         self._unwritten.add(key)
 

@@ -16,7 +16,7 @@ from pilotage.errors import NotFoundError
 from pilotage.job_description import render_text
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
-from pilotage_server.core.jobs.record import JobRecord, PolicyWatch
+from pilotage_server.core.jobs.record import ExitCheck, JobRecord, PolicyWatch
 from pilotage_server.core.jobs.states import NEVER_HELD, JobState, history_from_json, history_to_json
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import LIVE_JOB, metadata
@@ -28,13 +28,14 @@ _COLUMNS = """
     id, template_id, cluster, process, owner, vo, "group", name, state, reason, priority, task_queue_id, pool_id,
     attempt, spent_attempts, lease_s, lease_until, pilot_stamp, site, ce, queue, node, slot, exit_code, signal,
     submitted, started, ended, state_since, starts, wall_clock_s, suspended_s, hold_code, hold_subcode,
-    hold_history_json, watch, race, max_starts, fenced_until, attempt_floor
+    hold_history_json, watch, race, max_starts, fenced_until, attempt_floor, exit_check, completions
 """
 _NAMES = tuple(name.strip(' "\n') for name in _COLUMNS.split(","))
 _SELECT = f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(?) ORDER BY id"  # noqa: S608 - names of ours
 
 _STATES = {state.value: state for state in JobState}
 _WATCHES = {watch.value: watch for watch in PolicyWatch}
+_EXIT_CHECKS = {check.value: check for check in ExitCheck}
 _queue = lru_cache(maxsize=4096)(QueueId)
 
 
@@ -54,9 +55,8 @@ def _record(row: Sequence[Any]) -> JobRecord:
     id_, template_id, cluster, process, owner, vo, group, name, state, reason, priority = row[:11]
     task_queue_id, pool_id, attempt, spent, lease_s, lease_until = row[11:17]
     stamp, site, ce, queue, node, slot, exit_code, signal, submitted, started, ended, state_since = row[17:29]
-    starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race, max_starts, fenced, floor = row[
-        29:
-    ]
+    starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race, max_starts = row[29:38]
+    fenced, floor, exit_check, completions = row[38:]
     return JobRecord(
         id_,
         template_id,
@@ -96,6 +96,8 @@ def _record(row: Sequence[Any]) -> JobRecord:
         max_starts,
         fenced and sql.utc_time(fenced),
         floor,
+        _EXIT_CHECKS[exit_check],
+        completions,
     )
 
 
@@ -151,6 +153,7 @@ _KEPT_AS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "suspended": ("suspended_s", timedelta.total_seconds),
     "hold_history": ("hold_history_json", history_to_json),
     "watch": ("watch", lambda watch: watch.value),
+    "exit_check": ("exit_check", lambda check: check.value),
 }
 """Fields that are stored in another form: the column, and the conversion of the value."""
 
@@ -177,6 +180,7 @@ class NewJobs:
     hold_code: int | None = None
     race_set: int = 0
     max_starts: int | None = None
+    exit_check: ExitCheck = ExitCheck.NONE
     attempt_floor: int = 0
 
 
@@ -237,6 +241,7 @@ def _new_columns(account: Account, new: NewJobs, now: datetime) -> dict[str, Seq
         "watch": new.watch.value,
         "race_set": new.race_set,
         "max_starts": new.max_starts or 0,
+        "exit_check": new.exit_check.value,
         "attempt_floor": new.attempt_floor,
         "hold_code": new.hold_code,
         "hold_subcode": None if new.hold_code is None else 0,

@@ -42,7 +42,7 @@ JOBS_QUERY = """
 """
 ATTEMPTS_QUERY = """
     SELECT started, ended, metered, reported, outcome, reason, exit_code, signal, cpu_s, wall_s, suspended_s,
-        peak_memory_mib
+        peak_memory_mib, system_cpu_s, peak_disk_mib
     FROM attempts WHERE charged_owner = :owner ORDER BY job_id
 """
 EVENTS_QUERY = """
@@ -50,12 +50,23 @@ EVENTS_QUERY = """
     FROM job_events JOIN jobs ON jobs.id = job_id WHERE owner = :owner AND actor <> owner ORDER BY job_id, job_events.id
 """
 
+SUMS_QUERY = """
+    SELECT day, site, done, failed, interrupted, done_core_s, failed_core_s, interrupted_core_s, cpu_s, gpu_s
+    FROM daily_usage WHERE owner = :owner
+"""
+
 
 def state_after(grid: Grid, owner: str) -> dict[str, list[tuple[Any, ...]]]:
     """Return the rows of an owner's jobs, attempts, events and use."""
 
     def read(transaction: Transaction, _: ServerState) -> dict[str, list[tuple[Any, ...]]]:
-        queries = (JOBS_QUERY, ATTEMPTS_QUERY, EVENTS_QUERY, "SELECT core_s FROM usage WHERE owner = :owner")
+        queries = (
+            JOBS_QUERY,
+            ATTEMPTS_QUERY,
+            EVENTS_QUERY,
+            "SELECT core_s FROM usage WHERE owner = :owner",
+            SUMS_QUERY,
+        )
         return {
             query: [tuple(row) for row in transaction.session.execute(text(query), {"owner": owner})]
             for query in queries

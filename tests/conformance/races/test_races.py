@@ -228,3 +228,16 @@ def test_winning_copy_is_charged_once(grid: Grid) -> None:
     copy.finish()
     used = grid.state.shares.use(copy.match.terms.account, grid.clock()).core_s
     assert used == pytest.approx(600, rel=0.01)
+
+
+def test_original_is_retried_beside_its_copies_and_a_copy_never(grid: Grid) -> None:
+    original, _ = start_race(grid, retries=5)
+    failed = PilotedJob(grid, B)
+    failed.finish(exit_code=4)
+    assert (failed.job.state, failed.job.reason) == (JobState.FAILED, "exit code 4")
+    start_copy(grid, original.match.job_id)
+    copy = PilotedJob(grid, C)
+    assert original.finish(exit_code=3).accepted
+    assert (original.job.state, original.job.reason) == (JobState.WAITING, "retry 1 of 5 after exit code 3")
+    copy.finish()
+    assert (original.job.state, original.job.exit_code) == (JobState.DONE, 0)

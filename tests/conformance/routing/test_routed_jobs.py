@@ -81,6 +81,16 @@ def test_failure_at_target_fails_the_job(grid: Grid, router: Router) -> None:
     assert (job.state, job.exit_code, job.reason) == (JobState.FAILED, 3, "exit code 3")
 
 
+def test_failure_at_target_is_retried_anywhere(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit(retries=1)
+    router.take(job_id)
+    router.finish(job_id, exit_code=3, started=grid.clock())
+    job = grid.job(job_id)
+    assert (job.state, job.reason, job.lease_until) == (JobState.WAITING, "retry 1 of 1 after exit code 3", None)
+    assert router.copies() == []
+    assert grid.start_pilot().claim() == [job_id]
+
+
 @pytest.mark.parametrize("outcome", [Outcome.EVICTED, Outcome.DECLINED])
 def test_lost_or_declined_routed_job_requeues_without_spent_attempt(
     grid: Grid, router: Router, outcome: Outcome

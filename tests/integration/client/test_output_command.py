@@ -108,3 +108,25 @@ def test_binary_output_is_printed_unchanged(ended_jobs: EndedJobs) -> None:
     command = ["pilotage", "output", str(job)]
     done = subprocess.run(command, env=ended_jobs.pilotage.environment, stdout=subprocess.PIPE, timeout=60, check=True)
     assert done.stdout == content
+
+
+def test_each_attempt_of_a_retried_job_has_its_end_and_output(ended_jobs: EndedJobs, tmp_path: Path) -> None:
+    (job,) = ended_jobs.grid.submit(JobDescription("/bin/true", retries=1))
+    pilot = ended_jobs.grid.start_pilot()
+    for exit_code in (3, 0):
+        (match,) = pilot.request_jobs().matches
+        files = [output_file("stdout", f"exit {exit_code}\n".encode(), False)]
+        fields = {"outcome": jobs_pb2.OUTCOME_EXITED, "exit_code": exit_code, "output_files": files}
+        assert pilot.report(job, match.attempt, **fields).accepted
+    pilotage = ended_jobs.pilotage
+    assert pilotage("output", job) == "exit 0\n"
+    assert pilotage("output", job, "--attempt", 1) == "exit 3\n"
+    assert pilotage("output", job, "--attempt", 1, "--to", tmp_path / "first") == f"{tmp_path}/first/stdout\n"
+    missing = pilotage.run("output", job, "--attempt", 3)
+    assert (missing.returncode, missing.stderr) == (2, f"pilotage: there is no attempt 3 of job {job}\n")
+    (status,) = pilotage.json_objects("status", job)
+    attempts = [(each["attempt"], each["outcome"], each["exit_code"], each["reason"]) for each in status["attempts"]]
+    assert attempts == [(1, "exited", 3, "exit code 3"), (2, "exited", 0, None)]
+    table = pilotage("status", job).splitlines()
+    assert [line.split()[:4] for line in table[4:]] == [[str(job), "1", "exited", "3"], [str(job), "2", "exited", "0"]]
+    assert "retried" in pilotage("logs", job)

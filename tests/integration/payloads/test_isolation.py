@@ -236,7 +236,8 @@ async def test_payload_over_its_disk_is_reported_with_figures(scratch: Path, lev
         exceeded = await bench.limit_passed()
         assert exceeded.key == key
         # It may be measured while the second file is being written.
-        assert re.fullmatch(r"it used [56] MiB of disk and asked for 4 MiB", exceeded.reason)
+        expected = r"[56] MiB of disk used, 4 MiB allowed; resubmit with request_disk = 100MB"
+        assert re.fullmatch(expected, exceeded.reason)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,17 +30,46 @@ async def test_usage_includes_child_processes(tmp_path: Path) -> None:
     async with a_payload_runner(tmp_path) as bench:
         end, _, _ = await bench.run(shell_job(f'/usr/bin/env python3 -c "{script}"; exit 0'))
     assert end.usage.cpu_s > 0.05
+    assert 0 < end.usage.system_cpu_s < end.usage.cpu_s
     assert end.usage.peak_memory_mib >= 300
+
+
+async def test_usage_is_known_while_payload_runs(tmp_path: Path) -> None:
+    hog = (
+        "import os, time; a = bytearray(60 << 20); os.posix_fallocate(os.open('big', 65), 0, 20 << 20); time.sleep(600)"
+    )
+    async with a_payload_runner(tmp_path, PayloadRules(watch_s=0.02, usage_after_s=0)) as bench:
+        key = await bench.start(a_job(1, executable="python3", arguments=f'-c "{hog}"'))
+
+        def is_measured() -> bool:
+            usage = bench.payload_runner.usages()[key]
+            return usage.peak_memory_mib >= 60 and usage.peak_disk_mib >= 20 and usage.cpu_s > 0
+
+        await until(is_measured)
+        bench.payload_runner.kill(key)
+        end = await bench.next_exit()
+        assert end.usage.peak_memory_mib >= 60
+        assert end.usage.peak_disk_mib >= 20
+        assert bench.payload_runner.usages() == {}
+
+
+async def test_new_payload_has_no_usage_yet(tmp_path: Path) -> None:
+    async with a_payload_runner(tmp_path, PayloadRules(usage_after_s=600)) as bench:
+        key = await bench.start(shell_job("sleep 600"))
+        assert bench.payload_runner.usages() == {}
+        bench.payload_runner.kill(key)
+        await bench.next_exit()
 
 
 async def test_memory_is_monitored_without_control_groups(tmp_path: Path) -> None:
     hog = "import time; a = bytearray(80 << 20); time.sleep(600)"
     async with a_payload_runner(tmp_path, PayloadRules(watch_s=0.02)) as bench:
-        job = a_job(1, memory_mib=40, executable="python3", arguments=f"-c '{hog}'")
+        job = a_job(1, memory_mib=40, request_memory_mib=40, executable="python3", arguments=f"-c '{hog}'")
         key = await bench.start(job)
         exceeded = await bench.limit_passed()
         assert exceeded.key == key
-        assert "asked for 40 MiB" in exceeded.reason
+        assert re.fullmatch(r"\d+ MiB used, 40 MiB requested; resubmit with request_memory = [12]00MB", exceeded.reason)
+        assert exceeded.memory_limit_mib == 40
 
 
 @pytest.fixture
@@ -58,7 +88,8 @@ async def test_control_group_limits_memory(tmp_path: Path, groups: CgroupMaker) 
     hog = "a = bytearray(200 << 20)"
     async with a_payload_runner(tmp_path, groups=groups) as bench:
         end, _, _ = await bench.run(a_job(1, memory_mib=50, executable="python3", arguments=f"-c '{hog}'"))
-    assert end.limit == "it used more memory than it asked for"
+    assert end.limit == "more than 50 MiB used, 50 MiB allowed; resubmit with request_memory = 100MB"
+    assert end.memory_limit_mib == 50
     assert end.usage.peak_memory_mib <= 51
 
 

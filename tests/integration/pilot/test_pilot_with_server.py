@@ -55,6 +55,26 @@ async def test_job_runs_with_input_and_returns_output(grid: ProcessGrid, tmp_pat
     assert grid.output(job_id) == {"stdout": b"line\n", "stderr": b"warn\n", "out.dat": content}
 
 
+async def test_job_is_retried_after_its_exit_code_and_after_its_memory_limit(grid: ProcessGrid) -> None:
+    hog = "import time; a = bytearray(80 << 20); print(len(a), flush=True); time.sleep(0 if small else 600)"
+    script = f"""
+        [ $PILOTAGE_ATTEMPT_NUMBER = 1 ] && exit 3
+        small=$([ $PILOTAGE_ATTEMPT_NUMBER = 3 ] && echo True || echo False)
+        exec python3 -c "small = $small; {hog}"
+    """
+    job_id = grid.submit(script=script, retries=1, retry_memory=4, request_memory_mib=50)
+    async with grid.pilot(cpus=1, memory_mib=60):
+        await until(lambda: "MiB" in grid.job(job_id).reason)
+    async with grid.pilot(cpus=1, memory_mib=300):
+        job = await grid.done(job_id)
+    assert (job.state, job.exit_code, job.attempt) == (jobs_pb2.JOB_STATE_DONE, 0, 3)
+    assert grid.output(job_id)["stdout"] == b"83886080\n"
+    exited, exceeded, succeeded = grid.attempts(job_id)
+    assert (exited.outcome, exited.exit_code) == ("exited", 3)
+    assert (exceeded.outcome, exceeded.pilot_stamp) == ("limit exceeded", exited.pilot_stamp)
+    assert (succeeded.outcome, succeeded.pilot_stamp != exited.pilot_stamp) == ("exited", True)
+
+
 async def test_node_attributes_are_matched_with_requirements_expressions(
     grid: ProcessGrid,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter, defaultdict
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import select
 
 from pilotage.errors import NotFoundError
+from pilotage.job_description import JobPolicy
 from pilotage.values.attempts import AttemptKey, Outcome
 from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.jobs.changes import JobChange
@@ -37,6 +38,13 @@ OUTCOMES = st.sampled_from(list(Outcome))
 NO_EXPIRY = datetime.max.replace(tzinfo=UTC)
 OTHER = "Lyon/ce02/long"
 OWNERS = st.sampled_from(["alice", "bob"])
+EXIT_POLICIES: list[dict[str, Any]] = [
+    {},
+    {"retries": 1},
+    {"retries": 2, "retry_delay": timedelta(minutes=15)},
+    {"request_memory_mib": 10, "retry_memory": 2.0},
+    {"success_exit_code": 1, "policy": JobPolicy(on_exit_hold="ExitCode == 0")},
+]
 
 
 class JobLifecycle(RuleBasedStateMachine):
@@ -51,7 +59,7 @@ class JobLifecycle(RuleBasedStateMachine):
         folder = Path(self.open.enter_context(tempfile.TemporaryDirectory()))
         self.clock = VirtualClock()
         database = self.open.enter_context(quick_sqlite(folder / "pilotage.db", self.clock))
-        self.grid = Grid(database, self.clock, LONG, OTHER)
+        self.grid = Grid(database, self.clock, LONG, OTHER, Memory=40)
         self.ids: list[int] = []
         self.cpus: dict[int, int] = {}
         self.pilots: list[Pilot] = []
@@ -68,9 +76,15 @@ class JobLifecycle(RuleBasedStateMachine):
     def two_pilots(self) -> None:
         self.pilots = [self.grid.start_pilot(LONG), self.grid.start_pilot(OTHER)]
 
-    @rule(owner=OWNERS, count=st.integers(1, 4), priority=st.integers(0, 2), cpus=st.integers(1, 2))
-    def submit(self, owner: str, count: int, priority: int, cpus: int) -> None:
-        wanted: dict[str, Any] = {"priority": priority, "request_cpus": cpus, "attributes": REPEATABLE}
+    @rule(
+        owner=OWNERS,
+        count=st.integers(1, 4),
+        priority=st.integers(0, 2),
+        cpus=st.integers(1, 2),
+        exit_policy=st.sampled_from(EXIT_POLICIES),
+    )
+    def submit(self, owner: str, count: int, priority: int, cpus: int, exit_policy: dict[str, Any]) -> None:
+        wanted = {"priority": priority, "request_cpus": cpus, "attributes": REPEATABLE, **exit_policy}
         new = self.grid.submit(a_user(owner), count, **wanted)
         self.ids += new
         self.cpus.update(dict.fromkeys(new, cpus))
@@ -88,7 +102,7 @@ class JobLifecycle(RuleBasedStateMachine):
     @rule(number=st.integers(0, 5), slots=st.integers(1, 3))
     def request_jobs(self, number: int, slots: int) -> None:
         pilot = self.pilots[number % len(self.pilots)]
-        answer = pilot.request_jobs(*(a_slot(f"s{n}", cpus=2) for n in range(slots)))
+        answer = pilot.request_jobs(*(a_slot(f"s{n}", cpus=2, memory_mib=40) for n in range(slots)))
         for match in answer.matches:
             lease = AttemptKey(match.job_id, match.attempt)
             self.granted.append((pilot, lease))
@@ -143,7 +157,8 @@ class JobLifecycle(RuleBasedStateMachine):
         before = self.grid.job(lease.job_id)
         self.may_run.pop(lease, None)
         code = exit_code if outcome is Outcome.EXITED else None
-        result = pilot.report(lease, outcome, exit_code=code)
+        limit_mib = 10 if outcome is Outcome.LIMIT_EXCEEDED else 0
+        result = pilot.report(lease, outcome, exit_code=code, memory_limit_mib=limit_mib)
         after = self.grid.job(lease.job_id)
         if not result.accepted:
             assert (after.state, after.attempt) == (before.state, before.attempt)
@@ -204,6 +219,7 @@ class JobLifecycle(RuleBasedStateMachine):
             assert job.lease_until is not None or not job.is_leased
             assert not job.is_fenced or job.state in FENCED_STATES
             assert job.spent_attempts <= self.grid.state.rules.attempt_limit
+            assert job.fenced_until is None or not is_matchable(job) or job.fenced_until <= self.clock()
 
     @invariant()
     def jobs_race_while_they_have_race_copies(self) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -139,7 +140,28 @@ def test_edit_replaces_equivalent_attributes(
 
 
 @pytest.mark.parametrize(
-    "change", ["priority", "colour=red", "request_cpus=many", "owner=root", "wall_time=1e300", "request_disk=-1"]
+    ("change", "field", "value"),
+    [
+        ("retries=3", "retries", 3),
+        ("retry_until=ExitCode > 3", "retry_until", "ExitCode > 3"),
+        ("success_exit_code=-1", "success_exit_code", -1),
+        ("retry_exit_codes=3, 4", "retry_exit_codes", (3, 4)),
+        ("retry_delay_s=2 min", "retry_delay", timedelta(minutes=2)),
+        ("retry_memory=2x", "retry_memory", 2.0),
+    ],
+)
+def test_edit_changes_and_unsets_retries(change: str, field: str, value: Any) -> None:
+    edited = with_change(JOB, change)
+    assert edited == dataclasses.replace(JOB, **{field: value})
+    assert with_change(edited, f"{change.partition('=')[0]}=") == JOB
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("priority", "colour=red", "request_cpus=many", "owner=root", "wall_time=1e300", "request_disk=-1"),
+        *("retries=-1", "success_exit_code=a", "retry_exit_codes=3,,4", "retry_delay_s=soon", "retry_memory=2"),
+    ],
 )
 def test_rejects_invalid_edit(change: str) -> None:
     with pytest.raises(InvalidInputError) as refusal:

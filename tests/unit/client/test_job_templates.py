@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,16 @@ def test_requirements_section_of_job_is_kept() -> None:
 
 
 def test_policies_are_or_combined() -> None:
-    template = JobTemplate("t", policy=JobPolicy(periodic_remove="A", periodic_hold="B", periodic_hold_reason='"b"'))
-    job = JobDescription("/bin/ls", policy=JobPolicy(periodic_remove="C && D", periodic_release="E"))
-    assert apply_template(template, job).policy == JobPolicy(
-        periodic_hold="B", periodic_hold_reason='"b"', periodic_release="E", periodic_remove="(C && D) || (A)"
+    added = JobPolicy(periodic_remove="A", periodic_hold="B", periodic_hold_reason='"b"')
+    template = JobTemplate("t", policy=dataclasses.replace(added, on_exit_hold="F", on_exit_remove="G"))
+    own = JobPolicy(periodic_remove="C && D", periodic_release="E", on_exit_hold="H", on_exit_remove="I")
+    assert apply_template(template, JobDescription("/bin/ls", policy=own)).policy == JobPolicy(
+        periodic_hold="B",
+        periodic_hold_reason='"b"',
+        periodic_release="E",
+        periodic_remove="(C && D) || (A)",
+        on_exit_hold="(H) || (F)",
+        on_exit_remove="I",
     )
 
 

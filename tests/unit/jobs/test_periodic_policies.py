@@ -242,7 +242,7 @@ def test_hold_history_round_trips_and_counts_holds(held: list[int], last: Hold |
 
 
 def test_hold_reasons_have_htcondors_names() -> None:
-    names = ["UserRequest", "JobPolicy", "SubmittedOnHold", "StartdHeldJob", "SystemPolicy", "JobDurationExceeded"]
-    assert [hold_name(code) for code in HoldCode] == names
+    names = ["UserRequest", "JobPolicy", "JobPolicyUndefined", "SubmittedOnHold", "StartdHeldJob", "SystemPolicy"]
+    assert [hold_name(code) for code in HoldCode] == [*names, "JobDurationExceeded"]
     assert hold_name(7) == "Code7"
     assert history_to_json(HoldHistory()) == ""

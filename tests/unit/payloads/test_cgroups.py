@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -75,9 +76,9 @@ def test_reads_usage_of_cgroup_v2(tmp_path: Path) -> None:
         2,
         memory__peak=f"{30 << 20}\n",
         memory__events="low 0\nhigh 0\noom 1\noom_kill 1\n",
-        cpu__stat="usage_usec 2500000\nuser_usec 1\n",
+        cpu__stat="usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n",
     )
-    assert (group.peak_memory_mib(), group.cpu_s(), group.was_out_of_memory()) == (30, 2.5, True)
+    assert (group.peak_memory_mib(), group.cpu_times_s(), group.was_out_of_memory()) == (30, (2.5, 0.5), True)
 
 
 def test_reads_usage_of_cgroup_v1(tmp_path: Path) -> None:
@@ -87,8 +88,10 @@ def test_reads_usage_of_cgroup_v1(tmp_path: Path) -> None:
         memory__max_usage_in_bytes="1048577\n",
         memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
         cpuacct__usage="1500000000\n",
+        cpuacct__stat="user 100\nsystem 50\n",
     )
-    assert (group.peak_memory_mib(), group.cpu_s(), group.was_out_of_memory()) == (2, 1.5, False)
+    system_s = 50 / os.sysconf("SC_CLK_TCK")
+    assert (group.peak_memory_mib(), group.cpu_times_s(), group.was_out_of_memory()) == (2, (1.5, system_s), False)
 
 
 def test_missing_cgroup_files_are_tolerated(tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_missing_cgroup_files_are_tolerated(tmp_path: Path) -> None:
     group.thaw()
     assert not group.freeze()
     assert group.pids() == frozenset()
-    assert (group.peak_memory_mib(), group.cpu_s(), group.was_out_of_memory()) == (0, 0, False)
+    assert (group.peak_memory_mib(), group.cpu_times_s(), group.was_out_of_memory()) == (0, (0, 0), False)
     assert group.remove()
 
 

@@ -20,6 +20,7 @@ from pilotage_pilot.core.instructions import (
     WarnPayload,
 )
 from pilotage_pilot.core.rules import PilotRules
+from pilotage_pilot.link.convert import report_to_wire
 from support.pilot_bench import ONE, PilotBench, a_job
 
 
@@ -107,19 +108,21 @@ def test_drain_with_evict_evicts_running_jobs() -> None:
 def test_payload_that_exceeds_limit_is_stopped_and_output_stored() -> None:
     bench = PilotBench()
     bench.run(ONE)
-    assert StopPayload(ONE.key) in bench.feed(ev.LimitPassed(ONE.key, "it used 90 MiB"))
+    assert StopPayload(ONE.key) in bench.feed(ev.LimitPassed(ONE.key, "it used 90 MiB", 80))
     assert StoreOutput(ONE.key) in bench.feed(ev.PayloadExited(ONE.key, None, 15))
     bench.feed(ev.OutputStored(ONE.key, notes="output file a is not there"))
     report = bench.reports()[-1]
+    assert (report.memory_limit_mib, report_to_wire(report).memory_limit_mib) == (80, 80)
     assert (report.outcome, report.reason) == (Outcome.LIMIT_EXCEEDED, "it used 90 MiB; output file a is not there")
 
 
 def test_payload_killed_for_memory_has_exceeded_limit() -> None:
     bench = PilotBench()
     bench.run(ONE)
-    bench.feed(ev.PayloadExited(ONE.key, None, 9, limit="too much memory"))
+    bench.feed(ev.PayloadExited(ONE.key, None, 9, limit="too much memory", memory_limit_mib=80))
     bench.feed(ev.OutputStored(ONE.key))
     assert bench.outcome(ONE) is Outcome.LIMIT_EXCEEDED
+    assert bench.reports()[-1].memory_limit_mib == 80
 
 
 def test_payload_started_after_warning_time_is_warned_immediately() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+
+import pytest
 
 from pilotage.values.attempts import Outcome
 from pilotage_pilot.core import events as ev
@@ -100,6 +103,14 @@ def test_nothing_is_plugged_by_default() -> None:
     bench = PilotBench()
     bench.run(ONE)
     assert StoreOutput(ONE.key) in bench.exit(ONE, 1)
+
+
+@pytest.mark.parametrize(("exit_code", "is_plugged"), [(0, True), (3, False), (4, True)])
+def test_exit_code_that_means_success_is_not_plugged(exit_code: int, is_plugged: bool) -> None:
+    job = replace(ONE, description=replace(ONE.description, success_exit_code=3))
+    bench = PilotBench(rules=PLUGGED)
+    bench.run(job)
+    assert (StoreOutput(job.key) not in bench.exit(job, exit_code)) is is_plugged
 
 
 def test_payload_ended_by_signal_is_plugged_unless_stopped() -> None:

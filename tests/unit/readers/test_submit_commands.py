@@ -108,8 +108,6 @@ def test_keeps_redundant_commands_without_warning() -> None:
         "DockerImage = debian",
         "should_transfer_files = NO",
         "when_to_transfer_output = ON_EXIT_OR_EVICT",
-        "on_exit_remove = ExitCode == 0",
-        "max_retries = 3",
         "x509userproxy = /tmp/x509",
         'transfer_output_remaps = "a = b"',
         "transfer_input_files = osdf:///x/y",

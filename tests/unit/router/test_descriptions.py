@@ -63,6 +63,12 @@ def test_routed_job_loses_race_flags(statement: tuple[str, ...]) -> None:
     assert copy.attributes == described().attributes
 
 
+def test_routed_job_is_neither_retried_nor_held_at_its_exit() -> None:
+    policy = replace(ORIGINAL.policy, on_exit_hold="ExitCode == 3", on_exit_remove="ExitCode == 0")
+    retried = replace(ORIGINAL, retries=3, retry_until="7", success_exit_code=4, policy=policy)
+    assert described(job=a_job(retried)) == replace(described(), success_exit_code=4)
+
+
 def test_unchanged_values_equal_the_original() -> None:
     copy = described()
     assert copy.attributes == {**ORIGINAL.attributes, "RouteName": "Site 2"}

@@ -95,10 +95,10 @@ def test_published_and_own_attributes_get_no_warning() -> None:
 
 def test_warns_about_policy_attribute_that_no_job_has() -> None:
     policy = JobPolicy(
-        periodic_hold="MemoryUsage > RequestMemory && TARGET.Cpus > 1", periodic_hold_reason='strcat("a", Ladder)'
+        periodic_hold="ImageSize > RequestMemory && TARGET.Cpus > 1", periodic_hold_reason='strcat("a", Ladder)'
     )
     description = a_description(policy=policy)
-    of_hold = "policy.periodic_hold refers to Cpus, MemoryUsage, which no job's ad has"
+    of_hold = "policy.periodic_hold refers to Cpus, ImageSize, which no job's ad has"
     of_reason = "policy.periodic_hold_reason refers to Ladder, which no job's ad has"
     assert accepted(description).warnings == (of_hold, of_reason)
     assert accepted(description, OptimizerContext(owned=frozenset({"ladder"}))).warnings == (of_hold,)

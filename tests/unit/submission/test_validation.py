@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.job_description import InputFile
+from pilotage.job_description import InputFile, JobPolicy
 from pilotage_server.core.jobs.files import JobLimits
 from pilotage_server.core.submission.validation import description_faults
 from support.jobs import a_description
@@ -51,6 +51,20 @@ def faults(stored: Mapping[str, int] | None = None, **fields: Any) -> list[str]:
         ({"request_disk_mib": 2**60}, "request_disk_mib"),
         ({"priority": 2**31}, "priority"),
         ({"max_starts": 0}, "max_starts"),
+        ({"retries": -1}, "retries"),
+        ({"retry_until": "ExitCode == 3"}, "retry_until"),
+        ({"retry_exit_codes": (3,)}, "retry_exit_codes"),
+        ({"retry_delay": timedelta(seconds=5)}, "retry_delay_s"),
+        ({"retries": 1, "retry_delay": timedelta(days=8)}, "retry_delay_s"),
+        ({"retries": 1, "retry_until": "ExitCode =="}, "retry_until"),
+        ({"retries": 1, "retry_exit_codes": (3, 0)}, "retry_exit_codes"),
+        ({"retries": 1, "success_exit_code": 4, "retry_exit_codes": (4,)}, "retry_exit_codes"),
+        ({"retries": 1, "retry_exit_codes": tuple(range(1, 300))}, "retry_exit_codes"),
+        ({"retries": 1, "max_starts": 1}, "max_starts"),
+        ({"retry_memory": 2.0}, "retry_memory"),
+        ({"retry_memory": 1.0, "request_memory_mib": 100}, "retry_memory"),
+        ({"retry_memory": 101.0, "request_memory_mib": 100}, "retry_memory"),
+        ({"policy": JobPolicy(on_exit_hold="ExitCode >")}, "policy.on_exit_hold"),
         ({"cpu_time": timedelta(seconds=-1)}, "cpu_time_s"),
         ({"wall_time": timedelta(0)}, "wall_time_s"),
         ({"lease": timedelta(seconds=1)}, "lease_s"),
@@ -90,6 +104,10 @@ def test_fault_names_its_field(fields: dict[str, Any], where: str) -> None:
         {"sites": ("CERN", "RAL"), "banned_sites": ("CERN",)},
         {"sites": ("ANY",), "banned_sites": ("any",)},
         {"rank": "x" * 4096},
+        {"retries": 0, "max_starts": 1},
+        {"retries": 5, "max_starts": 3, "retry_until": "3", "retry_exit_codes": (1, 2), "success_exit_code": 4},
+        {"retry_delay": timedelta(seconds=5), "policy": JobPolicy(on_exit_remove="ExitCode == 0")},
+        {"retry_memory": 1.5, "request_memory_mib": 100},
     ],
 )
 def test_valid_fields_have_no_fault(fields: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ Rules
 - Units are HTCondor's: memory in MiB, disk in KiB, times in seconds. An undefined expression sets nothing.
 - HTCondor's computing element: xcount is cores, maxMemory MiB, maxWallTime minutes. default_xcount, default_maxMemory
   and default_maxWallTime hold if the job requests nothing.
-- MayBeRepeated and Urgent stay with the original: the server decides once which jobs may race.
+- MayBeRepeated and Urgent stay with the original: the server decides once which jobs may race. So do retries and what
+  on_exit_hold and on_exit_remove say.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pilotage.condor.quoting import (
     quoting_fault,
 )
 from pilotage.errors import Faults, InvalidInputError, Violation
-from pilotage.job_description import JobDescription, JobPolicy, Value
+from pilotage.job_description import JobDescription, JobPolicy, Value, without_exit_policy
 from pilotage.text import fold
 from pilotage.units import parse_duration, parse_size_mib, parse_whole_number
 from pilotage.values.routing import RoutableJob
@@ -70,9 +71,9 @@ def routed_description(job: RoutableJob, ad: Mapping[str, AdValue]) -> JobDescri
     policy = {name: values.pop(name) for name in _POLICIES & values.keys()}
     attributes, warnings = _job_attributes(job.description.attributes, changes)
     return replace(
-        job.description,
+        without_exit_policy(job.description),
         **values,
-        policy=replace(job.description.policy, **policy),
+        policy=replace(without_exit_policy(job.description).policy, **policy),
         attributes=attributes,
         warnings=(*job.description.warnings, *warnings),
     )

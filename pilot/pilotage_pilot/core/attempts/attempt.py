@@ -122,11 +122,15 @@ class IllegalStepError(StateConflictError):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Outcome and reason of an attempt's end; `hold` = the policy of its slot wants the job held."""
+    """Outcome and reason of an attempt's end; `hold` = the policy of its slot wants the job held.
+
+    `memory_limit_mib` = the memory limit that ended it; 0 = none.
+    """
 
     outcome: Outcome
     reason: str = ""
     hold: JobHold | None = None
+    memory_limit_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +256,7 @@ class Attempt:
             suspended_s=self.suspended_s,
             output_files=self.files if ended else (),
             hold=ending.hold if ended else None,
+            memory_limit_mib=ending.memory_limit_mib if ended else 0,
         )
 
 
@@ -303,9 +308,10 @@ class PilotAttempts:
         self._unreported.pop(key, None)
 
 
-def plug_end_boot_s(exited: PayloadExited, started: Now | None, plug_s: float) -> float | None:
+def plug_end_boot_s(exited: PayloadExited, attempt: Attempt, plug_s: float) -> float | None:
     """Return until when a payload that failed by itself keeps its slot; None = it has not failed."""
-    has_failed = exited.exit_code != 0 or exited.signal is not None
+    started, success = attempt.started, attempt.job.description.success_exit_code or 0
+    has_failed = exited.exit_code != success or exited.signal is not None
     if started is None or not has_failed or exited.limit:
         return None
     return started.boot_s + plug_s

@@ -31,6 +31,7 @@ from pilotage_pilot.core.attempts.attempt import (
     Step,
     plug_end_boot_s,
 )
+from pilotage_pilot.core.attempts.limit_reasons import wall_time_reason
 from pilotage_pilot.core.events import FailureKind, OutputFailed, OutputStored, PayloadExited, StartFailed
 from pilotage_pilot.core.model import GrantedJob, Now, ReportedState
 from pilotage_pilot.core.node.node_slots import JobOrder, NodeSlots
@@ -61,12 +62,14 @@ class PayloadEnds:
         if event.signal == _SIGKILL and attempt.is_past_lease(now):
             # The watchdog has killed it: the pilot was stopped, and the end says nothing about the job.
             attempt = replace(attempt, ending=attempt.ending or _LEASE_PASSED)
-        kept = plug_end_boot_s(event, attempt.started, self._rules.plug_s) if attempt.ending is None else None
+        kept = plug_end_boot_s(event, attempt, self._rules.plug_s) if attempt.ending is None else None
         attempt = attempt.after_exit(event, now)
         if kept is not None and kept > now.boot_s:
             self._attempts.put(replace(attempt, plug_end_boot_s=kept, report_boot_s=self._rules.report_by_boot_s(now)))
             return []
-        over = Ending(Outcome.LIMIT_EXCEEDED, event.limit) if event.limit else Ending(Outcome.EXITED)
+        over = Ending(Outcome.EXITED)
+        if event.limit:
+            over = Ending(Outcome.LIMIT_EXCEEDED, event.limit, memory_limit_mib=event.memory_limit_mib)
         return self._exited(attempt, attempt.ending or over, now)
 
     def unplug(self, attempt: Attempt, now: Now) -> Instructions:
@@ -310,7 +313,8 @@ class Payloads:
             return self.ends.unplug(attempt, now)
         if attempt.is_out_of_time(now):
             limit = attempt.job.description.wall_time
-            ending = Ending(Outcome.LIMIT_EXCEEDED, f"it ran longer than its wall time of {limit}")
+            assert limit is not None, "it has a limit"
+            ending = Ending(Outcome.LIMIT_EXCEEDED, wall_time_reason(attempt.clocked(now).run_s, limit))
             return self.stop(attempt.key, ending, now)
         return []
 

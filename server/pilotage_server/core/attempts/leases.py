@@ -24,8 +24,9 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
 from pilotage.values.attempts import Outcome
 from pilotage_server.core.attempts.reports import FACTS, JobReport, ReceivedReport
-from pilotage_server.core.jobs.record import JobRecord, location_name
+from pilotage_server.core.jobs.record import ExitCheck, JobRecord, location_name
 from pilotage_server.core.jobs.states import FINAL, LEASED, HoldCode, JobCause, JobState, next_state
+from pilotage_server.core.jobs.usage import AttemptUsage
 
 LOST_BY_SILENCE = frozenset(
     {JobCause.LEASE_LOST.value, JobCause.ATTEMPTS_EXHAUSTED.value, JobCause.STARTS_EXHAUSTED.value}
@@ -39,6 +40,7 @@ class AttemptRecord(NamedTuple):
     `ended` None = the attempt holds its lease. `reported` = its pilot has reported the outcome. `outcome` is the
     pilot's or, where the server ended the lease, the cause. `account` is charged `weight` core seconds a second from
     `metered` on; None = nothing is charged now. `plugged` = the payload has failed and keeps its slot for a while.
+    `started` and the seconds are the pilot's figures: the last ones that it has sent.
     """
 
     job_id: int
@@ -57,6 +59,11 @@ class AttemptRecord(NamedTuple):
     reported: bool = False
     metered: datetime | None = None
     plugged: bool = False
+    gpus: int = 0
+    started: datetime | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    suspended_s: float = 0.0
 
     @property
     def key(self) -> tuple[int, int]:
@@ -72,9 +79,21 @@ class AttemptRecord(NamedTuple):
         return AttemptRecord._make(values)
 
 
-_CHANGING_FIELDS = ("ended", "outcome", "reason", "reported", "metered", "plugged")
+_CHANGING_FIELDS = (
+    *("ended", "outcome", "reason", "reported", "metered", "plugged"),
+    *("started", "cpu_s", "wall_s", "suspended_s"),
+)
 """Fields that may change; each is a column of the same name."""
 _INDEXES = {name: AttemptRecord._fields.index(name) for name in _CHANGING_FIELDS}
+
+
+class AttemptFacts(NamedTuple):
+    """An attempt with the exit of its payload and what it has used, for people."""
+
+    record: AttemptRecord
+    exit_code: int | None
+    signal: int | None
+    usage: AttemptUsage
 
 
 class Accept(NamedTuple):
@@ -285,11 +304,15 @@ class LeasedJob(NamedTuple):
     started: datetime | None
     starts: int
     wall_clock: timedelta
+    owner: str
     task_queue_id: int
     is_watched: bool
     is_in_race: bool
+    exit_check: ExitCheck
     pilot_stamp: str
     queue: QueueId
+    cpus: int
+    gpus: int
     weight: float
     account: Account
     matched: datetime
@@ -392,6 +415,8 @@ def batches_of(
         job = held.get(report.job_id)
         if job is None or job.is_in_race:  # the end of a race changes other jobs, too
             continue
+        if job.exit_check is not ExitCheck.NONE and _may_repeat(job, report):
+            continue
         if job.attempt == report.attempt and job.pilot_stamp == stamp:
             groups.setdefault(_batch_key(job, report), []).append(index)
     batches: list[ReportBatch] = []
@@ -401,6 +426,14 @@ def batches_of(
         if steps is not None:
             batches.append(_batch(indexes, [received[index] for index in indexes], held, steps, now))
     return batches
+
+
+def _may_repeat(job: LeasedJob, report: JobReport) -> bool:
+    """Whether the report ends an attempt in a way about which the exit policy of the job decides."""
+    if report.outcome is None:
+        return False
+    succeeded = report.outcome is Outcome.EXITED and report.exit_code == 0 and not report.signal
+    return job.exit_check is ExitCheck.ALL or not succeeded
 
 
 def _batch_key(job: LeasedJob, report: JobReport) -> tuple[object, ...]:

@@ -13,14 +13,17 @@ from pilotage.values.attempts import JobHold, Outcome, ReportedOutput
 from pilotage.values.isolation import Isolation
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.usage import AttemptUsage
 
 
 class JobReport(NamedTuple):
     """A pilot's report of one attempt; `outcome` None = it has not ended, and `state` is its present state.
 
-    Times are on the pilot's clock. `wall_s` excludes suspended time. `peak_memory_mib` is the largest resident memory.
+    Times are on the pilot's clock. `wall_s` excludes suspended time. `system_cpu_s` is the part of `cpu_s` that the
+    kernel spent for the payload. `peak_memory_mib` and `peak_disk_mib` are the largest memory and size of its folder.
     `hold` applies to the outcome EVICTED only: the job is held instead of requeued. `plugged` = the payload has failed
-    and keeps its slot for a while before the outcome is reported.
+    and keeps its slot for a while before the outcome is reported. `memory_limit_mib` = the memory limit that ended it,
+    0 = none.
     """
 
     job_id: int
@@ -39,10 +42,39 @@ class JobReport(NamedTuple):
     output_files: tuple[ReportedOutput, ...] = ()
     hold: JobHold | None = None
     plugged: bool = False
+    memory_limit_mib: int = 0
+    system_cpu_s: float = 0.0
+    peak_disk_mib: int = 0
 
 
-FACTS = ("exit_code", "signal", "cpu_s", "wall_s", "suspended_s", "peak_memory_mib")
+FACTS = ("exit_code", "signal", "cpu_s", "wall_s", "suspended_s", "peak_memory_mib", "system_cpu_s", "peak_disk_mib")
 """Fields of a report that are stored unchanged with the attempt."""
+
+
+def reported_usage(report: JobReport) -> AttemptUsage:
+    """Return what an attempt has used by its report, which has neither its cores nor its GPUs."""
+    times = report.cpu_s, report.system_cpu_s, report.wall_s, report.suspended_s
+    return AttemptUsage(report.attempt, 0, 0, *times, report.peak_memory_mib, report.peak_disk_mib)
+
+
+class RunningUsage(NamedTuple):
+    """What an attempt has used before its end."""
+
+    job_id: int
+    attempt: int
+    cpu_s: float
+    system_cpu_s: float
+    peak_memory_mib: int
+    peak_disk_mib: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Job id and attempt."""
+        return (self.job_id, self.attempt)
+
+
+RUNNING_FACTS = RunningUsage._fields[2:]
+"""Fields of a running attempt's use that are stored unchanged with the attempt."""
 
 
 class ReceivedReport(NamedTuple):

@@ -231,6 +231,12 @@ def changes_with_time(text: str) -> bool:
     return needs.timed or needs.whole
 
 
+def reads_any(text: str, names: frozenset[str]) -> bool:
+    """Return whether the expression may read one of these folded names of its own ad."""
+    needs = _needs_of(text)
+    return needs.whole or not needs.names.isdisjoint(names)
+
+
 def is_constant(text: str) -> bool:
     """Return whether the value is the same for every ad."""
     needs = _needs_of(text)

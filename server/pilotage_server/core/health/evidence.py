@@ -22,6 +22,8 @@ FAILURES = frozenset(
     {
         JobCause.PLUGGED,
         JobCause.FAILED,
+        JobCause.RETRIED,
+        JobCause.HELD,
         JobCause.START_FAILED,
         JobCause.ATTEMPTS_EXHAUSTED,
         JobCause.LEFT_TO_COPIES,

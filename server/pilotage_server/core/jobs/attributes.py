@@ -19,6 +19,7 @@ from pilotage.classads.library import AdValue, Expression
 from pilotage.classads.references import References, references
 from pilotage.job_description import JobDescription, Value, render_text
 from pilotage.text import fold, folded_set
+from pilotage_server.core.jobs.exit_policy import exit_remove_expression
 from pilotage_server.core.jobs.record import JobRecord
 
 SERVER_ATTRIBUTES = folded_set(
@@ -75,6 +76,12 @@ FIELDS: Mapping[str, str] = MappingProxyType(
             "AllowedExecuteDuration": "wall_time",
             "JobLeaseDuration": "lease",
             "MaxStarts": "max_starts",
+            "JobMaxRetries": "retries",
+            "JobSuccessExitCode": "success_exit_code",
+            "OnExitHold": "policy",
+            "OnExitHoldReason": "policy",
+            "OnExitHoldSubCode": "policy",
+            "OnExitRemove": "policy",
             "PeriodicHold": "policy",
             "PeriodicHoldReason": "policy",
             "PeriodicHoldSubCode": "policy",
@@ -152,6 +159,7 @@ INDIVIDUAL = folded_set(
         "RemoteHost",
         "NumJobMatches",
         "NumShadowStarts",
+        "NumJobCompletions",
         "JobRunCount",
         "ServerTime",
         "MyCurrentTime",
@@ -243,7 +251,13 @@ def description_attributes(description: JobDescription) -> dict[str, AdValue]:
         "PeriodicHoldSubCode": policy.periodic_hold_subcode,
         "PeriodicRelease": policy.periodic_release,
         "PeriodicRemove": policy.periodic_remove,
+        "OnExitHold": policy.on_exit_hold,
+        "OnExitHoldReason": policy.on_exit_hold_reason,
+        "OnExitHoldSubCode": policy.on_exit_hold_subcode,
+        "OnExitRemove": exit_remove_expression(description),
     }
+    counts = {"JobMaxRetries": description.retries, "JobSuccessExitCode": description.success_exit_code}
+    values |= {name: count for name, count in counts.items() if count is not None}
     return values | {name: Expression(text) for name, text in policies.items() if text is not None}
 
 

@@ -77,6 +77,7 @@ _ROUTED = {
 }
 """Texts for jobs whose last attempt was a job router's."""
 
+_DELAYED = "It waits until {until}"
 _FENCED = "It waits for the end of its last attempt, which was taken from {where}, at the latest at {until}"
 _ROUTED_FENCED = "It waits until job router {router} reports the end of its copy by {where}"
 
@@ -90,6 +91,8 @@ def summary(job: JobRecord) -> str:
 
 
 def _text(job: JobRecord, router: str) -> str:
+    if job.is_delayed:
+        return _DELAYED
     if job.state is JobState.WAITING and job.is_fenced:
         return _ROUTED_FENCED if router else _FENCED
     return _ROUTED.get(job.state, _TEXTS[job.state]) if router else _TEXTS[job.state]

@@ -162,12 +162,12 @@ def may_see_overrides(referred: References) -> bool:
 def description_references(description: JobDescription) -> References:
     """Return the references of all expressions of a description."""
     policies = (getattr(description.policy, name) for name in _POLICIES)
-    texts = (description.requirements_expression, description.rank, *policies)
+    texts = (description.requirements_expression, description.rank, description.retry_until, *policies)
     return reduce(References.__or__, (references(text) for text in texts if text), References())
 
 
-_TIMES = frozenset({"cpu_time", "wall_time", "lease"})
-_TEXTS = frozenset({"output_files", "sites", "banned_sites", "platforms", "warnings", "ignored"})
+_TIMES = frozenset({"cpu_time", "wall_time", "lease", "retry_delay"})
+_LISTS = frozenset({"output_files", "sites", "banned_sites", "platforms", "warnings", "ignored", "retry_exit_codes"})
 _SECTIONS = frozenset({"requirements", "attributes"})
 _NAMES = tuple(field.name for field in fields(JobDescription))
 _EMPTY = JobDescription(executable="")
@@ -239,7 +239,7 @@ def _read(name: str, value: Any) -> Any:
         return tuple(InputFile(**file) for file in value)
     if name == "policy":
         return JobPolicy(**value)
-    if name in _TEXTS:
+    if name in _LISTS:
         return tuple(value)
     return _section(value) if name in _SECTIONS else value
 

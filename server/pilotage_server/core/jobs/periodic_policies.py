@@ -17,16 +17,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import lru_cache
 from itertools import islice
 
 from pilotage.job_description import NO_POLICY, JobDescription, JobPolicy, Value
 from pilotage.text import fold
-from pilotage_server.core.classads.evaluation import AdEvaluator, FoldedAd, changes_with_time, is_constant
+from pilotage_server.core.classads.evaluation import AdEvaluator, FoldedAd, changes_with_time, is_constant, reads_any
 from pilotage_server.core.jobs.changes import JobChange, refusal_of
 from pilotage_server.core.jobs.record import JobRecord, PolicyWatch
 from pilotage_server.core.jobs.states import LIVE, HoldCode, JobCause, JobState
+from pilotage_server.core.jobs.usage import USAGE_NAMES
 
 UNDER_POLICY = LIVE - {JobState.RECEIVED, JobState.COMPLETING, JobState.RACING}
 """States in which policies may act on a job."""
@@ -77,6 +79,10 @@ class PeriodicPolicyEvaluator:
     def system_watch(self) -> PolicyWatch:
         """When every job must be evaluated because of the operators' policy."""
         return _watch_of(self._system.policy)
+
+    def reads_usage(self, description: JobDescription) -> bool:
+        """Return whether the policies of such jobs may read what an attempt has used."""
+        return any(_reads_usage(policy) for policy in (description.policy, self._system.policy))
 
     def action(
         self, job: JobRecord, description: JobDescription, ad: FoldedAd, now: datetime
@@ -162,8 +168,14 @@ def _watch_of(policy: JobPolicy) -> PolicyWatch:
     return max(watches, default=PolicyWatch.NEVER)
 
 
+@lru_cache(maxsize=1024)
+def _reads_usage(policy: JobPolicy) -> bool:
+    texts = [getattr(policy, each.name) for each in fields(policy)]
+    return any(reads_any(text, USAGE_NAMES) for text in texts if text is not None)
+
+
 def _watch_of_expression(text: str) -> PolicyWatch:
-    if changes_with_time(text):
+    if changes_with_time(text) or reads_any(text, USAGE_NAMES):
         return PolicyWatch.EACH_MINUTE
     never = is_constant(text) and AdEvaluator().value(text, FoldedAd({})) is not True
     return PolicyWatch.NEVER if never else PolicyWatch.ON_CHANGE

@@ -46,6 +46,14 @@ class PolicyWatch(IntEnum):
     EACH_MINUTE = 2
 
 
+class ExitCheck(IntEnum):
+    """Which ends of a payload the exit policy of a job decides about; all other ends are DONE or FAILED at once."""
+
+    NONE = 0
+    FAILURES = 1
+    ALL = 2
+
+
 def next_attempt(attempt: int, floor: int) -> int:
     """Return the number of the next attempt; numbers up to `floor` may be those of attempts of a lost time."""
     return max(attempt, floor) + 1
@@ -65,8 +73,10 @@ class JobRecord(NamedTuple):
     run time of ended attempts, with suspended time; `suspended` = the time of ended suspensions. `hold_code` and
     `hold_subcode` None = not held.
 
-    `race` = the id of the original job of its race; 0 = none. `fenced_until` and `attempt_floor` are those of the last
-    restore: an attempt of the lost time may be alive until then, and may have a number up to that one.
+    `race` = the id of the original job of its race; 0 = none. It is not matched before `fenced_until`: a retry is
+    delayed until then, or an attempt of the time that a restore lost may be alive until then. Such an attempt may have
+    a number up to `attempt_floor`. `exit_check` = when its exit policy is evaluated; `completions` = how often its
+    payload has exited without ending the job.
     """
 
     id: int
@@ -107,6 +117,8 @@ class JobRecord(NamedTuple):
     max_starts: int = 0
     fenced_until: datetime | None = None
     attempt_floor: int = 0
+    exit_check: ExitCheck = ExitCheck.NONE
+    completions: int = 0
 
     @property
     def next_attempt(self) -> int:
@@ -127,6 +139,11 @@ class JobRecord(NamedTuple):
     def is_fenced(self) -> bool:
         """Whether its last attempt was taken from a pilot that may still run it."""
         return self.lease_until is not None and not self.is_leased
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it waits until `fenced_until`, whatever becomes of its last attempt."""
+        return self.is_fenced and self.state is JobState.WAITING and self.lease_until == self.fenced_until
 
     @property
     def has_race_copies(self) -> bool:
@@ -230,6 +247,7 @@ _NEXT_ATTEMPT = frozenset({JobCause.MATCHED, JobCause.RESCHEDULED})
 _RESET: dict[str, Any] = {
     "spent_attempts": 0,
     "starts": 0,
+    "completions": 0,
     "wall_clock": _NO_TIME,
     "suspended": _NO_TIME,
     "hold_history": NEVER_HELD,

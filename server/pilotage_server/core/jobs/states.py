@@ -43,6 +43,7 @@ class JobCause(StrEnum):
     COMPLETING = "completing"
     DONE = "done"
     FAILED = "failed"
+    RETRIED = "retried"
     LEASE_LOST = "lease lost"
     START_FAILED = "start failed"
     EVICTED = "evicted"
@@ -112,6 +113,7 @@ TRANSITIONS: dict[tuple[JobState, JobCause], JobState] = {
     **{(state, JobCause.COMPLETING): JobState.COMPLETING for state in LEASED - {JobState.COMPLETING}},
     **{(state, JobCause.DONE): JobState.DONE for state in LEASED},
     **{(state, JobCause.FAILED): JobState.FAILED for state in LEASED},
+    **{(state, JobCause.RETRIED): JobState.WAITING for state in LEASED},
     **{(state, JobCause.LEASE_LOST): JobState.WAITING for state in LEASED},
     **{(state, JobCause.START_FAILED): JobState.WAITING for state in LEASED},
     **{(state, JobCause.EVICTED): JobState.WAITING for state in LEASED},
@@ -153,7 +155,9 @@ class HoldCode(IntEnum):
     USER_REQUEST = 1
     """Its owner or an operator held it."""
     JOB_POLICY = 3
-    """Its periodic_hold became true; the subcode is the owner's."""
+    """Its periodic_hold or on_exit_hold became true; the subcode is the owner's."""
+    JOB_POLICY_UNDEFINED = 5
+    """Its on_exit_hold or on_exit_remove was neither true nor false."""
     SUBMITTED_ON_HOLD = 15
     """It was submitted on hold."""
     STARTD_HELD_JOB = 21

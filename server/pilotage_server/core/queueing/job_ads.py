@@ -169,9 +169,14 @@ def _ends(job: JobRecord) -> dict[str, AdValue]:
         ad["CompletionDate"] = _seconds(job.ended) if job.state is not JobState.REMOVED else 0
     exit_facts = {"ExitCode": job.exit_code, "ExitSignal": job.signal}
     ad |= {name: value for name, value in exit_facts.items() if value is not None}
-    if job.exit_code is not None or job.signal is not None:
+    has_exited = job.exit_code is not None or job.signal is not None
+    if has_exited:
         ad["ExitBySignal"] = job.signal is not None
+    ad["NumJobCompletions"] = job.completions + (has_exited and job.state in _COMPLETED)
     return ad
+
+
+_COMPLETED = frozenset({JobState.DONE, JobState.FAILED})
 
 
 def _hold(name: str, reason: str, code: int, subcode: int) -> Mapping[str, AdValue]:

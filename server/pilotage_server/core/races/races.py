@@ -7,6 +7,7 @@ Rules
 - The first attempt that ends well wins: its result becomes the original's, and all others are removed.
 - A copy that fails ends only itself. An original that fails while copies run waits for them (RACING) and fails if none
   of them wins. A queued or held copy does not keep the race open: it may never start.
+- A copy is never retried. An original that is retried waits, or runs, beside its copies.
 - Removing, holding, editing or rescheduling the original ends the race.
 - The cost of a race is the core seconds since its begin of all that did not win; those of the original count only where
   a copy won, since it would have spent them anyway.
@@ -19,7 +20,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pilotage.job_description import JobDescription
+from pilotage.job_description import JobDescription, without_exit_policy
 from pilotage.text import fold, folded_set
 from pilotage_server.core.attempts.leases import AttemptRecord
 from pilotage_server.core.jobs.record import JobRecord
@@ -210,9 +211,9 @@ def copy_refusal(job: JobRecord, description: JobDescription, copies: Iterable[J
 
 
 def copy_description(description: JobDescription, used: Iterable[str]) -> JobDescription:
-    """Return the description of a copy: the same, but with the `used` sites banned."""
+    """Return the description of a copy: the same, but with the `used` sites banned and without retries."""
     banned = dict.fromkeys((*description.banned_sites, *sorted(used)))
-    return replace(description, count=None, banned_sites=tuple(banned))
+    return replace(without_exit_policy(description), count=None, banned_sites=tuple(banned))
 
 
 def lost_core_s(race: Race, end: RaceEnd, attempts: Iterable[AttemptRecord], now: datetime) -> float:

@@ -22,6 +22,7 @@ from pilotage.resources.requirements import JobNeeds, Requirements, job_needs, r
 from pilotage.text import folded_set
 from pilotage_server.core.jobs.attributes import RUN_HISTORY_NAMES, attribute_fault, description_attributes
 from pilotage_server.core.jobs.files import JobLimits
+from pilotage_server.core.jobs.usage import USAGE_NAMES
 from pilotage_server.core.queueing.job_ads import ALWAYS_PRESENT
 from pilotage_server.core.races.races import race_refusal
 from pilotage_server.core.submission.validation import description_faults
@@ -153,13 +154,15 @@ def expressions(candidate: SubmitCandidate, context: OptimizerContext) -> Submit
     """Warn of attributes that an expression reads and no ad has: they are undefined, so the expression is not true."""
     description = candidate.description
     of_slots = {"requirements_expression": description.requirements_expression, "rank": description.rank}
-    if not any(of_slots.values()) and description.policy == NO_POLICY:
+    if not any(of_slots.values()) and description.policy == NO_POLICY and description.retry_until is None:
         return candidate
     job_names = _job_names(description) | context.owned
     missing_in_slots = {
         where: _missing_in_slots(text, job_names, context.published) for where, text in of_slots.items() if text
     }
-    missing_in_job = {where: _missing_in_job(text, job_names) for where, text in _policy_texts(description)}
+    missing_in_job = {
+        where: _missing_in_job(text, job_names | USAGE_NAMES) for where, text in _policy_texts(description)
+    }
     warnings = (
         *(_refers(where, names, "no slot publishes at present") for where, names in missing_in_slots.items() if names),
         *(_refers(where, names, "no job's ad has") for where, names in missing_in_job.items() if names),
@@ -176,6 +179,8 @@ def _policy_texts(description: JobDescription) -> Iterator[tuple[str, str]]:
         text = getattr(description.policy, field_.name)
         if text is not None:
             yield f"policy.{field_.name}", text
+    if description.retry_until is not None:
+        yield "retry_until", description.retry_until
 
 
 def _job_names(description: JobDescription) -> frozenset[str]:

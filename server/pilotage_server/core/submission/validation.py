@@ -27,6 +27,9 @@ _NULL_DEVICE = "/dev/null"
 _LARGEST_COUNT = 2**31 - 1
 _LARGEST_SIZE_MIB = 2**53
 _LONGEST_TIME = timedelta(days=36_500)
+_LONGEST_RETRY_DELAY = timedelta(days=7)
+_LARGEST_MEMORY_FACTOR = 100
+_MOST_EXIT_CODES = 256
 _LONGEST_NAME = 1000
 _UNIVERSE = frozenset({"universe", "jobuniverse"})
 _JOBS_COMPARED = 10
@@ -110,6 +113,8 @@ def _sizes(description: JobDescription, _limits: JobLimits) -> Iterator[Violatio
         "request_disk_mib": (0, _LARGEST_SIZE_MIB),
         "priority": (-_LARGEST_COUNT, _LARGEST_COUNT),
         "max_starts": (1, _LARGEST_COUNT),
+        "retries": (0, _LARGEST_COUNT),
+        "success_exit_code": (-_LARGEST_COUNT, _LARGEST_COUNT),
     }
     for where, (least, most) in bounds.items():
         amount = getattr(description, where)
@@ -122,12 +127,36 @@ def _times(description: JobDescription, limits: JobLimits) -> Iterator[Violation
         "cpu_time": (timedelta(0), _LONGEST_TIME),
         "wall_time": (timedelta(seconds=1), _LONGEST_TIME),
         "lease": (limits.shortest_lease, limits.longest_lease),
+        "retry_delay": (timedelta(0), _LONGEST_RETRY_DELAY),
     }
     for where, (least, most) in bounds.items():
         time = getattr(description, where)
         if time is not None and not least <= time <= most:
             between = f"{least.total_seconds():.0f} and {most.total_seconds():.0f} seconds"
             yield Violation(f"{where}_s", f"{time.total_seconds():g} is not between {between}")
+
+
+def _retries(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
+    """Yield what is wrong with the retries; settings that would have no effect are faults, too."""
+    factor, codes = description.retry_memory, description.retry_exit_codes
+    if description.retries is None:
+        given = {
+            "retry_until": description.retry_until is not None,
+            "retry_exit_codes": bool(codes),
+            "retry_delay_s": description.retry_delay is not None and description.policy.on_exit_remove is None,
+        }
+        for where in (name for name, is_given in given.items() if is_given):
+            yield Violation(where, "has no effect without retries: set retries to their greatest number")
+    if (description.retries or factor is not None) and description.max_starts == 1:
+        yield Violation("max_starts", "1 permits no retry: leave out max_starts, or the retries")
+    if len(codes) > _MOST_EXIT_CODES:
+        yield Violation("retry_exit_codes", f"are more than {_MOST_EXIT_CODES}")
+    elif (success := description.success_exit_code or 0) in codes:
+        yield Violation("retry_exit_codes", f"has {success}, the exit code that means success")
+    if factor is not None and not 1 < factor <= _LARGEST_MEMORY_FACTOR:
+        yield Violation("retry_memory", f"{factor:g} is not between 1 and {_LARGEST_MEMORY_FACTOR}")
+    if factor is not None and not description.request_memory_mib:
+        yield Violation("retry_memory", "needs request_memory: without it, the job has no memory limit")
 
 
 def _count(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
@@ -140,6 +169,7 @@ def _expressions(description: JobDescription, _limits: JobLimits) -> Iterator[Vi
     texts = {
         "requirements_expression": description.requirements_expression,
         "rank": description.rank,
+        "retry_until": description.retry_until,
         **{f"policy.{field.name}": getattr(description.policy, field.name) for field in fields(description.policy)},
     }
     given: dict[str, str] = {where: text for where, text in texts.items() if text is not None and text.strip()}
@@ -193,6 +223,7 @@ _CHECKS: tuple[Check, ...] = (
     _sizes,
     _times,
     _count,
+    _retries,
     _expressions,
     _attributes,
     _places,

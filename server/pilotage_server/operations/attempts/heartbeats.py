@@ -13,7 +13,7 @@ from pilotage.errors import PilotageError
 from pilotage.values.attempts import AttemptKey, LostLease, RenewedLease, ReportResult
 from pilotage.values.pilots import PilotState
 from pilotage_server.core.attempts.leases import AttemptRecord, gone_reason, is_adoptable
-from pilotage_server.core.attempts.reports import JobReport, NodeState
+from pilotage_server.core.attempts.reports import JobReport, NodeState, RunningUsage
 from pilotage_server.core.containers import batch_by_key
 from pilotage_server.core.identity import Identity, PilotCredential
 from pilotage_server.core.jobs.states import JobCause, JobState
@@ -25,7 +25,7 @@ from pilotage_server.operations.attempts.transitions import Transition, apply_tr
 from pilotage_server.operations.idempotency import IdempotentRequest, ServedRequest, run_each_once
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import leases
-from pilotage_server.storage.attempts import load_attempts, load_unreported
+from pilotage_server.storage.attempts import load_attempts, load_unreported, store_running
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.leases import LiveLease, lock_jobs
@@ -43,7 +43,8 @@ from pilotage_server.storage.pilots import (
 class ReceivedHeartbeat:
     """A heartbeat: the held leases, reports, the node if it has changed, and whether the pilot ends.
 
-    `came_back_empty` = it ends for lack of work or time and has never run a job.
+    `usages` = what held attempts have used so far. `came_back_empty` = it ends for lack of work or time and has never
+    run a job.
     """
 
     leases: tuple[AttemptKey, ...] = ()
@@ -53,6 +54,7 @@ class ReceivedHeartbeat:
     ending_reason: str = ""
     node_settings_version: int = 0
     came_back_empty: bool = False
+    usages: tuple[RunningUsage, ...] = ()
 
     def renewal_only(self) -> ReceivedHeartbeat:
         """Return the part that a repeated call may apply again: the leases. Its reports may be outdated."""
@@ -121,6 +123,7 @@ def _record(transaction: Transaction, state: ServerState, beats: Sequence[_Heart
         beat.results = beat_results
     _split_leases(transaction, beats)
     _adopt(transaction, state, beats)
+    _store_usages(transaction, beats)
     _record_contacts(transaction, beats)
     for beat in beats:
         if beat.heartbeat.ending:
@@ -159,6 +162,13 @@ def _adopt(transaction: Transaction, state: ServerState, beats: Sequence[_Heartb
     if any(reports for _, reports in implied):
         record_reports(transaction, state, implied)
         _split_leases(transaction, beats)
+
+
+def _store_usages(transaction: Transaction, beats: Sequence[_HeartbeatState]) -> None:
+    """Store what the attempts have used whose leases are still the pilots'."""
+    live = {(lease.job_id, lease.attempt) for beat in beats for lease in beat.live}
+    usages = {usage.key: usage for beat in beats for usage in beat.heartbeat.usages if usage.key in live}
+    store_running(transaction.session, list(usages.values()))
 
 
 def _record_contacts(transaction: Transaction, beats: Sequence[_HeartbeatState]) -> None:

@@ -33,8 +33,15 @@ from pilotage_server.core.jobs.periodic_policies import UNDER_POLICY
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord
 from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.operations.accounting.limits import count_ended
-from pilotage_server.operations.accounting.usage import begin_metering, resume_metering, stop_metering
+from pilotage_server.operations.accounting.usage import (
+    begin_metering,
+    correct_sums,
+    count_reported,
+    resume_metering,
+    stop_metering,
+)
 from pilotage_server.operations.attempts.events import publish_events
+from pilotage_server.operations.attempts.exits import AttemptEnd, ExitPolicies
 from pilotage_server.operations.attempts.outputs import OutputBook
 from pilotage_server.operations.attempts.pilot_calls import credential_of
 from pilotage_server.operations.attempts.transitions import (
@@ -111,6 +118,7 @@ def _record_batch(transaction: Transaction, state: ServerState, batch: ReportBat
     change_columns(transaction.session, [each.key for each in batch.received], batch.attempt_changes(transaction.now))
     if batch.ends:
         stop_metering(transaction, state, jobs)
+        count_reported(transaction, state, batch)
         count_ended(transaction, state, [(job.queue, job.task_queue_id) for job in jobs])
     watched = [job.job_id for job in jobs if job.is_watched]
     if watched and batch.steps[-1].after in UNDER_POLICY:
@@ -135,18 +143,23 @@ def record_singly(
     book.read(each.key for each in received)
     outputs = OutputBook(transaction, state.rules.jobs)
     outputs.read((each.identity, each.key, each.report.output_files) for each in received if each.report.output_files)
-    recorder = _Recorder(transaction, state, jobs, book, TransitionBatch(transaction, state, book), outputs, ended)
+    exits = ExitPolicies(transaction, state, jobs.values())
+    recorder = _Recorder(
+        transaction, state, jobs, book, TransitionBatch(transaction, state, book), outputs, exits, ended
+    )
     refusals: dict[int, str] = {}
     for batch in batch_by_key(each.report.job_id for each in received):
         for index in batch:
             refusals[index] = recorder.record(received[index])
         recorder.jobs.update(recorder.transitions.store())
+    exits.release_templates()
     outputs.write()
     recorder.transitions.settle_races()
     return [refusals[index] for index in range(len(received))]
 
 
 _LOSSES = frozenset({JobCause.START_FAILED, JobCause.LEASE_LOST})
+_ENDS = frozenset({JobCause.DONE, JobCause.FAILED})
 
 
 @dataclass(slots=True)
@@ -159,6 +172,7 @@ class _Recorder:
     book: AttemptBook
     transitions: TransitionBatch
     outputs: OutputBook
+    exits: ExitPolicies
     ended: Counter[str]
 
     def record(self, received: ReceivedReport) -> str:
@@ -184,6 +198,8 @@ class _Recorder:
         if verdict.adopts:
             job = self._adopt(received, job, attempt)
         self._store_facts(received, verdict)
+        if attempt.ended is not None and not attempt.reported and not verdict.adopts:
+            correct_sums(self.transaction, self.state, job, attempt, self.book.known(received.key))
         if attempt.metered is None and JobCause.STARTED in verdict.causes:
             since = metering_start(received.report, attempt.matched, self.transaction.now)
             resume_metering(self.transaction, self.state, self.book, [received.key], since)
@@ -202,7 +218,10 @@ class _Recorder:
                 )
             else:
                 changes = changes_by_report(received.report, job, cause, attempt.matched, self.transaction.now)
-                job = self.transitions.add(Transition(job, cause, received.actor, why, changes))
+                step = AttemptEnd(cause, why, changes)
+                if job.exit_check and cause in _ENDS:
+                    step = self.exits.decided(job, received.report, step)
+                job = self.transitions.add(Transition(job, step.cause, received.actor, step.reason, step.changes))
 
     def _store_facts(self, received: ReceivedReport, verdict: Accept) -> None:
         """Store the numbers of a report with its attempt, and an outcome; the lease itself ends with the job's step."""
@@ -232,6 +251,7 @@ class _Recorder:
         """Return an attempt to its pilot that was given up for silence; it does not count as spent."""
         now = self.transaction.now
         given_up = attempt.ended or now
+        correct_sums(self.transaction, self.state, job, attempt, None)
         changes = {
             "spent_attempts": max(0, job.spent_attempts - 1),
             "wall_clock": wall_clock_before(job, given_up),

@@ -28,7 +28,7 @@ from pilotage_server.core.jobs.states import FENCING_CAUSES, LEASED, JobCause, J
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.races.races import cause_in_race, may_end_race
 from pilotage_server.operations.accounting.limits import count_moves
-from pilotage_server.operations.accounting.usage import meter_moves, stop_metering
+from pilotage_server.operations.accounting.usage import count_ended_attempts, meter_moves, stop_metering
 from pilotage_server.operations.attempts.events import publish_events
 from pilotage_server.operations.attempts.race_ends import Finisher, close_races, settled_races
 from pilotage_server.operations.queueing.arrivals import add_waiting, remove_waiting
@@ -58,6 +58,7 @@ def end_leases(transaction: Transaction, state: ServerState, ends: Sequence[Leas
     book.read(end.key for end in ends)
     open_ends = [(end, attempt) for end in ends if (attempt := book.get(end.key)) is not None and attempt.ended is None]
     stop_metering(transaction, state, [attempt for _, attempt in open_ends])
+    count_ended_attempts(transaction, state, [(end.job, attempt, end.cause) for end, attempt in open_ends])
     for end, attempt in open_ends:
         # an outcome that the pilot has reported stays
         outcome = {} if attempt.reported else {"outcome": end.cause.value, "reason": end.reason}

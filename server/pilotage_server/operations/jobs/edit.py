@@ -11,6 +11,7 @@ from pilotage.values.accounts import Account
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.attributes import run_history_of
 from pilotage_server.core.jobs.descriptions import description_to_json, single_groups
+from pilotage_server.core.jobs.exit_policy import exit_check
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import TRANSITIONS, JobCause, JobState
 from pilotage_server.core.submission.optimizers import SubmitCandidate
@@ -108,6 +109,7 @@ def _give(
         priority=description.priority,
         lease=description.lease,
         max_starts=description.max_starts or 0,
+        exit_check=exit_check(description),
         watch=state.policy_evaluator.watch(description),
         task_queue_id=placement.task_queue_id,
         pool_id=placement.pool_id,

@@ -14,6 +14,7 @@ from pilotage_server.core.jobs.files import MAX_INLINE_BYTES, OutputFile
 from pilotage_server.core.jobs.record import router_stamp
 from pilotage_server.operations.jobs.queries import visible_job
 from pilotage_server.operations.leadership import check_leadership
+from pilotage_server.storage.attempts import load_attempts
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
@@ -92,6 +93,8 @@ def _is_brought(transaction: Transaction, job_id: int, checksum: str, stamp: str
 def list_outputs(transaction: Transaction, identity: Identity, job_id: int, attempt: int = 0) -> Outputs:
     """Return the output files of an attempt; `attempt` 0 = the last one that ended. Raises NotFoundError."""
     visible_job(transaction, identity, job_id)
+    if attempt and not load_attempts(transaction.session, [(job_id, attempt)]):
+        raise NotFoundError("attempt", f"{attempt} of job {job_id}")
     number = attempt or stored.last_ended_attempt(transaction.session, job_id)
     return Outputs(number, stored.outputs_of(transaction.session, job_id, number))
 

@@ -24,6 +24,7 @@ from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.values.accounts import Account
 from pilotage_server.core.jobs.descriptions import OVERRIDE_ATTRIBUTES, DescriptionGroup, canonical_texts
+from pilotage_server.core.jobs.exit_policy import exit_check
 from pilotage_server.core.jobs.record import FeedEvent
 from pilotage_server.core.jobs.states import HoldCode, JobCause, JobState, next_state
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
@@ -195,6 +196,7 @@ def _new_jobs(state: ServerState, block: JobBlock, description: JobDescription, 
         hold_code=None if code is None else code.value,
         race_set=block.race_set,
         max_starts=description.max_starts,
+        exit_check=exit_check(description),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,12 +14,14 @@ from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.periodic_policies import UNDER_POLICY, PeriodicPolicyAction
 from pilotage_server.core.jobs.record import JobRecord, PolicyWatch
 from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.core.queueing.job_ads import described_ad, full_job_ad, present_ad
 from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
 from pilotage_server.operations.jobs.changes import decided_changes
 from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import retention
+from pilotage_server.storage.attempts import load_usages
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.leases import lock_jobs
@@ -92,15 +94,21 @@ def watch_all(transaction: Transaction, state: ServerState) -> int:
 
 
 def _decisions(
-    transaction: Transaction, state: ServerState, jobs: Iterable[JobRecord], descriptions: Mapping[int, JobDescription]
+    transaction: Transaction,
+    state: ServerState,
+    jobs: Collection[JobRecord],
+    descriptions: Mapping[int, JobDescription],
 ) -> dict[int, PeriodicPolicyAction]:
     decisions: dict[int, PeriodicPolicyAction] = {}
-    ads = _Ads(transaction.now)
+    evaluator = state.policy_evaluator
+    reading = {id_ for id_, description in descriptions.items() if evaluator.reads_usage(description)}
+    usages = load_usages(transaction.session, [job for job in jobs if job.template_id in reading], transaction.now)
+    ads = _Ads(transaction.now, usages)
     for job in jobs:
         description = descriptions.get(job.template_id)
         if description is None or job.state not in UNDER_POLICY:
             continue  # edited or removed since it was loaded; it will be evaluated again
-        action = state.policy_evaluator.action(job, description, ads.of(job, description), transaction.now)
+        action = evaluator.action(job, description, ads.of(job, description), transaction.now)
         if action is not None:
             decisions[job.id] = action
     return decisions
@@ -109,8 +117,9 @@ def _decisions(
 class _Ads:
     """The ads of the jobs of one evaluation. Attributes of a description are converted once."""
 
-    def __init__(self, now: datetime) -> None:
+    def __init__(self, now: datetime, usages: Mapping[int, AttemptUsage]) -> None:
         self._now = now
+        self._usages = usages
         self._shared: dict[int, FoldedAd | None] = {}
 
     def of(self, job: JobRecord, description: JobDescription) -> FoldedAd:
@@ -118,9 +127,10 @@ class _Ads:
             values = described_ad(job, description)
             self._shared[job.template_id] = None if any(map(has_macro, values.values())) else FoldedAd(values)
         shared = self._shared[job.template_id]
+        usage = self._usages[job.id].attributes() if job.id in self._usages else {}
         if shared is None:
-            return FoldedAd(full_job_ad(job, description, self._now))
-        return FoldedAd(present_ad(job, self._now), shared)
+            return FoldedAd(full_job_ad(job, description, self._now) | usage)
+        return FoldedAd(present_ad(job, self._now) | usage, shared)
 
 
 def _descriptions(transaction: Transaction, jobs: Iterable[JobRecord]) -> dict[int, JobDescription]:

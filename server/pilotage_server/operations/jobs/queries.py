@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pilotage.classads.library import AdValue
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.job_description import JobDescription
+from pilotage_server.core.attempts.leases import AttemptFacts
 from pilotage_server.core.identity import Holder, Identity, Role
 from pilotage_server.core.incarnation import check_position, page_end
 from pilotage_server.core.jobs.changes import may_change
 from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, router_of
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
+from pilotage_server.storage.attempts import load_last_facts, load_usages
 from pilotage_server.storage.database.installation import counters, load_incarnations
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import (
@@ -77,9 +81,41 @@ def get_jobs(transaction: Transaction, identity: Identity, job_ids: Sequence[int
     return tuple(found[job_id] for job_id in job_ids)
 
 
-def ignored_statements(transaction: Transaction, jobs: Iterable[JobRecord]) -> Mapping[int, Sequence[str]]:
-    """Return the ignored statements of the jobs that have any, by template."""
-    return load_ignored(transaction.session, {job.template_id for job in jobs})
+class JobDetails(NamedTuple):
+    """What is shown of jobs beside their rows; what a job does not have is left out.
+
+    `ignored` are the ignored statements of job files by template, `usages` what the last attempts have used by job.
+    """
+
+    ignored: Mapping[int, Sequence[str]]
+    usages: Mapping[int, AttemptUsage]
+
+
+def details_of(transaction: Transaction, jobs: Sequence[JobRecord]) -> JobDetails:
+    """Return the details of jobs."""
+    ignored = load_ignored(transaction.session, {job.template_id for job in jobs})
+    return JobDetails(ignored, load_usages(transaction.session, jobs, transaction.now))
+
+
+ATTEMPT_JOBS, ATTEMPTS_OF_A_JOB = 100, 100
+"""The most jobs of one call for attempts, and the attempts of each that it returns."""
+
+
+def list_attempts(transaction: Transaction, identity: Identity, job_ids: Sequence[int]) -> list[AttemptFacts]:
+    """Return the last attempts of these jobs, by job and number.
+
+    Raises
+    ------
+    InvalidInputError
+        There are too many jobs.
+    NotFoundError
+        The caller cannot see one of them.
+    """
+    if len(job_ids) > ATTEMPT_JOBS:
+        why = f"names {len(job_ids)}, and one call may name {ATTEMPT_JOBS}"
+        raise InvalidInputError(Violation("job_ids", why))
+    jobs = get_jobs(transaction, identity, job_ids)
+    return load_last_facts(transaction.session, jobs, ATTEMPTS_OF_A_JOB, transaction.now)
 
 
 def list_jobs(
@@ -114,6 +150,9 @@ def get_ad(transaction: Transaction, identity: Identity, job_id: int) -> Mapping
     """
     job = visible_job(transaction, identity, job_id)
     ad = full_job_ad(job, load_description(transaction.session, job.template_id), transaction.now)
+    usage = load_usages(transaction.session, [job], transaction.now).get(job.id)
+    if usage is not None:
+        ad |= usage.attributes()
     if not router_of(job):
         return ad
     key = (job.id, job.attempt)

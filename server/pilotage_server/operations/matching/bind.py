@@ -276,13 +276,14 @@ def _record(transaction: Transaction, state: ServerState, progresses: Sequence[_
 
 def _begin_attempts(transaction: Transaction, bound: Iterable[JobClaim]) -> None:
     """Store the attempts that the jobs have begun."""
-    equal: dict[tuple[int, int, float], list[JobClaim]] = defaultdict(list)
+    equal: dict[tuple[int, int, int, float], list[JobClaim]] = defaultdict(list)
     for each in bound:
         reservation = each.reservation
-        equal[reservation.task_queue.id, reservation.amounts.cpus, reservation.weight].append(each)
+        amounts = reservation.amounts
+        equal[reservation.task_queue.id, amounts.cpus, amounts.gpus, reservation.weight].append(each)
     charged: dict[Charge, list[int]] = defaultdict(list)
-    for (_, cpus, weight), same in equal.items():
-        charged[Charge(cpus, weight, same[0].reservation.task_queue.account)] += [each.job.id for each in same]
+    for (_, cpus, gpus, weight), same in equal.items():
+        charged[Charge(cpus, gpus, weight, same[0].reservation.task_queue.account)] += [each.job.id for each in same]
     begin_attempts(transaction.session, charged, transaction.now)
 
 

@@ -233,6 +233,7 @@ def _attempt(transaction: Transaction, claimed: GeneralClaim) -> AttemptRecord:
         node=job.node,
         slot=job.slot,
         cpus=claimed.reservation.amounts.cpus,
+        gpus=claimed.reservation.amounts.gpus,
         weight=claimed.reservation.weight,
         account=claimed.reservation.task_queue.account,
         matched=transaction.now,

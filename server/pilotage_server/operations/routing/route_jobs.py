@@ -239,6 +239,7 @@ def _attempt(transaction: Transaction, job: JobRecord, task_queue: TaskQueue) ->
         node=job.node,
         slot=job.slot,
         cpus=cpus,
+        gpus=task_queue.traits.amounts.gpus,
         weight=float(cpus),
         account=task_queue.account,
         matched=transaction.now,

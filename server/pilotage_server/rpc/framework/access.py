@@ -36,6 +36,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "FindMissingFiles": _FILE_HOLDERS,
         "UploadFile": _FILE_HOLDERS,
         "DownloadFile": _FILE_HOLDERS,
+        "ListAttempts": _OWNERS,
         "ListOutputFiles": _OWNERS,
     },
     "MatcherService": {
@@ -90,7 +91,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "GiveUpCopies": _OPERATORS,
     },
     "RaceService": {"FindStragglers": _RACERS, "StartCopies": _RACERS, "ListRaces": _OWNERS},
-    "ShareService": {"ListShares": _OWNERS, "SetShares": _OPERATORS},
+    "ShareService": {"ListShares": _OWNERS, "SetShares": _OPERATORS, "ListUsage": _OWNERS},
     "IdentityService": {
         "WhoAmI": frozenset(Role),
         "IssueToken": frozenset({Role.ADMIN}),

@@ -36,7 +36,7 @@ SCOPES: Mapping[str, frozenset[Permission]] = {
 _JOBS: Mapping[Permission, Collection[str]] = {
     Permission.READ: (
         *("GetJobs", "ListJobs", "GetJobDescription", "GetJobAd", "WaitForJobs", "GetJobEvents", "WatchEvents"),
-        *("FindJobs", "ListClusters", "ExplainJob", "ListOutputFiles", "DownloadFile"),
+        *("FindJobs", "ListClusters", "ExplainJob", "ListAttempts", "ListOutputFiles", "DownloadFile"),
     ),
     Permission.CREATE: ("SubmitJobs", "FindMissingFiles", "UploadFile"),
     Permission.MODIFY: ("EditJob", "ChangeJobs", "FindJobs"),
@@ -45,7 +45,7 @@ _JOBS: Mapping[Permission, Collection[str]] = {
 _VIEWS = (
     *("PoolService/ListPools", "ResourceService/ListQueues", "ResourceService/GetEligibleNodes"),
     *("PilotService/ListPilots", "NodeService/ListSlots", "RouteService/ListRoutes", "RouteService/ExplainRoutes"),
-    *("RaceService/ListRaces", "ShareService/ListShares"),
+    *("RaceService/ListRaces", "ShareService/ListShares", "ShareService/ListUsage"),
 )
 
 

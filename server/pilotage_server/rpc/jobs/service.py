@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_w
 from pilotage.values.wire.leadership import leadership_from_wire
 from pilotage_server.core.identity import Holder, Identity, holder_of
 from pilotage_server.core.jobs.changes import JobChange
-from pilotage_server.core.jobs.record import FeedPage, JobRecord
+from pilotage_server.core.jobs.record import FeedPage
 from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.changes import change_jobs
@@ -30,12 +30,13 @@ from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, PartStorage
 from pilotage_server.operations.jobs.queries import (
+    details_of,
     feed_owner,
     get_ad,
     get_description,
     get_events,
     get_jobs,
-    ignored_statements,
+    list_attempts,
     list_jobs,
     read_feed,
 )
@@ -47,6 +48,7 @@ from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.framework.wire_values import check_count, job_ids_from_wire
 from pilotage_server.rpc.jobs.event_feed import EndFollower, EventFeed, Follower
 from pilotage_server.rpc.jobs.wire import (
+    attempt_to_wire,
     change_from_wire,
     checksum_from_wire,
     checksums_from_wire,
@@ -295,7 +297,18 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
 
         def show(transaction: Any, _: Any) -> job_service_pb2.GetJobsResponse:
             jobs = get_jobs(transaction, identity, job_ids)
-            return job_service_pb2.GetJobsResponse(jobs=jobs_to_wire(jobs, ignored_statements(transaction, jobs)))
+            return job_service_pb2.GetJobsResponse(jobs=jobs_to_wire(jobs, details_of(transaction, jobs)))
+
+        return await self._transactions.read(show)
+
+    async def ListAttempts(
+        self, request: job_service_pb2.ListAttemptsRequest, context: Any
+    ) -> job_service_pb2.ListAttemptsResponse:
+        identity, job_ids = caller(), job_ids_from_wire(request.job_ids)
+
+        def show(transaction: Any, _: Any) -> job_service_pb2.ListAttemptsResponse:
+            attempts = list_attempts(transaction, identity, job_ids)
+            return job_service_pb2.ListAttemptsResponse(attempts=map(attempt_to_wire, attempts))
 
         return await self._transactions.read(show)
 
@@ -307,7 +320,7 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
 
         def page(transaction: Any, _: Any) -> job_service_pb2.ListJobsResponse:
             found = list_jobs(transaction, identity, wanted, page_size, request.page_token)
-            jobs = jobs_to_wire(found.jobs, ignored_statements(transaction, found.jobs))
+            jobs = jobs_to_wire(found.jobs, details_of(transaction, found.jobs))
             return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=found.next_page_token)
 
         return await self._transactions.read(page)
@@ -364,20 +377,17 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         identity = caller()
         follower = EndFollower(feed_owner(identity), job_ids)
 
-        def look(transaction: Any, _: Any) -> tuple[Sequence[JobRecord], Mapping[int, Sequence[str]]]:
-            jobs = get_jobs(transaction, identity, job_ids)
-            return jobs, ignored_statements(transaction, jobs)
-
         async with self._feed.subscribed(follower):
             while True:
                 follower.reset()
-                jobs, ignored = await self._transactions.read(look)
+                jobs = await self._transactions.read(lambda transaction, _: get_jobs(transaction, identity, job_ids))
                 all_final, left_s = all(job.state in FINAL for job in jobs), until_s - self._boot_clock()
                 if all_final or left_s <= 0 or not self._feed.is_open:
                     break
                 follower.mark_ended(job.id for job in jobs if job.state in FINAL)
                 await follower.wait(left_s)
-        messages = await asyncio.to_thread(jobs_to_wire, jobs, ignored)
+        details = await self._transactions.read(lambda transaction, _: details_of(transaction, jobs))
+        messages = await asyncio.to_thread(jobs_to_wire, jobs, details)
         return job_service_pb2.WaitForJobsResponse(jobs=messages, all_final=all_final)
 
     async def ChangeJobs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pilotage.errors import Faults, InvalidInputError, InvalidJobError, Violation
@@ -12,6 +12,7 @@ from pilotage.jobs.wire import description_from_wire
 from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire
+from pilotage_server.core.attempts.leases import AttemptFacts
 from pilotage_server.core.explain import Exclusion, QueueOutlook
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.clusters import ClusterSummary, JobSelection, SelectedJobs
@@ -19,8 +20,9 @@ from pilotage_server.core.jobs.descriptions import DescriptionGroup, Overrides
 from pilotage_server.core.jobs.files import OutputFile
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.operations.explain import Explanation
-from pilotage_server.operations.jobs.queries import JobFilter
+from pilotage_server.operations.jobs.queries import JobDetails, JobFilter
 from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty
 
 DEFAULT_PAGE, LARGEST_PAGE = 1000, 10_000
@@ -208,8 +210,11 @@ def change_from_wire(number: int) -> JobChange:
     return JobChange[name]
 
 
-def job_to_wire(job: JobRecord, ignored: Iterable[str] = ()) -> jobs_pb2.Job:
-    """Return the message of a job; `ignored` are the statements of its job file that are not done."""
+def job_to_wire(job: JobRecord, ignored: Iterable[str] = (), usage: AttemptUsage | None = None) -> jobs_pb2.Job:
+    """Return the message of a job.
+
+    `ignored` are the statements of its job file that are not done, `usage` is what its last attempt has used.
+    """
     return jobs_pb2.Job(
         id=job.id,
         state=state_to_wire(job.state),
@@ -239,12 +244,38 @@ def job_to_wire(job: JobRecord, ignored: Iterable[str] = ()) -> jobs_pb2.Job:
         race=job.race,
         description_id=job.template_id,
         ignored=ignored,
+        usage=None if usage is None else _usage_to_wire(usage),
     )
 
 
-def jobs_to_wire(jobs: Iterable[JobRecord], ignored: Mapping[int, Sequence[str]]) -> list[jobs_pb2.Job]:
-    """Return the messages of jobs; `ignored` has the ignored statements by template."""
-    return [job_to_wire(job, ignored.get(job.template_id, ())) for job in jobs]
+def _usage_to_wire(usage: AttemptUsage) -> jobs_pb2.AttemptUsage:
+    return jobs_pb2.AttemptUsage(**usage._asdict())
+
+
+def attempt_to_wire(attempt: AttemptFacts) -> jobs_pb2.Attempt:
+    """Return the message of an attempt."""
+    record = attempt.record
+    return jobs_pb2.Attempt(
+        job_id=record.job_id,
+        attempt=record.attempt,
+        queue=queue_to_wire(record.queue),
+        node=record.node,
+        slot=record.slot,
+        pilot_stamp=record.pilot_stamp,
+        matched=time_to_wire(record.matched),
+        started=time_to_wire(record.started),
+        ended=time_to_wire(record.ended),
+        outcome=record.outcome,
+        reason=record.reason,
+        exit_code=attempt.exit_code,
+        signal=attempt.signal,
+        usage=_usage_to_wire(attempt.usage),
+    )
+
+
+def jobs_to_wire(jobs: Iterable[JobRecord], details: JobDetails) -> list[jobs_pb2.Job]:
+    """Return the messages of jobs."""
+    return [job_to_wire(job, details.ignored.get(job.template_id, ()), details.usages.get(job.id)) for job in jobs]
 
 
 def state_to_wire(state: JobState) -> jobs_pb2.JobState.ValueType:

@@ -32,7 +32,7 @@ from pilotage.values.wire.attempts import (
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, name_from_wire, reason_from_wire
 from pilotage.values.wire.isolation import isolation_from_wire
 from pilotage.values.wire.offers import ad_part_from_wire, is_plain_name, slot_offer_from_wire, vacate_to_wire
-from pilotage_server.core.attempts.reports import JobReport, NodeState, ReportedSlot
+from pilotage_server.core.attempts.reports import JobReport, NodeState, ReportedSlot, RunningUsage
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.pilots.nodes import NodeSettings
 from pilotage_server.operations.attempts.heartbeats import HeartbeatAnswer, ReceivedHeartbeat
@@ -95,6 +95,9 @@ def job_report_from_wire(message: jobs_pb2.JobReport) -> JobReport:
         all_from_wire(message.output_files, output_from_wire),
         job_hold_from_wire(message.hold) if message.HasField("hold") else None,
         message.plugged,
+        message.memory_limit_mib,
+        message.system_cpu_s,
+        message.peak_disk_mib,
     )
 
 
@@ -110,6 +113,9 @@ def _is_valid_report(message: jobs_pb2.JobReport) -> bool:
         and 0.0 <= message.wall_s < math.inf
         and 0.0 <= message.suspended_s < math.inf
         and message.peak_memory_mib >= 0
+        and message.memory_limit_mib >= 0
+        and 0.0 <= message.system_cpu_s < math.inf
+        and message.peak_disk_mib >= 0
         and not (message.reason or message.output_files or message.HasField("hold"))
     )
 
@@ -131,11 +137,11 @@ def _check_report(message: jobs_pb2.JobReport) -> None:
         fields("state", _reported_state)
     fields("job_id", job_id_from_wire)
     fields("reason", reason_from_wire)
-    for name in ("attempt", "peak_memory_mib"):
+    for name in ("attempt", "peak_memory_mib", "memory_limit_mib", "peak_disk_mib"):
         fields.count(name)
     for name in ("started", "ended"):
         fields.time(name)
-    for name in ("cpu_s", "wall_s", "suspended_s"):
+    for name in ("cpu_s", "system_cpu_s", "wall_s", "suspended_s"):
         fields.amount(name)
     fields("output_files", lambda files: all_from_wire(files, output_from_wire))
     fields.if_set("hold", job_hold_from_wire)
@@ -206,9 +212,25 @@ def heartbeat_from_wire(message: matcher_service_pb2.ReportStateRequest) -> Rece
         ending_reason=fields("ending_reason", reason_from_wire),
         node_settings_version=fields.count("node_attributes_version"),
         came_back_empty=message.came_back_empty,
+        usages=fields("usages", lambda usages: all_from_wire(usages, _running_usage)),
     )
+    fields("usages", check_count)
     fields.done()
     return heartbeat
+
+
+def _running_usage(message: matcher_service_pb2.RunningUsage) -> RunningUsage:
+    fields = Fields(message)
+    usage = RunningUsage(
+        fields("job_id", job_id_from_wire),
+        fields.count("attempt"),
+        fields.amount("cpu_s"),
+        fields.amount("system_cpu_s"),
+        fields.count("peak_memory_mib"),
+        fields.count("peak_disk_mib"),
+    )
+    fields.done()
+    return usage
 
 
 def _node_state(message: matcher_service_pb2.NodeState) -> NodeState:

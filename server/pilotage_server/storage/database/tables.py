@@ -95,6 +95,28 @@ class UsageRow(Base, table=True):
     updated: datetime = Field(sa_column=time_column())
 
 
+class DailyUsageRow(Base, table=True):
+    """What attempts of an owner used that ended at a site on a day in UTC; `day` as 2026-11-26.
+
+    `group` is the one that is charged.
+    """
+
+    __tablename__ = "daily_usage"
+    day: str = Field(primary_key=True)
+    vo: str = Field(primary_key=True)
+    group: str = Field(primary_key=True)
+    owner: str = Field(primary_key=True)
+    site: str = Field(primary_key=True)
+    done: int = Field(sa_column=Column(BigInteger, nullable=False))
+    failed: int = Field(sa_column=Column(BigInteger, nullable=False))
+    interrupted: int = Field(sa_column=Column(BigInteger, nullable=False))
+    done_core_s: float
+    failed_core_s: float
+    interrupted_core_s: float
+    cpu_s: float
+    gpu_s: float
+
+
 class PriorityFactorRow(Base, table=True):
     """A priority factor that an operator has set; other accounts have that of the settings."""
 
@@ -331,10 +353,11 @@ class JobRow(Base, table=True):
     """The present state of a job; its history is in its events.
 
     `lease_until` of a job without a lease = the end of its fence: the pilot of its last attempt may run it until then.
-    `watch` = when its policies must be evaluated, 0 = never. `race` = the original of the race that it takes part in,
-    `race_set` = the set of repeatable jobs that it belongs to, 0 = none. `cluster_jobs` = the number of jobs that were
-    submitted with its cluster; their ids are those from `cluster` on.
-    A restore sets `fenced_until` and `attempt_floor`: no match before that time, no attempt number up to that one.
+    `watch` = when its policies must be evaluated, `exit_check` = which ends its exit policy decides about, 0 = none.
+    `race` = the original of the race that it takes part in, `race_set` = the set of repeatable jobs that it belongs to,
+    0 = none. `cluster_jobs` = the number of jobs that were submitted with its cluster; their ids are those from
+    `cluster` on. A restore sets `fenced_until` and `attempt_floor`: no match before that time, no attempt number up to
+    that one. A delayed retry sets `fenced_until` too.
     """
 
     __tablename__ = "jobs"
@@ -392,6 +415,8 @@ class JobRow(Base, table=True):
     max_starts: int = Field(default=0, sa_column=_zero(Integer))
     fenced_until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     attempt_floor: int = Field(default=0, sa_column=_zero(Integer))
+    exit_check: int = Field(default=0, sa_column=_zero(Integer))
+    completions: int = Field(default=0, sa_column=_zero(Integer))
 
 
 class SubmissionPartRow(Base, table=True):
@@ -451,6 +476,9 @@ class AttemptRow(Base, table=True):
     metered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     trial: bool = Field(default=False, sa_column=_zero(Boolean))
     plugged: bool = Field(default=False, sa_column=_zero(Boolean))
+    gpus: int = Field(default=0, sa_column=_zero(Integer))
+    system_cpu_s: float = Field(default=0.0, sa_column=_zero(Float))
+    peak_disk_mib: int = Field(default=0, sa_column=_zero(BigInteger))
 
 
 class JobEventRow(Base, table=True):

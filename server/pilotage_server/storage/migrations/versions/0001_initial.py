@@ -43,6 +43,9 @@ def upgrade() -> None:
         sa.Column("metered", _TIME, nullable=True),
         sa.Column("trial", sa.Boolean(), server_default="0", nullable=False),
         sa.Column("plugged", sa.Boolean(), server_default="0", nullable=False),
+        sa.Column("gpus", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("system_cpu_s", sa.Float(), server_default="0", nullable=False),
+        sa.Column("peak_disk_mib", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("job_id", "attempt", name="pk_attempts"),
     )
     _partial(
@@ -73,6 +76,23 @@ def upgrade() -> None:
         sa.Column("routed", _TIME, nullable=False),
         sa.Column("attributes_json", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("job_id", "attempt", name="pk_copies"),
+    )
+    op.create_table(
+        "daily_usage",
+        sa.Column("day", sa.String(), nullable=False),
+        sa.Column("vo", sa.String(), nullable=False),
+        sa.Column("group", sa.String(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("site", sa.String(), nullable=False),
+        sa.Column("done", sa.BigInteger(), nullable=False),
+        sa.Column("failed", sa.BigInteger(), nullable=False),
+        sa.Column("interrupted", sa.BigInteger(), nullable=False),
+        sa.Column("done_core_s", sa.Float(), nullable=False),
+        sa.Column("failed_core_s", sa.Float(), nullable=False),
+        sa.Column("interrupted_core_s", sa.Float(), nullable=False),
+        sa.Column("cpu_s", sa.Float(), nullable=False),
+        sa.Column("gpu_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("day", "vo", "group", "owner", "site", name="pk_daily_usage"),
     )
     op.create_table(
         "group_quotas",
@@ -174,6 +194,8 @@ def upgrade() -> None:
         sa.Column("max_starts", sa.Integer(), server_default="0", nullable=False),
         sa.Column("fenced_until", _TIME, nullable=True),
         sa.Column("attempt_floor", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("exit_check", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("completions", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
         sqlite_autoincrement=True,
     )
