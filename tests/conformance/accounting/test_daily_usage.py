@@ -16,6 +16,7 @@ from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.files import JobLimits
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.rules import Rules
+from pilotage_server.core.submission.submit_policy import SubmitPolicy, SubmitTransform
 from pilotage_server.operations.accounting.usage_sums import list_usage
 from pilotage_server.operations.jobs.retention import REMOVALS
 from pilotage_server.operations.matching.work import Match
@@ -99,6 +100,36 @@ def test_attempt_that_has_not_started_is_no_waste(grid: Grid) -> None:
     pilot.report(pilot.take(), Outcome.REFUSED_BY_JOB, reason="no such program")
     assert_sum(total(grid), failed=1)
     assert grid.job(job_id).state is not JobState.DONE
+
+
+def test_each_run_of_a_retried_job_counts(grid: Grid) -> None:
+    (job_id,) = grid.submit(retries=2)
+    pilot = grid.start_pilot()
+    for exit_code in (3, 4, 0):
+        match = pilot.take()
+        pilot.start(match)
+        grid.pass_time(hours=1)
+        pilot.finish(match, exit_code)
+    assert grid.job(job_id).state is JobState.DONE
+    assert_sum(total(grid), done=1, failed=2, done_core_s=3600.0, failed_core_s=7200.0)
+
+
+@pytest.mark.parametrize("retries", [None, 1], ids=["in a batch", "singly"])
+def test_owner_of_the_job_counts_and_charged_group(
+    database: Database, clock: VirtualClock, retries: int | None
+) -> None:
+    policy = SubmitPolicy((SubmitTransform("AccountingGroup", '"wide.multi"'),))
+    grid = Grid(database, clock, rules=replace(LONG_LEASES, submission=policy))
+    grid.submit(a_user("alice"), retries=retries)
+    pilot = grid.start_pilot()
+    match = pilot.take()
+    pilot.start(match)
+    end = JobReport(match.job_id, match.attempt, outcome=Outcome.EXITED, exit_code=3)
+    if retries is None:
+        grid.write(lambda transaction, state: recorded_in_batches(transaction, state, pilot.identity, [end]))
+    else:
+        pilot.finish(match, 3)
+    assert [*usage(grid, UsageKey.OWNER, UsageKey.GROUP)] == [("alice", "wide")]
 
 
 def test_gpu_time_is_summed(grid: Grid) -> None:
