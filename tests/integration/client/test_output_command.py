@@ -60,7 +60,7 @@ def test_each_job_of_an_array_has_its_own_output(ended_jobs: EndedJobs) -> None:
 def test_truncated_output_is_reported_by_every_command(ended_jobs: EndedJobs, tmp_path: Path) -> None:
     job = ended_jobs.job(JobDescription("/bin/true"), "stdout", stdout=b"12345", stderr=b"")
     note = "is truncated: the pilot cut it at 5 bytes\n"
-    for command in (("output", job), ("output", job, "--to", tmp_path / "files"), ("logs", job)):
+    for command in (("output", job), ("output", job, "--to", tmp_path / "files"), ("events", job)):
         assert ended_jobs.pilotage.run(*command).stderr == f"pilotage: stdout {note}"
     assert ended_jobs.pilotage.run("status", job).stderr == f"pilotage: stdout of job {job} {note}"
     assert "yes" in ended_jobs.pilotage("output", job, "--list").splitlines()[2]
