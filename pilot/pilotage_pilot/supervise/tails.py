@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from pilotage.errors import PilotageError, WorldError
+from pilotage.errors import WorldError
 from pilotage.jobs.files import open_regular
 from pilotage.values.attempts import TailStream
 from pilotage_pilot.link.base import FileLink
@@ -107,6 +107,12 @@ class OutputTails:
         self._sent.discard(stream)
 
     async def _send(self, stream: TailStream) -> None:
+        try:
+            await self._send_pieces(stream)
+        except Exception as error:  # the edge of a task: it must not end the pilot
+            log.warning("output cannot be followed", job=str(stream.key), why=str(error))
+
+    async def _send_pieces(self, stream: TailStream) -> None:
         tail, failures, silent_periods = FileTail(self._path_of(stream)), 0, _SILENT_PERIODS
         while self._is_running(stream) and failures < _MAX_FAILURES:
             offset, content = await asyncio.to_thread(tail.read)
@@ -117,9 +123,6 @@ class OutputTails:
                         return
                 except WorldError:
                     failures += 1  # the same piece goes again
-                except PilotageError as error:
-                    log.warning("output cannot be followed", job=str(stream.key), why=str(error))
-                    return
                 else:
                     failures = silent_periods = 0
                     tail.advance(len(content))
