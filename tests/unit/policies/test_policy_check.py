@@ -151,6 +151,12 @@ def test_allow_commands_option_runs_commands(capsys: pytest.CaptureFixture[str],
     assert _checked(capsys, policy, "--allow-commands")["START"]["value"] is False
 
 
+def test_template_without_argument_has_its_default(capsys: pytest.CaptureFixture[str], policy: Path) -> None:
+    for use, limit in (("Limit_Job_Runtimes", "24*3600"), ("Limit_Job_Runtimes(60)", "60")):
+        policy.write_text(f"use POLICY:{use}\n")
+        assert _checked(capsys, policy)["PREEMPT"]["text"].endswith(f"(time() - EnteredCurrentActivity) > {limit})")
+
+
 def test_missing_htcondor_library_names_package_to_install(tmp_path: Path, policy: Path) -> None:
     (tmp_path / "htcondor2.py").write_text("raise ImportError\n")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
