@@ -17,9 +17,9 @@ from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, InvalidJobError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
-from pilotage.v1 import jobs_pb2
+from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.jobs import ChangeResult
-from pilotage_client.api import Client
+from pilotage_client.api import LONGEST_POLL_S, Client
 from pilotage_client.cli.options import (
     AS_JSON,
     FAILED,
@@ -37,7 +37,13 @@ from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
 from pilotage_client.connection import new_request_id
 from pilotage_client.models import FINAL_STATES, LIVE_STATES, STATES, JobEvent, JobStatus
 from pilotage_client.readers import read_jobs_with_files
-from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, follow_until_final, wait_until_final
+from pilotage_client.retry import (
+    DEFAULT_RETRY_S,
+    RetryBudget,
+    follow_output_until_final,
+    follow_until_final,
+    wait_until_final,
+)
 from pilotage_client.templates import apply_template, find_template, with_change
 from pilotage_client.user_log.follower import find_user_logs, user_log_of, write_user_logs
 
@@ -63,6 +69,9 @@ def output(
 ) -> None:
     """Print the standard output of jobs that have ended, or fetch their output files to a folder.
 
+    Of a job that was held, removed, evicted or killed these are what it had written; a note says so. The command
+    "logs" shows the output of a running job.
+
     With several jobs each has a folder of its own below it, with the job's id as its name. --json lists the files, one
     a line; with --to it also writes them and adds their paths.
     """
@@ -72,7 +81,11 @@ def output(
     several = len(jobs) > 1
 
     def show(job_id: int) -> None:
-        files = client.output_files(job_id, attempt or 0)
+        listing = client.output_listing(job_id, attempt or 0)
+        files = list(listing.files)
+        if listing.partial:
+            note = f"the output of job {job_id} is partial: attempt {listing.attempt} was stopped ({listing.partial})"
+            click.echo(f"pilotage: {note}", err=True)
         more = {"job": job_id} if several else {}
         if folder is not None:
             chosen, to = _chosen(files, job_id, name), folder / str(job_id) if several else folder
@@ -502,7 +515,7 @@ def userlog(
 @AS_JSON
 @with_client
 @click.pass_context
-def logs(ctx: click.Context, client: Client, ids: Sequence[str], follow: bool, patience: str, as_json: bool) -> None:
+def events(ctx: click.Context, client: Client, ids: Sequence[str], follow: bool, patience: str, as_json: bool) -> None:
     """Show the events of jobs, oldest first."""
     retry = retry_option(patience)
     jobs = retry(lambda: client.find_jobs(ids)).ids
@@ -518,9 +531,9 @@ def logs(ctx: click.Context, client: Client, ids: Sequence[str], follow: bool, p
 
 
 def _show_events(client: Client, job_id: int, retry: RetryBudget, *, follow: bool, as_json: bool) -> None:
-    events: Iterable[JobEvent] = follow_until_final(client, job_id, retry) if follow else client.events(job_id)
+    found: Iterable[JobEvent] = follow_until_final(client, job_id, retry) if follow else client.events(job_id)
     last: JobEvent | None = None
-    for last in events:
+    for last in found:
         if as_json:
             echo_json(last.as_json())
         else:
@@ -531,4 +544,48 @@ def _show_events(client: Client, job_id: int, retry: RetryBudget, *, follow: boo
         warn_truncated(retry(lambda: client.output_files(job_id)))
 
 
-COMMANDS = (submit, edit, ad, remove, hold, release, reschedule, wait, logs, userlog, output)
+@click.command()
+@click.argument("job", metavar="ID")
+@click.option("--follow", "-f", is_flag=True, help="Continue until the job has ended.")
+@click.option("--stderr", "error", is_flag=True, help="The standard error instead of the standard output.")
+@PATIENCE
+@with_client
+def logs(client: Client, job: str, follow: bool, error: bool, patience: str) -> None:
+    """Print the standard output of a job, also while it runs.
+
+    Of a running job these are the last 64 KiB so far, and with --follow all that it prints from then on. Of a job that
+    has ended it is what was stored. The command "events" shows what happened to the job.
+    """
+    retry = retry_option(patience)
+    found = retry(lambda: client.find_jobs([job])).ids
+    if len(found) > 1:
+        raise InvalidInputError(Violation(job, f"names {len(found)} jobs; name one, such as {job}.0"))
+    job_id = found[0]
+    if follow:
+        _print_parts(follow_output_until_final(client, job_id, retry, error=error))
+    elif not _print_parts(client.follow_output(job_id, error=error, follow=False)):
+        why = f"the pilot of job {job_id} has sent nothing within {LONGEST_POLL_S:g} s"
+        raise StateConflictError(f"{why}; --follow waits longer")
+
+
+def _print_parts(parts: Iterable[job_service_pb2.FollowOutputResponse]) -> bool:
+    """Print output as it comes, with notes on gaps and ends on the standard error; returns whether it is complete."""
+    out, attempt, end = sys.stdout.buffer, 0, 0
+    for part in parts:
+        if part.attempt != attempt:
+            if attempt:
+                click.echo(f"pilotage: attempt {part.attempt} begins", err=True)
+            attempt, end = part.attempt, 0
+        if part.content and part.offset > end:
+            click.echo(f"pilotage: {part.offset - end} bytes before this are left out", err=True)
+        out.write(part.content)
+        out.flush()
+        end = max(end, part.offset + len(part.content))
+        if part.partial:
+            click.echo(f"pilotage: attempt {part.attempt} was stopped ({part.partial})", err=True)
+        if part.over:
+            return True
+    return False
+
+
+COMMANDS = (submit, edit, ad, remove, hold, release, reschedule, wait, events, logs, userlog, output)

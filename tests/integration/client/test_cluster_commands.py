@@ -94,7 +94,7 @@ def test_no_command_cuts_a_range(user: User) -> None:
     for form in (cluster, f"{cluster}.0-2", f"{cluster}-{ids[-1]}"):
         assert [each["id"] for each in user.objects("why", form)] == [*ids]
         assert [each["ProcId"] for each in user.objects("ad", form)] == [0, 1, 2]
-        assert list(dict.fromkeys(each["job"] for each in user.objects("logs", form))) == [*ids]
+        assert list(dict.fromkeys(each["job"] for each in user.objects("events", form))) == [*ids]
         assert [each["job"] for each in user.objects("routes", "explain", form)] == [*ids]
         edited = user.run("edit", form, "--set", "priority=5").stdout
         assert edited == "".join(f"job {job} is WAITING\n" for job in ids)
@@ -102,9 +102,9 @@ def test_no_command_cuts_a_range(user: User) -> None:
         assert without_output.exit_code == 1
         assert [f"job {job} has no output file stdout yet" in without_output.stderr for job in ids] == [True] * 3
     assert [each["JobPrio"] for each in user.objects("ad", cluster)] == [5, 5, 5]
-    for command in ("why", "ad", "logs"):
+    for command in ("why", "ad", "events"):
         assert [user.run(command, cluster).stdout.count(f"{job}") > 0 for job in ids] == [True] * 3, command
-    refused = user.run("logs", "-f", cluster)
+    refused = user.run("events", "-f", cluster)
     assert (refused.exit_code, refused.stderr) == (2, f"--follow: follows one job, and {cluster} are 3 jobs\n")
 
 

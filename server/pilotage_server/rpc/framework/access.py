@@ -38,11 +38,13 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "DownloadFile": _FILE_HOLDERS,
         "ListAttempts": _OWNERS,
         "ListOutputFiles": _OWNERS,
+        "FollowOutput": _OWNERS,
     },
     "MatcherService": {
         "GetSubmitPoolsForQueue": _DIRECTORS | _PILOTS,
         "RequestJobs": _PILOTS,
         "ReportState": _PILOTS,
+        "PostTail": _PILOTS,
     },
     "PoolService": {
         "ListPools": _OWNERS | {Role.CLEANER},
