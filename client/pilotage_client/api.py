@@ -253,7 +253,7 @@ class JobCalls(Connection):
         return list(self.output_listing(job_id, attempt).files)
 
     def output_listing(self, job_id: int, attempt: int = 0) -> job_service_pb2.ListOutputFilesResponse:
-        """Return the output files of an attempt (0 = the last that ended), its number, and how it was stopped, if it was."""
+        """Return the output files of an attempt (0 = the last that ended), its number, and how it was stopped."""
         return self._jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id, attempt=attempt))
 
     def follow_output(
