@@ -119,6 +119,7 @@ def test_each_attempt_of_a_retried_job_has_its_end_and_output(ended_jobs: EndedJ
         (match,) = pilot.request_jobs().matches
         files = [output_file("stdout", f"exit {exit_code}\n".encode(), False)]
         fields = {"outcome": jobs_pb2.OUTCOME_EXITED, "exit_code": exit_code, "output_files": files}
+        fields["peak_memory_mib"] = 700 + exit_code
         assert pilot.report(job, match.attempt, **fields).accepted
     pilotage = ended_jobs.pilotage
     assert pilotage("output", job) == "exit 0\n"
@@ -129,8 +130,10 @@ def test_each_attempt_of_a_retried_job_has_its_end_and_output(ended_jobs: EndedJ
     (status,) = pilotage.json_objects("status", job)
     attempts = [(each["attempt"], each["outcome"], each["exit_code"], each["reason"]) for each in status["attempts"]]
     assert attempts == [(1, "exited", 3, "exit code 3"), (2, "exited", 0, None)]
+    assert [each["usage"]["peak_memory_mib"] for each in status["attempts"]] == [703, 700]
     table = pilotage("status", job).splitlines()
     assert [line.split()[:4] for line in table[4:]] == [[str(job), "1", "exited", "3"], [str(job), "2", "exited", "0"]]
+    assert ["703" in line for line in table[4:]] == [True, False]
     assert "retried" in pilotage("events", job)
 
 

@@ -72,6 +72,8 @@ async def test_job_is_retried_after_its_exit_code_and_after_its_memory_limit(gri
     exited, exceeded, succeeded = grid.attempts(job_id)
     assert (exited.outcome, exited.exit_code) == ("exited", 3)
     assert (exceeded.outcome, exceeded.pilot_stamp) == ("limit exceeded", exited.pilot_stamp)
+    assert exceeded.usage.peak_memory_mib > 0
+    assert exceeded.reason.endswith("MiB used, 50 MiB requested")
     assert (succeeded.outcome, succeeded.pilot_stamp != exited.pilot_stamp) == ("exited", True)
 
 
