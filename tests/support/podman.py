@@ -1,0 +1,142 @@
+"""Podman, images that are made here, and a registry that serves one."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from pilotage_pilot.core.containers import RuntimeKind
+from support.debian import find_or_install
+
+OPTIONS = {RuntimeKind.PODMAN: ("--storage-driver", "vfs")}
+"""Options for podman that work in containers too."""
+
+_APPLETS = ("sh", "echo", "cat", "sleep", "ls", "id", "env", "touch", "mkdir", "ps", "test", "head", "tail", "kill")
+_SETTINGS = ("ENV PATH=/bin", "ENV FROM_IMAGE=yes", "ENV LANG=of-image", 'ENTRYPOINT ["/bin/echo", "entry"]', 'CMD ["command"]')
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """An image of busybox as an `archive` of docker-save, as a `folder`, and as a folder with podman's `dir` layout."""
+
+    archive: Path
+    folder: Path
+    layout: Path
+
+
+@pytest.fixture(scope="session")
+def podman() -> Path:
+    """Return the program podman."""
+    find_or_install(lambda: Path(found) if (found := shutil.which("busybox")) else None, "busybox-static")
+    return find_or_install(lambda: Path(found) if (found := shutil.which("podman")) else None, "podman")
+
+
+@pytest.fixture(scope="session")
+def images(podman: Path, tmp_path_factory: pytest.TempPathFactory) -> Images:
+    """Return an image whose file /etc/os-release says what it is."""
+    folder = tmp_path_factory.mktemp("images")
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_uid == 0 or parent.owner() == folder.owner():
+            parent.chmod(parent.stat().st_mode | 0o011)
+    root = folder / "root"
+    for name in ("bin", "etc", "home", "usr"):
+        (root / name).mkdir(parents=True)
+    shutil.copy(shutil.which("busybox") or "", root / "bin/busybox")
+    for applet in _APPLETS:
+        (root / "bin" / applet).symlink_to("busybox")
+    (root / "etc/os-release").write_text("NAME=tiny\n")
+    (root / "etc/private").write_text("private")
+    (root / "etc/private").chmod(0o600)
+    tree, archive, layout = folder / "tree.tar", folder / "tiny.tar", folder / "layout"
+    _run("tar", "-C", root, "-cf", tree, ".")
+    store = (podman, "--root", folder / "store", "--runroot", folder / "run", *OPTIONS[RuntimeKind.PODMAN])
+    changes = [word for setting in _SETTINGS for word in ("--change", setting)]
+    _run(*store, "import", *changes, tree, "localhost/tiny:1")
+    _run(*store, "save", "--output", archive, "localhost/tiny:1")
+    _run(*store, "push", "--format", "v2s2", "localhost/tiny:1", f"dir:{layout}")
+    for file in (archive, root):
+        file.chmod(0o755)
+    return Images(archive, root, layout)
+
+
+def _run(*command: object) -> None:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class _Registry(http.server.BaseHTTPRequestHandler):
+    """Serves the image `tiny:1` by the registry protocol; `hang` is never answered, and other images do not exist."""
+
+    layout: Path
+    requests: ClassVar[list[str]] = []
+    released: threading.Event
+
+    def do_HEAD(self) -> None:
+        self._answer(has_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(has_body=True)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+    def _answer(self, *, has_body: bool) -> None:
+        self.requests.append(self.path)
+        if "/hang/" in self.path:
+            self.released.wait()
+        found = self._content()
+        status, kind, body = (404, "application/json", b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}') if found is None else found
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if has_body:
+            self.wfile.write(body)
+
+    def _content(self) -> tuple[int, str, bytes] | None:
+        if self.path == "/v2/":
+            return 200, "application/json", b"{}"
+        manifest = (self.layout / "manifest.json").read_bytes()
+        if self.path == "/v2/tiny/manifests/1":
+            return 200, json.loads(manifest)["mediaType"], manifest
+        blob = self.layout / self.path.rpartition("/")[2].removeprefix("sha256:")
+        if self.path.startswith("/v2/tiny/blobs/") and blob.is_file():
+            return 200, "application/octet-stream", blob.read_bytes()
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A registry at `address`; `requests` are the paths that were asked for."""
+
+    address: str
+    requests: list[str]
+
+
+@contextmanager
+def a_registry(images: Images) -> Iterator[Registry]:
+    """Run a registry until the end of the block."""
+    requests: list[str] = []
+    released = threading.Event()
+    kind = type("_ThisRegistry", (_Registry,), {"layout": images.layout, "requests": requests, "released": released})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(kind))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield Registry(f"localhost:{server.server_address[1]}", requests)
+    finally:
+        released.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
