@@ -7,6 +7,7 @@ import http.server
 import json
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,17 +23,23 @@ from support.debian import find_or_install
 OPTIONS = {RuntimeKind.PODMAN: ("--storage-driver", "vfs")}
 """Options for podman that work in containers too."""
 
-_APPLETS = ("sh", "echo", "cat", "sleep", "ls", "id", "env", "touch", "mkdir", "ps", "test", "head", "tail", "kill")
-_SETTINGS = ("ENV PATH=/bin", "ENV FROM_IMAGE=yes", "ENV LANG=of-image", 'ENTRYPOINT ["/bin/echo", "entry"]', 'CMD ["command"]')
+_APPLETS = ("sh", "echo", "cat", "sleep", "ls", "env", "head", "tr")
+_VARIABLES = ("ENV PATH=/bin", "ENV FROM_IMAGE=yes", "ENV LANG=of-image")
+_SETTINGS = (*_VARIABLES, 'ENTRYPOINT ["/bin/echo", "entry"]', 'CMD ["command"]')
+_MISSING = 404, "application/json", b'{"errors": [{"code": "MANIFEST_UNKNOWN"}]}'
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """An image of busybox as an `archive` of docker-save, as a `folder`, and as a folder with podman's `dir` layout."""
+    """An image of busybox as an `archive` of docker-save, as a `folder`, and as a folder with podman's `dir` layout.
+
+    `cache` is a cache of images that tests share.
+    """
 
     archive: Path
     folder: Path
     layout: Path
+    cache: Path
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +53,6 @@ def podman() -> Path:
 def images(podman: Path, tmp_path_factory: pytest.TempPathFactory) -> Images:
     """Return an image whose file /etc/os-release says what it is."""
     folder = tmp_path_factory.mktemp("images")
-    for parent in (folder, *folder.parents):
-        if parent.stat().st_uid == 0 or parent.owner() == folder.owner():
-            parent.chmod(parent.stat().st_mode | 0o011)
     root = folder / "root"
     for name in ("bin", "etc", "home", "usr"):
         (root / name).mkdir(parents=True)
@@ -60,14 +64,15 @@ def images(podman: Path, tmp_path_factory: pytest.TempPathFactory) -> Images:
     (root / "etc/private").chmod(0o600)
     tree, archive, layout = folder / "tree.tar", folder / "tiny.tar", folder / "layout"
     _run("tar", "-C", root, "-cf", tree, ".")
-    store = (podman, "--root", folder / "store", "--runroot", folder / "run", *OPTIONS[RuntimeKind.PODMAN])
-    changes = [word for setting in _SETTINGS for word in ("--change", setting)]
-    _run(*store, "import", *changes, tree, "localhost/tiny:1")
-    _run(*store, "save", "--output", archive, "localhost/tiny:1")
-    _run(*store, "push", "--format", "v2s2", "localhost/tiny:1", f"dir:{layout}")
+    with tempfile.TemporaryDirectory(dir="/tmp") as run:  # podman accepts 50 characters
+        store = (podman, "--root", folder / "store", "--runroot", run, *OPTIONS[RuntimeKind.PODMAN])
+        changes = [word for setting in _SETTINGS for word in ("--change", setting)]
+        _run(*store, "import", *changes, tree, "localhost/tiny:1")
+        _run(*store, "save", "--output", archive, "localhost/tiny:1")
+        _run(*store, "push", "--format", "v2s2", "localhost/tiny:1", f"dir:{layout}")
     for file in (archive, root):
         file.chmod(0o755)
-    return Images(archive, root, layout)
+    return Images(archive, root, layout, folder / "cache")
 
 
 def _run(*command: object) -> None:
@@ -95,8 +100,7 @@ class _Registry(http.server.BaseHTTPRequestHandler):
         self.requests.append(self.path)
         if "/hang/" in self.path:
             self.released.wait()
-        found = self._content()
-        status, kind, body = (404, "application/json", b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}') if found is None else found
+        status, kind, body = self._content()
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -104,7 +108,7 @@ class _Registry(http.server.BaseHTTPRequestHandler):
         if has_body:
             self.wfile.write(body)
 
-    def _content(self) -> tuple[int, str, bytes] | None:
+    def _content(self) -> tuple[int, str, bytes]:
         if self.path == "/v2/":
             return 200, "application/json", b"{}"
         manifest = (self.layout / "manifest.json").read_bytes()
@@ -113,7 +117,7 @@ class _Registry(http.server.BaseHTTPRequestHandler):
         blob = self.layout / self.path.rpartition("/")[2].removeprefix("sha256:")
         if self.path.startswith("/v2/tiny/blobs/") and blob.is_file():
             return 200, "application/octet-stream", blob.read_bytes()
-        return None
+        return _MISSING
 
 
 @dataclass(frozen=True, slots=True)

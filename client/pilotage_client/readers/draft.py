@@ -8,6 +8,7 @@ from typing import Any
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import NO_POLICY, InputFile, JobDescription, Value
+from pilotage.jobs.images import image_fault, normal_image
 from pilotage.text import fold
 
 UNUSED_WARNING = "has no meaning here and is kept as an attribute"
@@ -45,6 +46,15 @@ class Draft:
         if text not in self.warnings:
             self.warnings.append(text)
 
+    def put_image(self, text: str) -> str:
+        """Set the container image; returns why the text is none, "" = it is one."""
+        image = normal_image(text)
+        given = self.fields.get("image", image)
+        if given != image:
+            return f"names the image {image}, but another statement names {given}"
+        self.put(image=image)
+        return image_fault(image)
+
     def require(self, name: str, value: Value) -> None:
         """Add a requirement; several values of one name become a list."""
         requirements = self.requirements if self.requirements is not None else {}
@@ -54,7 +64,7 @@ class Draft:
         self.requirements = requirements | {present: value}
 
     def description(self) -> JobDescription:
-        """Return the description; the executable must be set."""
+        """Return the description; the executable or an image must be set."""
         return replace(
             JobDescription(executable=""),
             requirements=self.requirements,

@@ -22,6 +22,10 @@ _NOT_STAGED = "names data that is not staged; it is kept as an attribute"
 
 _HANDLERS: Mapping[str, handlers.JdlHandler] = {
     "executable": handlers.executable,
+    "image": handlers.image,
+    "containerimage": handlers.image,
+    "dockerimage": handlers.image,
+    "singularityimage": handlers.image,
     "arguments": handlers.arguments,
     "jobname": handlers.also_keep(handlers.text("name")),
     "stdinput": handlers.also_keep(handlers.text("stdin")),
@@ -121,7 +125,7 @@ def _check_is_job(attributes: list[Attribute]) -> None:
             kind = next((_NOT_SUPPORTED[each] for each in kinds if each in _NOT_SUPPORTED), None)
             if kind is not None:
                 raise StatementFaultError(attribute.line, f"{kind} is not supported")
-    if not any(fold(attribute.name) == "executable" for attribute in attributes):
+    if not any(_HANDLERS.get(fold(each.name)) in (handlers.executable, handlers.image) for each in attributes):
         nodes = next((attribute for attribute in attributes if fold(attribute.name) == "nodes"), None)
         if nodes is not None:
             raise StatementFaultError(nodes.line, "a DAG or a collection is not supported")

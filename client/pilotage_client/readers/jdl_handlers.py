@@ -98,6 +98,14 @@ def executable(draft: Draft, attribute: Attribute) -> None:
     draft.put(executable=executable)
 
 
+def image(draft: Draft, attribute: Attribute) -> None:
+    """Set the container image: a name in a registry, or a file or folder."""
+    text = text_of(attribute)
+    if text and (why := draft.put_image(text)):
+        raise StatementFaultError(attribute.line, f"{attribute.name}: {why}")
+    draft.keep(attribute.name, text)
+
+
 def arguments(draft: Draft, attribute: Attribute) -> None:
     """Set the arguments: a text with POSIX quoting, or a list."""
     if isinstance(attribute.value, tuple):

@@ -271,7 +271,7 @@ class _Commands:
         names = [name for name in program.names() if is_command(name) or fold(name) not in references]
         self._lines = sorted((program.line_of(name), name) for name in names)
         given = {squashed(name) for name in names}
-        if "executable" not in given:
+        if given.isdisjoint({"executable", "containerimage", "dockerimage"}):
             raise StatementFaultError(queue.line, "there is no executable")
         self._names_output = not given.isdisjoint({"transferoutputfiles", "transferoutput"})
         self._undefined = program.undefined_macros()

@@ -17,7 +17,6 @@ from pilotage_client.readers.submit_text import CUSTOM_PREFIX
 _NOT_SUPPORTED = "is kept as an attribute; it has no effect yet"
 _IDENTITY = "is kept as an attribute; your identity comes from your token"
 _REQUESTED_ACCOUNT = "is a request; the server's submit policy decides which account is charged"
-_NO_CONTAINER = "is kept as an attribute; the job runs as an ordinary process, not in a container"
 _NO_MAIL = "is kept as an attribute; no mail is sent"
 _NO_STREAM = "is kept as an attribute; output is returned when the job has ended"
 
@@ -50,9 +49,7 @@ _COMMANDS: Mapping[str, handlers.SubmitHandler] = {
     "hold": handlers.also_keep(handlers.hold),
     "jobbatchname": handlers.also_keep(handlers.text("name")),
     "batchname": handlers.also_keep(handlers.text("name")),
-    "universe": handlers.keep_unless(
-        "vanilla", "5", warning="is kept as an attribute; the job runs as an ordinary process"
-    ),
+    "universe": handlers.universe,
     "shouldtransferfiles": handlers.keep_unless(
         "yes", "if_needed", "true", warning="is kept as an attribute; files are transferred anyway"
     ),
@@ -71,8 +68,9 @@ _COMMANDS: Mapping[str, handlers.SubmitHandler] = {
     "streaminput": handlers.switch(ordinary=False),
     "copytospool": handlers.switch(ordinary=True),
     "log": handlers.keep_with_warning("is kept as an attribute; `pilotage logs` shows the events of a job"),
-    "containerimage": handlers.keep_with_warning(_NO_CONTAINER),
-    "dockerimage": handlers.keep_with_warning(_NO_CONTAINER),
+    "containerimage": handlers.image,
+    "dockerimage": handlers.image,
+    "transfercontainer": handlers.keep_unless("true", "false", "yes", "no"),
     "accountinggroup": handlers.keep_as("AcctGroup", _REQUESTED_ACCOUNT),
     "accountinggroupuser": handlers.keep_as("AcctGroupUser", _REQUESTED_ACCOUNT),
     "x509userproxy": handlers.keep_with_warning(_IDENTITY),
@@ -106,7 +104,7 @@ _CUSTOM_ATTRIBUTES: Mapping[str, handlers.SubmitHandler] = {
         "periodicrelease",
         "periodicremove",
     )
-}
+} | {"singularityimage": handlers.image}
 """Attributes with the same meaning as a command and as `+Name`."""
 
 # Commands of condor_submit that nothing uses here; any other name may be a macro.
@@ -156,6 +154,11 @@ def is_custom_attribute(name: str) -> bool:
     return fold(name).startswith(CUSTOM_PREFIX)
 
 
+def _turn(command: SubmitCommand) -> int:
+    """Return when a command is read: a universe needs to know the image."""
+    return 2 if squashed(command.name) == "universe" else int(is_custom_attribute(command.name))
+
+
 def draft_of(commands: list[SubmitCommand]) -> Draft:
     """Return the draft of the job that `commands` describe; custom attributes override commands, as in HTCondor.
 
@@ -165,7 +168,7 @@ def draft_of(commands: list[SubmitCommand]) -> Draft:
         At an invalid command.
     """
     draft = Draft()
-    for command in sorted(commands, key=lambda each: is_custom_attribute(each.name)):
+    for command in sorted(commands, key=_turn):
         if is_custom_attribute(command.name):
             own = SubmitCommand(command.name[len(CUSTOM_PREFIX) :], command.value, command.line)
             _CUSTOM_ATTRIBUTES.get(fold(own.name), handlers.custom_attribute)(draft, own)

@@ -39,6 +39,8 @@ _AMOUNT = re.compile(r"[+-]?[\d.]+\s*[a-z]*", re.IGNORECASE | re.ASCII)
 _NULL_DEVICE = "/dev/null"
 _TRUE = frozenset({"true", "t", "yes", "y", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "0"})
+_OF_CONTAINERS = ("container", "docker")
+_ORDINARY_PROCESS = "is kept as an attribute; the job runs as an ordinary process"
 _NO_NUMBER = "is an expression, not a number, and is kept as an attribute"
 
 
@@ -112,6 +114,21 @@ def executable(draft: Draft, command: SubmitCommand) -> None:
     if not command.value:
         raise command.fault("is empty")
     draft.put(executable=command.value.strip('"'))
+
+
+def image(draft: Draft, command: SubmitCommand) -> None:
+    """Set the container image: a name in a registry, or a file or folder."""
+    text = command.value.strip('"')
+    if text and (why := draft.put_image(text)):
+        raise command.fault(why)
+    draft.keep(command.name, text)
+
+
+def universe(draft: Draft, command: SubmitCommand) -> None:
+    """Keep the universe; that of containers needs an image, which its command has set before."""
+    if fold(command.value) in _OF_CONTAINERS and "image" not in draft.fields:
+        raise command.fault(f"{command.value} needs an image: add container_image or docker_image")
+    keep_unless("vanilla", "5", *_OF_CONTAINERS, warning=_ORDINARY_PROCESS)(draft, command)
 
 
 def arguments(draft: Draft, command: SubmitCommand) -> None:

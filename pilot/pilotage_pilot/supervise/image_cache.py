@@ -39,6 +39,14 @@ from pilotage_pilot.supervise.folders import disk_use_mib
 
 log = structlog.get_logger()
 
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_PASSED = (
+    *_PROXIES,
+    *map(str.upper, _PROXIES),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REGISTRY_AUTH_FILE", "CONTAINERS_REGISTRIES_CONF"),
+)
+"""The pilot's variables that programs that pull get: how to reach registries."""
+
 _CHECK_S = 0.1
 _LAST_LINE = 500
 _LOCK, _FACTS, _ROOT, _SIF = "lock", "facts.json", "root", "image.sif"
@@ -58,7 +66,7 @@ class ImageSource:
     user: int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pull:
     """A pull for one job: `is_over` ends it, when the job is gone or the pilot ends."""
 
@@ -79,7 +87,8 @@ class ImageCache:
                 _make_own(folder)
         except OSError as error:
             raise WorldError(f"the cache of images {rules.cache} cannot be used: {error}", transient=False) from error
-        self._environment = {"PATH": path}
+        passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        self._environment = {"PATH": path} | passed
         self._pulls: set[Pull] = set()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="images")
         # Its thread is started now: later the limit of processes may forbid it.
