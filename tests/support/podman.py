@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +24,7 @@ from support.debian import find_or_install
 OPTIONS = {RuntimeKind.PODMAN: ("--storage-driver", "vfs")}
 """Options for podman that work in containers too."""
 
+_IDS = () if os.geteuid() == 0 else ("--storage-opt", ".ignore_chown_errors=true")
 _APPLETS = ("sh", "echo", "cat", "sleep", "ls", "env", "head", "tr")
 _VARIABLES = ("ENV PATH=/bin", "ENV FROM_IMAGE=yes", "ENV LANG=of-image")
 _SETTINGS = (*_VARIABLES, 'ENTRYPOINT ["/bin/echo", "entry"]', 'CMD ["command"]')
@@ -65,7 +67,7 @@ def images(podman: Path, tmp_path_factory: pytest.TempPathFactory) -> Images:
     tree, archive, layout = folder / "tree.tar", folder / "tiny.tar", folder / "layout"
     _run("tar", "-C", root, "-cf", tree, ".")
     with tempfile.TemporaryDirectory(dir="/tmp") as run:  # podman accepts 50 characters
-        store = (podman, "--root", folder / "store", "--runroot", run, *OPTIONS[RuntimeKind.PODMAN])
+        store = (podman, "--root", folder / "store", "--runroot", run, *OPTIONS[RuntimeKind.PODMAN], *_IDS)
         changes = [word for setting in _SETTINGS for word in ("--change", setting)]
         _run(*store, "import", *changes, tree, "localhost/tiny:1")
         _run(*store, "save", "--output", archive, "localhost/tiny:1")

@@ -8,7 +8,7 @@ from typing import Any
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import NO_POLICY, InputFile, JobDescription, Value
-from pilotage.jobs.images import image_fault, normal_image
+from pilotage.jobs.images import ImageKind, image_fault, image_kind, normal_image
 from pilotage.text import fold
 
 UNUSED_WARNING = "has no meaning here and is kept as an attribute"
@@ -53,7 +53,9 @@ class Draft:
         if given != image:
             return f"names the image {image}, but another statement names {given}"
         self.put(image=image)
-        return image_fault(image)
+        # The path of a file is that on this machine until the file has its name in the job's folder.
+        is_here = image_kind(image) is ImageKind.JOB_FILE and "://" not in image
+        return "" if is_here else image_fault(image)
 
     def require(self, name: str, value: Value) -> None:
         """Add a requirement; several values of one name become a list."""

@@ -392,7 +392,7 @@ def _unpack_by(
 
 
 def podman_command(runtime: ContainerRuntime, folder: Path, run: str) -> tuple[str, ...]:
-    """Return the start of podman's commands with a store in this folder, and its run folder, of 50 characters at most."""
+    """Return the start of podman's commands with a store in this folder; `run` has at most 50 characters."""
     # What podman mounts for itself ends with each command; it has namespaces anyway if it is not root.
     own_mounts = ("unshare", "--mount", "--") if os.geteuid() == 0 else ()
     ids = () if os.geteuid() == 0 else ("--storage-opt", ".ignore_chown_errors=true")

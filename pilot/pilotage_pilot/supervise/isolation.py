@@ -254,7 +254,8 @@ def run_trial(
         mounts = confinement.mounts(folders)
         if mounts is not None:
             mounts["image"] = image
-        process = confinement.launcher.start(replace(command, user=user, mounts=mounts))
+        command = replace(command, user=user, mounts=mounts, in_image=image is not None)
+        process = confinement.launcher.start(command)
         _kill_if_late(process.pid)
         exit_code, _, _ = process.wait()
         return exit_code, (folders.temporary / "file").exists()

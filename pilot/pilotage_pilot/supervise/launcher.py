@@ -37,7 +37,7 @@ ERROR = struct.Struct("=i")
 EXECUTE = "execute"
 """The step in which the program of the payload is executed: its errors may be the job's fault."""
 IMAGE = "image"
-"""The step in which the folder of an image is opened that the job names."""
+"""The step in which a folder is entered that the job names as its image: its errors are the job's fault."""
 INVALID = "invalid"
 """The step of a program, argument or environment that no process can get."""
 
@@ -288,12 +288,14 @@ def _isolate(order: dict[str, Any]) -> None:
     # The pilot's own copy of an image is below a hidden folder. A folder that a job names is opened as the job sees it.
     opened = open_image(image["path"], None) if image is not None and image["is_own"] else None
     isolate(mounts)
-    if image is not None:
+    if opened is not None:
+        enter_image(opened, image["places"])
+    elif image is not None:
         try:
-            root = opened if opened is not None else open_image(image["path"], order["user"])
+            enter_image(open_image(image["path"], order["user"]), image["places"])
         except OSError as error:
+            # Not each folder can be an image, such as one with mounts in it.
             raise _StepError(error.errno or 0, f"{IMAGE} {image['path']}") from None
-        enter_image(root, image["places"])
 
 
 def _reap(payload: int, status: int) -> NoReturn:

@@ -8,7 +8,6 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +130,7 @@ def find_runtime(
             continue
         try:
             runtime = ContainerRuntime(kind, program, _version(program), rules.options.get(kind, ()))
-            _try(runtime, confinement, folders_in(jobs / "trial"), rules)
+            _try(runtime, confinement, folders_in(jobs / "trial"))
         except (OSError, PilotageError, subprocess.SubprocessError) as error:
             refused[kind.value] = str(error)
             continue
@@ -153,7 +152,7 @@ def _version(program: str) -> str:
     return found[0]
 
 
-def _try(runtime: ContainerRuntime, confinement: Confinement, folders: Folders, rules: ContainerRules) -> None:
+def _try(runtime: ContainerRuntime, confinement: Confinement, folders: Folders) -> None:
     """Run a payload as the runtime would; raises an error if it cannot."""
     if not runtime.unpacks:
         exit_code, _ = run_trial(confinement, folders, "unshare --user true")
@@ -162,27 +161,28 @@ def _try(runtime: ContainerRuntime, confinement: Confinement, folders: Folders, 
         return
     if confinement.level is not Isolation.NAMESPACE:
         raise RuntimeFaultError(f"podman needs the isolation namespace, not {confinement.level}")
-    _try_podman(runtime, folders.root.with_name("trial-image"))
-    trial = ContainerJob(JobDescription(""), ReadyImage("/", is_own=False), folders)
-    image = _entry(trial, replace(rules, binds=()))
-    exit_code, has_written = run_trial(confinement, folders, 'echo > "$TMPDIR/file"', image)
-    if exit_code != 0 or not has_written:
-        raise RuntimeFaultError(f"a payload cannot run in the image / (exit code {exit_code})")
+    _try_podman(runtime, confinement, folders)
 
 
-def _try_podman(runtime: ContainerRuntime, folder: Path) -> None:
-    """Make, unpack and remove an image with one file; raises an error if podman cannot."""
-    folder.mkdir(mode=0o700)
+def _try_podman(runtime: ContainerRuntime, confinement: Confinement, folders: Folders) -> None:
+    """Make and unpack an image with nothing in it, and enter it; raises an error if that fails."""
+    folder = folders.root.with_name("trial-image")
+    image = ReadyImage(str(folder / "root"), is_own=True)
     try:
-        with tarfile.open(folder / "tree.tar", "w") as archive:
-            archive.addfile(tarfile.TarInfo("file"))
-        with tempfile.TemporaryDirectory(prefix="pilotage-", dir="/tmp") as run:  # noqa: S108 - short, as podman demands
+        Path(image.path).mkdir(parents=True)
+        tarfile.open(folder / "tree.tar", "w").close()
+        with tempfile.TemporaryDirectory(prefix="pilotage-", dir="/tmp") as run:
             podman = podman_command(runtime, folder, run)
-            image = _output(*podman, "import", "--quiet", str(folder / "tree.tar"), folder=folder)
-            container = _output(*podman, "create", "--network", "none", image.split()[-1], "unused", folder=folder)
+            found = _output(*podman, "import", "--quiet", str(folder / "tree.tar"), folder=folder)
+            container = _output(*podman, "create", "--network", "none", found.split()[-1], "unused", folder=folder)
             _output(*podman, "export", "--output", str(folder / "again.tar"), container.strip(), folder=folder)
+        trial = ContainerJob(JobDescription(""), image, folders)
+        run_trial(confinement, folders, "true", _entry(trial, ContainerRules(folder, binds=())))
+    except JobFaultError:
+        return  # it is entered, and has no shell
     finally:
         remove_tree(folder)
+    raise RuntimeFaultError("an empty image has a shell, so payloads do not see it")
 
 
 def _output(*command: str, folder: Path) -> str:

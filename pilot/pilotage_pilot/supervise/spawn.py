@@ -308,7 +308,7 @@ def _raise_failure(failure: bytes) -> None:
     if step == EXECUTE:
         raise OSError(number, os.strerror(number))
     if step.startswith(IMAGE):
-        raise JobFaultError(f"its image {step[len(IMAGE) + 1 :]} cannot be opened: {os.strerror(number)}")
+        raise JobFaultError(f"its image {step[len(IMAGE) + 1 :]} cannot be used: {os.strerror(number)}")
     if step.startswith(INVALID):
         raise JobFaultError(f"its arguments or environment cannot be passed to a process: {step[len(INVALID) + 1 :]}")
     raise NodeFaultError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from pilotage.errors import WorldError
 from pilotage.jobs.files import JobFaultError
 from pilotage.values.attempts import AttemptKey
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.containers import ContainerRules, RuntimeKind
 from pilotage_pilot.core.model import GrantedJob
-from pilotage_pilot.supervise.containers import ContainerRuntime
-from pilotage_pilot.supervise.folders import PilotFolder
+from pilotage_pilot.supervise.containers import ContainerRuntime, ReadyImage
+from pilotage_pilot.supervise.folders import PilotFolder, disk_use_mib
+from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource
 from pilotage_pilot.supervise.runtimes import Containers, find_runtime
 from support.pilot_bench import a_job
 from support.pilot_ports import SITE, FakeServerLink, PayloadBench, a_confinement, a_local_payload_runner
@@ -28,6 +30,9 @@ from support.processes import line_written, processes_with, until
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 RULES = ContainerRules(Path(), (RuntimeKind.PODMAN,), OPTIONS, binds=())
 PODMAN = ContainerRuntime(RuntimeKind.PODMAN, "/usr/bin/podman", "4", OPTIONS[RuntimeKind.PODMAN])
+
+
+CacheMaker = Callable[..., ImageCache]
 
 
 @asynccontextmanager
@@ -137,8 +142,9 @@ async def test_transferred_program_runs_in_the_image(scratch: Path, images: Imag
         ({"executable": "/bin/none"}, "the program /bin/none cannot be run in its image"),
         ({"executable": "bin/none"}, "there is no program bin/none among its files"),
         ({"image": "./other.tar"}, "its image ./other.tar is not among its files"),
-        ({"image": "/no/such/folder", "executable": "sh"}, "its image /no/such/folder cannot be opened: No such file"),
+        ({"image": "/no/such/folder", "executable": "sh"}, "its image /no/such/folder cannot be used: No such file"),
         ({"image": "/no/such/file.tar"}, "its image /no/such/file.tar cannot be opened: No such file"),
+        ({"image": "/proc", "executable": "sh"}, "its image /proc cannot be used: Invalid argument"),
         ({"image": "/x/y.sif"}, "podman cannot run its SIF image"),
     ],
 )
@@ -163,7 +169,7 @@ async def test_folder_of_the_node_is_opened_with_the_rights_of_the_payload(scrat
         assert await printed(bench, a_job(image=str(images.folder), **script)) == "NAME=tiny\n"
         (scratch / "hidden" / "bin").mkdir(parents=True)
         for number, folder in enumerate([scratch / "hidden", bench.cache], 2):
-            with pytest.raises(JobFaultError, match="cannot be opened"):
+            with pytest.raises(JobFaultError, match="cannot be used"):
                 await bench.start(a_job(number, image=str(folder), **script))
 
 
@@ -207,7 +213,7 @@ def state_of(pid: int) -> str:
 
 
 async def test_memory_limit_counts_all_processes_in_an_image(scratch: Path, images: Images) -> None:
-    script = 'x=$(head -c 80000000 /dev/zero | tr "\\000" x); sleep 600'.replace("'", '"')
+    script = 'x=$(head -c 80000000 /dev/zero | tr "\\000" x); sleep 600'
     async with a_bench(scratch, cache=images.cache) as bench:
         job = an_archive_job(bench, images, script)
         key = await bench.start(replace(job, amounts=replace(job.amounts, memory_mib=30)))
@@ -245,17 +251,20 @@ async def test_image_that_does_not_exist_fails_its_job(scratch: Path, registry: 
             await bench.prepare(a_job(executable="sh", image=f"{registry.address}/none:1"))
 
 
-async def test_hanging_pull_ends_and_delays_no_other_job(scratch: Path, images: Images, registry: Registry) -> None:
+async def test_hanging_pull_ends_at_its_timeout(scratch: Path, registry: Registry) -> None:
+    async with a_bench(scratch, rules=replace(RULES, timeout_s=1.0)) as bench:
+        with pytest.raises(JobFaultError, match=r"its image .*/hang/x:1 was not pulled within 1 s"):
+            await bench.prepare(a_job(executable="sh", image=f"{registry.address}/hang/x:1"))
+
+
+async def test_hanging_pull_delays_no_cached_image(scratch: Path, images: Images, registry: Registry) -> None:
     async with a_bench(scratch) as bench:
-        cached = an_archive_job(bench, images, "cat /etc/os-release")
-        assert await printed(bench, cached) == "NAME=tiny\n"
-    async with a_bench(scratch, rules=replace(RULES, timeout_s=5.0)) as bench:
+        assert await printed(bench, an_archive_job(bench, images, "cat /etc/os-release")) == "NAME=tiny\n"
         hanging = asyncio.create_task(bench.prepare(a_job(2, executable="sh", image=f"{registry.address}/hang/x:1")))
         await until(lambda: any("/hang/" in path for path in registry.requests))
         assert await printed(bench, an_archive_job(bench, images, "cat /etc/os-release", 3)) == "NAME=tiny\n"
         assert not hanging.done()
-        with pytest.raises(JobFaultError, match="was not pulled within 5 s"):
-            await hanging
+        hanging.cancel()
 
 
 async def test_pull_ends_with_its_job(scratch: Path, registry: Registry) -> None:
@@ -266,3 +275,91 @@ async def test_pull_ends_with_its_job(scratch: Path, registry: Registry) -> None
         with pytest.raises(asyncio.CancelledError):
             await hanging
         await bench.prepare(a_job(2, executable="", image=f"{registry.address}/tiny:1"))
+
+
+# --- the cache
+
+
+def sources(images: Images, *names: str) -> list[ImageSource]:
+    """Return images of these names that have the same content."""
+    return [ImageSource(name, name, archive=images.archive) for name in names]
+
+
+@pytest.fixture
+def cache(scratch: Path) -> Iterator[CacheMaker]:
+    """Return a factory of caches with these rules in one folder, like those of several pilots."""
+    made: list[ImageCache] = []
+
+    def make(**rules: Any) -> ImageCache:
+        made.append(ImageCache(replace(RULES, cache=scratch / "images", **rules), PODMAN, PATH))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def is_there(image: ReadyImage) -> bool:
+    return Path(image.path).exists()
+
+
+def entries(scratch: Path) -> int:
+    return len([*(scratch / "images/podman/images").iterdir()])
+
+
+async def test_least_recently_used_image_makes_room(scratch: Path, images: Images, cache: CacheMaker) -> None:
+    one, two, three = sources(images, "one", "two", "three")
+    first = cache()
+    size_mib = disk_use_mib(Path((used := await first.get(one)).path))
+    small = cache(cache_mib=2 * size_mib + 1)
+    (await small.get(two)).release()
+    (await small.get(three)).release()
+    assert entries(scratch) == 2
+    assert is_there(used), "a job uses it"
+    used.release()
+    (await small.get(two)).release()
+    assert entries(scratch) == 2
+    assert not is_there(used)
+
+
+async def test_image_above_the_bound_of_the_cache_fails_its_job(images: Images, cache: CacheMaker) -> None:
+    with pytest.raises(JobFaultError, match=r"takes \d MiB, and the cache of images has 1 MiB"):
+        await cache(cache_mib=1).get(*sources(images, "large"))
+
+
+async def test_pilots_of_a_node_share_images_and_pull_in_turn(
+    scratch: Path, images: Images, registry: Registry, cache: CacheMaker
+) -> None:
+    name = f"{registry.address}/hang/x:1"
+    pilots = cache(), cache()
+    hanging = asyncio.create_task(pilots[0].get(ImageSource(name, name, name=name)))
+    await until(lambda: any("/hang/" in path for path in registry.requests))
+    waiting = asyncio.create_task(pilots[1].get(*sources(images, "one")))
+    hanging.cancel()
+    image = await waiting
+    again = await pilots[0].get(*sources(images, "one"))
+    assert again.path == image.path
+    assert entries(scratch) == 1
+
+
+async def test_old_image_is_pulled_again_unless_a_job_uses_it(registry: Registry, cache: CacheMaker) -> None:
+    name = f"{registry.address}/tiny:1"
+    source = ImageSource(name, name, name=name)
+
+    def pulls() -> int:
+        return registry.requests.count("/v2/tiny/manifests/1")
+
+    used = await cache().get(source)
+    before = pulls()
+    old = cache(max_age_s=0.0)
+    (await old.get(source)).release()
+    assert pulls() == before
+    used.release()
+    (await old.get(source)).release()
+    assert pulls() > before
+
+
+def test_cache_in_a_folder_of_another_user_is_refused(scratch: Path, cache: CacheMaker) -> None:
+    (scratch / "images").symlink_to("/etc")
+    with pytest.raises(WorldError, match="cannot be used"):
+        cache()

@@ -109,8 +109,7 @@ def test_keeps_redundant_commands_without_warning() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "universe = docker",
-        "docker_image = debian",
+        "universe = java",
         "getenv = True",
         "should_transfer_files = NO",
         "log = x.log",
