@@ -25,7 +25,7 @@ from pilotage.mqtt.settings import parse_broker
 from pilotage.mqtt.topics import NodeStatus
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint
-from pilotage.values.offers import HAS_CONTAINERS
+from pilotage.values.containers import HAS_CONTAINERS
 from pilotage_pilot.core.ads.attributes import NodeFacts as SlotsNode
 from pilotage_pilot.core.ads.node_ads import BuiltInAds
 from pilotage_pilot.core.ads.policy_ads import SlotAds
@@ -45,6 +45,7 @@ from pilotage_pilot.policy.loading import PolicyKeeper, PolicySource
 from pilotage_pilot.runner import PilotPorts, PilotRunner, ReadPools
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.cgroups import cgroup_maker
+from pilotage_pilot.supervise.containers import ContainerRules
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
 from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, PayloadPaths, confine
 from pilotage_pilot.supervise.monitor import PayloadRules
@@ -243,9 +244,22 @@ def _confinement(settings: PilotSettings, folder: PilotFolder, config_file: Path
     return confinement
 
 
+def container_rules(settings: PilotSettings) -> ContainerRules:
+    """Return the rules for the images of jobs."""
+    return ContainerRules(
+        cache=settings.image_cache or settings.scratch_folder() / f"pilotage-images-{os.geteuid()}",
+        runtimes=settings.container_runtimes,
+        options=settings.container_options,
+        binds=settings.container_binds,
+        cache_mib=settings.image_cache_mib,
+        timeout_s=settings.image_timeout_s,
+        max_age_s=settings.image_max_age_s,
+    )
+
+
 def _containers(settings: PilotSettings, folder: PilotFolder, confinement: Confinement) -> Containers:
     """Return the runner of container images, with the first runtime that works."""
-    rules = settings.container_rules()
+    rules = container_rules(settings)
     runtime, refused = find_runtime(rules, confinement, folder.jobs)
     for name, why in refused.items():
         log.warning("container runtime does not work here", runtime=name, why=why)

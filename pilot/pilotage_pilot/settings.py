@@ -15,8 +15,8 @@ from pilotage.jobs.environment import DEFAULT_PATH
 from pilotage.mqtt.settings import parse_broker
 from pilotage.settings import AnchoredPath, ProgramSettings, Section
 from pilotage.telemetry import LogLevel
+from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import HIDDEN_PATHS, Isolation
-from pilotage_pilot.core.containers import ContainerRules, RuntimeKind
 from pilotage_pilot.core.rules import PLAIN_WAIT_S, Lifetime, PilotRules
 
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -256,18 +256,6 @@ class PilotSettings(ProgramSettings):
             sample_s=self.sample_s,
             idle_ask_s=self.idle_ask_s,
             cpu_power=self.cpu_power,
-        )
-
-    def container_rules(self) -> ContainerRules:
-        """Return the rules for the images of jobs."""
-        return ContainerRules(
-            cache=self.image_cache or self.scratch_folder() / f"pilotage-images-{os.geteuid()}",
-            runtimes=self.container_runtimes,
-            options=self.container_options,
-            binds=self.container_binds,
-            cache_mib=self.image_cache_mib,
-            timeout_s=self.image_timeout_s,
-            max_age_s=self.image_max_age_s,
         )
 
     def lifetime(self, slot_ends_boot_s: float | None, now: datetime, boot_s: float) -> Lifetime:

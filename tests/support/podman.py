@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import pytest
 
-from pilotage_pilot.core.containers import RuntimeKind
+from pilotage.values.containers import RuntimeKind
 from support.debian import find_or_install
 
 OPTIONS = {RuntimeKind.PODMAN: ("--storage-driver", "vfs")}

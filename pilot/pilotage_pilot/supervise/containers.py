@@ -25,10 +25,26 @@ from pilotage.condor.quoting import split_arguments
 from pilotage.job_description import JobDescription, Value
 from pilotage.jobs.environment import MARKER
 from pilotage.jobs.files import JobFaultError, inside
-from pilotage.values.offers import HAS_CONTAINERS
-from pilotage_pilot.core.containers import ContainerRules, RuntimeKind
+from pilotage.values.containers import HAS_CONTAINERS, RuntimeKind
 from pilotage_pilot.supervise.folders import Folders
 from pilotage_pilot.supervise.spawn import PayloadCommand
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRules:
+    """What the site says: the runtimes to try in order, further options of each, and paths that images show.
+
+    `options` of apptainer and singularity follow `exec`, those of podman precede its commands. The cache of images is
+    in `cache` and has at most `cache_mib`; a pull ends after `timeout_s`, and is repeated for a use after `max_age_s`.
+    """
+
+    cache: Path
+    runtimes: tuple[RuntimeKind, ...] = tuple(RuntimeKind)
+    options: Mapping[RuntimeKind, tuple[str, ...]] = field(default_factory=dict)
+    binds: tuple[Path, ...] = (Path("/cvmfs"),)
+    cache_mib: int = 20 << 10
+    timeout_s: float = 900.0
+    max_age_s: float = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,8 @@ import structlog
 from pilotage import clock
 from pilotage.errors import WorldError
 from pilotage.jobs.files import JobFaultError, remove_tree
-from pilotage_pilot.core.containers import ContainerRules
 from pilotage_pilot.supervise.base import NodeFaultError
-from pilotage_pilot.supervise.containers import ContainerRuntime, ReadyImage
+from pilotage_pilot.supervise.containers import ContainerRules, ContainerRuntime, ReadyImage
 from pilotage_pilot.supervise.folders import disk_use_mib
 
 log = structlog.get_logger()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import subprocess
@@ -17,10 +18,10 @@ from pilotage.jobs.environment import DEFAULT_PATH
 from pilotage.jobs.files import JobFaultError, inside, remove_tree
 from pilotage.jobs.images import ImageKind, image_kind, is_archive, is_sif
 from pilotage.values.isolation import Isolation
-from pilotage_pilot.core.containers import ContainerRules
 from pilotage_pilot.supervise.containers import (
     NO_CONTAINERS,
     ContainerJob,
+    ContainerRules,
     ContainerRuntime,
     ReadyImage,
     SiteView,
@@ -74,7 +75,8 @@ class Containers:
         if kind is ImageKind.JOB_FILE and not path.is_file():
             raise JobFaultError(f"its image {image} is not among its files")
         if is_archive(image):
-            return await self._cache.get(self._archive(description, path, kind))
+            # In a thread, as a file system of the node may hang.
+            return await self._cache.get(await asyncio.to_thread(self._archive, description, path, kind))
         return ReadyImage(str(path), is_own=False)
 
     def _archive(self, description: JobDescription, path: Path, kind: ImageKind) -> ImageSource:

@@ -16,9 +16,6 @@ from pilotage.values.isolation import Isolation
 POLICY_FAULT = "PolicyFault"
 """The attribute of a slot's report that tells why the server gives it no jobs for its policy or its isolation."""
 
-HAS_CONTAINERS = "HasContainers"
-"""The attribute of a node that tells whether its pilot runs jobs in container images."""
-
 MAX_PART_BYTES = 256 * 1024
 """The largest part of ads; an ad of a node with hundreds of slots is far smaller."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilotage.job_description import JobDescription
-from pilotage.values.offers import HAS_CONTAINERS
+from pilotage.values.containers import HAS_CONTAINERS
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.storage.database.engine import Database

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from pilotage.jobs.files import JobFaultError
+from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import Isolation
-from pilotage_pilot.core.containers import ContainerRules, RuntimeKind
+from pilotage_pilot.supervise.containers import ContainerRules
 from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.runtimes import Containers, find_runtime
 from support.pilot_bench import a_job

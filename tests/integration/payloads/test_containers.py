@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,15 +17,22 @@ import pytest
 from pilotage.errors import WorldError
 from pilotage.jobs.files import JobFaultError
 from pilotage.values.attempts import AttemptKey
+from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import Isolation
-from pilotage_pilot.core.containers import ContainerRules, RuntimeKind
 from pilotage_pilot.core.model import GrantedJob
-from pilotage_pilot.supervise.containers import ContainerRuntime, ReadyImage
+from pilotage_pilot.supervise.containers import ContainerRules, ContainerRuntime, ReadyImage, gpu_files
 from pilotage_pilot.supervise.folders import PilotFolder, disk_use_mib
 from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource
 from pilotage_pilot.supervise.runtimes import Containers, find_runtime
 from support.pilot_bench import a_job
-from support.pilot_ports import SITE, FakeServerLink, PayloadBench, a_confinement, a_local_payload_runner
+from support.pilot_ports import (
+    SITE,
+    FakeServerLink,
+    PayloadBench,
+    a_confinement,
+    a_local_payload_runner,
+    a_prepare_job,
+)
 from support.podman import OPTIONS, Images, Registry, a_registry
 from support.processes import line_written, processes_with, until
 
@@ -165,7 +174,7 @@ async def test_damaged_archive_fails_its_job_with_podmans_words(scratch: Path, i
 
 async def test_folder_of_the_node_is_opened_with_the_rights_of_the_payload(scratch: Path, images: Images) -> None:
     async with a_bench(scratch, images.folder) as bench:
-        script = {"executable": "/bin/cat", "arguments": "/etc/os-release"}
+        script: dict[str, Any] = {"executable": "/bin/cat", "arguments": "/etc/os-release"}
         assert await printed(bench, a_job(image=str(images.folder), **script)) == "NAME=tiny\n"
         (scratch / "hidden" / "bin").mkdir(parents=True)
         for number, folder in enumerate([scratch / "hidden", bench.cache], 2):
@@ -184,6 +193,37 @@ async def test_image_shows_what_the_site_binds_and_is_not_changed(scratch: Path,
         assert (await printed(bench, job)).startswith("tool\n")
     assert [path.name for path in software.iterdir()] == ["tool"]
     assert not (images.folder / "etc/new").exists()
+
+
+async def test_job_wrapper_of_the_node_runs_in_the_image(scratch: Path, images: Images) -> None:
+    wrapper = scratch / "wrapper"
+    wrapper.write_text('#!/bin/sh\necho wrapped\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    async with a_bench(scratch, cache=images.cache) as bench:
+        bench.payload_runner.wrap(wrapper)
+        assert await printed(bench, an_archive_job(bench, images, "cat /etc/os-release")) == "wrapped\nNAME=tiny\n"
+
+
+async def test_job_with_gpus_gets_the_libraries_of_the_driver(
+    scratch: Path, images: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ldconfig = scratch / "ldconfig"
+    libraries = ("\tlibc.so.6 (libc6) => /etc/fstab", "\tlibcuda.so.1 (libc6,x86-64) => /etc/passwd")
+    ldconfig.write_text("#!/bin/sh\n" + "".join(f"echo '{each}'\n" for each in libraries))
+    ldconfig.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scratch}:{os.environ['PATH']}")
+    gpu_files.cache_clear()
+    async with a_bench(scratch, cache=images.cache) as bench:
+        script = "ls /.pilotage/gpu; echo $LD_LIBRARY_PATH; echo $CUDA_VISIBLE_DEVICES"
+        job = an_archive_job(bench, images, script)
+        order = a_prepare_job(job)
+        bench.payload_runner.prepare(replace(order, slot=replace(order.slot, gpu_ids=("GPU-1",))))
+        await bench.payload_runner.fetch(job.key)
+        bench.payload_runner.start(job.key)
+        await bench.next_exit()
+        files, _ = await bench.store(job.key)
+        assert files["stdout"].content == b"libcuda.so.1\n/.pilotage/gpu\nGPU-1\n"
+    gpu_files.cache_clear()
 
 
 async def test_orders_reach_all_processes_in_an_image(scratch: Path, images: Images) -> None:
@@ -363,3 +403,15 @@ def test_cache_in_a_folder_of_another_user_is_refused(scratch: Path, cache: Cach
     (scratch / "images").symlink_to("/etc")
     with pytest.raises(WorldError, match="cannot be used"):
         cache()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root tries it as another user")
+@pytest.mark.usefixtures("podman")
+def test_containers_work_without_root(tmp_path: Path) -> None:
+    """Run the main tests again in a user namespace with one id, in which nothing is root."""
+    chosen = "sees_the_image or working_podman or rights_of_the_payload"
+    command = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--", sys.executable, "-m", "pytest", "-q")
+    options = ("-p", "no:xdist", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/tests", "-k", chosen)
+    done = subprocess.run([*command, *options, __file__], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout

@@ -1,4 +1,4 @@
-"""A submit file with an image, from its submission to its output: server, client and pilots as processes, and podman."""
+"""A submit file with an image, from its submission to its output: real server, client, pilots and podman."""
 
 from __future__ import annotations
 

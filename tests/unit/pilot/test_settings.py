@@ -14,10 +14,10 @@ import structlog
 
 from pilotage.errors import InvalidInputError, WorldError
 from pilotage.settings import load_settings
+from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import Isolation
-from pilotage_pilot.app import read_pool_ids, read_secret
+from pilotage_pilot.app import container_rules, read_pool_ids, read_secret
 from pilotage_pilot.command_line import run
-from pilotage_pilot.core.containers import RuntimeKind
 from pilotage_pilot.link.server_link import queue_of_token
 from pilotage_pilot.settings import PilotSettings
 
@@ -210,7 +210,7 @@ def test_container_runtimes_are_tried_in_order_unless_they_are_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PILOTAGE_PILOT_CONTAINER_RUNTIMES")
-    rules = read(a_file(tmp_path, scratch="/scratch"), {}).container_rules()
+    rules = container_rules(read(a_file(tmp_path, scratch="/scratch"), {}))
     assert rules.runtimes == (RuntimeKind.APPTAINER, RuntimeKind.SINGULARITY, RuntimeKind.PODMAN)
     assert rules.cache == Path(f"/scratch/pilotage-images-{os.geteuid()}")
     assert (rules.binds, rules.cache_mib, rules.timeout_s) == ((Path("/cvmfs"),), 20_480, 900.0)
@@ -220,7 +220,7 @@ def test_container_runtimes_are_tried_in_order_unless_they_are_set(
         "image_cache": "/images",
         "image_cache_mib": 7,
     }
-    chosen = read(a_file(tmp_path, **given), {}).container_rules()
+    chosen = container_rules(read(a_file(tmp_path, **given), {}))
     assert (chosen.runtimes, chosen.cache, chosen.cache_mib) == ((RuntimeKind.PODMAN,), Path("/images"), 7)
     assert chosen.options == {RuntimeKind.PODMAN: ("--storage-driver", "vfs")}
 

@@ -20,8 +20,9 @@ from enum import StrEnum
 
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
+from pilotage.values.containers import HAS_CONTAINERS
 from pilotage.values.isolation import Isolation
-from pilotage.values.offers import HAS_CONTAINERS, SlotOffer
+from pilotage.values.offers import SlotOffer
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.attempts.reports import ReportedSlot
 from pilotage_server.core.rules import Rules
