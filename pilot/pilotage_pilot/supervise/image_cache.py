@@ -24,7 +24,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
@@ -67,10 +67,12 @@ class ImageSource:
 
 @dataclass(slots=True, eq=False)
 class Pull:
-    """A pull for one job: `is_over` ends it, when the job is gone or the pilot ends."""
+    """A pull for `jobs` jobs; `is_over` ends it, when they are gone or the pilot ends. `work` is its future result."""
 
     source: ImageSource
+    jobs: int = 0
     is_over: threading.Event = field(default_factory=threading.Event)
+    work: asyncio.Future[ReadyImage] = field(init=False)
 
 
 class ImageCache:
@@ -88,14 +90,14 @@ class ImageCache:
             raise WorldError(f"the cache of images {rules.cache} cannot be used: {error}", transient=False) from error
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         self._environment = {"PATH": path} | passed
-        self._pulls: set[Pull] = set()
+        self._pulls: dict[str, Pull] = {}
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="images")
         # Its thread is started now: later the limit of processes may forbid it.
         self._executor.submit(int).result()
 
     def close(self) -> None:
         """End all pulls."""
-        for pull in tuple(self._pulls):
+        for pull in tuple(self._pulls.values()):
             pull.is_over.set()
         self._executor.shutdown(cancel_futures=True)
 
@@ -104,17 +106,29 @@ class ImageCache:
         found = self._find(source)
         if found is not None:
             return found
-        pull = Pull(source)
-        self._pulls.add(pull)
-        work = asyncio.get_running_loop().run_in_executor(self._executor, self._bring, pull)
+        pull = self._pulls.get(source.key) or self._start(source)
+        pull.jobs += 1
         try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            pull.is_over.set()
-            work.add_done_callback(_release)
-            raise
+            image = await asyncio.shield(pull.work)
+            # Each job has a descriptor of the one lock, which is held until all are closed.
+            return replace(image, lock=os.dup(image.lock) if image.lock is not None else None)
         finally:
-            self._pulls.discard(pull)
+            pull.jobs -= 1
+            if not pull.jobs:
+                pull.is_over.set()
+                self._forget(pull)
+                pull.work.add_done_callback(_release)
+
+    def _start(self, source: ImageSource) -> Pull:
+        """Start a pull, which all jobs with this image share until it has ended."""
+        pull = self._pulls[source.key] = Pull(source)
+        pull.work = asyncio.get_running_loop().run_in_executor(self._executor, self._bring, pull)
+        pull.work.add_done_callback(lambda _: self._forget(pull))
+        return pull
+
+    def _forget(self, pull: Pull) -> None:
+        if self._pulls.get(pull.source.key) is pull:
+            del self._pulls[pull.source.key]
 
     # The entries ------------------------------------------------------------------------------------------------
 
@@ -192,13 +206,14 @@ class ImageCache:
     def _lock_pulls(self, pull: Pull) -> int:
         lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         while True:
+            if pull.is_over.is_set():
+                os.close(lock)
+                raise NodeFaultError("its image is not pulled: it was stopped")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return lock
             except BlockingIOError:
-                if pull.is_over.wait(_CHECK_S):
-                    os.close(lock)
-                    raise NodeFaultError("its image is not pulled: it was stopped") from None
+                pull.is_over.wait(_CHECK_S)
 
     def _fill(self, pull: Pull, folder: Path) -> ReadyImage:
         """Make the entry of an image in `folder`, and move it to its place."""
@@ -206,7 +221,8 @@ class ImageCache:
         steps = _Steps(pull, folder, self._environment, self._rules.timeout_s)
         entry = folder / "entry"
         # Only the file of a SIF image is opened by other users; what is unpacked has setuid programs of strangers.
-        entry.mkdir(mode=0o700 if self._runtime.unpacks else 0o755)
+        entry.mkdir()
+        entry.chmod(0o700 if self._runtime.unpacks else 0o755)
         archive = steps.copy_archive(pull.source)
         fill = _unpack if self._runtime.unpacks else _build_sif
         facts = fill(self._runtime, steps, pull.source, archive, entry)

@@ -203,6 +203,7 @@ def enter_image(image: int, places: dict[str, str]) -> None:
     is the lower layer of an overlay, so that it is not changed and needs no mount points. Raises OSError.
     """
     copies = {place: _copy_of(path) for place, path in places.items() if os.path.exists(path)}
+    mask = os.umask(0o022)  # the payload passes the folders that are made here
     _mount("tmpfs", _BASE, "tmpfs", _MS_NOSUID | _MS_NODEV, _IMAGE_ROOM)
     upper, work, root = (f"{_BASE}/{name}" for name in ("upper", "work", "root"))
     for folder in (upper, work, root, f"{upper}/proc"):
@@ -214,6 +215,7 @@ def enter_image(image: int, places: dict[str, str]) -> None:
         else:
             os.makedirs(os.path.dirname(upper + place), exist_ok=True)
             os.close(os.open(upper + place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
+    os.umask(mask)
     layers = f"lowerdir=/proc/self/fd/{image},upperdir={upper},workdir={work}"
     _mount("overlay", root, "overlay", _MS_NOSUID | _MS_NODEV, layers + ("" if os.geteuid() == 0 else ",userxattr"))
     os.close(image)

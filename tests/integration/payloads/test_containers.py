@@ -297,6 +297,24 @@ async def test_hanging_pull_ends_at_its_timeout(scratch: Path, registry: Registr
             await bench.prepare(a_job(executable="sh", image=f"{registry.address}/hang/x:1"))
 
 
+async def test_jobs_that_wait_for_one_pull_fail_together(scratch: Path, registry: Registry) -> None:
+    async with a_bench(scratch, rules=replace(RULES, timeout_s=1.0)) as bench:
+        jobs = [a_job(number, executable="sh", image=f"{registry.address}/hang/x:1") for number in range(1, 4)]
+        ends = await asyncio.gather(*map(bench.prepare, jobs), return_exceptions=True)
+        assert {str(end) for end in ends} == {f"its image {registry.address}/hang/x:1 was not pulled within 1 s"}
+
+
+async def test_pull_goes_on_while_one_of_its_jobs_is_there(scratch: Path, registry: Registry) -> None:
+    async with a_bench(scratch) as bench:
+        jobs = [a_job(number, executable="", image=f"{registry.address}/tiny:1") for number in (1, 2)]
+        gone, stays = [asyncio.create_task(bench.prepare(job)) for job in jobs]
+        await until(lambda: bool(registry.requests))
+        gone.cancel()
+        await stays
+        bench.payload_runner.start(jobs[1].key)
+        assert (await bench.next_exit()).exit_code == 0
+
+
 async def test_hanging_pull_delays_no_cached_image(scratch: Path, images: Images, registry: Registry) -> None:
     async with a_bench(scratch) as bench:
         assert await printed(bench, an_archive_job(bench, images, "cat /etc/os-release")) == "NAME=tiny\n"
