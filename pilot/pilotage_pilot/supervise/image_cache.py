@@ -282,6 +282,7 @@ def _release(work: asyncio.Future[ReadyImage]) -> None:
 # The programs -------------------------------------------------------------------------------------------------------
 
 _STORE = "store"
+_FULL = ("no space left on device", "disk quota exceeded")
 _SHORT = "/tmp"  # noqa: S108 - podman refuses longer paths of run folders, whatever TMPDIR is
 
 
@@ -304,7 +305,8 @@ class _Steps:
     def run(self, what: str, *command: str, output: Path | None = None, user: int | None = None) -> str:
         """Run a command to its end and return its output, or write it to a file.
 
-        Raises JobFaultError with its last lines if it fails or is not in time, NodeFaultError if it was stopped.
+        Raises JobFaultError with its last line if it fails or is not in time, NodeFaultError if it was stopped or the
+        disk is full.
         """
         errors = self.folder / "errors"
         printed = output if output is not None else self.folder / "output"
@@ -324,7 +326,9 @@ class _Steps:
             self._wait(what, process)
         label = self._pull.source.label
         if process.returncode != 0:
-            raise JobFaultError(f"its image {label} cannot be {what}: {_last_words(errors, process.returncode)}")
+            why = _last_words(errors, process.returncode)
+            is_full = any(text in why.lower() for text in _FULL)
+            raise (NodeFaultError if is_full else JobFaultError)(f"its image {label} cannot be {what}: {why}")
         return "" if output is not None else printed.read_text(errors="replace")
 
     def _wait(self, what: str, process: subprocess.Popen[bytes]) -> None:
