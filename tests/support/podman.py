@@ -44,10 +44,17 @@ class Images:
     cache: Path
 
 
+def _static_busybox() -> Path | None:
+    """Return busybox if it needs no libraries, for which ldd fails."""
+    found = shutil.which("busybox")
+    is_static = found is not None and subprocess.run(["ldd", found], capture_output=True, check=False).returncode != 0
+    return Path(found) if found is not None and is_static else None
+
+
 @pytest.fixture(scope="session")
 def podman() -> Path:
     """Return the program podman."""
-    find_or_install(lambda: Path(found) if (found := shutil.which("busybox")) else None, "busybox-static")
+    find_or_install(_static_busybox, "busybox-static")
     return find_or_install(lambda: Path(found) if (found := shutil.which("podman")) else None, "podman")
 
 
