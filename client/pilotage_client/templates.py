@@ -31,7 +31,7 @@ from pilotage_client.readers.draft import Draft, ReadError
 from pilotage_client.readers.requirements import read_require_options
 from pilotage_client.readers.toml import KEYS, InvalidValueError, line_of
 
-_TEXTS = ("executable", "arguments", "name", "stdin", "stdout", "stderr", "requirements_expression", "rank")
+_TEXTS = ("executable", "image", "arguments", "name", "stdin", "stdout", "stderr", "requirements_expression", "rank")
 _LISTS = ("sites", "banned_sites", "platforms", "output_files")
 _COUNTS = ("request_cpus", "request_gpus")
 _SIZES = {"request_memory": "request_memory_mib", "request_disk": "request_disk_mib"}
@@ -46,6 +46,7 @@ _ATTRIBUTE_NAMES: Mapping[str, frozenset[str]] = {
     "output_files": frozenset({"output", "outputarchive", "outputsandbox", "transferoutput", "transferoutputfiles"}),
     "requirements_expression": frozenset({"requirements", "requirementsexpression"}),
     "rank": frozenset({"rank"}),
+    "image": frozenset({"containerimage", "dockerimage", "image", "singularityimage"}),
     "sites": frozenset({"site", "sites"}),
     "banned_sites": frozenset({"bannedsite", "bannedsites"}),
     "platforms": frozenset({"platform"}),

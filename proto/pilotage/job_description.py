@@ -66,6 +66,8 @@ class JobDescription:
     (None = the job has none and belongs to no submit pool). Reserved keywords and request sizes are None or empty if
     the owner did not set them. Memory and disk in MiB; `cpu_time` in normalised CPU time; `wall_time` = the longest run
     that the owner allows. `max_starts` = how often its payload may start at most, None = until an attempt ends it.
+    `image` = the container image in which its program runs (`pilotage.jobs.images`), None = it runs on the node. With
+    an image the executable may be empty: the image's own command runs.
     `attributes` holds the job's own attributes (`+Name`), including those without a meaning here; `warnings` lists
     these. `ignored` are statements that ask for something that is not done, and that the owner let be ignored. With
     `new_files_come_back` the plain files that the job creates or changes at the top of its folder are output too.
@@ -92,6 +94,7 @@ class JobDescription:
     wall_time: timedelta | None = None
     lease: timedelta | None = None
     max_starts: int | None = None
+    image: str | None = None
     request_cpus: int | None = None
     request_memory_mib: int | None = None
     request_disk_mib: int | None = None

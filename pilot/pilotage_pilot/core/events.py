@@ -275,13 +275,17 @@ class LimitPassed:
 
 @dataclass(frozen=True, slots=True)
 class PayloadExited:
-    """All processes of a payload are gone; `limit` is the limit for which the kernel killed it, if any."""
+    """All processes of a payload are gone; `limit` is the limit for which the kernel killed it, if any.
+
+    `fault` is why its container did not start, in which case it has neither exit code nor signal; "" = it did.
+    """
 
     key: AttemptKey
     exit_code: int | None
     signal: int | None
     usage: Usage = NOTHING_USED
     limit: str | None = None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,6 +306,6 @@ class PilotAttempts:
 def plug_end_boot_s(exited: PayloadExited, started: Now | None, plug_s: float) -> float | None:
     """Return until when a payload that failed by itself keeps its slot; None = it has not failed."""
     has_failed = exited.exit_code != 0 or exited.signal is not None
-    if started is None or not has_failed or exited.limit:
+    if started is None or not has_failed or exited.limit or exited.fault:
         return None
     return started.boot_s + plug_s

@@ -67,6 +67,8 @@ class PayloadEnds:
             self._attempts.put(replace(attempt, plug_end_boot_s=kept, report_boot_s=self._rules.report_by_boot_s(now)))
             return []
         over = Ending(Outcome.LIMIT_EXCEEDED, event.limit) if event.limit else Ending(Outcome.EXITED)
+        if event.fault:
+            over = Ending(Outcome.REFUSED_BY_JOB, event.fault)
         return self._exited(attempt, attempt.ending or over, now)
 
     def unplug(self, attempt: Attempt, now: Now) -> Instructions:

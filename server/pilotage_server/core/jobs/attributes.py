@@ -75,6 +75,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
             "AllowedExecuteDuration": "wall_time",
             "JobLeaseDuration": "lease",
             "MaxStarts": "max_starts",
+            "ContainerImage": "image",
             "PeriodicHold": "policy",
             "PeriodicHoldReason": "policy",
             "PeriodicHoldSubCode": "policy",
@@ -234,6 +235,7 @@ def description_attributes(description: JobDescription) -> dict[str, AdValue]:
         "Out": description.stdout,
         "Err": description.stderr,
         "JobBatchName": description.name or None,
+        "ContainerImage": description.image,
     }
     values |= {name: text for name, text in texts.items() if text is not None}
     policy = description.policy
