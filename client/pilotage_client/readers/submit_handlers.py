@@ -149,7 +149,7 @@ def image(draft: Draft, command: SubmitCommand) -> None:
 def universe(draft: Draft, command: SubmitCommand) -> None:
     """Keep the universe; that of containers needs an image, which its command has set before."""
     if fold(command.value) in _OF_CONTAINERS and "image" not in draft.fields:
-        refuse("it needs an image: add container_image or docker_image")(draft, command)
+        refuse("it needs an image: add a valid container_image or docker_image")(draft, command)
     else:
         why = "only vanilla jobs and containers run; remove this line if the program is an ordinary one"
         refuse(why, "vanilla", "5", *_OF_CONTAINERS)(draft, command)
