@@ -24,6 +24,7 @@ pytest_plugins = [
     "support.slurm",
     "support.sshd",
     "support.packages",
+    "support.podman",
 ]
 
 settings.register_profile("dev", max_examples=100, deadline=None)
@@ -39,7 +40,7 @@ MARKS_OF_FIXTURES = {
     "postgresql": ["postgresql_server"],
     "process": [
         *("server", "shared_server", "served", "mosquitto", "secured_mosquitto", "slurm", "slurm_clusters", "sshd"),
-        "spin",
+        *("spin", "podman"),
         *("pilot_bundle", "compiled_packages"),
     ],
     "slow": ["compiled_packages"],
@@ -49,6 +50,9 @@ MARKS_OF_FIXTURES = {
 
 # A server keeps a quarter of its reserve as a file: hundreds of servers of tests would fill the disk.
 os.environ.setdefault("PILOTAGE_SERVER_DISK_RESERVE_MIB", "16")
+
+# A pilot tries podman at its start, which takes a second: tests of containers say that they want it.
+os.environ.setdefault("PILOTAGE_PILOT_CONTAINER_RUNTIMES", "[]")
 
 _GENERATIONS = (50_000, 20, 50)
 """Thresholds of the garbage collector: the defaults scan all tests and modules too often."""

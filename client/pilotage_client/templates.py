@@ -32,7 +32,7 @@ from pilotage_client.readers.requirements import read_require_options
 from pilotage_client.readers.toml import KEYS, InvalidValueError, factor_of, line_of
 
 _TEXTS = (
-    *("executable", "arguments", "name", "stdin", "stdout", "stderr"),
+    *("executable", "image", "arguments", "name", "stdin", "stdout", "stderr"),
     *("requirements_expression", "rank", "retry_until"),
 )
 _LISTS = ("sites", "banned_sites", "platforms", "output_files")
@@ -60,6 +60,7 @@ _ATTRIBUTE_NAMES: Mapping[str, frozenset[str]] = {
     "output_files": frozenset({"output", "outputarchive", "outputsandbox", "transferoutput", "transferoutputfiles"}),
     "requirements_expression": frozenset({"requirements", "requirementsexpression"}),
     "rank": frozenset({"rank"}),
+    "image": frozenset({"containerimage", "dockerimage", "image", "singularityimage"}),
     "sites": frozenset({"site", "sites"}),
     "banned_sites": frozenset({"bannedsite", "bannedsites"}),
     "platforms": frozenset({"platform"}),

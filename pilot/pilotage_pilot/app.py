@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import stat
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -24,6 +25,7 @@ from pilotage.mqtt.settings import parse_broker
 from pilotage.mqtt.topics import NodeStatus
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint
+from pilotage.values.containers import HAS_CONTAINERS
 from pilotage_pilot.core.ads.attributes import NodeFacts as SlotsNode
 from pilotage_pilot.core.ads.node_ads import BuiltInAds
 from pilotage_pilot.core.ads.policy_ads import SlotAds
@@ -43,10 +45,12 @@ from pilotage_pilot.policy.loading import PolicyKeeper, PolicySource
 from pilotage_pilot.runner import PilotPorts, PilotRunner, ReadPools
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.cgroups import cgroup_maker
+from pilotage_pilot.supervise.containers import ContainerRules
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
 from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, PayloadPaths, confine
 from pilotage_pilot.supervise.monitor import PayloadRules
 from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner
+from pilotage_pilot.supervise.runtimes import Containers, find_runtime
 from pilotage_pilot.supervise.spawn import Launcher, PayloadSite, without_secrets
 from pilotage_pilot.supervise.watchdog import WatchdogLink
 
@@ -93,7 +97,11 @@ def build_pilot(
         keeper = _policy_keeper(settings, share)
         now = Now(clock.now(), clock.boot_time_s())
         lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
-        facts = replace(_facts(settings, share, lifetime, now, queue), isolation=confinement.level)
+        containers = _containers(settings, folder, confinement)
+        undo.callback(containers.close)
+        facts = _facts(settings, share, lifetime, now, queue)
+        attributes = {**facts.attributes, **containers.attributes()}
+        facts = replace(facts, isolation=confinement.level, attributes=attributes)
         link = GrpcLink(
             Endpoint(settings.server, root_ca=_authorities(settings), tls=settings.tls),
             queue,
@@ -101,9 +109,11 @@ def build_pilot(
             timeout_s=settings.call_timeout_s,
         )
         mqtt_publisher = _mqtt_publisher(settings, secret.text, facts, link)
-        slots = _slots(settings, facts, share, keeper, now)
-        machine = PilotMachine(name, slots, replace(settings.rules(), isolation=confinement.level), lifetime, now)
-        payload_runner = _payload_runner(settings, name, folder, link, facts, confinement, watchdog)
+        slots = _slots(settings, facts, share, keeper, now, containers.attributes())
+        has_containers = containers.attributes()[HAS_CONTAINERS] is True
+        rules = replace(settings.rules(), isolation=confinement.level, has_containers=has_containers)
+        machine = PilotMachine(name, slots, rules, lifetime, now)
+        payload_runner = _payload_runner(settings, name, folder, link, facts, confinement, watchdog, containers)
         undo.pop_all()
     pools = _pools_reader(settings, link)
     log.info("pilot starts", name=name, queue=str(queue), node=facts.name, share=share.sources, gpus=share.gpu_ids)
@@ -143,10 +153,15 @@ def _policy_keeper(settings: PilotSettings, share: NodeShare) -> PolicyKeeper | 
 
 
 def _slots(
-    settings: PilotSettings, facts: NodeDescription, share: NodeShare, keeper: PolicyKeeper | None, now: Now
+    settings: PilotSettings,
+    facts: NodeDescription,
+    share: NodeShare,
+    keeper: PolicyKeeper | None,
+    now: Now,
+    of_containers: Mapping[str, Value],
 ) -> NodeSlots:
     layout = keeper.layout if keeper is not None else lay_out(Policy({}), share.amounts, share.gpu_ids)
-    attributes = {**identity(), **settings.node_attributes}
+    attributes = {**identity(), **settings.node_attributes, **of_containers}
     node = SlotsNode.of(facts.name, share.amounts, layout, attributes, facts.isolation)
     return NodeSlots(layout, SlotAds(keeper.policy, node) if keeper is not None else BuiltInAds(node), now)
 
@@ -210,7 +225,7 @@ def _facts(settings: PilotSettings, share: NodeShare, lifetime: Lifetime, now: N
 def _isolation_rules(settings: PilotSettings, config_file: Path | None) -> IsolationRules:
     """Return what the settings demand of isolation; the pilot's own files are hidden from payloads too."""
     files = (config_file, settings.token_file, settings.ca_file, settings.pools_file, settings.policy)
-    own = (*files, settings.scratch_folder())
+    own = (*files, settings.scratch_folder(), settings.image_cache)
     hidden = (*settings.hidden_paths, *(path for path in own if path is not None))
     paths = PayloadPaths.of(hidden, settings.visible_paths, settings.writable_paths)
     return IsolationRules(settings.isolation, paths, *settings.payload_uids)
@@ -229,6 +244,30 @@ def _confinement(settings: PilotSettings, folder: PilotFolder, config_file: Path
     return confinement
 
 
+def container_rules(settings: PilotSettings) -> ContainerRules:
+    """Return the rules for the images of jobs."""
+    return ContainerRules(
+        cache=settings.image_cache or settings.scratch_folder() / f"pilotage-images-{os.geteuid()}",
+        runtimes=settings.container_runtimes,
+        options=settings.container_options,
+        binds=settings.container_binds,
+        cache_mib=settings.image_cache_mib,
+        timeout_s=settings.image_timeout_s,
+        max_age_s=settings.image_max_age_s,
+    )
+
+
+def _containers(settings: PilotSettings, folder: PilotFolder, confinement: Confinement) -> Containers:
+    """Return the runner of container images, with the first runtime that works."""
+    rules = container_rules(settings)
+    runtime, refused = find_runtime(rules, confinement, folder.jobs)
+    for name, why in refused.items():
+        log.warning("container runtime does not work here", runtime=name, why=why)
+    if runtime is not None:
+        log.info("jobs run in container images", runtime=runtime.kind.value, version=runtime.version)
+    return Containers(rules, runtime, confinement, settings.payload_path)
+
+
 def _payload_runner(
     settings: PilotSettings,
     name: str,
@@ -237,6 +276,7 @@ def _payload_runner(
     facts: NodeDescription,
     confinement: Confinement,
     watchdog: WatchdogLink | None,
+    containers: Containers,
 ) -> LocalPayloadRunner:
     handling = PayloadRules(
         bounds=OutputLimits(settings.output_mib * _MIB, all_bytes=settings.all_output_mib * _MIB),
@@ -253,7 +293,7 @@ def _payload_runner(
     groups = cgroup_maker(name, [watchdog.pid] if watchdog is not None else []) if settings.cgroups else None
     if groups is None:
         log.info("payloads have no control groups", why="off" if not settings.cgroups else "not permitted")
-    return LocalPayloadRunner(folder, link, site, handling, groups, confinement, watchdog)
+    return LocalPayloadRunner(folder, link, site, handling, groups, confinement, watchdog, containers)
 
 
 def _signal(name: str | None) -> signal.Signals | None:

@@ -110,7 +110,7 @@ class PayloadTasks:
         except Exception as error:
             self._feed(_start_failed(key, error))
             return
-        if instruction.job.description.input_files:
+        if instruction.job.description.input_files or instruction.job.description.image is not None:
             self._begin(key, self._fetch(key))
         else:
             self._feed(ev.JobPrepared(key))

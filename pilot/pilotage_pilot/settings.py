@@ -15,6 +15,7 @@ from pilotage.jobs.environment import DEFAULT_PATH
 from pilotage.mqtt.settings import parse_broker
 from pilotage.settings import AnchoredPath, ProgramSettings, Section
 from pilotage.telemetry import LogLevel
+from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import HIDDEN_PATHS, Isolation
 from pilotage_pilot.core.rules import PLAIN_WAIT_S, Lifetime, PilotRules
 
@@ -145,6 +146,27 @@ class PilotSettings(ProgramSettings):
     payload_file_mib: int | None = Field(
         None, ge=1, le=2**30, description="The largest file of a payload in MiB; None = the disk of its slot, if known."
     )
+    container_runtimes: tuple[RuntimeKind, ...] = Field(
+        tuple(RuntimeKind),
+        description="The container runtimes to try, in order: apptainer, singularity, podman; [] = no containers.",
+    )
+    container_options: dict[RuntimeKind, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="Further options by runtime: of `exec` for apptainer and singularity, of all commands for podman.",
+    )
+    container_binds: tuple[Path, ...] = Field(
+        (Path("/cvmfs"),), description="Paths of the node that images show at the same place, if they exist."
+    )
+    image_cache: AnchoredPath | None = Field(
+        None, description="The folder of the cache of container images; None = below `scratch`."
+    )
+    image_cache_mib: int = Field(20_480, ge=1, le=2**30, description="The size of the cache of images in MiB.")
+    image_timeout_s: float = Field(
+        900.0, gt=0, le=86_400, description="The longest time of a pull of an image; then its job fails."
+    )
+    image_max_age_s: Seconds = Field(
+        86_400.0, description="An image is pulled again for a job this long after its pull, as its tag may have moved."
+    )
     nice: int = Field(
         0, ge=0, le=19, description="The nice value of payloads relative to the pilot, where no policy sets it."
     )
@@ -199,7 +221,7 @@ class PilotSettings(ProgramSettings):
             raise ValueError("the first uid is above the last one")
         return uids
 
-    @field_validator("hidden_paths", "visible_paths", "writable_paths")
+    @field_validator("hidden_paths", "visible_paths", "writable_paths", "container_binds")
     @classmethod
     def _absolute(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
         for path in paths:

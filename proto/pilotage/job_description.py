@@ -73,6 +73,8 @@ class JobDescription:
     `retries` = how often it runs again after its payload has failed by itself, None = not at all; `retry_until` and
     `retry_exit_codes` limit that, `retry_delay` doubles with each retry. `success_exit_code` None = 0. `retry_memory` =
     the factor of the memory request after the memory limit ended an attempt, None = no retry then.
+    `image` = the container image in which its program runs (`pilotage.jobs.images`), None = it runs on the node. With
+    an image the executable may be empty: the image's own command runs.
     `attributes` holds the job's own attributes (`+Name`), including those without a meaning here; `warnings` lists
     these. `ignored` are statements that ask for something that is not done, and that the owner let be ignored. With
     `new_files_come_back` the plain files that the job creates or changes at the top of its folder are output too.
@@ -105,6 +107,7 @@ class JobDescription:
     retry_exit_codes: tuple[int, ...] = ()
     retry_delay: timedelta | None = None
     retry_memory: float | None = None
+    image: str | None = None
     request_cpus: int | None = None
     request_memory_mib: int | None = None
     request_disk_mib: int | None = None

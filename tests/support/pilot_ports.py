@@ -32,6 +32,7 @@ from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, PayloadPaths, confine
 from pilotage_pilot.supervise.monitor import PayloadRules
 from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner
+from pilotage_pilot.supervise.runtimes import Containers
 from pilotage_pilot.supervise.spawn import Launcher, PayloadSite
 from support.payload_paths import SOFTWARE
 
@@ -375,9 +376,9 @@ class PayloadBench:
         return next(self.folder.glob(f"*/jobs/{key}/work"))
 
 
-def a_confinement(folder: PilotFolder, level: Isolation = Isolation.NAMESPACE) -> Confinement:
-    """Return a confinement of this level for the pilot with this folder."""
-    paths = PayloadPaths.of((folder.path.parent, Path("~")), SOFTWARE, ())
+def a_confinement(folder: PilotFolder, level: Isolation = Isolation.NAMESPACE, *visible: Path) -> Confinement:
+    """Return a confinement of this level for the pilot with this folder, and paths that payloads see."""
+    paths = PayloadPaths.of((folder.path.parent, Path("~")), (*SOFTWARE, *visible), ())
     confinement, _ = confine(IsolationRules(level, paths), Launcher(), folder.jobs)
     return confinement
 
@@ -388,9 +389,11 @@ def a_local_payload_runner(
     handling: PayloadRules | None = None,
     groups: CgroupMaker | None = None,
     confinement: Confinement | None = None,
+    containers: Containers | None = None,
 ) -> LocalPayloadRunner:
     rules = handling or PayloadRules(watch_s=0.05)
-    return LocalPayloadRunner(folder, link, SITE, rules, groups, confinement or a_confinement(folder))
+    confinement = confinement or a_confinement(folder)
+    return LocalPayloadRunner(folder, link, SITE, rules, groups, confinement, containers=containers)
 
 
 @asynccontextmanager

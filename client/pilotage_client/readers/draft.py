@@ -9,6 +9,7 @@ from typing import Any
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import NO_POLICY, InputFile, JobDescription, Value
+from pilotage.jobs.images import ImageKind, has_scheme, image_fault, image_kind, normal_image
 from pilotage.text import fold
 
 USER_LOG = "UserLog"
@@ -87,6 +88,28 @@ class Draft:
         except StatementFaultError as fault:
             self.faults.append((fault.line, fault.cause))
 
+    def put_image(self, text: str) -> str:
+        """Set the container image; returns why the text is none, "" = it is one."""
+        image = normal_image(text)
+        # The path of a file is that on this machine until the file has its name in the job's folder.
+        is_here = image_kind(image) is ImageKind.JOB_FILE and not has_scheme(image)
+        if not is_here and (why := image_fault(image)):
+            return why
+        given = self.fields.get("image", image)
+        if given != image:
+            return f"names the image {image}, but another statement names {given}"
+        self.put(image=image)
+        return ""
+
+    def read_image(self, line: int, name: str, text: str) -> None:
+        """Set and keep the container image of a statement, unless it is empty; refuse a URL that no pilot can fetch."""
+        self.keep(name, text)
+        why = self.put_image(text) if text else ""
+        if why and has_scheme(normal_image(text)):
+            self.refuse(line, name, text, why)
+        elif why:
+            raise StatementFaultError(line, f"{name}: {why}")
+
     def require(self, name: str, value: Value) -> None:
         """Add a requirement; several values of one name become a list."""
         requirements = self.requirements if self.requirements is not None else {}
@@ -96,7 +119,7 @@ class Draft:
         self.requirements = requirements | {present: value}
 
     def description(self) -> JobDescription:
-        """Return the description; the executable must be set."""
+        """Return the description; the executable or an image must be set."""
         return replace(
             JobDescription(executable=""),
             requirements=self.requirements,

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from pilotage.errors import InvalidJobError, Violation
 from pilotage.job_description import InputFile, JobDescription
+from pilotage.jobs.images import ImageKind, image_kind
 from pilotage.text import fold, text_fault
 from pilotage_client.readers.draft import USER_LOG
 
@@ -20,6 +21,7 @@ _CACHED_CHECKSUMS = 10_000
 _NULL_DEVICE = "/dev/null"
 _INITIAL_DIR = frozenset({"initialdir", "initial_dir", "iwd"})
 _TRANSFER_EXECUTABLE = frozenset({"transfer_executable", "transferexecutable"})
+_TRANSFER_CONTAINER = frozenset({"transfer_container", "transfercontainer"})
 _YES = frozenset({"true", "t", "yes", "y", "1"})
 _NO = frozenset({"false", "f", "no", "n", "0"})
 
@@ -32,6 +34,10 @@ def resolve_local_files(description: JobDescription, base_dir: Path, *, ships_pr
     - A relative executable that exists here becomes an input file, unless `transfer_executable = false`. An absolute
       one is a program of the worker node, unless `transfer_executable = true` or `ships_programs` (as in HTCondor)
       and the file exists here.
+      With an image an absolute one is a program of the image, unless `transfer_executable = true`.
+    - An image with a relative path becomes an input file. An absolute one is a path of the worker node; with
+      `ships_programs` it becomes an input file if it exists here, unless it is in /cvmfs or
+      `transfer_container = false`.
     - A standard input that exists here becomes an input file.
     - The files of the standard streams stay inside the job's folder.
     - The user log stays here; its folder must exist.
@@ -46,9 +52,13 @@ def resolve_local_files(description: JobDescription, base_dir: Path, *, ships_pr
     travelling = [(file, folder) for file in description.input_files]
     travelling += [(file, base_dir) for file in _executables(description, base_dir, ships_programs)]
     travelling += [(file, folder) for file in _standard_inputs(description, folder)]
+    image = _image_file(description, folder, ships_programs)
     collected = _FileCollector()
     for file, start in travelling:
         collected.add(file, start)
+    if image is not None:
+        collected.add(image, folder)
+        description = replace(description, image=f"./{image.name}")
     program = PurePosixPath(description.executable)
     if not program.is_absolute() and len(program.parts) > 1 and _ships_executable(description):
         collected.require_program(program)
@@ -123,9 +133,22 @@ def _executables(description: JobDescription, base_dir: Path, ships_programs: bo
     """Yield the executable if it is shipped with the job and is not among its input files."""
     path = PurePosixPath(description.executable)
     is_asked_for = fold(str(_attribute(description, _TRANSFER_EXECUTABLE))) in _YES
-    is_shipped = _ships_executable(description) if ships_programs or not path.is_absolute() else is_asked_for
-    if is_shipped and not _has_input_file(description, path) and (base_dir / path).is_file():
+    is_usual = not path.is_absolute() or (ships_programs and description.image is None)
+    is_shipped = _ships_executable(description) if is_usual else is_asked_for
+    if is_shipped and path.name and not _has_input_file(description, path) and (base_dir / path).is_file():
         yield InputFile(path.name, source=description.executable, executable=True)
+
+
+def _image_file(description: JobDescription, folder: Path, ships: bool) -> InputFile | None:
+    """Return the file of the image if it is shipped with the job; None = it is not."""
+    image = description.image
+    if image is None or (kind := image_kind(image)) is ImageKind.REGISTRY:
+        return None
+    if kind is ImageKind.NODE_PATH:
+        is_kept = image.startswith("/cvmfs/") or fold(str(_attribute(description, _TRANSFER_CONTAINER))) in _NO
+        if is_kept or not ships or not Path(image).is_file():
+            return None
+    return InputFile(PurePosixPath(image).name, source=image)
 
 
 def _standard_inputs(description: JobDescription, folder: Path) -> Iterator[InputFile]:

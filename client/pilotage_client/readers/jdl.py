@@ -26,7 +26,6 @@ _NO_RESUBMISSION = "jobs are not resubmitted by count; MaxStarts = N bounds the 
 _NO_PROXY = "no proxy of yours travels; send its file in InputSandbox and set its variable in Environment"
 _NO_PACKAGES = "no software is installed for the job; select queues that have it by Requirements"
 _NO_SPLIT = "the job is not split; write Parameters, or one job for each part"
-_NO_CONTAINER = "jobs do not run in containers; install the software on the nodes, or unpack it in the job"
 _NO_PLACE = 'queues are chosen by Requirements, such as [ CE = "NAME" ] if the resource tree states it'
 _NO_SCRIPTS = "only the executable runs; call the script in it"
 _FOR_PEOPLE = "it is kept for people and expressions"
@@ -56,6 +55,11 @@ JDL_ATTRIBUTES = AttributeTable(
     (
         # What runs.
         _done("Executable", handlers.executable, "the executable"),
+        _done(
+            "Image ContainerImage SingularityImage DockerImage",
+            handlers.image,
+            "the container image, with which Executable may be missing",
+        ),
         _done("Arguments", handlers.arguments, "the arguments: a text, or a list"),
         _done("Environment ExecutionEnvironment", handlers.environment, "the environment; $NAME in a value is refused"),
         _done("Type", handlers.refuse("only single and parametric jobs are read", "job", "parametric"), "`Job`"),
@@ -66,7 +70,6 @@ JDL_ATTRIBUTES = AttributeTable(
             ),
             "any name; those of gLite for jobs of other kinds, such as `MPICH`, are refused",
         ),
-        _refused("Image ContainerImage SingularityImage DockerImage", _NO_CONTAINER),
         _refused("NodeNumber HostNumber SMPGranularity", "a job runs on one node; NumberOfProcessors = N", "1"),
         _refused("Prologue PrologueArguments Epilogue EpilogueArguments Validationcommand", _NO_SCRIPTS),
         _refused("Packages SoftwarePackages SystemConfig RunTimeEnvironment", _NO_PACKAGES, "any"),
@@ -224,7 +227,8 @@ def _check_is_job(attributes: list[Attribute]) -> None:
             kind = next((_NOT_SUPPORTED[each] for each in kinds if each in _NOT_SUPPORTED), None)
             if kind is not None:
                 raise StatementFaultError(attribute.line, f"{kind} is not supported")
-    if not any(fold(attribute.name) == "executable" for attribute in attributes):
+    known = filter(None, (JDL_ATTRIBUTES.get(attribute.name) for attribute in attributes))
+    if not any(attribute.handler in (handlers.executable, handlers.image) for attribute in known):
         nodes = next((attribute for attribute in attributes if fold(attribute.name) == "nodes"), None)
         if nodes is not None:
             raise StatementFaultError(nodes.line, "a DAG or a collection is not supported")

@@ -110,6 +110,11 @@ def executable(draft: Draft, attribute: Attribute) -> None:
     draft.put(executable=executable)
 
 
+def image(draft: Draft, attribute: Attribute) -> None:
+    """Set the container image: a name in a registry, or a file or folder."""
+    draft.read_image(attribute.line, attribute.name, text_of(attribute))
+
+
 def arguments(draft: Draft, attribute: Attribute) -> None:
     """Set the arguments: a text with POSIX quoting, or a list."""
     if isinstance(attribute.value, tuple):

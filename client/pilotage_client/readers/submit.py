@@ -293,7 +293,7 @@ class _Commands:
         given = {squashed(name): line for line, name in self._lines}
         if "shell" in given and not given.keys().isdisjoint({"executable", "arguments"}):
             raise StatementFaultError(given["shell"], "shell: give either shell, or executable and arguments")
-        if given.keys().isdisjoint({"executable", "shell"}):
+        if given.keys().isdisjoint({"executable", "shell", "containerimage", "dockerimage"}):
             raise StatementFaultError(queue.line, "there is no executable")
         self._names_output = "transferoutputfiles" in given
         self._undefined = program.undefined_macros()

@@ -15,7 +15,7 @@ from pilotage_client.readers.submit_handlers import SubmitCommand, SubmitHandler
 from pilotage_client.readers.submit_text import CUSTOM_PREFIX
 from pilotage_client.readers.support import FALSE_WORDS, TRUE_WORDS, AttributeTable, KnownAttribute, Support
 
-_NO_CONTAINER = "jobs do not run in containers; install the software on the nodes, or unpack it in the job"
+_CONTAINER_OF_PILOT = "the pilot chooses how a container runs; remove this line"
 _NO_RETRY = "a payload that exits is not started again; repeat the work in the job's script, or submit it again"
 _NO_EXIT_POLICY = "a job that exits has ended; periodic_hold and periodic_remove act while it waits or runs"
 _NO_CHECKPOINT = "nothing of an evicted job is kept, and it starts from the beginning"
@@ -72,16 +72,22 @@ SUBMIT_COMMANDS = AttributeTable(
         ),
         _done(
             "universe",
-            handlers.refuse(
-                "only vanilla jobs run; remove this line if the program is an ordinary one", "vanilla", "5"
-            ),
-            "`vanilla`; other universes are refused",
+            handlers.universe,
+            "`vanilla`, or `container` and `docker` with an image; other universes are refused",
         ),
-        _refused("container_image docker_image", _NO_CONTAINER),
+        _done(
+            "container_image docker_image", handlers.image, "the container image, with which executable may be missing"
+        ),
+        _done(
+            "docker_network_type",
+            handlers.refuse(_CONTAINER_OF_PILOT, "host"),
+            "`host`, the network that each container has; others are refused",
+        ),
+        _done("transfer_container", handlers.keep_silently, "whether the file of an image is an input file"),
         _refused(
-            "docker_network_type docker_override_entrypoint docker_pull_policy docker_send_credentials "
-            "container_service_names container_target_dir transfer_container mount_under_scratch",
-            _NO_CONTAINER,
+            "docker_override_entrypoint docker_pull_policy docker_send_credentials "
+            "container_service_names container_target_dir mount_under_scratch",
+            _CONTAINER_OF_PILOT,
         ),
         _refused("arguments2 environment2 allow_arguments_v1 allow_environment_v1", "write arguments or environment"),
         _refused("noop_job noop_job_exit_code noop_job_exit_signal", "a job always runs its executable", *FALSE_WORDS),
@@ -279,8 +285,9 @@ def _same_as_command(name: str) -> KnownAttribute[SubmitHandler]:
 CUSTOM_ATTRIBUTES = AttributeTable(
     (
         *map(_same_as_command, _SAME_AS_COMMANDS.split()),
-        _refused("SingularityImage WantContainer WantDocker WantDockerImage", _NO_CONTAINER, *FALSE_WORDS),
-        _refused("JobUniverse", "only vanilla jobs run; remove this line", "5"),
+        _done("SingularityImage", handlers.image, "as container_image, but executable is needed"),
+        _refused("WantContainer WantDocker WantDockerImage", "write container_image or docker_image", *FALSE_WORDS),
+        _refused("JobUniverse", "write universe", "5"),
         _refused("Cmd", "write executable"),
         _refused("Args", "write arguments"),
         _refused("Env", "write environment"),
@@ -313,7 +320,8 @@ def is_custom_attribute(name: str) -> bool:
 def draft_of(commands: list[SubmitCommand]) -> Draft:
     """Return the draft of the job that `commands` describe, with the faults of all of them.
 
-    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known.
+    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known, and
+    universe when the image is.
     """
     draft = Draft()
     for command in sorted(commands, key=_order):
@@ -336,7 +344,7 @@ _DEFAULT_RETRIES = 2
 
 
 def _order(command: SubmitCommand) -> tuple[bool, bool]:
-    return is_custom_attribute(command.name), squashed(command.name) == "transferinput"
+    return squashed(command.name) in ("transferinput", "universe"), is_custom_attribute(command.name)
 
 
 def _handler(name: str) -> SubmitHandler:

@@ -41,6 +41,7 @@ _REMOTE = re.compile(r"[A-Za-z][\w+.-]*://")
 _AMOUNT = re.compile(r"[+-]?[\d.]+\s*[a-z]*", re.IGNORECASE | re.ASCII)
 _NULL_DEVICE = "/dev/null"
 _NO_NUMBER = "it is an expression, and a request is a number"
+_OF_CONTAINERS = ("container", "docker")
 _OWN_VARIABLES = "PILOTAGE_"
 """Variables of the submitter's environment that never travel: they hold the token."""
 
@@ -138,6 +139,20 @@ def shell(draft: Draft, command: SubmitCommand) -> None:
         raise command.fault("is empty")
     draft.put(executable="/bin/sh", arguments=join_arguments(["-c", command.value]))
     draft.keep("transfer_executable", "false")
+
+
+def image(draft: Draft, command: SubmitCommand) -> None:
+    """Set the container image: a name in a registry, or a file or folder."""
+    draft.read_image(command.line, command.name, command.value.strip('"'))
+
+
+def universe(draft: Draft, command: SubmitCommand) -> None:
+    """Keep the universe; that of containers needs an image, which its command has set before."""
+    if fold(command.value) in _OF_CONTAINERS and "image" not in draft.fields:
+        refuse("it needs an image: add a valid container_image or docker_image")(draft, command)
+    else:
+        why = "only vanilla jobs and containers run; remove this line if the program is an ordinary one"
+        refuse(why, "vanilla", "5", *_OF_CONTAINERS)(draft, command)
 
 
 def arguments(draft: Draft, command: SubmitCommand) -> None:

@@ -53,6 +53,11 @@ def _executable(draft: Draft, value: Any) -> None:
     draft.put(executable=value)
 
 
+def _image(draft: Draft, value: Any) -> None:
+    if why := draft.put_image(_text_of(value)):
+        raise InvalidValueError(why)
+
+
 def _arguments(draft: Draft, value: Any) -> None:
     if isinstance(value, list):
         draft.put(arguments=join_arguments(as_text(element) for element in value))
@@ -217,6 +222,7 @@ def as_text(value: object) -> str:
 
 KEYS: Mapping[str, TomlHandler] = {
     "executable": _executable,
+    "image": _image,
     "arguments": _arguments,
     "name": _text("name"),
     "environment": _environment,
@@ -314,7 +320,7 @@ def _jobs(table: dict[str, Any], text: str, number: int, faults: FileFaults) -> 
             nearest = difflib.get_close_matches(key, KEYS, n=1)
             hint = f"; is {nearest[0]} meant?" if nearest else ""
             faults.add(line_of(text, number, key), f"{key} is not a key of a job{hint}")
-    if "executable" not in table:
+    if "executable" not in table and "image" not in table:
         faults.add(line_of(text, number, None), "there is no executable")
     try:
         combinations = _combinations(table.get("parameters"))

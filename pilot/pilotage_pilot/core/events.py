@@ -292,6 +292,7 @@ class PayloadExited:
     """All processes of a payload are gone.
 
     `limit` tells of the memory limit for which the kernel killed it, `memory_limit_mib`; None and 0 = it did not.
+    `fault` is why its container did not start, in which case it has neither exit code nor signal; "" = it did.
     """
 
     key: AttemptKey
@@ -300,6 +301,7 @@ class PayloadExited:
     usage: Usage = NOTHING_USED
     limit: str | None = None
     memory_limit_mib: int = 0
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

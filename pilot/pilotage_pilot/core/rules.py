@@ -30,7 +30,7 @@ class PilotRules:
     takes no more jobs. `plug_s`: least time for which a failed payload keeps its slot; 0 = none. `pools_every_s`:
     interval between requests that carry the list of pools. `clock_error_s`: largest difference to the server's clock
     at which jobs are taken. `idle_ask_s`: longest pause between requests of a pilot with a broker. `isolation`: how
-    payloads are isolated; OWNER = those of one owner run at a time.
+    payloads are isolated; OWNER = those of one owner run at a time. `has_containers`: jobs run in container images.
     """
 
     wait_s: float = 20.0
@@ -54,6 +54,7 @@ class PilotRules:
     idle_ask_s: float = 60.0
     cpu_power: float = 1.0
     isolation: Isolation = Isolation.NONE
+    has_containers: bool = False
 
     @property
     def has_one_owner(self) -> bool:

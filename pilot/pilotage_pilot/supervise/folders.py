@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import os
 import stat
+import subprocess
 import tempfile
 import threading
 from collections import Counter
@@ -361,6 +362,18 @@ def _is_empty(file: Path) -> bool:
     status = os.lstat(file)
     # A second hard link would let the old job write to it.
     return status.st_size == 0 and status.st_nlink == 1
+
+
+def disk_use_mib(folder: Path) -> int:
+    """Return the space that a folder takes, hard links counted once; 0 = unknown. This may take long."""
+    command = ("du", "-skx", "--", folder)
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError:
+        return 0
+    # It fails for files that were removed meanwhile, and prints the sum of the others.
+    kib = done.stdout.split(b"\t")[0]
+    return -(-int(kib) // 1024) if kib.isdigit() else 0
 
 
 Result = TypeVar("Result")

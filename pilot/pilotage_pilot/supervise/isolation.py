@@ -60,13 +60,12 @@ class PayloadPaths:
         nearest = max(shown | covered, key=lambda each: len(each.parts), default=None)
         return nearest is not None and nearest not in shown
 
-    def mounts(self, folders: Folders, memory_mib: int, wrapper: Path | None) -> Mapping[str, Any]:
+    def mounts(self, folders: Folders, memory_mib: int, needed: Iterable[Path]) -> dict[str, Any]:
         """Return the order to the launcher for an attempt; `memory_mib` bounds /dev/shm, 0 = half of the node's.
 
-        The job wrapper is visible in any case.
+        What is `needed`, such as the job wrapper, is visible in any case.
         """
-        is_missing = wrapper is not None and self.hides(wrapper) and wrapper.exists()
-        visible = (*self.visible, wrapper) if is_missing else self.visible
+        visible = (*self.visible, *(path for path in needed if self.hides(path) and path.exists()))
         return {
             "own": str(folders.root),
             "temporary": str(folders.private_temporary),
@@ -74,6 +73,7 @@ class PayloadPaths:
             "visible": [str(path) for path in visible],
             "writable": [str(path) for path in self.writable],
             "shared_memory": f"size={memory_mib}m" if memory_mib else "size=50%",
+            "image": None,
         }
 
 
@@ -134,6 +134,10 @@ class PayloadUsers:
         os.close(self._locks)
 
 
+_NOBODY = 65534
+"""Linux's overflow uid: like the users of payloads it owns no files."""
+
+
 @dataclass(frozen=True, slots=True)
 class Confinement:
     """How the payloads of one pilot are isolated, and the launcher that starts them so; has to be closed.
@@ -150,14 +154,19 @@ class Confinement:
         """Return the user of a new payload, None = the pilot's; raises OSError if all are in use."""
         return self.users.acquire() if self.users is not None else None
 
+    @property
+    def reader(self) -> int | None:
+        """The user with whose rights the pilot reads files that jobs name; None = the pilot's, as payloads."""
+        return _NOBODY if self.users is not None else None
+
     def release(self, user: int | None) -> None:
         """Give back the user of a payload that has ended."""
         if self.users is not None and user is not None:
             self.users.release(user)
 
-    def mounts(self, folders: Folders, memory_mib: int = 0, wrapper: Path | None = None) -> Mapping[str, Any] | None:
+    def mounts(self, folders: Folders, memory_mib: int = 0, needed: Iterable[Path] = ()) -> dict[str, Any] | None:
         """Return what a payload sees, as `PayloadPaths.mounts`; None = what the pilot sees."""
-        return self.paths.mounts(folders, memory_mib, wrapper) if self.level is Isolation.NAMESPACE else None
+        return self.paths.mounts(folders, memory_mib, needed) if self.level is Isolation.NAMESPACE else None
 
     def hides(self, path: Path) -> bool:
         """Whether payloads do not see this path of the node, which is not in the attempt's own folder."""
@@ -225,17 +234,31 @@ _TRIAL_TIMEOUT_S = 60.0
 
 def _try(confinement: Confinement, folders: Folders) -> None:
     """Run a payload that writes to its folders; raises OSError or a PilotageError if it cannot."""
+    exit_code, has_written = run_trial(confinement, folders, _TRIAL)
+    if exit_code != 0 or not has_written:
+        raise IsolationError(f"a payload cannot write to its folders (exit code {exit_code})")
+
+
+def run_trial(
+    confinement: Confinement, folders: Folders, script: str, image: Mapping[str, Any] | None = None
+) -> tuple[int, bool]:
+    """Run a script as a payload, in an image if one is given; returns its exit code, and whether it wrote $TMPDIR/file.
+
+    Raises OSError or a PilotageError if it cannot be started.
+    """
     user = confinement.new_user()
     try:
         make_folders(folders)
         environment = {"PATH": DEFAULT_PATH, "TMPDIR": str(folders.temporary)}
-        command = PayloadCommand("/bin/sh", ("sh", "-c", _TRIAL), folders.work, environment, None, None, None)
+        command = PayloadCommand("/bin/sh", ("sh", "-c", script), folders.work, environment, None, None, None)
         mounts = confinement.mounts(folders)
-        process = confinement.launcher.start(replace(command, user=user, mounts=mounts))
+        if mounts is not None:
+            mounts["image"] = image
+        command = replace(command, user=user, mounts=mounts, in_image=image is not None)
+        process = confinement.launcher.start(command)
         _kill_if_late(process.pid)
         exit_code, _ = process.wait()
-        if exit_code != 0 or not (folders.temporary / "file").exists():
-            raise IsolationError(f"a payload cannot write to its folders (exit code {exit_code})")
+        return exit_code, (folders.temporary / "file").exists()
     finally:
         confinement.release(user)
         remove_tree(folders.root)

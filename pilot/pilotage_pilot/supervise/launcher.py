@@ -4,6 +4,8 @@ Rules
 -----
 - The pilot sends one order at a time, with the streams of the payload, and gets the id of a new child of its own:
   the launcher clones with CLONE_PARENT, so that the pilot waits for it, limits and kills it like any other child.
+- A payload with a container image gets that image as the root of its mounts: what it sees of the node is what it would
+  see without the image, at the places that the order names, and nothing else.
 - In namespaces the new child is the init process of the payload: it mounts what the payload may see, starts it, reaps
   its orphans, and writes the payload's wait status to a pipe. Its end is the end of every process in the namespace, and
   the kernel ends it with the pilot. Without namespaces the new child is the payload itself.
@@ -34,6 +36,8 @@ ERROR = struct.Struct("=i")
 
 EXECUTE = "execute"
 """The step in which the program of the payload is executed: its errors may be the job's fault."""
+IMAGE = "image"
+"""The step in which a folder is entered that the job names as its image: its errors are the job's fault."""
 INVALID = "invalid"
 """The step of a program, argument or environment that no process can get."""
 
@@ -60,6 +64,7 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC, _MOVE_MOUNT_F_EMPTY_PATH = 1, 0o2000000, 4
 _AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH = -100, 0x8000, 0x1000
 _ATTR_RDONLY = 1
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_SLAVE = 2, 4, 8, 4096, 1 << 19
+_MNT_DETACH = 2
 
 
 class _MountAttributes(ctypes.Structure):
@@ -172,6 +177,62 @@ def _make_place(path: str, *, like: int) -> None:
             _mount("tmpfs", each, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m")
 
 
+def open_image(path: str, user: int | None) -> int:
+    """Return a descriptor of the folder of an image, opened with the rights of this user; raises OSError."""
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(-1, user, -1)
+        os.setresuid(-1, user, -1)
+    try:
+        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        if user is not None:
+            os.setresuid(-1, 0, -1)
+            os.setresgid(-1, 0, -1)
+
+
+_BASE = "/tmp"  # noqa: S108 - the payload's own one, which is mounted in the image again
+_IMAGE_ROOM = "mode=755,size=64m"
+"""What a payload changes of its image is in memory."""
+
+
+def enter_image(image: int, places: dict[str, str]) -> None:
+    """Make the folder `image` the root of this process, with these files and folders of the present root in it.
+
+    `places` are paths of the present root by their paths in the image; those that do not exist are left out. The image
+    is the lower layer of an overlay, so that it is not changed and needs no mount points. Raises OSError.
+    """
+    copies = {place: _copy_of(path) for place, path in places.items() if os.path.exists(path)}
+    mask = os.umask(0o022)  # the payload passes the folders that are made here
+    _mount("tmpfs", _BASE, "tmpfs", _MS_NOSUID | _MS_NODEV, _IMAGE_ROOM)
+    upper, work, root = (f"{_BASE}/{name}" for name in ("upper", "work", "root"))
+    for folder in (upper, work, root, f"{upper}/proc"):
+        os.mkdir(folder)
+    for place, copy in copies.items():
+        # In the upper layer it wins over links of the image.
+        if os.path.isdir(f"/proc/self/fd/{copy}"):
+            os.makedirs(upper + place, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(upper + place), exist_ok=True)
+            os.close(os.open(upper + place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
+    os.umask(mask)
+    layers = f"lowerdir=/proc/self/fd/{image},upperdir={upper},workdir={work}"
+    _mount("overlay", root, "overlay", _MS_NOSUID | _MS_NODEV, layers + ("" if os.geteuid() == 0 else ",userxattr"))
+    os.close(image)
+    for place in sorted(copies):
+        _put(copies[place], root + place)
+    _mount("proc", f"{root}/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    os.chdir(root)
+    _checked(_LIBC.pivot_root(b".", b"."), root)
+    _checked(_LIBC.umount2(b".", _MNT_DETACH), root)
+    os.chdir("/")
+
+
+def _checked(result: int, path: str) -> None:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+
+
 def _map_ids(user: int, group: int) -> None:
     """Map these ids to themselves in the new user namespace of this process."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
@@ -202,7 +263,7 @@ def _run_child(order: dict[str, Any], descriptors: list[int], groups: list[int],
         try:
             if ids[0]:
                 _map_ids(*ids)
-            isolate(order["mounts"])
+            _isolate(order)
         except OSError as error:
             raise _step("isolate", error) from None
         _enter(order, groups)
@@ -220,6 +281,23 @@ def _run_child(order: dict[str, Any], descriptors: list[int], groups: list[int],
         os.write(errors, ERROR.pack(0) + repr(error).encode(errors="replace"))
     finally:
         os._exit(1)
+
+
+def _isolate(order: dict[str, Any]) -> None:
+    """Mount what the payload may see, and its image; raises OSError."""
+    mounts = order["mounts"]
+    image = mounts["image"]
+    # The pilot's own copy of an image is below a hidden folder. A folder that a job names is opened as the job sees it.
+    opened = open_image(image["path"], None) if image is not None and image["is_own"] else None
+    isolate(mounts)
+    if opened is not None:
+        enter_image(opened, image["places"])
+    elif image is not None:
+        try:
+            enter_image(open_image(image["path"], order["user"]), image["places"])
+        except OSError as error:
+            # Not each folder can be an image, such as one with mounts in it.
+            raise _StepError(error.errno or 0, f"{IMAGE} {image['path']}") from None
 
 
 def _reap(payload: int, status: int) -> NoReturn:
@@ -298,8 +376,11 @@ def _spawn(order: dict[str, Any], descriptors: list[int]) -> int:
     """
     actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(descriptors[:3])]
     try:
+        program = order["program"]
+        if order["mounts"]["image"] is not None:
+            program = _found(program, order["environment"])
         payload = os.posix_spawn(
-            order["program"],
+            program,
             order["arguments"],
             order["environment"],
             file_actions=actions,
@@ -313,6 +394,14 @@ def _spawn(order: dict[str, Any], descriptors: list[int]) -> int:
         raise _StepError(0, f"{INVALID} {error}") from None
     _renice_session(str(payload), order["nice"])
     return payload
+
+
+def _found(program: str, environment: dict[str, str]) -> str:
+    """Return the path of a program in the image: a name without a slash is searched in the folders of PATH."""
+    if "/" in program:
+        return program
+    paths = (f"{folder or '.'}/{program}" for folder in environment.get("PATH", "").split(":"))
+    return next((path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)), program)
 
 
 def _execute(order: dict[str, Any], descriptors: list[int]) -> NoReturn:

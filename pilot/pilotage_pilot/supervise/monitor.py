@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pilotage.jobs.files import FolderState, OutputLimits, size_of, truncate
 from pilotage.values.attempts import AttemptKey
@@ -16,7 +14,8 @@ from pilotage_pilot.core.events import LimitPassed
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.supervise.base import PayloadEvent
 from pilotage_pilot.supervise.cgroups import Cgroup, PayloadLimits
-from pilotage_pilot.supervise.folders import Folders
+from pilotage_pilot.supervise.containers import ReadyImage
+from pilotage_pilot.supervise.folders import Folders, disk_use_mib
 from pilotage_pilot.supervise.proc import Process, all_processes
 from pilotage_pilot.supervise.process import Payload, proportional_memory_mib
 from pilotage_pilot.supervise.spawn import output_path
@@ -49,7 +48,8 @@ class PayloadRules:
 class Work:
     """One attempt: `streams` are the names of its streams, `seen` the files in its folder at the start, if needed.
 
-    `cut` are the streams that have been truncated. `payload` None = it does not run, `user` None = as the pilot's.
+    `cut` are the streams that have been truncated. `payload` None = it does not run, `user` None = as the pilot's,
+    `image` None = on the node itself.
     `deadline_boot_s` is when the watchdog kills it, `deadline_place` where the watchdog finds that; None = nowhere.
     `disk_due_s` is when its disk use is measured next, on the event loop's clock, `disk_check` the measurement.
     `bounds` limit its output, None = those of all payloads do.
@@ -60,6 +60,7 @@ class Work:
     streams: tuple[str, ...]
     payload: Payload | None = None
     user: int | None = None
+    image: ReadyImage | None = None
     seen: FolderState | None = None
     cut: set[str] = field(default_factory=set)
     deadline_boot_s: float = NEVER
@@ -172,15 +173,3 @@ _DISK_INTERVAL = 5
 """The disk is measured at each of so many checks, as that costs a process."""
 _DISK_REST = 10
 """A measurement is followed by at least so many times its duration without one."""
-
-
-def disk_use_mib(folder: Path) -> int:
-    """Return the space that a folder takes, hard links counted once; 0 = unknown. This may take long."""
-    command = ("du", "-skx", "--", folder)
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    except OSError:
-        return 0
-    # It fails for files that were removed meanwhile, and prints the sum of the others.
-    kib = done.stdout.split(b"\t")[0]
-    return -(-int(kib) // 1024) if kib.isdigit() else 0

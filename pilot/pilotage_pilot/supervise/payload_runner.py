@@ -11,9 +11,10 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pilotage.classads.text import ad_lines
 from pilotage.errors import InvalidInputError, PilotageError, WorldError
@@ -42,6 +43,7 @@ from pilotage_pilot.core.model import Usage
 from pilotage_pilot.link.base import FileLink
 from pilotage_pilot.supervise.base import CollectedOutput, NodeFaultError, PayloadEvent, PayloadTime
 from pilotage_pilot.supervise.cgroups import Cgroup, CgroupMaker
+from pilotage_pilot.supervise.containers import ContainerJob, ReadyImage
 from pilotage_pilot.supervise.folders import (
     FileCache,
     Folders,
@@ -55,7 +57,15 @@ from pilotage_pilot.supervise.isolation import Confinement
 from pilotage_pilot.supervise.monitor import PayloadMonitor, PayloadRules, Work
 from pilotage_pilot.supervise.proc import Subreaper, adopt_orphans, all_processes
 from pilotage_pilot.supervise.process import Payload, PayloadEnd
-from pilotage_pilot.supervise.spawn import PayloadCommand, PayloadSite, command_of, environment_of, output_path
+from pilotage_pilot.supervise.runtimes import Containers
+from pilotage_pilot.supervise.spawn import (
+    PayloadCommand,
+    PayloadSite,
+    command_of,
+    environment_of,
+    output_path,
+    streams_of,
+)
 from pilotage_pilot.supervise.watchdog import NEVER, WatchdogLink
 
 INLINE_BYTES = 64 << 10
@@ -137,6 +147,7 @@ class LocalPayloadRunner:
         groups: CgroupMaker | None,
         confinement: Confinement,
         watchdog: WatchdogLink | None = None,
+        containers: Containers | None = None,
     ) -> None:
         self._folder = folder
         self._link = link
@@ -154,6 +165,7 @@ class LocalPayloadRunner:
         self._empty = asyncio.Event()
         self._empty.set()
         self._confinement = confinement
+        self._containers = containers
         self._subreaper = Subreaper()
         self._watchdog = watchdog
         if watchdog is not None:
@@ -213,6 +225,10 @@ class LocalPayloadRunner:
             raise _fault(error)(f"its input files cannot be written: {error}") from error
         except PilotageError as error:
             raise NodeFaultError(f"its input files cannot be fetched: {error}") from error
+        if work.order.job.description.image is not None:
+            if self._containers is None:
+                raise NodeFaultError("it needs a container image, and this pilot runs no containers")
+            work.image = await self._containers.prepare(work.order.job.description, work.folders.work)
 
     def set_deadline(self, key: AttemptKey, boot_s: float) -> None:
         """Have the watchdog kill the payload at this time on the boot clock, in place of the time before."""
@@ -255,6 +271,31 @@ class LocalPayloadRunner:
 
     def _command(self, work: Work, group: Cgroup | None) -> PayloadCommand:
         environment = environment_of(work.order, self._site, work.folders, work.user)
+        if work.image is None:
+            command, mounts = self._command_on_node(work, environment)
+        else:
+            command, mounts = self._command_in_image(work, work.image, environment)
+        return replace(
+            command,
+            user=work.user,
+            mounts=mounts,
+            limits=work.resource_limits(self._handling),
+            groups=group.entries if group is not None else (),
+        )
+
+    def _command_in_image(
+        self, work: Work, image: ReadyImage, environment: Mapping[str, str]
+    ) -> tuple[PayloadCommand, Mapping[str, Any] | None]:
+        assert self._containers is not None, "it has prepared the image"
+        description, slot = work.order.job.description, work.order.slot
+        command = streams_of(description, work.folders.work, environment, nice=work.nice(self._handling))
+        passed, has_gpus = self._site.passed, bool(slot.gpu_ids)
+        job = ContainerJob(description, image, work.folders, passed, has_gpus=has_gpus, wrapper=self._wrapper)
+        return self._containers.command(command, job, slot.amounts.memory_mib)
+
+    def _command_on_node(
+        self, work: Work, environment: Mapping[str, str]
+    ) -> tuple[PayloadCommand, Mapping[str, Any] | None]:
         command = command_of(
             work.order.job.description,
             work.folders.work,
@@ -265,13 +306,8 @@ class LocalPayloadRunner:
         program = Path(command.program)
         if not command.wrapped and not program.is_relative_to(work.folders.root) and self._confinement.hides(program):
             raise JobFaultError(f"the program {program} is hidden from jobs on this node: make it an input file")
-        return replace(
-            command,
-            user=work.user,
-            mounts=self._confinement.mounts(work.folders, work.order.slot.amounts.memory_mib, self._wrapper),
-            limits=work.resource_limits(self._handling),
-            groups=group.entries if group is not None else (),
-        )
+        needed = () if self._wrapper is None else (self._wrapper,)
+        return command, self._confinement.mounts(work.folders, work.order.slot.amounts.memory_mib, needed)
 
     def _add_deadline(self, work: Work) -> None:
         if self._watchdog is not None:
@@ -294,11 +330,20 @@ class LocalPayloadRunner:
         if all(other.payload is None for other in self._work.values()):
             self._empty.set()
         exited = PayloadExited(key, end.exit_code, end.signal, end.usage, *_limit_of(work, end))
+        fault = self._container_fault(work, end)
+        if fault:
+            exited = PayloadExited(key, None, None, end.usage, fault=fault)
         if payload is not None and end.is_by_request and not payload.stop_requested:
             # A batch system that ends the glidein signals payload and pilot alike. Wait for the pilot's signal, if any.
             asyncio.get_running_loop().call_later(_PILOT_SIGNAL_DELAY_S, self._publish, exited)
         else:
             self._publish(exited)
+
+    def _container_fault(self, work: Work, end: PayloadEnd) -> str:
+        if work.image is None or self._containers is None:
+            return ""
+        stderr = output_path(work.folders.work, work.order.job.description.stderr or "stderr")
+        return self._containers.failure(end.exit_code, stderr)
 
     # Signals ----------------------------------------------------------------------------------------------------
 
@@ -401,6 +446,8 @@ class LocalPayloadRunner:
     def remove(self, key: AttemptKey, removed: Callable[[], None] | None = None) -> None:
         """Remove the folder of an attempt, and call `removed` when it is gone; a spare folder is as it was made."""
         work = self._work.pop(key, None)
+        if work is not None and work.image is not None:
+            work.image.release()
         folder = self._folder.of_attempt(key)
         is_kept = work is not None and self._spares.keep(work.folders, work.streams)
         if is_kept or remove_small(folder):
@@ -426,6 +473,8 @@ class LocalPayloadRunner:
                 await self._empty.wait()
         self._monitor.end()
         asyncio.get_running_loop().remove_reader(self._confinement.launcher)
+        if self._containers is not None:
+            await asyncio.to_thread(self._containers.close)
         await asyncio.to_thread(self._confinement.close)
         await asyncio.gather(*self._removals)
         adopt_orphans(on=False)

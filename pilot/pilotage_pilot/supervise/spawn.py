@@ -30,7 +30,7 @@ from pilotage_pilot.core.model import GrantedJob, Usage
 from pilotage_pilot.supervise import launcher
 from pilotage_pilot.supervise.base import NodeFaultError
 from pilotage_pilot.supervise.folders import Folders, give_to
-from pilotage_pilot.supervise.launcher import ERROR, EXECUTE, INVALID, LENGTH, STARTED, STATUS
+from pilotage_pilot.supervise.launcher import ERROR, EXECUTE, IMAGE, INVALID, LENGTH, STARTED, STATUS
 
 _JOB_FAULTS = {
     errno.ENOENT: "its interpreter (first line) or loader is not on this node",
@@ -52,7 +52,8 @@ class PayloadCommand:
 
     `nice` is relative to the pilot. `wrapped` = the program is the node's job wrapper, which runs the job's program.
     `user` None = the pilot's. `mounts` None = no namespaces. `limits` are limits by the names of Python's `resource`,
-    `groups` the files through which the process joins its control group.
+    `groups` the files through which the process joins its control group. `in_image` = the program is in an image, in
+    which a name without a slash is searched.
     """
 
     program: str
@@ -68,6 +69,7 @@ class PayloadCommand:
     mounts: Mapping[str, Any] | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Path, ...] = ()
+    in_image: bool = False
 
 
 def command_of(
@@ -88,16 +90,27 @@ def command_of(
         raise JobFaultError(f"its arguments cannot be taken apart: {error}") from error
     program = find_program(description.executable, folder, environment.get("PATH", ""))
     own = (program if wrapper is not None else description.executable, *arguments)
+    return replace(
+        streams_of(description, folder, environment, nice=nice),
+        program=program if wrapper is None else str(wrapper),
+        arguments=own if wrapper is None else (str(wrapper), *own),
+        wrapped=wrapper is not None,
+    )
+
+
+def streams_of(
+    description: JobDescription, folder: Path, environment: Mapping[str, str], *, nice: int = 0
+) -> PayloadCommand:
+    """Return the command of a job without its program; raises JobFaultError if its streams cannot be."""
     return PayloadCommand(
-        program if wrapper is None else str(wrapper),
-        own if wrapper is None else (str(wrapper), *own),
+        "",
+        (),
         folder,
         environment,
         _input(folder, description.stdin),
         output_path(folder, description.stdout or "stdout"),
         output_path(folder, description.stderr or "stderr"),
         nice,
-        wrapper is not None,
     )
 
 
@@ -212,7 +225,7 @@ class Launcher:
         try:
             return self._launch(command, streams)
         except OSError as error:
-            if error.errno != errno.ENOEXEC or _is_binary(command.program):
+            if error.errno != errno.ENOEXEC or command.in_image or _is_binary(command.program):
                 raise _fault(command, error) from error
         # A script without a #! line is run by the shell, as in execvp(3).
         arguments = ("sh", command.program, *command.arguments[1:])
@@ -295,6 +308,8 @@ def _raise_failure(failure: bytes) -> None:
     (number,), step = ERROR.unpack_from(failure), failure[ERROR.size :].decode(errors="replace")
     if step == EXECUTE:
         raise OSError(number, os.strerror(number))
+    if step.startswith(IMAGE):
+        raise JobFaultError(f"its image {step[len(IMAGE) + 1 :]} cannot be used: {os.strerror(number)}")
     if step.startswith(INVALID):
         raise JobFaultError(f"its arguments or environment cannot be passed to a process: {step[len(INVALID) + 1 :]}")
     raise NodeFaultError(
@@ -328,11 +343,17 @@ def _fault(command: PayloadCommand, error: OSError) -> JobFaultError | NodeFault
     if Path(command.program).is_relative_to(command.folder):
         faults = faults | _FAULTS_OF_ITS_FILES
     why = faults.get(error.errno or 0)
+    if command.in_image and why is not None:
+        return JobFaultError(f"the program {command.program} cannot be run in its image: {_in_image(why)}")
     if command.wrapped and error.errno != errno.E2BIG:
         return NodeFaultError(f"the job wrapper {command.program} cannot be run: {why or error.strerror}")
     if why is not None:
         return JobFaultError(f"the program {command.arguments[0]} cannot be run: {why}")
     return NodeFaultError(f"its process cannot be started: {error.strerror}")
+
+
+def _in_image(why: str) -> str:
+    return why.replace("is not on this node", "is not in it").replace("this node", "it")
 
 
 def _is_binary(program: str) -> bool:

@@ -20,7 +20,7 @@ from pilotage.rpc.wire import length_from_wire, section_from_wire, section_to_wi
 from pilotage.v1 import jobs_pb2
 
 _TEXTS = ("executable", "arguments", "name")
-_OPTIONAL_TEXTS = ("stdin", "stdout", "stderr", "requirements_expression", "rank", "retry_until")
+_OPTIONAL_TEXTS = ("stdin", "stdout", "stderr", "requirements_expression", "rank", "retry_until", "image")
 _LISTS = ("output_files", "sites", "banned_sites", "platforms", "warnings", "ignored")
 _LENGTHS = {"cpu_time_s": "cpu_time", "wall_time_s": "wall_time", "lease_s": "lease", "retry_delay_s": "retry_delay"}
 _MINIMA = {
@@ -91,7 +91,8 @@ def description_from_wire(message: jobs_pb2.JobDescription) -> JobDescription:
     taken["policy"] = reader.read("policy", _policy)
     section = reader.read("requirements", section_from_wire)
     taken["requirements"] = section if message.has_requirements or section else None
-    reader.faults.unless(bool(message.executable.strip()), "executable", "is missing")
+    has_program = bool(message.executable.strip()) or message.HasField("image")
+    reader.faults.unless(has_program, "executable", "is missing")
     reader.faults.raise_any(InvalidJobError)
     return JobDescription(**taken)
 

@@ -58,7 +58,7 @@ class SlotOffer(NamedTuple):
     `ad_changes`, a ClassAd that overrides them all; "" = no changes. `claim` = the account whose jobs go first. `ahead`
     = how many jobs of the same task queue may be prefetched with the first. `isolation` is the pilot's; `bound_to` is
     the owner whose jobs a pilot that isolates by owner holds, None = it holds none. `job_ad_wanted` = its jobs are sent
-    with their ads.
+    with their ads. `has_containers` = the pilot runs jobs in container images.
     """
 
     name: str
@@ -74,6 +74,7 @@ class SlotOffer(NamedTuple):
     ahead: int = 0
     isolation: Isolation = Isolation.NONE
     bound_to: OwnerId | None = None
+    has_containers: bool = False
     occupied: OccupiedSlot | None = None
     job_ad_wanted: bool = False
 

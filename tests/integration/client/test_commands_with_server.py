@@ -69,15 +69,17 @@ def test_fault_found_by_the_server_names_the_file(shared_server: RunningServer, 
 def test_ignored_statements_are_shown(shared_server: RunningServer, tmp_path: Path) -> None:
     shell = Shell(shared_server, tmp_path, "alice", Role.USER)
     file = tmp_path / "job.sub"
-    file.write_text("executable = /bin/sh\ntransfer_executable = false\nuniverse = docker\ndocker_image = a\nqueue\n")
+    file.write_text(
+        "executable = /bin/sh\ntransfer_executable = false\nnice_user = true\nconcurrency_limits = a\nqueue\n"
+    )
     assert shell.run("submit", str(file)).exit_code == 2
     submitted = json.loads(shell.run("submit", "--ignore-unsupported", "--json", str(file)).stdout)
     (job_id,) = submitted["jobs"]
     assert [warning.split(": ")[1] for warning in submitted["warnings"]] == [
-        "universe is ignored",
-        "docker_image is ignored",
+        "nice_user is ignored",
+        "concurrency_limits is ignored",
     ]
-    ignored = ["universe = docker", "docker_image = a"]
+    ignored = ["nice_user = true", "concurrency_limits = a"]
     for command in ("status", "why"):
         assert json.loads(shell.run(command, "--json", str(job_id)).stdout)["ignored"] == ignored
     assert f"Ignored in its job file: {'; '.join(ignored)}\n" in shell.run("why", str(job_id)).stdout

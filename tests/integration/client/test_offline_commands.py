@@ -56,7 +56,7 @@ def test_convert_reads_every_real_file_or_names_the_line(folder: str, files: int
 
 def test_unsupported_statements_refuse_all_files_with_advice(tmp_path: Path) -> None:
     one, two = tmp_path / "one.sub", tmp_path / "two.jdl"
-    one.write_text("executable = a\nuniverse = docker\ndocker_image = alpine\nqueue 3\n")
+    one.write_text("executable = a\nnice_user = true\nconcurrency_limits = a\nqueue 3\n")
     two.write_text('Executable = "a";\nSplit = "se";\n')
     advice = "jobs would run without these statements; --ignore-unsupported submits them so"
     (tmp_path / "token").write_text("x")
@@ -64,14 +64,14 @@ def test_unsupported_statements_refuse_all_files_with_advice(tmp_path: Path) -> 
     assert done.exit_code == 2
     places = [line.partition(" = ")[0] for line in done.stderr.splitlines()]
     assert places == [
-        *(f"{one}:2: universe", f"{one}:3: docker_image", f"{one}: {advice}"),
+        *(f"{one}:2: nice_user", f"{one}:3: concurrency_limits", f"{one}: {advice}"),
         *(f"{two}:2: Split", f"{two}: {advice}"),
     ]
     assert run("convert", one).exit_code == 2
     (job,) = json_objects(run("convert", one, "--json", "--ignore-unsupported").stdout)
     assert [warning.partition(": ")[0] for warning in job["warnings"] if "ignored" in warning] == [
-        "universe is ignored",
-        "docker_image is ignored",
+        "nice_user is ignored",
+        "concurrency_limits is ignored",
     ]
 
 

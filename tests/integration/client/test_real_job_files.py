@@ -111,9 +111,9 @@ docker-emi-ui__test-cream.jdl: outputsandboxbasedesturi
 org.glite.wms__28235.jdl: prologue
 org.glite.wms__31278.jdl: shortdeadlinejob
 org.glite.wms__31278_sdj.jdl: shortdeadlinejob
-LHEGeneration__condor.jdl.sub: maxretries outputdestination singularityimage x509userproxy
-OSG_EGGS_CRUMBS__A.condor.sub: singularityimage transferoutputremaps
-OSG_EGGS_CRUMBS__B.condor.sub: singularityimage transferoutputremaps
+LHEGeneration__condor.jdl.sub: maxretries outputdestination x509userproxy
+OSG_EGGS_CRUMBS__A.condor.sub: transferoutputremaps
+OSG_EGGS_CRUMBS__B.condor.sub: transferoutputremaps
 UF-condor__condor.jdl.sub: usex509userproxy
 checkpoint-fibonacci__job.submit.sub: checkpointexitcode transfercheckpointfiles
 condor_sshd__job.submit.sub: shouldtransferfiles
@@ -123,24 +123,17 @@ htcondor__job.sub: checkpointexitcode gpusmaximumcapability gpusminimumcapabilit
 htcondor__job_core_macros_java.cmd.sub: universe
 htcondor__job_dagman_recovery_event_check-nodeC.cmd.sub: universe
 htcondor_ex__science3.sub: numretries
-htcondor_profile__job.submit.sub: dockerimage universe
-letsencrypttest__submit.jdl.sub: singularityimage
-matlab-mcc-htcondor__condor.sub: dockerimage universe
-mg-pythia-delphes__job.sub: containerimage universe
 nicer__submit.sub: machinecount universe
 ofp-sam-bet-2023-grid__condor.sub: whentotransferoutput
 ofp-sam-bet-2023-grid__condorx.sub: whentotransferoutput
 prp-htcondor-pool__example_job.condor.sub: requestosimage
-r-stm-example__job.submit.sub: dockerimage universe
-recipes__alphafold.submit.sub: containerimage requiregpus universe
+recipes__alphafold.submit.sub: requiregpus
 templates-GPUs__mnist_gpu.sub: gpusminimumcapability gpusminimummemory
-templates-GPUs__mnist_gpu_docker.sub: containerimage dockerpullpolicy gpusminimumcapability gpusminimummemory
-  universe
+templates-GPUs__mnist_gpu_docker.sub: dockerpullpolicy gpusminimumcapability gpusminimummemory
 templates-GPUs__pytorch_cnn.sub: requiregpus
-templates-GPUs__train_w_checkpoint.sub: checkpointexitcode dockerimage gpusminimumcapability gpusminimummemory
-  transfercheckpointfiles transferinputfiles universe whentotransferoutput
-tutorial-ScalingUp-Python__ScalingUp-PythonCals.submit.sub: containerimage
-xcache-benchmark-200gbps__condor.submit.sub: containerimage universe whentotransferoutput
+templates-GPUs__train_w_checkpoint.sub: checkpointexitcode gpusminimumcapability gpusminimummemory
+  transfercheckpointfiles transferinputfiles whentotransferoutput
+xcache-benchmark-200gbps__condor.submit.sub: whentotransferoutput
 """
 
 REFUSED_STATEMENTS = {

@@ -68,7 +68,7 @@ def test_output_files_are_visible_to_their_owner_only(grid: WireGrid) -> None:
 
 
 def test_ignored_statements_stay_visible(grid: WireGrid) -> None:
-    ignored = ("universe = docker", 'image = "ignored":["a"]')
+    ignored = ("universe = java", 'image = "ignored":["a"]')
     first, second, plain = grid.submit(
         dataclasses.replace(a_job(), ignored=ignored, count=2),
         dataclasses.replace(a_job(), arguments='\'"ignored":["\'', attributes={"ignored": ("x",)}),

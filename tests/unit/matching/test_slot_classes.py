@@ -107,6 +107,7 @@ OTHER_VALUES: dict[str, Any] = {
     "ahead": 1,
     "isolation": Isolation.UID,
     "bound_to": OwnerId("lhcb", "ann"),
+    "has_containers": True,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +14,9 @@ import structlog
 
 from pilotage.errors import InvalidInputError, WorldError
 from pilotage.settings import load_settings
+from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import Isolation
-from pilotage_pilot.app import read_pool_ids, read_secret
+from pilotage_pilot.app import container_rules, read_pool_ids, read_secret
 from pilotage_pilot.command_line import run
 from pilotage_pilot.link.server_link import queue_of_token
 from pilotage_pilot.settings import PilotSettings
@@ -200,5 +202,42 @@ def test_isolation_is_the_strongest_unless_it_is_set(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_isolation_settings_are_errors(tmp_path: Path, setting: dict[str, object], why: str) -> None:
+    with pytest.raises(InvalidInputError, match=why):
+        read(a_file(tmp_path, **setting), {})
+
+
+def test_container_runtimes_are_tried_in_order_unless_they_are_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PILOTAGE_PILOT_CONTAINER_RUNTIMES")
+    rules = container_rules(read(a_file(tmp_path, scratch="/scratch"), {}))
+    assert rules.runtimes == (RuntimeKind.APPTAINER, RuntimeKind.SINGULARITY, RuntimeKind.PODMAN)
+    assert rules.cache == Path(f"/scratch/pilotage-images-{os.geteuid()}")
+    assert (rules.binds, rules.cache_mib, rules.timeout_s) == ((Path("/cvmfs"),), 20_480, 900.0)
+    given = {
+        "container_runtimes": ["podman"],
+        "container_options": {"podman": ["--storage-driver", "vfs"]},
+        "image_cache": "/images",
+        "image_cache_mib": 7,
+    }
+    chosen = container_rules(read(a_file(tmp_path, **given), {}))
+    assert (chosen.runtimes, chosen.cache, chosen.cache_mib) == ((RuntimeKind.PODMAN,), Path("/images"), 7)
+    assert chosen.options == {RuntimeKind.PODMAN: ("--storage-driver", "vfs")}
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ({"container_runtimes": ["docker"]}, "apptainer"),
+        ({"container_options": {"docker": []}}, "apptainer"),
+        ({"container_binds": ["software"]}, "neither absolute"),
+        ({"image_cache_mib": 0}, "greater than or equal to 1"),
+        ({"image_timeout_s": 0}, "greater than 0"),
+    ],
+)
+def test_wrong_container_settings_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: dict[str, object], why: str
+) -> None:
+    monkeypatch.delenv("PILOTAGE_PILOT_CONTAINER_RUNTIMES")
     with pytest.raises(InvalidInputError, match=why):
         read(a_file(tmp_path, **setting), {})

@@ -103,9 +103,11 @@ def test_keeps_redundant_commands_without_warning() -> None:
 @pytest.mark.parametrize(
     "command",
     [
+        "universe = java",
         "universe = docker",
-        "docker_image = debian",
-        "DockerImage = debian",
+        "docker_image = osdf:///x/y.sif",
+        "ContainerImage = oras://x/y",
+        "docker_network_type = none",
         "should_transfer_files = NO",
         "when_to_transfer_output = ON_EXIT_OR_EVICT",
         "x509userproxy = /tmp/x509",
@@ -134,8 +136,6 @@ def test_refuses_command_that_asks_for_more(command: str) -> None:
 @pytest.mark.parametrize(
     "attribute",
     [
-        '+SingularityImage = "/cvmfs/x"',
-        '+DockerImage = "debian"',
         "MY.JobUniverse = 7",
         '+Cmd = "b"',
         "+Wish = {a, 2}",
@@ -191,12 +191,12 @@ def test_unknown_command_gets_a_warning_with_the_nearest_name(name: str, hint: s
 
 
 def test_all_faults_are_named_at_once() -> None:
-    commands = "request_cpus = {a}\ndocker_image = alpine\n+Wish = {a}\nhold = maybe\ntransfer_input = a.txt"
+    commands = "request_cpus = {a}\ndocker_image = osdf:///a.sif\n+Wish = {a}\nhold = maybe\ntransfer_input = a.txt"
     error = submit_error(f"executable = a\n{commands}\nqueue 1000")
     assert error == (
         "job.sub:2: request_cpus: {a} is not a number; "
-        "job.sub:3: docker_image = alpine: jobs do not run in containers; install the software on the nodes, "
-        "or unpack it in the job; "
+        "job.sub:3: docker_image = osdf:///a.sif: osdf:// is not supported: name an image of a registry (docker://), "
+        "a file or a folder; "
         "job.sub:4: Wish = {a}: it is an expression, and a job's attributes are plain values or lists of these; "
         "job.sub:5: hold: maybe is neither true nor false; "
         "job.sub:6: transfer_input: a.txt is neither true nor false"

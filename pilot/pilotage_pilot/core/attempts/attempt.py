@@ -327,6 +327,6 @@ def plug_end_boot_s(exited: PayloadExited, attempt: Attempt, plug_s: float) -> f
     """Return until when a payload that failed by itself keeps its slot; None = it has not failed."""
     started, success = attempt.started, attempt.job.description.success_exit_code or 0
     has_failed = exited.exit_code != success or exited.signal is not None
-    if started is None or not has_failed or exited.limit:
+    if started is None or not has_failed or exited.limit or exited.fault:
         return None
     return started.boot_s + plug_s

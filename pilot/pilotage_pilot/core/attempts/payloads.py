@@ -75,6 +75,8 @@ class PayloadEnds:
         over = Ending(Outcome.EXITED)
         if event.limit:
             over = Ending(Outcome.LIMIT_EXCEEDED, event.limit, memory_limit_mib=event.memory_limit_mib)
+        if event.fault:
+            over = Ending(Outcome.REFUSED_BY_JOB, event.fault)
         return self._exited(attempt, attempt.ending or over, now)
 
     def unplug(self, attempt: Attempt, now: Now) -> Instructions:

@@ -101,6 +101,7 @@ class SlotOffers:
             ahead=_prefetch_count(slot),
             isolation=self._rules.isolation,
             bound_to=self.bound_to,
+            has_containers=self._rules.has_containers,
             occupied=self._occupied(slot),
             job_ad_wanted=self._slots.has_policy,
         )

@@ -41,6 +41,7 @@ def slot_offer_to_wire(offer: SlotOffer) -> matcher_service_pb2.SlotOffer:
         ahead=offer.ahead,
         isolation=offer.isolation.value,
         bound_to=owner_to_wire(offer.bound_to) if offer.bound_to is not None else None,
+        has_containers=offer.has_containers,
     )
 
 
@@ -65,6 +66,7 @@ def slot_offer_from_wire(message: matcher_service_pb2.SlotOffer) -> SlotOffer:
         ahead=message.ahead,
         isolation=LEVELS[message.isolation],
         bound_to=owner_from_wire(message.bound_to) if message.HasField("bound_to") else None,
+        has_containers=message.has_containers,
     )
 
 

@@ -82,6 +82,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
             "OnExitHoldReason": "policy",
             "OnExitHoldSubCode": "policy",
             "OnExitRemove": "policy",
+            "ContainerImage": "image",
             "PeriodicHold": "policy",
             "PeriodicHoldReason": "policy",
             "PeriodicHoldSubCode": "policy",
@@ -242,6 +243,7 @@ def description_attributes(description: JobDescription) -> dict[str, AdValue]:
         "Out": description.stdout,
         "Err": description.stderr,
         "JobBatchName": description.name or None,
+        "ContainerImage": description.image,
     }
     values |= {name: text for name, text in texts.items() if text is not None}
     policy = description.policy

@@ -76,6 +76,7 @@ def render(description: JobDescription, job: Numbered) -> JobDescription:
         environment={key: text(value) for key, value in description.environment.items()}
         | dict(zip(NUMBERS, number_values(job), strict=True))
         | owner_environment(job),
+        image=name(description.image),
         stdin=name(description.stdin),
         stdout=name(description.stdout),
         stderr=name(description.stderr),

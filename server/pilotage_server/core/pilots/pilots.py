@@ -20,6 +20,7 @@ from enum import StrEnum
 
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
+from pilotage.values.containers import HAS_CONTAINERS
 from pilotage.values.isolation import Isolation
 from pilotage.values.offers import SlotOffer
 from pilotage.values.pilots import GlideinReport, PilotState
@@ -114,6 +115,11 @@ class SlotInfo:
     isolation: Isolation = Isolation.NONE
 
     @property
+    def has_containers(self) -> bool:
+        """Whether its pilot runs jobs in container images."""
+        return self.node_attributes.get(HAS_CONTAINERS) is True
+
+    @property
     def is_open(self) -> bool:
         """Whether it can take a job now that fits in its free amounts."""
         return not self.draining and self.slot.state not in _CLOSED and self.slot.free.cpus > 0
@@ -132,6 +138,7 @@ class SlotInfo:
             time_left=None if self.ends is None else self.ends - now,
             cpu_power=self.cpu_power,
             isolation=self.isolation,
+            has_containers=self.has_containers,
         )
 
 

@@ -3,7 +3,8 @@
 Rules
 -----
 - The checks are sizes against what is free, CPU time against the CPU work left, wall time against the time left,
-  what the pilot declined, and the owner to whom the pilot is bound. A missing request is satisfied by every slot.
+  what the pilot declined, the owner to whom the pilot is bound, and whether it runs containers. A missing request is
+  satisfied by every slot.
 - CPU time is in normalised CPU seconds of one core. The CPU work left is the wall time left, less a margin, times the
   node's power per core (DIRAC's CPUTime). The number of requested cores does not change it.
 """
@@ -29,6 +30,8 @@ def obstacles(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> 
         yield "its pilot has declined these jobs"
     if slot.bound_to is not None and slot.bound_to != task_queue.traits.account.owner_id:
         yield "isolation: its pilot holds jobs of another owner, and runs those of one owner at a time"
+    if task_queue.traits.in_container and not slot.has_containers:
+        yield "HasContainers: its pilot runs no container images"
     left_s = time_left_s(slot, end_margin)
     if left_s is not None:
         yield from _too_long(task_queue, left_s, slot.cpu_power or 1.0)
@@ -56,7 +59,7 @@ def fits(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> bool:
 
 def size_of(slot: SlotOffer) -> tuple[object, ...]:
     """Return what `fits` reads of a slot; equal values fit the same task queues."""
-    return (slot.free, slot.time_left, slot.cpu_power, slot.declined_task_queues, slot.bound_to)
+    return (slot.free, slot.time_left, slot.cpu_power, slot.declined_task_queues, slot.bound_to, slot.has_containers)
 
 
 _KIB_IN_MIB = 1024

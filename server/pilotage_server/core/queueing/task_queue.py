@@ -52,7 +52,8 @@ class Traits:
     `account` = the owner's; `accounting` = the AccountingGroup that is charged instead, "" = none. `pool_id` "" = the
     jobs have no Requirements section. `wall_time_s` None = not given. The expressions: "" = none. `attributes` are
     those that policies refer to, by folded name and sorted, each value as JSON, which keeps 8, 8.0 and true apart.
-    `escaped` names attributes that the jobs have with a value of their own each.
+    `escaped` names attributes that the jobs have with a value of their own each. `in_container` = the jobs name a
+    container image.
     """
 
     account: Account
@@ -64,6 +65,7 @@ class Traits:
     requirements_expression: str = ""
     rank: str = ""
     escaped: tuple[str, ...] = ()
+    in_container: bool = False
 
     @property
     def amounts(self) -> Amounts:
@@ -134,6 +136,7 @@ def traits_of(
         accounting=accounting_group(description.attributes),
         requirements_expression=(description.requirements_expression or "").strip(),
         rank=(description.rank or "").strip(),
+        in_container=description.image is not None,
     )
     return _with_attributes(traits, lambda: description_attributes(description) | past.attributes(), names)
 

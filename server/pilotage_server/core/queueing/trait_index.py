@@ -29,6 +29,7 @@ class SizeClass(NamedTuple):
     """Slots in which the same task queues fit, as far as bit sets show: steps of the requests; None = no end known.
 
     `near_wall_time` and `near_cpu_time`: a task queue on exactly this step may request more than there is.
+    `has_containers` = their pilots run jobs in container images.
     """
 
     cpus: int
@@ -39,6 +40,7 @@ class SizeClass(NamedTuple):
     cpu_time: int | None = None
     near_wall_time: bool = False
     near_cpu_time: bool = False
+    has_containers: bool = False
 
 
 class TraitIndex:
@@ -48,6 +50,7 @@ class TraitIndex:
         self._steps = [_Steps() for _ in range(6)]
         self._of_vo: dict[str, int] = {}
         self._of_owner: dict[OwnerId, int] = {}
+        self._in_containers = 0
 
     def add(self, task_queue: TaskQueue, bit: int) -> None:
         """Add a task queue."""
@@ -56,6 +59,7 @@ class TraitIndex:
         vo, owner = fold(task_queue.account.vo), task_queue.traits.account.owner_id
         self._of_vo[vo] = self._of_vo.get(vo, 0) | 1 << bit
         self._of_owner[owner] = self._of_owner.get(owner, 0) | 1 << bit
+        self._in_containers |= task_queue.traits.in_container << bit
 
     def remove(self, task_queue: TaskQueue, bit: int) -> None:
         """Remove a task queue that was added."""
@@ -65,6 +69,7 @@ class TraitIndex:
         self._of_vo[vo] ^= 1 << bit
         if not self._of_vo[vo]:
             del self._of_vo[vo]
+        self._in_containers &= ~(1 << bit)
         self._of_owner[owner] ^= 1 << bit
         if not self._of_owner[owner]:
             del self._of_owner[owner]
@@ -75,10 +80,11 @@ class TraitIndex:
         cpus, memory, disk, gpus, wall_times, cpu_times = self._steps
         sizes = (cpus.up_to(free.cpus), memory.up_to(free.memory_mib), disk.up_to(free.disk_mib), gpus.up_to(free.gpus))
         if left_s is None:
-            return SizeClass(*sizes)
+            return SizeClass(*sizes, has_containers=slot.has_containers)
         for_wall, for_cpu = _time_step(left_s), _time_step(left_s * (slot.cpu_power or 1.0))
         wall_time, cpu_time = wall_times.up_to(for_wall), cpu_times.up_to(for_cpu)
-        return SizeClass(*sizes, wall_time, cpu_time, wall_time == for_wall, cpu_time == for_cpu)
+        is_near = wall_time == for_wall, cpu_time == for_cpu
+        return SizeClass(*sizes, wall_time, cpu_time, *is_near, slot.has_containers)
 
     def fitting(self, size: SizeClass) -> int:
         """Return the task queues that may fit in slots of the class."""
@@ -86,7 +92,7 @@ class TraitIndex:
         for steps, step in zip(self._steps, size, strict=False):
             if step is not None:
                 found &= steps.at_most(step)
-        return found
+        return found if size.has_containers else found & ~self._in_containers
 
     def uncertain(self, size: SizeClass) -> int:
         """Return the task queues whose times have to be checked against each slot of the class."""

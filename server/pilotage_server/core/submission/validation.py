@@ -17,6 +17,7 @@ from pilotage.condor.quoting import quoting_fault
 from pilotage.errors import Violation
 from pilotage.job_description import InputFile, JobDescription, render_text
 from pilotage.jobs.file_names import fault_of_name, is_checksum
+from pilotage.jobs.images import image_fault
 from pilotage.text import fold
 from pilotage_server.core.jobs.attributes import description_attributes, universe_fault
 from pilotage_server.core.jobs.descriptions import Overrides
@@ -75,9 +76,15 @@ def _texts(description: JobDescription, limits: JobLimits) -> Iterator[Violation
 def _executable(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
     executable = description.executable
     if not executable.strip():
-        yield Violation("executable", "a job needs an executable")
+        if description.image is None:
+            yield Violation("executable", "a job needs an executable")
     elif not executable.startswith("/") and "\0" not in executable and (why := fault_of_name(executable)):
         yield Violation("executable", why)
+
+
+def _image(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
+    if description.image is not None and (why := image_fault(render_text(description.image, _NO_CLUSTER, 0))):
+        yield Violation("image", why)
 
 
 def _arguments(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
@@ -217,6 +224,7 @@ Check = Callable[[JobDescription, JobLimits], Iterator[Violation]]
 _CHECKS: tuple[Check, ...] = (
     _texts,
     _executable,
+    _image,
     _arguments,
     _environment,
     _folder_names,

@@ -102,6 +102,8 @@ class Gate:
         """Return why no job of the task queue may go here."""
         if not self._target.queue:
             return self._why_not_there(task_queue.needs)
+        if task_queue.traits.in_container:
+            return "a routed job runs in no container image"
         access = self._state.queue_access
         if access.admits(task_queue, self._target):
             weak = access.too_weak(Isolation.NONE, self._target, task_queue.account.vo)
