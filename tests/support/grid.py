@@ -34,6 +34,7 @@ from pilotage_server.operations.attempts.heartbeats import HeartbeatAnswer, Rece
 from pilotage_server.operations.explain import Explanation, explain_job
 from pilotage_server.operations.health import HealthWatch, list_health, store_changes
 from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.dependencies import advance
 from pilotage_server.operations.jobs.new_jobs import store_part
 from pilotage_server.operations.jobs.periodic_policies import apply_policies, scan_changed, scan_next
 from pilotage_server.operations.jobs.queries import get_events
@@ -204,6 +205,11 @@ class Grid:
         while self.write(lambda transaction, state: store_part(transaction, state, submitted.job_ids[0])):
             pass
         return list(submitted.job_ids)
+
+    def advance(self) -> None:
+        """Let jobs wait whose dependencies are met, as a server does at once."""
+        while self.write(advance):
+            pass
 
     def job(self, job_id: int) -> JobRecord:
         return self.read(lambda transaction, _: load_job(transaction.session, job_id))

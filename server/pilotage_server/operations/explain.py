@@ -38,6 +38,7 @@ from pilotage_server.core.explain import (
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.attributes import run_history_of
 from pilotage_server.core.jobs.changes import summary
+from pilotage_server.core.jobs.dependencies import Blocker
 from pilotage_server.core.jobs.record import JobRecord, is_matchable
 from pilotage_server.core.pilots.pilots import ARRIVING, PilotRecord, SlotInfo
 from pilotage_server.core.pilots.slot_listing import match_weight, slot_ads
@@ -46,6 +47,7 @@ from pilotage_server.core.queueing.slot_offers import obstacles
 from pilotage_server.core.queueing.task_queue import TaskQueue, traits_of
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.operations.accounting.limits import running_counts
+from pilotage_server.operations.jobs.dependencies import path_to_root_cause
 from pilotage_server.operations.jobs.queries import get_jobs
 from pilotage_server.operations.matching.trials import throttles_at
 from pilotage_server.operations.server_state import ServerState
@@ -119,7 +121,8 @@ class Explanation:
     """The explanation of a job's state.
 
     `exclusions` are over the `queues_of_vo` queues that the job's VO may use. `jobs_ahead` would go before it on a slot
-    that fits both; `order` gives the reason. `pool_mapped` None = it has no pool.
+    that fits both; `order` gives the reason. `pool_mapped` None = it has no pool. `blockers` = the path from a blocked
+    job to the parent that delays it most: each waits for the next one.
     """
 
     job: JobRecord
@@ -133,6 +136,7 @@ class Explanation:
     pool_mapped: datetime | None
     tree_version: int
     requirements: Mapping[str, Value]
+    blockers: tuple[Blocker, ...] = ()
 
 
 def explain_job(transaction: Transaction, state: ServerState, identity: Identity, job_id: int) -> Explanation:
@@ -158,6 +162,7 @@ def explain_job(transaction: Transaction, state: ServerState, identity: Identity
         pool_mapped=mapping.mapped if mapping is not None else None,
         tree_version=state.tree.version,
         requirements=description.requirements or {},
+        blockers=path_to_root_cause(transaction, job),
     )
 
 

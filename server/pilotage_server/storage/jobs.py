@@ -16,7 +16,7 @@ from pilotage.errors import NotFoundError
 from pilotage.job_description import render_text
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
-from pilotage_server.core.jobs.record import JobRecord, PolicyWatch
+from pilotage_server.core.jobs.record import Awaited, JobRecord, PolicyWatch
 from pilotage_server.core.jobs.states import NEVER_HELD, JobState, history_from_json, history_to_json
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import LIVE_JOB, metadata
@@ -28,13 +28,15 @@ _COLUMNS = """
     id, template_id, cluster, process, owner, vo, "group", name, state, reason, priority, task_queue_id, pool_id,
     attempt, spent_attempts, lease_s, lease_until, pilot_stamp, site, ce, queue, node, slot, exit_code, signal,
     submitted, started, ended, state_since, starts, wall_clock_s, suspended_s, hold_code, hold_subcode,
-    hold_history_json, watch, race, max_starts, fenced_until, attempt_floor
+    hold_history_json, watch, race, max_starts, fenced_until, attempt_floor,
+    awaited, blocked_by
 """
 _NAMES = tuple(name.strip(' "\n') for name in _COLUMNS.split(","))
 _SELECT = f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(?) ORDER BY id"  # noqa: S608 - names of ours
 
 _STATES = {state.value: state for state in JobState}
 _WATCHES = {watch.value: watch for watch in PolicyWatch}
+_AWAITED = {awaited.value: awaited for awaited in Awaited}
 _queue = lru_cache(maxsize=4096)(QueueId)
 
 
@@ -54,9 +56,8 @@ def _record(row: Sequence[Any]) -> JobRecord:
     id_, template_id, cluster, process, owner, vo, group, name, state, reason, priority = row[:11]
     task_queue_id, pool_id, attempt, spent, lease_s, lease_until = row[11:17]
     stamp, site, ce, queue, node, slot, exit_code, signal, submitted, started, ended, state_since = row[17:29]
-    starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race, max_starts, fenced, floor = row[
-        29:
-    ]
+    starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race, max_starts = row[29:38]
+    fenced, floor, awaited, blocked_by = row[38:]
     return JobRecord(
         id_,
         template_id,
@@ -96,6 +97,8 @@ def _record(row: Sequence[Any]) -> JobRecord:
         max_starts,
         fenced and sql.utc_time(fenced),
         floor,
+        _AWAITED[awaited],
+        blocked_by,
     )
 
 
@@ -161,7 +164,7 @@ class NewJobs:
 
     `ids` (those of its jobs, in order), `template_ids` and `names` have one item for each; names keep their macros,
     which are expanded when they are read. The first item may continue the array `cluster`, from the index `process` on;
-    `cluster` 0 = it begins there.
+    `cluster` 0 = it begins there. `blocked_by` has the block of each item; empty = none is blocked.
     """
 
     ids: Sequence[Sequence[int]]
@@ -180,6 +183,7 @@ class NewJobs:
     cluster: int = 0
     process: int = 0
     attempt_floor: int = 0
+    blocked_by: Sequence[int] = ()
 
 
 def take_ids(session: Session, count: int) -> Sequence[int]:
@@ -247,6 +251,7 @@ def _new_columns(account: Account, new: NewJobs, now: datetime) -> dict[str, Seq
         "process": [new.process, *([0] * (len(firsts) - 1))],
         "template_id": new.template_ids,
         "name": new.names,
+        "blocked_by": new.blocked_by or [0] * len(firsts),
     }
     return own | {name: [value] * len(new.ids) for name, value in (_UNSET | alike).items()}
 

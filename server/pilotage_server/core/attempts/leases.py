@@ -24,7 +24,7 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
 from pilotage.values.attempts import Outcome
 from pilotage_server.core.attempts.reports import FACTS, JobReport, ReceivedReport
-from pilotage_server.core.jobs.record import JobRecord, location_name
+from pilotage_server.core.jobs.record import Awaited, JobRecord, location_name
 from pilotage_server.core.jobs.states import FINAL, LEASED, HoldCode, JobCause, JobState, next_state
 
 LOST_BY_SILENCE = frozenset(
@@ -288,6 +288,7 @@ class LeasedJob(NamedTuple):
     task_queue_id: int
     is_watched: bool
     is_in_race: bool
+    awaited: Awaited
     pilot_stamp: str
     queue: QueueId
     weight: float
@@ -327,6 +328,12 @@ class ReportBatch:
     def ends(self) -> bool:
         """Whether the jobs are in a final state after the steps."""
         return bool(self.steps) and self.steps[-1].after in FINAL
+
+    @property
+    def awaited_jobs(self) -> list[int]:
+        """The jobs whose step a dependency watches for."""
+        starts = bool(self.steps) and self.steps[0].cause is JobCause.STARTED
+        return [job.job_id for job in self.jobs if job.awaited and job.awaited.happens(starts=starts, ends=self.ends)]
 
     def job_changes(self, now: datetime) -> Columns:
         """Return the new values of the jobs' records."""

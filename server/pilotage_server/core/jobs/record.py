@@ -46,6 +46,18 @@ class PolicyWatch(IntEnum):
     EACH_MINUTE = 2
 
 
+class Awaited(IntEnum):
+    """The event of a job that a dependency watches for."""
+
+    NOTHING = 0
+    END = 1
+    START_OR_END = 2
+
+    def happens(self, *, starts: bool, ends: bool) -> bool:
+        """Whether it is among these events."""
+        return (ends and self >= Awaited.END) or (starts and self is Awaited.START_OR_END)
+
+
 def next_attempt(attempt: int, floor: int) -> int:
     """Return the number of the next attempt; numbers up to `floor` may be those of attempts of a lost time."""
     return max(attempt, floor) + 1
@@ -67,6 +79,9 @@ class JobRecord(NamedTuple):
 
     `race` = the id of the original job of its race; 0 = none. `fenced_until` and `attempt_floor` are those of the last
     restore: an attempt of the lost time may be alive until then, and may have a number up to that one.
+
+    `awaited` = a dependency watches for this event of the job. `blocked_by` = the id of its block, which has the number
+    of its unmet dependencies; 0 = none is unmet.
     """
 
     id: int
@@ -107,6 +122,8 @@ class JobRecord(NamedTuple):
     max_starts: int = 0
     fenced_until: datetime | None = None
     attempt_floor: int = 0
+    awaited: Awaited = Awaited.NOTHING
+    blocked_by: int = 0
 
     @property
     def next_attempt(self) -> int:

@@ -15,6 +15,7 @@ from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, rou
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
+from pilotage_server.operations.jobs.dependencies import with_reasons
 from pilotage_server.storage.database.installation import counters, load_incarnations
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import (
@@ -74,7 +75,7 @@ def get_jobs(transaction: Transaction, identity: Identity, job_ids: Sequence[int
         job = found.get(job_id)
         if job is None or not may_change(identity, job.owner, job.vo):
             raise NotFoundError("job", str(job_id))
-    return tuple(found[job_id] for job_id in job_ids)
+    return with_reasons(transaction, (found[job_id] for job_id in job_ids))
 
 
 def list_jobs(
@@ -94,7 +95,7 @@ def list_jobs(
     size = page_size or DEFAULT_PAGE
     jobs = find_jobs(transaction.session, query, after, size + 1)
     more = token_of(jobs[size - 1].id, _token_key(query)) if len(jobs) > size else ""
-    return JobPage(jobs[:size], more)
+    return JobPage(with_reasons(transaction, jobs[:size]), more)
 
 
 def get_description(transaction: Transaction, identity: Identity, job_id: int) -> JobDescription:

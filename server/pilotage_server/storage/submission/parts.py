@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -24,7 +24,8 @@ class JobBlock:
     """Jobs of descriptions that differ in arguments and name only.
 
     `ids` (those of its jobs, in order), `template_ids` and `names` have one item for each description. The first item
-    may continue the array `cluster`, from the index `process` on; `cluster` 0 = it begins there.
+    may continue the array `cluster`, from the index `process` on; `cluster` 0 = it begins there. `blocked_by` has the
+    block of each description; empty = none is blocked.
     """
 
     ids: Sequence[Sequence[int]]
@@ -34,6 +35,7 @@ class JobBlock:
     race_set: int = 0
     cluster: int = 0
     process: int = 0
+    blocked_by: Sequence[int] = ()
 
     @property
     def job_count(self) -> int:
@@ -67,7 +69,8 @@ class JobBlock:
 
     def _with_items(self, ids: Sequence[Sequence[int]], which: slice, cluster: int, process: int) -> JobBlock:
         templates, names = self.template_ids[which], self.names[which]
-        return JobBlock(ids, templates, names, self.hold_reason, self.race_set, cluster, process)
+        blocked_by = self.blocked_by[which]
+        return JobBlock(ids, templates, names, self.hold_reason, self.race_set, cluster, process, blocked_by)
 
 
 def cut_into_parts(blocks: Sequence[JobBlock], most: int) -> Iterator[list[JobBlock]]:
@@ -144,7 +147,19 @@ def jobs_in_parts(session: Session, vo: str) -> dict[str, int]:
     return dict(sql.rows(session, "SELECT owner, sum(jobs) FROM submission_parts WHERE vo = ? GROUP BY owner", vo))
 
 
-_FIELDS = ("template_ids", "names", "hold_reason", "race_set", "cluster", "process")
+_CLUSTERS = "SELECT blocks_json FROM submission_parts WHERE vo = ? AND owner = ?"
+
+
+def clusters_in_parts(session: Session, owners: Iterable[tuple[str, str]]) -> set[int]:
+    """Return the arrays of these owners, given by VO and name, of which only some jobs are stored."""
+    found: set[int] = set()
+    for vo, owner in owners:
+        for (blocks,) in sql.rows(session, _CLUSTERS, vo, owner):
+            found.update(block["cluster"] for block in json.loads(blocks))
+    return found
+
+
+_FIELDS = ("template_ids", "names", "hold_reason", "race_set", "cluster", "process", "blocked_by")
 
 
 def _plain(block: JobBlock) -> dict[str, Any]:
