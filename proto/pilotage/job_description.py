@@ -68,7 +68,8 @@ class JobDescription:
     that the owner allows. `max_starts` = how often its payload may start at most, None = until an attempt ends it.
     `attributes` holds the job's own attributes (`+Name`), including those without a meaning here; `warnings` lists
     these. With `new_files_come_back` the plain files that the job creates or changes at the top of its folder are
-    output too.
+    output too. `after`, `after_ok` and `after_any` name its parents, by ids of existing jobs and clusters or by names
+    of jobs of the same submission, which has them beside its descriptions: a stored description has none.
     """
 
     executable: str
@@ -101,6 +102,9 @@ class JobDescription:
     count: int | None = None
     policy: JobPolicy = NO_POLICY
     warnings: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    after_ok: tuple[str, ...] = ()
+    after_any: tuple[str, ...] = ()
 
 
 _MACRO = re.compile(r"\$\((?:(cluster|clusterid)|process|procid)\)", re.IGNORECASE)

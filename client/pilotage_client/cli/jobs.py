@@ -12,10 +12,11 @@ from typing import Any
 
 import click
 
-from pilotage.errors import InvalidInputError, StateConflictError, Violation, WorldError
+from pilotage.errors import Faults, InvalidInputError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
 from pilotage.v1 import jobs_pb2
+from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs, parse_parent
 from pilotage.values.jobs import ChangeResult
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
@@ -32,6 +33,7 @@ from pilotage_client.cli.options import (
 )
 from pilotage_client.cli.resources import LANGUAGE
 from pilotage_client.connection import new_request_id
+from pilotage_client.dependencies import resolve_dependencies
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus, state_name
 from pilotage_client.readers import read_jobs_with_files
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, follow_until_final, wait_until_final
@@ -243,6 +245,9 @@ reschedule = _change("reschedule", "Return jobs to the queue with a new count of
     type=click.Path(file_okay=False, path_type=Path),
     help="The folder of your site's job templates.",
 )
+@click.option("--after", multiple=True, metavar="ID", help="Wait until this job or cluster has started.")
+@click.option("--after-ok", multiple=True, metavar="ID", help="Wait until this job or cluster is DONE.")
+@click.option("--after-any", multiple=True, metavar="ID", help="Wait until this job or cluster has ended, however.")
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only check the jobs.")
 @click.option(
@@ -263,16 +268,23 @@ def submit(
     validate_only: bool,
     request_id: str | None,
     as_json: bool,
+    **parents: Sequence[str],
 ) -> None:
     """Submit the jobs of job files, all or none."""
     by_file = {file: read_jobs_with_files(file, language=language) for file in files}
     if template is not None:
         job_template = find_template(template, [folder] if folder else [])
         by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
-    descriptions = [description for file in files for description in by_file[file]]
+    descriptions, dependencies = _with_dependencies([by_file[file] for file in files], parents)
     request_id = request_id or new_request_id()
     try:
-        submitted = client.submit(descriptions, group=group, validate_only=validate_only, request_id=request_id)
+        submitted = client.submit(
+            descriptions,
+            group=group,
+            validate_only=validate_only,
+            request_id=request_id,
+            dependencies=dependencies,
+        )
     except WorldError:
         if not validate_only:
             repeat = f"repeat the command with --request-id {request_id}, which submits them once"
@@ -287,6 +299,28 @@ def submit(
     number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
     jobs = f"{number} job{'s' if number != 1 else ''}"
     click.echo(f"{jobs} would be submitted" if validate_only else f"{jobs} submitted: {ranges(submitted.job_ids)}")
+
+
+def _with_dependencies(
+    files: Sequence[Sequence[JobDescription]], parents: Mapping[str, Sequence[str]]
+) -> tuple[list[JobDescription], list[Dependency]]:
+    """Return all descriptions and their dependencies: names are those of the same file, `parents` are of all jobs."""
+    descriptions: list[JobDescription] = []
+    dependencies: list[Dependency] = []
+    for jobs in files:
+        resolved, named = resolve_dependencies(jobs, len(descriptions))
+        descriptions += resolved
+        dependencies += named
+    faults = Faults()
+    for kind in DependencyKind:
+        existing: list[ParentJobs] = []
+        for text in parents[kind.value]:
+            with faults.within(f"--{kind.value.replace('_', '-')}"):
+                existing.append(parse_parent(text))
+        if existing:
+            dependencies += (Dependency(index, kind, tuple(existing)) for index in range(len(descriptions)))
+    faults.raise_any()
+    return descriptions, dependencies
 
 
 def _warnings_of_readers(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[str]:

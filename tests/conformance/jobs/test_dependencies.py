@@ -106,13 +106,14 @@ class DependentJobs:
     def rows(self) -> dict[str, int]:
         """Return how many rows the tables of dependencies have that are not empty."""
         tables = ("blocks", "dependency_sources", "dependencies", "parent_events")
-        counts = {
-            table: self.grid.read(
-                lambda transaction, _, table=table: sql.rows(transaction.session, f"SELECT count(*) FROM {table}")
-            )[0][0]
-            for table in tables
-        }
-        return {table: count for table, count in counts.items() if count}
+
+        def count(transaction: Any, _: Any) -> dict[str, int]:
+            return {
+                table: sql.rows(transaction.session, f"SELECT count(*) FROM {table}")[0][0]
+                for table in tables
+            }
+
+        return {table: rows for table, rows in self.grid.read(count).items() if rows}
 
 
 @pytest.fixture
