@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlmodel import Session
 
@@ -22,6 +22,7 @@ from pilotage_server.core.jobs.record import Awaited
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import MANY_PARENTS, MET_BLOCK, metadata
+from pilotage_server.storage.jobs import JOBS
 
 BLOCKS = metadata.tables["blocks"]
 SOURCES = metadata.tables["dependency_sources"]
@@ -120,23 +121,29 @@ def insert_blocks(session: Session, blocks: Sequence[Block], edges: Sequence[tup
 
 
 _LEVELS = f"""
-    UPDATE jobs SET awaited = (
-        SELECT coalesce(max(CASE kind WHEN 'after' THEN {Awaited.START_OR_END} ELSE {Awaited.END} END), 0)
-        FROM dependency_sources WHERE watched = jobs.id
-    ) WHERE id = ANY(?)
+    SELECT watched, max(CASE kind WHEN 'after' THEN {Awaited.START_OR_END} ELSE {Awaited.END} END)
+    FROM dependency_sources WHERE {{}} GROUP BY watched ORDER BY watched
 """  # noqa: S608 - numbers of ours
-_WATCHED_OF = "SELECT DISTINCT watched FROM dependency_sources WHERE submission = ? AND watched = ANY(?) ORDER BY 1"
+_LEVELS_OF_JOBS = _LEVELS.format("watched = ANY(?)")
+_LEVELS_OF_NEW_JOBS = _LEVELS.format("submission = ? AND watched BETWEEN ? AND ?")
 
 
-def mark_watched(session: Session, job_ids: Sequence[int]) -> None:
-    """Mark locked jobs by what the present sources watch for, so that their next event is recorded."""
-    if job_ids:
-        sql.execute(session, _LEVELS, list(job_ids))
+def mark_watched(session: Session, job_ids: Iterable[int]) -> None:
+    """Mark locked jobs, which sources watch, so that their next event is recorded."""
+    _mark(session, sql.rows(session, _LEVELS_OF_JOBS, sorted(set(job_ids))))
 
 
-def mark_new_jobs(session: Session, submission: int, job_ids: Sequence[int]) -> None:
+def mark_new_jobs(session: Session, submission: int, job_ids: Collection[int]) -> None:
     """Mark those of the new jobs of a submission that its sources watch."""
-    mark_watched(session, [row[0] for row in sql.rows(session, _WATCHED_OF, submission, list(job_ids))])
+    new = set(job_ids)
+    levels = sql.rows(session, _LEVELS_OF_NEW_JOBS, submission, min(new), max(new))
+    _mark(session, [(watched, level) for watched, level in levels if watched in new])
+
+
+def _mark(session: Session, levels: Sequence[tuple[Any, ...]]) -> None:
+    if levels:
+        ids, awaited = zip(*levels, strict=True)
+        sql.update_rows(session, JOBS, {"id": ids}, {"awaited": awaited})
 
 
 def insert_parent_events(session: Session, job_ids: Sequence[int]) -> None:
@@ -248,8 +255,10 @@ def _candidate(session: Session, source: Source) -> int:
 
 def move_watches(session: Session, watches: Mapping[int, int]) -> None:
     """Let sources watch other parents, which are locked: the new one by the source's id."""
+    if not watches:
+        return
     sql.update_rows(session, SOURCES, {"id": list(watches)}, {"watched": list(watches.values())})
-    mark_watched(session, sorted(set(watches.values())))
+    mark_watched(session, watches.values())
 
 
 _DEPENDANTS = "SELECT block FROM dependencies WHERE source = ANY(?)"

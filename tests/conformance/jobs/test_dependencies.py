@@ -108,10 +108,7 @@ class DependentJobs:
         tables = ("blocks", "dependency_sources", "dependencies", "parent_events")
 
         def count(transaction: Any, _: Any) -> dict[str, int]:
-            return {
-                table: sql.rows(transaction.session, f"SELECT count(*) FROM {table}")[0][0]
-                for table in tables
-            }
+            return {table: sql.rows(transaction.session, f"SELECT count(*) FROM {table}")[0][0] for table in tables}
 
         return {table: rows for table, rows in self.grid.read(count).items() if rows}
 

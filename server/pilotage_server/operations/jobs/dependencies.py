@@ -151,7 +151,7 @@ def insert_plan(transaction: Transaction, plan: DependencyPlan, ids_by_index: Ma
         if ids[0] in unmet
     ]
     stored.insert_blocks(transaction.session, blocks, edges)
-    stored.mark_watched(transaction.session, sorted(set(plan.watched.values())))
+    stored.mark_watched(transaction.session, plan.watched.values())
 
 
 def advance(transaction: Transaction, state: ServerState) -> bool:
