@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,13 +20,17 @@ from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.dependencies import advance
+from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, store_part
 from pilotage_server.operations.jobs.queries import get_events, get_jobs
 from pilotage_server.operations.jobs.retention import remove_finished
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.engine import Database
-from support.grid import Grid, Pilot, a_slot
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.dependencies import _LAST_OPEN, _MET, _NEXT_FREE, _OF_WATCHED, has_work
+from support.database import has_lock_waiter
+from support.grid import LONG, Grid, Pilot, a_slot, a_tree
 from support.jobs import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
@@ -414,3 +420,91 @@ def test_many_children_of_one_parent_are_freed_in_parts(jobs: DependentJobs) -> 
     jobs.grid.advance()
     assert set(jobs.states(*ids)) == {WAITING}
     assert jobs.rows() == {}
+
+
+def test_parent_that_ends_during_the_submission_frees_its_child(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    jobs = DependentJobs(postgresql_database, clock)
+    (parent,) = jobs.submit()
+    match = jobs.pilot.take()
+    reporter = ThreadPoolExecutor(1)
+
+    def submit(transaction: Transaction) -> tuple[int, Future[Any]]:
+        dependencies = [Dependency(0, AFTER_OK, (ParentJobs(parent),))]
+        groups = single_groups([TRUE])
+        (child,) = submit_jobs(transaction, jobs.grid.state, ALICE, groups, dependencies=dependencies).job_ids
+        report = reporter.submit(jobs.pilot.finish, match)
+        while not postgresql_database.read(has_lock_waiter):
+            assert not report.done()
+        return child, report
+
+    with reporter:
+        child, report = postgresql_database.write(submit)
+        report.result(timeout=30)
+    assert jobs.states(parent, child) == [DONE, BLOCKED]
+    jobs.grid.advance()
+    assert jobs.states(child) == [WAITING]
+
+
+def test_two_servers_free_a_child_of_two_parents_once(database: Database, clock: VirtualClock) -> None:
+    jobs = DependentJobs(database, clock)
+    parents = jobs.submit(count=20)
+    children = [jobs.child(AFTER_OK, one, other) for one, other in pairwise(parents)]
+    for match in jobs.pilot.request_jobs(*[a_slot(f"slot{number}") for number in range(len(parents))]).matches:
+        jobs.pilot.finish(match)
+    other_server = jobs.grid.restarted()
+    with ThreadPoolExecutor(2) as servers:
+        list(servers.map(Grid.advance, [jobs.grid, other_server]))
+    assert set(jobs.states(*children)) == {WAITING}
+    assert all(jobs.causes(child) == [JobCause.BLOCKED, JobCause.UNBLOCKED] for child in children)
+    assert jobs.rows() == {}
+
+
+def test_server_that_starts_frees_what_another_has_left(jobs: DependentJobs) -> None:
+    (parent,) = jobs.submit()
+    child = jobs.child(AFTER_OK, parent)
+    jobs.pilot.finish(jobs.pilot.take())
+    other = jobs.grid.restarted()
+    assert other.read(lambda transaction, _: has_work(transaction.session))
+    other.advance()
+    assert jobs.states(child) == [WAITING]
+    assert not other.read(lambda transaction, _: has_work(transaction.session))
+
+
+def test_blocked_job_without_meaning_in_a_new_tree_is_held_when_it_is_freed(jobs: DependentJobs) -> None:
+    (parent,) = jobs.submit()
+    child = jobs.child(AFTER_OK, parent, requirements={"Colour": "red"})
+    jobs.grid.put({**a_tree(LONG), "parameters": {"Colour": {"type": "capacity"}}})
+    jobs.run(parent)
+    assert jobs.states(child) == [HELD]
+    assert "its requirements have no meaning in tree version 2" in jobs.seen(child).reason
+
+
+def test_blocked_job_can_be_edited(jobs: DependentJobs) -> None:
+    (parent,) = jobs.submit()
+    child = jobs.child(AFTER_OK, parent)
+    description = JobDescription("/bin/false", priority=3)
+    edited = jobs.grid.write(lambda transaction, state: edit_job(transaction, state, ALICE, child, description)).job
+    assert (edited.state, edited.priority) == (BLOCKED, 3)
+    jobs.run(parent)
+    assert jobs.states(child) == [WAITING]
+
+
+def test_next_event_of_a_cluster_is_found_by_an_index(database: Database, clock: VirtualClock) -> None:
+    jobs = DependentJobs(database, clock)
+    first = jobs.accept([JobDescription("/bin/true", count=3)], [])[0]
+    jobs.child(AFTER_OK, first)
+    explain = "EXPLAIN QUERY PLAN " if database.is_sqlite else "EXPLAIN "
+
+    def plans(transaction: Transaction) -> str:
+        if not database.is_sqlite:
+            sql.execute(transaction.session, "SET LOCAL enable_seqscan = off")
+        statements = [(_LAST_OPEN[kind], (first, first, first + 2)) for kind in DependencyKind]
+        statements += [(_OF_WATCHED, ([first],)), (_MET, (10,)), (_NEXT_FREE, ([first], 10))]
+        rows = [row for text, values in statements for row in sql.rows(transaction.session, explain + text, *values)]
+        return "\n".join(str(row) for row in rows)
+
+    shown = database.read(plans)
+    assert "Seq Scan on jobs" not in shown
+    assert "SCAN jobs\n" not in shown
