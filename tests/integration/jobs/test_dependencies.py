@@ -18,6 +18,7 @@ from pilotage_client.api import Client
 from pilotage_client.cli.main import main
 from support.wire_grid import WireGrid, a_job, submission
 
+AFTER_OK = job_service_pb2.DEPENDENCY_KIND_AFTER_OK
 WORKFLOW = """
 [[job]]
 name = "prepare"
@@ -65,16 +66,22 @@ def test_repeated_submission_has_one_effect(grid: WireGrid) -> None:
 @pytest.mark.parametrize(
     ("dependency", "fault"),
     [
-        (job_service_pb2.Dependency(description=2, kind=2, descriptions=[0]), "dependencies[0].description: 2 is not"),
-        (job_service_pb2.Dependency(description=0, kind=2, descriptions=[7]), "dependencies[0].descriptions[0]: 7 is"),
+        (
+            job_service_pb2.Dependency(description=2, kind=AFTER_OK, descriptions=[0]),
+            "dependencies[0].description: 2 is not",
+        ),
+        (
+            job_service_pb2.Dependency(description=0, kind=AFTER_OK, descriptions=[7]),
+            "dependencies[0].descriptions[0]: 7 is",
+        ),
         (job_service_pb2.Dependency(description=0, descriptions=[1]), "dependencies[0].kind: is missing"),
         (
-            job_service_pb2.Dependency(description=0, kind=1, parents=[job_service_pb2.ParentJobs(cluster=0)]),
+            job_service_pb2.Dependency(description=0, kind=AFTER_OK, parents=[job_service_pb2.ParentJobs(cluster=0)]),
             "dependencies[0].parents[0].cluster: 0 is not the id of a job",
         ),
         (
             job_service_pb2.Dependency(
-                description=1, kind=1, parents=[job_service_pb2.ParentJobs(cluster=10**12, process=3)]
+                description=1, kind=AFTER_OK, parents=[job_service_pb2.ParentJobs(cluster=10**12, process=3)]
             ),
             f"dependencies[0]: there is no job or cluster {10**12}.3",
         ),

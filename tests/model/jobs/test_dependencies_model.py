@@ -22,7 +22,9 @@ from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.record import JobRecord, is_matchable
 from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.operations.jobs.submission import submit_jobs
+from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.transaction import Transaction
 from support.database import quick_sqlite
 from support.grid import Grid, a_slot
 from support.jobs import a_user
@@ -174,11 +176,12 @@ class RandomGraphs(RuleBasedStateMachine):
     @invariant()
     def tables_have_no_leftovers(self) -> None:
         if all(wait.is_met for each in self.described for wait in each.waits):
-            for table in ("blocks", "dependency_sources", "dependencies", "parent_events"):
-                query = f"SELECT count(*) FROM {table}"
-                assert self.grid.read(lambda transaction, _, query=query: sql.rows(transaction.session, query)) == [
-                    (0,)
-                ]
+            assert self.grid.read(_count_rows) == 0
+
+
+def _count_rows(transaction: Transaction, _: ServerState) -> int:
+    tables = ("blocks", "dependency_sources", "dependencies", "parent_events")
+    return sum(sql.rows(transaction.session, f"SELECT count(*) FROM {table}")[0][0] for table in tables)
 
 
 RandomGraphs.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

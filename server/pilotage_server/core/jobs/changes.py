@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.record import JobRecord, location_name, router_of
-from pilotage_server.core.jobs.states import TRANSITIONS, JobCause, JobState
+from pilotage_server.core.jobs.states import FINAL, TRANSITIONS, JobCause, JobState
 
 
 class JobChange(StrEnum):
@@ -49,6 +49,10 @@ def refusal_of(job: JobRecord, change: JobChange, max_releases: int | None = Non
         already = "already " if job.state is _ALREADY[change] else ""
         if job.state is JobState.BLOCKED:
             return f"job {job.id} is BLOCKED; what its parents do frees it, see `pilotage why {job.id}`"
+        if change is JobChange.RELEASE and job.state in FINAL:
+            return (
+                f"job {job.id} is {job.state}; it cannot be released, but `pilotage reschedule {job.id}` runs it again"
+            )
         return f"job {job.id} is {already}{job.state}; it cannot be {CAUSES[change]}"
     if change is JobChange.RELEASE and max_releases is not None and job.holds > max_releases:
         return f"job {job.id} stays {job.state}: it has been released {max_releases} times, as often as any job may be"
