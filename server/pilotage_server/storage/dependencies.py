@@ -31,11 +31,15 @@ PARENT_EVENTS = metadata.tables["parent_events"]
 
 
 class Parents(NamedTuple):
-    """Jobs that are one parent: those of `cluster` from `first` to `last`; `cluster` 0 = only one job."""
+    """Jobs that are one parent: those with the ids from `first` to `last`."""
 
-    cluster: int
     first: int
     last: int
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one job."""
+        return self.first == self.last
 
 
 class FoundParents(NamedTuple):
@@ -66,31 +70,33 @@ class Block(NamedTuple):
     unmet: int
 
 
-_CLUSTERS = """
-    SELECT first.id, first.owner, first.vo, CASE WHEN first.cluster <> first.id THEN NULL ELSE (
-        SELECT each.id FROM jobs AS each WHERE each.cluster = first.id AND each.race IN (0, each.id)
-        ORDER BY each.process DESC LIMIT 1
-    ) END
-    FROM jobs AS first WHERE first.id = ANY(?)
-"""
-_PROCESSES = """
-    SELECT cluster, process, id, owner, vo FROM jobs
-    WHERE cluster = ANY(?) AND process = ANY(?) AND race IN (0, id)
+_NAMED = "SELECT id, cluster, process, owner, vo FROM jobs WHERE id = ANY(?)"
+# The ids of a cluster are consecutive; a race copy has the cluster of its original, and a later id.
+_LAST_OF_CLUSTER = """
+    SELECT coalesce(
+        (
+            SELECT id - 1 FROM jobs
+            WHERE id > ? AND (cluster <> ? OR race NOT IN (0, id)) ORDER BY id LIMIT 1
+        ),
+        (SELECT max(id) FROM jobs)
+    )
 """
 
 
-def find_parents(session: Session, wanted: Collection[ParentJobs]) -> dict[ParentJobs, FoundParents]:
+def find_parents(session: Session, wanted: Iterable[ParentJobs]) -> dict[ParentJobs, FoundParents]:
     """Return those of the parents that exist."""
-    whole = sorted({each.cluster for each in wanted if each.process is None})
+    ids = {name: name.cluster + (name.process or 0) for name in wanted}
+    rows = {row[0]: row[1:] for row in sql.rows(session, _NAMED, sorted(set(ids.values())))}
     found: dict[ParentJobs, FoundParents] = {}
-    for first, owner, vo, last in sql.rows(session, _CLUSTERS, whole) if whole else ():
-        cluster = first if last not in (None, first) else 0
-        found[ParentJobs(first)] = FoundParents(Parents(cluster, first, last or first), owner, vo)
-    single = [each for each in wanted if each.process is not None]
-    if single:
-        clusters, processes = sorted({each.cluster for each in single}), sorted({each.process or 0 for each in single})
-        for cluster, process, id_, owner, vo in sql.rows(session, _PROCESSES, clusters, processes):
-            found[ParentJobs(cluster, process)] = FoundParents(Parents(0, id_, id_), owner, vo)
+    for name, id_ in ids.items():
+        row = rows.get(id_)
+        if row is None or (name.process is not None and row[:2] != (name.cluster, name.process)):
+            continue
+        cluster, _, owner, vo = row
+        last = id_
+        if name.process is None and cluster == id_:
+            ((last,),) = sql.rows(session, _LAST_OF_CLUSTER, id_, id_)
+        found[name] = FoundParents(Parents(id_, last), owner, vo)
     return found
 
 
@@ -101,7 +107,6 @@ def insert_sources(session: Session, sources: Sequence[Source]) -> Sequence[int]
     columns: sql.Columns = {
         "submission": [each.submission for each in sources],
         "kind": [each.kind.value for each in sources],
-        "cluster": [each.parents.cluster for each in sources],
         "first": [each.parents.first for each in sources],
         "last": [each.parents.last for each in sources],
         "watched": [each.watched for each in sources],
@@ -183,7 +188,7 @@ def has_work(session: Session) -> bool:
     return bool(sql.rows(session, _HAS_WORK))
 
 
-_COLUMNS = "id, submission, kind, cluster, first, last, watched"
+_COLUMNS = "id, submission, kind, first, last, watched"
 # While parts of a submission are due, its parents may not be stored; its last part records their events again.
 _OF_WATCHED = f"""
     SELECT {_COLUMNS} FROM dependency_sources WHERE watched = ANY(?)
@@ -208,7 +213,7 @@ _OPEN = {
     DependencyKind.AFTER_ANY: "ended IS NULL",
 }
 """The condition of parents that will do, or may still do, what is asked of them."""
-_LAST_OF = "SELECT id FROM jobs WHERE cluster = ? AND id BETWEEN ? AND ? AND {} ORDER BY id DESC LIMIT 1"
+_LAST_OF = "SELECT id FROM jobs WHERE id BETWEEN ? AND ? AND {} ORDER BY id DESC LIMIT 1"
 _LAST_OPEN = {kind: _LAST_OF.format(condition) for kind, condition in _OPEN.items()}
 _LAST_NOT_DONE = _LAST_OF.format("state <> 'DONE'")
 _LOCK = "SELECT id, state, starts FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE"
@@ -229,7 +234,7 @@ def next_watched(session: Session, sources: Sequence[Source]) -> dict[int, int]:
         for each in left:
             candidate = candidates[each.id]
             is_done = candidate in states and is_met(each.kind, *states[candidate])
-            if is_done and each.parents.cluster:
+            if is_done and not each.parents.is_single:
                 again.append(each)  # it did so before it was locked: another one may be left
             else:
                 found[each.id] = 0 if is_done else candidate
@@ -239,16 +244,16 @@ def next_watched(session: Session, sources: Sequence[Source]) -> dict[int, int]:
 
 def _candidate(session: Session, source: Source) -> int:
     """Return the last parent that has not done what is asked, 0 = none; of a single parent whatever it has done."""
-    cluster, first, last = source.parents
-    if not cluster:
+    first, last = source.parents
+    if source.parents.is_single:
         return first
     statement = _LAST_OPEN[source.kind]
     ranges = [(first, source.watched or last), (first, last)]  # the later ones are done, unless they were rescheduled
     for low, high in dict.fromkeys(ranges):
-        for (id_,) in sql.rows(session, statement, cluster, low, high):
+        for (id_,) in sql.rows(session, statement, low, high):
             return int(id_)
     if source.kind is DependencyKind.AFTER_OK:
-        for (id_,) in sql.rows(session, _LAST_NOT_DONE, cluster, first, last):
+        for (id_,) in sql.rows(session, _LAST_NOT_DONE, first, last):
             return int(id_)
     return 0
 

@@ -186,22 +186,32 @@ class NewJobs:
     blocked_by: Sequence[int] = ()
 
 
-def take_ids(session: Session, count: int) -> Sequence[int]:
-    """Reserve ascending ids for so many new jobs."""
+def take_ids(session: Session, count: int) -> range:
+    """Reserve consecutive ids for so many new jobs."""
     if sql.is_sqlite(session):
         last = sql.rows(session, "SELECT seq FROM sqlite_sequence WHERE name = 'jobs'")
         first = last[0][0] + 1 if last else 1
-        return range(first, first + count)
-    return of_runs(sql.rows(session, _TAKE, count))
+    else:
+        ((first, _, _),) = sql.rows(session, _TAKE, count)
+    return range(first, first + count)
 
 
-_TAKE = """
-    SELECT min(id), count(*) FROM (
-        SELECT id, id - row_number() OVER (ORDER BY id) AS gaps
-        FROM (SELECT nextval(pg_get_serial_sequence('jobs', 'id')) AS id FROM generate_series(1, ?)) AS taken
-    ) AS runs GROUP BY gaps ORDER BY 1
+_IDS_LOCK = 7261538
+"""Key of the advisory lock in PostgreSQL: any number that is not used otherwise in this database."""
+
+_TAKE = f"""
+    WITH locked AS MATERIALIZED (SELECT pg_advisory_lock({_IDS_LOCK}) IS NULL AS done),
+        began AS MATERIALIZED (
+            SELECT pg_get_serial_sequence('jobs', 'id') AS sequence, done, ?::bigint AS jobs FROM locked
+        ),
+        taken AS MATERIALIZED (SELECT sequence, nextval(sequence) AS first, done, jobs FROM began),
+        moved AS MATERIALIZED (SELECT first, setval(sequence, first + jobs - 1) AS last FROM taken)
+    SELECT first, last, pg_advisory_unlock({_IDS_LOCK}) FROM moved
+"""  # noqa: S608 - a number of ours
+"""Takes consecutive ids. Each step reads the one before it, so the lock is held while the sequence moves.
+
+The lock ends with the statement, not with the transaction: other submissions wait for microseconds.
 """
-"""Takes ids and returns runs of consecutive ones: their number is that of concurrent submissions, not of jobs."""
 
 
 def of_runs(runs: Sequence[tuple[int, int]]) -> Sequence[int]:

@@ -500,9 +500,7 @@ def test_next_event_of_a_cluster_is_found_by_an_index(database: Database, clock:
     def plans(transaction: Transaction) -> str:
         if not database.is_sqlite:
             sql.execute(transaction.session, "SET LOCAL enable_seqscan = off")
-        statements: list[tuple[str, tuple[Any, ...]]] = [
-            (_LAST_OPEN[kind], (first, first, first + 2)) for kind in DependencyKind
-        ]
+        statements: list[tuple[str, tuple[Any, ...]]] = [(text, (first, first + 2)) for text in _LAST_OPEN.values()]
         statements += [(_OF_WATCHED, ([first],)), (_MET, (10,)), (_NEXT_FREE, ([first], 10))]
         rows = [row for text, values in statements for row in sql.rows(transaction.session, explain + text, *values)]
         return "\n".join(str(row) for row in rows)

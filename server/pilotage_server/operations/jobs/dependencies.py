@@ -60,8 +60,8 @@ def find_parents(
         faults += (Violation(f"dependencies[{index}]", f"there is no job or cluster {parent}") for parent in unknown)
     if faults:
         raise InvalidInputError(*faults)
-    clusters = {each.cluster for each in visible.values() if each.cluster}
-    owners = {(found[name].vo, found[name].owner) for name, each in visible.items() if each.cluster}
+    clusters = {name.cluster for name in visible if name.process is None}
+    owners = {(found[name].vo, found[name].owner) for name in visible if name.process is None}
     unstored = clusters & clusters_in_parts(transaction.session, owners)
     if unstored:
         raise StateConflictError(f"cluster {min(unstored)} is still being stored; repeat the call in a moment")
@@ -134,7 +134,7 @@ def insert_plan(transaction: Transaction, plan: DependencyPlan, ids_by_index: Ma
     sources = [Source(0, submission, kind, parents, plan.watched[kind, parents]) for kind, parents in plan.watched]
     for kind, index in plan.inner:
         ids = ids_by_index[index]
-        sources.append(Source(0, submission, kind, Parents(ids[0] if len(ids) > 1 else 0, ids[0], ids[-1]), ids[-1]))
+        sources.append(Source(0, submission, kind, Parents(ids[0], ids[-1]), ids[-1]))
     source_ids = stored.insert_sources(transaction.session, sources)
     children = [*plan.waiting.values(), *plan.inner.values()]
     edges = [

@@ -355,7 +355,6 @@ class JobRow(Base, table=True):
         _partial("ix_jobs_race", "race", where=RACING_JOB),
         _partial("ix_jobs_race_set", "race_set", "id", where=LIVE_REPEATABLE_JOB),
         Index("ix_jobs_owner_id", "owner", "id"),
-        Index("ix_jobs_cluster", "cluster", "process"),
         NEVER_REUSED,
     )
     id: int | None = Field(default=None, sa_column=id_column())
@@ -423,8 +422,8 @@ class BlockRow(Base, table=True):
 class DependencySourceRow(Base, table=True):
     """What a submission waits for: parents that have not done yet what its `kind` asks.
 
-    The parents are the jobs of `cluster` from `first` to `last`; `cluster` 0 = there is only one. `watched` = the
-    parent whose next event decides. The row goes away once all parents have done it.
+    The parents are the jobs from `first` to `last`. `watched` = the one whose next event decides. The row goes away
+    once all parents have done it.
     """
 
     __tablename__ = "dependency_sources"
@@ -435,7 +434,6 @@ class DependencySourceRow(Base, table=True):
     id: int | None = Field(default=None, sa_column=id_column())
     submission: int = Field(sa_column=Column(BigId, nullable=False, index=True))
     kind: str
-    cluster: int = Field(sa_column=Column(BigId, nullable=False))
     first: int = Field(sa_column=Column(BigId, nullable=False))
     last: int = Field(sa_column=Column(BigId, nullable=False))
     watched: int = Field(sa_column=Column(BigId, nullable=False, index=True))

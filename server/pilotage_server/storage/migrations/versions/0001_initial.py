@@ -99,7 +99,6 @@ def upgrade() -> None:
         sa.Column("id", _ID, autoincrement=True, nullable=False),
         sa.Column("submission", _ID, nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
-        sa.Column("cluster", _ID, nullable=False),
         sa.Column("first", _ID, nullable=False),
         sa.Column("last", _ID, nullable=False),
         sa.Column("watched", _ID, nullable=False),
@@ -214,7 +213,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_jobs_cluster", "jobs", ["cluster", "process"])
     _partial("ix_jobs_ended", "jobs", ["ended"], "ended IS NOT NULL")
     _partial("ix_jobs_live", "jobs", ["task_queue_id", "template_id"], "ended IS NULL")
     _partial("ix_jobs_live_owner", "jobs", ["vo", "owner"], "ended IS NULL")
