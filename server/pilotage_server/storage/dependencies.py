@@ -70,6 +70,7 @@ class Block(NamedTuple):
     unmet: int
 
 
+_LARGEST_ID = 2**63 - 1
 _NAMED = "SELECT id, cluster, process, owner, vo FROM jobs WHERE id = ANY(?)"
 # The ids of a cluster are consecutive; a race copy has the cluster of its original, and a later id.
 _LAST_OF_CLUSTER = """
@@ -85,7 +86,7 @@ _LAST_OF_CLUSTER = """
 
 def find_parents(session: Session, wanted: Iterable[ParentJobs]) -> dict[ParentJobs, FoundParents]:
     """Return those of the parents that exist."""
-    ids = {name: name.cluster + (name.process or 0) for name in wanted}
+    ids = {name: id_ for name in wanted if (id_ := name.cluster + (name.process or 0)) <= _LARGEST_ID}
     rows = {row[0]: row[1:] for row in sql.rows(session, _NAMED, sorted(set(ids.values())))}
     found: dict[ParentJobs, FoundParents] = {}
     for name, id_ in ids.items():

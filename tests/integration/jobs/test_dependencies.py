@@ -85,6 +85,12 @@ def test_repeated_submission_has_one_effect(grid: WireGrid) -> None:
             ),
             f"dependencies[0]: there is no job or cluster {10**12}.3",
         ),
+        (
+            job_service_pb2.Dependency(
+                description=1, kind=AFTER_OK, parents=[job_service_pb2.ParentJobs(cluster=2**63 - 1, process=1)]
+            ),
+            f"dependencies[0]: there is no job or cluster {2**63 - 1}.1",
+        ),
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])

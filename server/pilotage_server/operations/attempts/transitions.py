@@ -139,8 +139,10 @@ class _JobTransitions:
     def is_awaited(self) -> bool:
         """Whether a dependency watches for these transitions."""
         before, after = self.before, self.after
-        starts, ends = after.starts > before.starts, after.state in FINAL and before.state not in FINAL
-        return bool(after.awaited) and after.awaited.happens(starts=starts, ends=ends)
+        if not after.awaited:
+            return False
+        ends = after.state in FINAL and before.state not in FINAL
+        return after.awaited.happens(starts=after.starts > before.starts, ends=ends)
 
     def add(self, transaction: Transaction, transition: Transition) -> None:
         job, cause, actor, reason, decided = transition
