@@ -175,7 +175,24 @@ class JobCalls(Connection):
 
     def output_files(self, job_id: int) -> list[jobs_pb2.OutputFile]:
         """Return the output files of the job's last ended attempt, by name."""
-        return list(self._jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id)).files)
+        return list(self.output_listing(job_id).files)
+
+    def output_listing(self, job_id: int) -> job_service_pb2.ListOutputFilesResponse:
+        """Return the output files of the job's last ended attempt, its number, and how it was stopped if it was."""
+        return self._jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id))
+
+    def follow_output(
+        self, job_id: int, *, error: bool = False, follow: bool = True, attempt: int = 0, offset: int = 0
+    ) -> Iterator[job_service_pb2.FollowOutputResponse]:
+        """Yield the standard output, or with `error` the standard error, of a job as it is written.
+
+        Without `follow` only what is there now. `attempt` and `offset` continue after an earlier message. A message
+        without content shows that the call is alive; the last one says that the stream is over.
+        """
+        request = job_service_pb2.FollowOutputRequest(
+            job_id=job_id, error=error, follow=follow, attempt=attempt, offset=offset
+        )
+        yield from self._jobs.FollowOutput(request, timeout=files.LONGEST_STREAM_S if follow else LONGEST_POLL_S)
 
     def standard_files(self, job_id: int) -> tuple[str, str]:
         """Return the names of the files with the job's standard output and standard error."""

@@ -10,6 +10,7 @@ from typing import TypeVar
 from pilotage.backoff import Retry, backoff
 from pilotage.clock import BootClock, boot_time_s
 from pilotage.errors import FeedPositionLostError, WorldError
+from pilotage.v1 import job_service_pb2
 from pilotage_client.api import JobCalls
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 
@@ -101,3 +102,19 @@ def follow_until_final(client: JobCalls, job_id: int, retry: RetryBudget) -> Ite
             position = error.resume_after
         except WorldError as error:
             retry.pause_after(error)
+
+
+def follow_output_until_final(
+    client: JobCalls, job_id: int, retry: RetryBudget, *, error: bool = False
+) -> Iterator[job_service_pb2.FollowOutputResponse]:
+    """Yield a job's standard output, or with `error` its standard error, to its end, across restarts of the server."""
+    attempt = offset = 0
+    while True:
+        try:
+            for part in client.follow_output(job_id, error=error, attempt=attempt, offset=offset):
+                attempt, offset = part.attempt, part.offset + len(part.content)
+                yield part
+                if part.over:
+                    return
+        except WorldError as interruption:
+            retry.pause_after(interruption)

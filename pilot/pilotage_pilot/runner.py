@@ -21,9 +21,10 @@ import structlog
 from pilotage.clock import BootClock, Clock
 from pilotage.errors import PilotageError, WorldError
 from pilotage.jobs.files import JobFaultError
-from pilotage.values.attempts import AttemptKey, Outcome
+from pilotage.values.attempts import AttemptKey, Outcome, TailStream
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
+from pilotage_pilot.core.attempts.attempt import STARTED
 from pilotage_pilot.core.events import PoolsRead
 from pilotage_pilot.core.lifetime import NEVER
 from pilotage_pilot.core.machine import PilotMachine
@@ -32,6 +33,7 @@ from pilotage_pilot.link.base import MqttPublisher, NodeDescription, PilotServer
 from pilotage_pilot.node.resources import PilotNode
 from pilotage_pilot.policy.loading import PolicyKeeper
 from pilotage_pilot.supervise.base import NodeFaultError, PayloadRunner
+from pilotage_pilot.supervise.tails import OutputTails
 
 log = structlog.get_logger()
 
@@ -64,8 +66,8 @@ class PayloadTasks:
                 self._start_payload(key)
             case ins.KillPayload(key):
                 self._kill(key)
-            case ins.StoreOutput(key):
-                self._begin(key, self._store(key))
+            case ins.StoreOutput(key, is_partial):
+                self._begin(key, self._store(key, is_partial))
             case ins.ForgetAttempt(key, reports_removal):
                 self._cancel(key)
                 removed = partial(self._feed, ev.FolderRemoved(key)) if reports_removal else None
@@ -134,9 +136,9 @@ class PayloadTasks:
         else:
             self._payload_runner.kill(key)
 
-    async def _store(self, key: AttemptKey) -> None:
+    async def _store(self, key: AttemptKey, is_partial: bool) -> None:
         try:
-            left = await self._payload_runner.collect(key)
+            left = await self._payload_runner.collect(key, is_partial=is_partial)
             if left.large:
                 left = await self._payload_runner.upload_large(key, left)
         except Exception as error:
@@ -244,6 +246,7 @@ class PilotRunner:
         self._policy = edges.policy
         self._mqtt_publisher = edges.mqtt_publisher
         self._payload_tasks = PayloadTasks(edges.payload_runner, self._start, self.feed)
+        self._tails = OutputTails(edges.link, edges.payload_runner.stream_path, self._runs, self._start)
         self._facts = facts
         self._read_pools = read_pools
         self._clock = edges.clock
@@ -346,6 +349,8 @@ class PilotRunner:
                 self._start(self._load_pools(fresh))
             case ins.ValidateNode() | ins.SampleNode() | ins.ReportRefusedAttributes() | ins.ReportPolicyFaults():
                 self._do_for_node(instruction)
+            case ins.SendTails(streams):
+                self._tails.follow(streams)
             case ins.EndPilot():
                 assert self._ended is not None, "the runner runs"
                 if not self._ended.done():
@@ -372,6 +377,10 @@ class PilotRunner:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def _runs(self, stream: TailStream) -> bool:
+        attempt = self._machine.payloads.get(stream.key)
+        return attempt is not None and attempt.stage in STARTED
 
     # The server -------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def utc_offset_s() -> int:
+    """Return how many seconds the local time of this machine is ahead of UTC now."""
+    return time.localtime().tm_gmtoff
+
+
 def thread_cpu_s() -> float:
     """Return the processor seconds that this thread has used."""
     return time.thread_time()

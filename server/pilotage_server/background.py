@@ -22,6 +22,7 @@ from pilotage_server.core.jobs.record import FeedEvent, PolicyWatch
 from pilotage_server.core.rules import PolicyRules
 from pilotage_server.operations.accounting.shares import load_overrides, refresh_pool_size
 from pilotage_server.operations.attempts.expiry import expire_leases, record_server_life
+from pilotage_server.operations.attempts.tails import sync_tails
 from pilotage_server.operations.health import HealthWatch, store_changes
 from pilotage_server.operations.installation import confirm_place, last_seen
 from pilotage_server.operations.jobs.dependencies import advance
@@ -364,10 +365,11 @@ class SyncTasks:
             self._wake_followers()
 
     async def sync_trees(self) -> None:
-        """Apply changes of trees, bans, revocations, pools, priority factors and quotas."""
+        """Apply changes of trees, bans, revocations, wanted tails, pools, priority factors and quotas."""
 
         def catch_up_with_all(transaction: Transaction, state: ServerState) -> None:
             sync_revocations(transaction, state)
+            sync_tails(transaction, state)
             sync_resources(transaction, state)
             load_overrides(transaction, state)
 

@@ -75,10 +75,10 @@ def test_keys_of_job_commands(pilotage: Command, tmp_path: Path) -> None:
     assert sorted(written) == sorted(str(tmp_path / "back" / file["name"]) for file in files)
     assert (tmp_path / "back" / "out").read_text() == "hello\n"
 
-    events = pilotage.json_objects("logs", job)
-    assert {tuple(event) for event in events} == {tuple(KEYS["logs"])}
+    events = pilotage.json_objects("events", job)
+    assert {tuple(event) for event in events} == {tuple(KEYS["events"])}
     assert (events[0]["from"], events[-1]["to"]) == ("RECEIVED", "DONE")
-    assert "DONE" in pilotage("logs", job, "--follow").splitlines()[-1]
+    assert "DONE" in pilotage("events", job, "--follow").splitlines()[-1]
 
 
 def test_submit_prints_ids_and_warnings(pilotage: Command, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_exit_code_2_is_an_invalid_request(pilotage: Command, tmp_path: Path) ->
 
 def test_exit_code_3_is_an_unreachable_server(pilotage: Command) -> None:
     pilotage.environment["PILOTAGE_SERVER"] = "127.0.0.1:1"
-    for arguments in (("status", 1), ("wait", 1, "--patience", 0), ("logs", 1, "-f", "--patience", 0), ("pools",)):
+    for arguments in (("status", 1), ("wait", 1, "--patience", 0), ("events", 1, "-f", "--patience", 0), ("pools",)):
         done = pilotage.run(*arguments)
         assert (done.returncode, done.stdout) == (3, ""), arguments
         assert done.stderr == "pilotage: no server answers at 127.0.0.1:1: Connection refused\n"

@@ -214,7 +214,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "submit": ["jobs", "warnings"],
     "status": _STATUS,
     "wait": _STATUS,
-    "logs": ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"],
+    "events": ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"],
     "output": ["name", "size", "truncated"],
     "why": [
         *_STATUS,

@@ -139,9 +139,14 @@ class LiveSlots:
         self.ads.job_left(f"slot{slot}")
         return self.feed(slot, JobEnded())
 
-    def sample(self, *, load: float = 0.0, keyboard_idle_s: int = 86_400, **condor_loads: float) -> None:
+    def sample(
+        self, *, load: float = 0.0, keyboard_idle_s: int = 86_400, utc_offset_s: int = 0, **condor_loads: float
+    ) -> None:
         """Sample the node; `condor_loads` are the loads of jobs by slot."""
-        self.ads.sample(NodeSample(self.now.boot_s, load, condor_loads, keyboard_idle_s, keyboard_idle_s))
+        sample = NodeSample(
+            self.now.boot_s, load, condor_loads, keyboard_idle_s, keyboard_idle_s, utc_offset_s=utc_offset_s
+        )
+        self.ads.sample(sample, self.now)
 
     def poll(self, after_s: float = 0.0) -> dict[int, tuple[SlotEffect, ...]]:
         """Poll all slots in their order after some seconds; returns the effects by slot."""

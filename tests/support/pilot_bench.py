@@ -19,7 +19,15 @@ from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.ads.attributes import NodeFacts, NodeSample
 from pilotage_pilot.core.ads.node_ads import BuiltInAds
 from pilotage_pilot.core.ads.policy_ads import SlotAds
-from pilotage_pilot.core.instructions import Instruction, RecallRequest, RequestJobs, SampleNode, SendHeartbeat, Slot
+from pilotage_pilot.core.instructions import (
+    Instruction,
+    RecallRequest,
+    RequestJobs,
+    SampleNode,
+    SendHeartbeat,
+    Slot,
+    StoreOutput,
+)
 from pilotage_pilot.core.lifetime import Phase
 from pilotage_pilot.core.machine import PilotMachine
 from pilotage_pilot.core.model import GrantedJob, Now, Report
@@ -126,6 +134,8 @@ class PilotBench:
         self.boot_s = BOOT_S
         self.answers_heartbeats = answers_heartbeats
         """Whether every heartbeat is answered at once, with all leases renewed."""
+        self.stores_parts = True
+        """Whether partial output is stored at once."""
         share = Amounts(cpus, memory_mib, 10_000, gpus)
         ends = None if ends_after_s is None else BOOT_S + ends_after_s
         self.sample = sample or NodeSample(BOOT_S)
@@ -154,7 +164,11 @@ class PilotBench:
         self.feed(ev.PoolsRead(True, ("a" * 64,)))
 
     def feed(self, event: ev.Event) -> tuple[Instruction, ...]:
-        direct = self.machine.handle(event, self.now)
+        direct = tuple(self.machine.handle(event, self.now))
+        if self.stores_parts:
+            for each in direct:
+                if isinstance(each, StoreOutput) and each.is_partial:
+                    direct += tuple(self.machine.handle(ev.OutputStored(each.key), self.now))
         self.machine.validate()
         instructions = (*direct, *self.machine.advance(self.now))
         self.machine.validate()

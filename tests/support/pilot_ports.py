@@ -17,7 +17,7 @@ from pilotage.errors import NotFoundError, PilotageError
 from pilotage.job_description import InputFile
 from pilotage.jobs.files import JobFaultError
 from pilotage.values.amounts import NOTHING, Amounts
-from pilotage.values.attempts import AttemptKey, RenewedLease, ReportedOutput, ReportResult
+from pilotage.values.attempts import AttemptKey, RenewedLease, ReportedOutput, ReportResult, TailStream
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.ads.attributes import NodeSample
 from pilotage_pilot.core.events import Command, HeartbeatAnswered, JobsGranted, LimitPassed, PayloadExited, PoolsRead
@@ -150,6 +150,9 @@ class FakeServerLink:
             raise NotFoundError("content", checksum)
         yield self.files[checksum]
 
+    async def post_tail(self, stream: TailStream, offset: int, content: bytes) -> bool:
+        raise AssertionError(f"{stream} is not followed")
+
     async def upload(self, path: Path, checksum: str, size: int) -> None:
         content = _read(path)[:size]
         assert hashlib.sha256(content).hexdigest() == checksum
@@ -242,7 +245,10 @@ class FakePayloadRunner:
     def cpu_times(self) -> tuple[PayloadTime, ...]:
         return tuple(PayloadTime(key, self.prepared[key].slot.name, 0.1) for key in self.running)
 
-    async def collect(self, key: AttemptKey) -> CollectedOutput:
+    def stream_path(self, stream: TailStream) -> Path | None:
+        return None
+
+    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
         content = b""
         checksum = hashlib.sha256(content).hexdigest()
         return CollectedOutput(tuple(ReportedOutput(name, checksum, 0, content) for name in ("stdout", "stderr")))
@@ -283,9 +289,9 @@ class BrokenPayloadRunner(FakePayloadRunner):
         self._may_break("start", key)
         super().start(key)
 
-    async def collect(self, key: AttemptKey) -> CollectedOutput:
+    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
         self._may_break("collect", key)
-        left = await super().collect(key)
+        left = await super().collect(key, is_partial=is_partial)
         return replace(left, large={"core": Path("core")}) if self._breaks == "bring" else left
 
     async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:

@@ -178,7 +178,7 @@ class VirtualNode:
                 self.feed(ev.NodeValidated())
             case ins.SampleNode():
                 self.feed(ev.NodeSampled(self.owner_activity.sample(self.now.boot_s, self._busy())))
-            case ins.ReportRefusedAttributes() | ins.ReportPolicyFaults():
+            case ins.ReportRefusedAttributes() | ins.ReportPolicyFaults() | ins.SendTails():
                 pass
             case ins.EndPilot():
                 self.ended = instruction

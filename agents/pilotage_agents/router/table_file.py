@@ -113,9 +113,13 @@ class _Knobs:
 
     def table(self) -> RouteTable:
         """Return the table; raises InvalidRoutesError with every fault."""
+        faults = Faults()
+        for knob in _QUERY.names:
+            with faults.within(""):
+                self._check_macros(knob)
+        faults.raise_any(InvalidRoutesError)
         if self.found.get(_NAMES) is None and self.found.get(_ENTRIES) is None:
             raise InvalidRoutesError(Violation("", f"has no routes: neither {_NAMES} nor {_ENTRIES} is set"))
-        faults = Faults()
         routes: list[Route] = []
         left_out: list[LeftOut] = [
             LeftOut(knob, "is not supported: use the table that it names as the file itself")
@@ -222,15 +226,22 @@ class _Knobs:
                 raise InvalidRoutesError(Violation("", f"{text} is neither true nor false"))
         return bool(value)
 
+    def _check_macros(self, knob: str) -> None:
+        """Raise InvalidRoutesError if undefined macros change the routes, or leave nothing of a knob's text."""
+        if knob not in (_ENTRIES, _DEFAULTS) and knob.lower() not in self.found.emptied:
+            return
+        described = list(definitions(self.text))
+        missing = undefined_macros(knob, reference_graph(described), self.found.names)
+        spelled = spelled_references(described)
+        if missing:
+            with self._where(knob):
+                why = f"nothing defines {', '.join(spelled[name] for name in missing)}"
+                raise InvalidRoutesError(Violation("", why))
+
     def _where(self, knob: str) -> AbstractContextManager[None]:
         """Add `knob`, and its line if this file defines it, to the violations of the block."""
-        described = list(definitions(self.text))
-        lines = [each.line for each in described if fold(each.name) == fold(knob)]
-        graph = reference_graph(described)
-        missing = undefined_macros(knob, graph, self.found.names) if knob == _ENTRIES else ()
-        spelled = spelled_references(described)
-        undefined = f" (nothing defines {', '.join(spelled[name] for name in missing)})" if missing else ""
-        return _at(f"line {lines[-1]}, {knob}{undefined}" if lines else f"{knob}{undefined}")
+        lines = [each.line for each in definitions(self.text) if fold(each.name) == fold(knob)]
+        return _at(f"line {lines[-1]}, {knob}" if lines else knob)
 
 
 @contextmanager

@@ -15,10 +15,10 @@ import click
 from pilotage.errors import Faults, InvalidInputError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
-from pilotage.v1 import jobs_pb2
+from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs, parse_parent
 from pilotage.values.jobs import ChangeResult
-from pilotage_client.api import Client
+from pilotage_client.api import LONGEST_POLL_S, Client
 from pilotage_client.cli.options import (
     AS_JSON,
     FAILED,
@@ -36,7 +36,13 @@ from pilotage_client.connection import new_request_id
 from pilotage_client.dependencies import resolve_dependencies
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus, state_name
 from pilotage_client.readers import read_jobs_with_files
-from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, follow_until_final, wait_until_final
+from pilotage_client.retry import (
+    DEFAULT_RETRY_S,
+    RetryBudget,
+    follow_output_until_final,
+    follow_until_final,
+    wait_until_final,
+)
 from pilotage_client.templates import apply_template, find_template, with_change
 
 
@@ -50,12 +56,19 @@ from pilotage_client.templates import apply_template, find_template, with_change
 def output(client: Client, job: str, folder: Path | None, name: str | None, listed: bool, as_json: bool) -> None:
     """Print the standard output of a job that has ended, or fetch its output files to a folder.
 
+    Of a job that was held, removed, evicted or killed these are what it had written; a note says so. The command
+    "logs" shows the output of a running job.
+
     --json lists the files, one a line; with --to it also writes them and adds their paths.
     """
     if folder is not None and listed:
         raise InvalidInputError(Violation("--list", "cannot be combined with --to"))
     job_id = job_ids([job])[0]
-    files = client.output_files(job_id)
+    listing = client.output_listing(job_id)
+    files = list(listing.files)
+    if listing.partial:
+        note = f"the output of job {job_id} is partial: attempt {listing.attempt} was stopped ({listing.partial})"
+        click.echo(f"pilotage: {note}", err=True)
     if folder is not None:
         _write_files(client, job_id, _chosen(files, job_id, name), folder, as_json=as_json)
     elif listed or as_json:
@@ -404,12 +417,12 @@ def wait(
 @PATIENCE
 @AS_JSON
 @with_client
-def logs(client: Client, job: str, follow: bool, patience: str, as_json: bool) -> None:
+def events(client: Client, job: str, follow: bool, patience: str, as_json: bool) -> None:
     """Show the events of a job, oldest first."""
     job_id, retry = job_ids([job])[0], retry_option(patience)
-    events: Iterable[JobEvent] = follow_until_final(client, job_id, retry) if follow else client.events(job_id)
+    found: Iterable[JobEvent] = follow_until_final(client, job_id, retry) if follow else client.events(job_id)
     last: JobEvent | None = None
-    for last in events:
+    for last in found:
         if as_json:
             echo_json(last.as_json())
         else:
@@ -420,4 +433,44 @@ def logs(client: Client, job: str, follow: bool, patience: str, as_json: bool) -
         warn_truncated(retry(lambda: client.output_files(job_id)))
 
 
-COMMANDS = (submit, edit, status, ad, remove, hold, release, reschedule, wait, logs, output)
+@click.command()
+@click.argument("job", metavar="ID")
+@click.option("--follow", "-f", is_flag=True, help="Continue until the job has ended.")
+@click.option("--stderr", "error", is_flag=True, help="The standard error instead of the standard output.")
+@PATIENCE
+@with_client
+def logs(client: Client, job: str, follow: bool, error: bool, patience: str) -> None:
+    """Print the standard output of a job, also while it runs.
+
+    Of a running job these are the last 64 KiB so far, and with --follow all that it prints from then on. Of a job that
+    has ended it is what was stored. The command "events" shows what happened to the job.
+    """
+    job_id, retry = job_ids([job])[0], retry_option(patience)
+    if follow:
+        _print_parts(follow_output_until_final(client, job_id, retry, error=error))
+    elif not _print_parts(client.follow_output(job_id, error=error, follow=False)):
+        why = f"the pilot of job {job_id} has sent nothing within {LONGEST_POLL_S:g} s"
+        raise StateConflictError(f"{why}; --follow waits longer")
+
+
+def _print_parts(parts: Iterable[job_service_pb2.FollowOutputResponse]) -> bool:
+    """Print output as it comes, with notes on gaps and ends on the standard error; returns whether it is complete."""
+    out, attempt, end = sys.stdout.buffer, 0, 0
+    for part in parts:
+        if part.attempt != attempt:
+            if attempt:
+                click.echo(f"pilotage: attempt {part.attempt} begins", err=True)
+            attempt, end = part.attempt, 0
+        if part.content and part.offset > end:
+            click.echo(f"pilotage: {part.offset - end} bytes before this are left out", err=True)
+        out.write(part.content)
+        out.flush()
+        end = max(end, part.offset + len(part.content))
+        if part.partial:
+            click.echo(f"pilotage: attempt {part.attempt} was stopped ({part.partial})", err=True)
+        if part.over:
+            return True
+    return False
+
+
+COMMANDS = (submit, edit, status, ad, remove, hold, release, reschedule, wait, events, logs, output)

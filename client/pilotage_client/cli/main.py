@@ -16,6 +16,7 @@ SECTIONS = {
         "submit",
         "status",
         "wait",
+        "events",
         "logs",
         "output",
         "why",

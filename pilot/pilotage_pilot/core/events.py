@@ -18,7 +18,15 @@ from datetime import datetime
 from enum import StrEnum
 
 from pilotage.backoff import backoff, jittered
-from pilotage.values.attempts import AttemptKey, LostLease, Outcome, RenewedLease, ReportedOutput, ReportResult
+from pilotage.values.attempts import (
+    AttemptKey,
+    LostLease,
+    Outcome,
+    RenewedLease,
+    ReportedOutput,
+    ReportResult,
+    TailStream,
+)
 from pilotage.values.offers import VacateOrder
 from pilotage_pilot.core.ads.attributes import NodeSample
 from pilotage_pilot.core.model import NOTHING_USED, GrantedJob, Now, Usage
@@ -197,7 +205,7 @@ class JobsGranted:
 
     `vacate` are orders to free occupied slots. Slots whose ads have a part in `ad_parts_wanted`, which the server
     lacks, were not matched. `node_attributes` None = unchanged. `slot_faults` = why slots get no jobs for their
-    policies.
+    policies. `tails` are streams that somebody has begun to follow.
     """
 
     request_id: str
@@ -209,6 +217,7 @@ class JobsGranted:
     ad_parts_wanted: tuple[str, ...] = ()
     node_attributes: NodeAttributes | None = None
     slot_faults: Mapping[str, str] = field(default_factory=dict)
+    tails: tuple[TailStream, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +230,10 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
-    """A heartbeat was answered; `server_time` is the server's clock, `node_attributes` None = unchanged."""
+    """A heartbeat was answered; `server_time` is the server's clock, `node_attributes` None = unchanged.
+
+    `tails` are the streams that somebody follows now.
+    """
 
     request_id: str
     renewed: tuple[RenewedLease, ...] = ()
@@ -232,6 +244,7 @@ class HeartbeatAnswered:
     node_wanted: bool = False
     server_time: datetime | None = None
     node_attributes: NodeAttributes | None = None
+    tails: tuple[TailStream, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pilotage.values.amounts import Amounts
-from pilotage.values.attempts import AttemptKey
+from pilotage.values.attempts import AttemptKey, TailStream
 from pilotage.values.offers import AdPart, SlotOffer
 from pilotage_pilot.core.model import GrantedJob, Now, Report
 from pilotage_pilot.core.slots.states import Activity, SlotState
@@ -162,9 +162,20 @@ class WarnPayload:
 
 @dataclass(frozen=True, slots=True)
 class StoreOutput:
-    """Collect and store the output of an attempt → OutputStored or OutputFailed."""
+    """Collect and store the output of an attempt → OutputStored or OutputFailed.
+
+    `is_partial` = its payload was stopped: closer limits apply.
+    """
 
     key: AttemptKey
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendTails:
+    """Send the end of these streams to the server while somebody follows them."""
+
+    streams: tuple[TailStream, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +227,7 @@ ServerInstruction = RequestJobs | RecallRequest | SendHeartbeat | ReadPools
 NodeInstruction = ValidateNode | SampleNode | ReportRefusedAttributes | ReportPolicyFaults
 """Instructions for the node."""
 
-Instruction = ServerInstruction | PayloadInstruction | NodeInstruction | EndPilot
+Instruction = ServerInstruction | PayloadInstruction | NodeInstruction | SendTails | EndPilot
 
 
 def without_waiting(call: RequestJobs) -> RequestJobs:

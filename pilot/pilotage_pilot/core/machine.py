@@ -145,7 +145,7 @@ class PilotMachine:
     def _apply_policy_event(self, event: ev.PolicyEvent, now: Now) -> None:
         match event:
             case ev.NodeSampled(sample):
-                self._slots.sampled(sample)
+                self._slots.sampled(sample, now)
                 self._sampling.sampled(now)
             case ev.PolicyReloaded(policy):
                 self._slots.change_policy(policy, now)

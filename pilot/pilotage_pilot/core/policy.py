@@ -60,7 +60,10 @@ VANILLA = tuple(f"{name}_VANILLA" for name in ("WANT_SUSPEND", "SUSPEND", "CONTI
 
 UNDEFINED = "undefined"
 
-ON_REQUEST = (*VANILLA, "WANT_HOLD_REASON", "WANT_HOLD_SUBCODE", "GROUP_DYNAMIC_MACH_CONSTRAINT")
+CPU_BUSY = "CpuBusy"
+"""The expression whose value and duration a slot's ad shows as CpuBusyValue and CpuBusyTime."""
+
+ON_REQUEST = (*VANILLA, CPU_BUSY, "WANT_HOLD_REASON", "WANT_HOLD_SUBCODE", "GROUP_DYNAMIC_MACH_CONSTRAINT")
 """Expressions without a default."""
 
 PUBLISHED_ATTRIBUTES = ("STARTD_ATTRS", "STARTD_EXPRS")

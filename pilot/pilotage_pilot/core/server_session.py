@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import assert_never
 
-from pilotage.values.attempts import AttemptKey, Outcome, ReportResult
+from pilotage.values.attempts import AttemptKey, Outcome, ReportResult, TailStream
 from pilotage_pilot.core.attempts.attempt import STARTED, UNSTARTED, Attempt, Ending
 from pilotage_pilot.core.attempts.payloads import Instructions, Payloads
 from pilotage_pilot.core.events import (
@@ -28,7 +28,13 @@ from pilotage_pilot.core.events import (
     RequestFailed,
 )
 from pilotage_pilot.core.heartbeat import HeartbeatSchedule, PoolList
-from pilotage_pilot.core.instructions import ReportPolicyFaults, ReportRefusedAttributes, RequestJobs, SendHeartbeat
+from pilotage_pilot.core.instructions import (
+    ReportPolicyFaults,
+    ReportRefusedAttributes,
+    RequestJobs,
+    SendHeartbeat,
+    SendTails,
+)
 from pilotage_pilot.core.jobs.placement import JobPlacement, matched_offers
 from pilotage_pilot.core.jobs.prefetch import Prefetch
 from pilotage_pilot.core.jobs.pull import JobPull
@@ -83,7 +89,7 @@ class ServerSession:
         if event.pools_changed:
             self.pools.mark_stale()
         instructions = self._results(event.results, request.call.reports, now)
-        instructions += self._set_attributes(event.node_attributes, now)
+        instructions += self._set_attributes(event.node_attributes, now) + self._send_tails(event.tails)
         matched = [offer.name for offer in matched_offers(event, request)]
         faults = self._slots.set_policy_faults(matched, event.slot_faults)
         instructions += [ReportPolicyFaults(faults)] if faults else []
@@ -125,7 +131,10 @@ class ServerSession:
         instructions += self._results(event.results, heartbeat.call.reports, now)
         for lost in event.lost:
             instructions += self._lost(lost.key, lost.reason, now)
-        return instructions
+        return instructions + self._send_tails(event.tails)
+
+    def _send_tails(self, streams: tuple[TailStream, ...]) -> Instructions:
+        return [SendTails(streams)] if streams else []
 
     def heartbeat_failed(self, event: HeartbeatFailed, now: Now) -> None:
         """Report the contents of a lost heartbeat again."""

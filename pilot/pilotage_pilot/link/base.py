@@ -20,6 +20,7 @@ from pilotage.errors import (
 )
 from pilotage.job_description import NOTHING, Value
 from pilotage.values.amounts import Amounts
+from pilotage.values.attempts import TailStream
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.events import BrokerEvent, HeartbeatAnswered, JobsGranted, PoolsRead
@@ -40,13 +41,16 @@ class NodeDescription:
 
 
 class FileLink(Protocol):
-    """Transfers files from and to the server; both methods raise PilotageError."""
+    """Transfers files and output from and to the server; all methods raise PilotageError."""
 
     def download(self, job_id: int, checksum: str) -> AsyncIterator[bytes]:
         """Stream an input file of a job."""
 
     async def upload(self, path: Path, checksum: str, size: int) -> None:
         """Upload the first `size` bytes of a file, which have this checksum."""
+
+    async def post_tail(self, stream: TailStream, offset: int, content: bytes) -> bool:
+        """Send new output of a running attempt, `offset` bytes after its start; returns whether to go on."""
 
 
 class PilotServerLink(FileLink, Protocol):

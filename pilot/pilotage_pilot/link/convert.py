@@ -22,6 +22,7 @@ from pilotage.values.wire.attempts import (
     output_to_wire,
     renewed_from_wire,
     result_from_wire,
+    tail_stream_from_wire,
 )
 from pilotage.values.wire.offers import ad_part_to_wire, slot_offer_to_wire, vacate_from_wire
 from pilotage_pilot.core import events as ev
@@ -150,6 +151,7 @@ def granted_from_wire(request_id: str, message: matcher_service_pb2.RequestJobsR
         tuple(message.ad_parts_wanted),
         _node_attributes_from_wire(message),
         dict(message.slot_faults),
+        tuple(tail_stream_from_wire(each) for each in message.tails),
     )
 
 
@@ -215,4 +217,5 @@ def answered_from_wire(request_id: str, message: matcher_service_pb2.ReportState
         message.node_wanted,
         time_from_wire(message.server_time) if message.HasField("server_time") else None,
         _node_attributes_from_wire(message),
+        tuple(tail_stream_from_wire(each) for each in message.tails),
     )

@@ -16,10 +16,12 @@ from pilotage.jobs.files import open_regular
 from pilotage.mqtt.settings import BrokerLogin
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint, open_async_channel
-from pilotage.v1 import job_service_pb2, pilot_service_pb2
+from pilotage.v1 import job_service_pb2, matcher_service_pb2, pilot_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.matcher_service_pb2_grpc import MatcherServiceStub
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
+from pilotage.values.attempts import TailStream
+from pilotage.values.wire.attempts import tail_stream_to_wire
 from pilotage_pilot.core.events import HeartbeatAnswered, JobsGranted, PoolsRead
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat
 from pilotage_pilot.link import convert
@@ -81,6 +83,13 @@ class GrpcLink:
         except ProofTimeError as error:
             self._credential.correct_time(error)
             return await make()
+
+    async def post_tail(self, stream: TailStream, offset: int, content: bytes) -> bool:
+        """Send new output of a running attempt, `offset` bytes after its start; returns whether to go on."""
+        message = matcher_service_pb2.PostTailRequest(
+            stream=tail_stream_to_wire(stream), offset=offset, content=content
+        )
+        return (await self._called(partial(self._matcher.PostTail, message))).wanted
 
     async def download(self, job_id: int, checksum: str) -> AsyncIterator[bytes]:
         """Stream an input file of a job."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pilotage.classads.library import AdValue
-from pilotage.clock import BootClock, Clock
+from pilotage.clock import BootClock, Clock, utc_offset_s
 from pilotage.processes import file_text, kill_group, memory_file
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.ads.attributes import NodeSample
@@ -123,6 +123,7 @@ class ActivityMeter:
             console_idle_s,
             self._free_disk_mib(),
             self._free_memory_mib(),
+            utc_offset_s(),
         )
 
     def _load(self) -> float:

@@ -94,7 +94,9 @@ def ask(
     slot = _slot(loaded.layout, slot_id, node)
     now = Now(clock.now(), clock.boot_time_s())
     facts = NodeFacts.of(socket.gethostname(), node, loaded.layout, identity())
-    slot_ad = overlaid(unattended_slot_ad(loaded.policy, slot, loaded.layout, facts, now), changes)
+    slot_ad = overlaid(
+        unattended_slot_ad(loaded.policy, slot, loaded.layout, facts, now, clock.utc_offset_s()), changes
+    )
     new_job = new_job_ad(int(now.utc.timestamp()))
     job_ad = Ad(overlaid(new_job, read_job_file(job))) if job else None
     return evaluate_all(loaded.policy, slot.key, Ad(slot_ad), job_ad)

@@ -50,7 +50,15 @@ _DAEMONS = (
     "IsOwner",
 )
 _SETTINGS = ("USER_JOB_WRAPPER", SETTABLE, *REMOTE_SETTING, *CONSOLE_SLOTS)
+_INDISPENSABLE = ("START", "SUSPEND", "CONTINUE", "PREEMPT", "KILL", "WANT_SUSPEND", "WANT_VACATE")
+"""Expressions that may not be empty: HTCondor's startd does not run without them."""
+
 _SLOT_TYPES = 64
+_LAYOUT = tuple(
+    knob.format(number)
+    for number in range(1, _SLOT_TYPES + 1)
+    for knob in ("SLOT_TYPE_{}", "NUM_SLOTS_TYPE_{}", "SLOT_TYPE_{}_PARTITIONABLE")
+)
 _VARIANTS = r"slot\d+_|slot_type_\d+_"
 
 
@@ -81,7 +89,8 @@ def load_policy(
     context = context or ConfigurationContext()
     counted = node.cpus + 1
     found, policy = _read(path, node, counted, context)
-    layout = _laid_out(path, policy, node, gpu_ids)
+    _check_empty(path, found, policy)
+    layout = _laid_out(path, found, policy, node, gpu_ids)
     if len(layout.slots) > counted:
         found, policy = _read(path, node, len(layout.slots), context)
     _check(path, found, policy, layout)
@@ -90,14 +99,11 @@ def load_policy(
 
 def _read(path: Path, node: Amounts, slots: int, context: ConfigurationContext) -> tuple[Configuration, Policy]:
     first = context.prologue + prologue() + _node_macros(node, slots)
-    types = range(1, _SLOT_TYPES + 1)
-    layout = [knob for number in types for knob in (f"SLOT_TYPE_{number}", f"NUM_SLOTS_TYPE_{number}")]
-    layout += [f"SLOT_TYPE_{number}_PARTITIONABLE" for number in types]
     lists = (*PUBLISHED_ATTRIBUTES, *SHARED_ATTRIBUTES, *JOB_ATTRIBUTES)
     found = read_configuration(
         path,
         KnobRequest(
-            (*DEFAULTS, *ON_REQUEST, *_DAEMONS, *_SETTINGS, *lists, *_SIZES, *layout), PUBLISHED_ATTRIBUTES, _VARIANTS
+            (*DEFAULTS, *ON_REQUEST, *_DAEMONS, *_SETTINGS, *lists, *_SIZES, *_LAYOUT), PUBLISHED_ATTRIBUTES, _VARIANTS
         ),
         replace(context, prologue=first),
     )
@@ -120,13 +126,34 @@ def _node_macros(node: Amounts, slots: int) -> str:
     )
 
 
-def _laid_out(path: Path, policy: Policy, node: Amounts, gpu_ids: tuple[str, ...] | None) -> Layout:
+def _check_empty(path: Path, found: Configuration, policy: Policy) -> None:
+    """Raise InvalidConfigurationError for a knob that must have a text, or that lost it by an undefined macro."""
+    defined = list(definitions(read_text(path)))
+    names = (*DEFAULTS, *ON_REQUEST, "IsOwner", *_SIZES, *_LAYOUT, *policy.listed(PUBLISHED_ATTRIBUTES))
+    knob = re.compile(rf"(?:{_VARIANTS}|\w+\.)?(?:{'|'.join(map(re.escape, names))})", re.IGNORECASE)
+    emptied = {each.name: each for each in defined if each.name.lower() in found.emptied and knob.fullmatch(each.name)}
+    missing = _missing_macros(path, found, list(emptied), defined)
+    if missing is not None:
+        raise missing
+    for name in _INDISPENSABLE:
+        if found.get(name) is None:
+            why = f"{name} is empty: it must be an expression, such as {DEFAULTS[name]}"
+            raise InvalidConfigurationError(Violation(_where(path, name, defined), why))
+
+
+def _laid_out(
+    path: Path, found: Configuration, policy: Policy, node: Amounts, gpu_ids: tuple[str, ...] | None
+) -> Layout:
     try:
         return lay_out(policy, node, gpu_ids)
     except InvalidInputError as error:
-        raise InvalidConfigurationError(
-            *(Violation(f"{path}: {each.where}".rstrip(": "), each.why) for each in error.violations)
-        ) from error
+        defined = list(definitions(read_text(path)))
+        knobs = [each.where for each in error.violations if each.where]
+        located = (
+            Violation(_where(path, each.where, defined), f"{each.where}: {each.why}".removeprefix(": "))
+            for each in error.violations
+        )
+        raise _missing_macros(path, found, knobs, defined) or InvalidConfigurationError(*located) from error
 
 
 def _check(path: Path, found: Configuration, policy: Policy, layout: Layout) -> None:

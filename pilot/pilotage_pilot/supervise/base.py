@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pilotage.errors import PilotageError
-from pilotage.values.attempts import AttemptKey, ReportedOutput
+from pilotage.values.attempts import AttemptKey, ReportedOutput, TailStream
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.events import LimitPassed, PayloadExited, StopRequested
 from pilotage_pilot.core.instructions import PrepareJob
@@ -82,8 +82,14 @@ class PayloadRunner(Protocol):
     def cpu_times(self) -> tuple[PayloadTime, ...]:
         """Return the CPU time of each running payload."""
 
-    async def collect(self, key: AttemptKey) -> CollectedOutput:
-        """Return the output of an attempt; raises WorldError when it cannot be read."""
+    def stream_path(self, stream: TailStream) -> Path | None:
+        """Return the path of a stream of a prepared attempt; None = it is not kept, or there is no such attempt."""
+
+    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
+        """Return the output of an attempt; raises WorldError when it cannot be read.
+
+        `is_partial` = its payload was stopped: closer limits apply.
+        """
 
     async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:
         """Upload the large files of an output; returns it with `large` empty.

@@ -50,6 +50,7 @@ class Work:
     `cut` are the streams that have been truncated. `payload` None = it does not run, `user` None = as the pilot's.
     `deadline_boot_s` is when the watchdog kills it, `deadline_place` where the watchdog finds that; None = nowhere.
     `disk_due_s` is when its disk use is measured next, on the event loop's clock, `disk_check` the measurement.
+    `bounds` limit its output, None = those of all payloads do.
     """
 
     order: PrepareJob
@@ -63,6 +64,7 @@ class Work:
     deadline_place: int | None = None
     disk_due_s: float = 0.0
     disk_check: asyncio.Future[int] | None = None
+    bounds: OutputLimits | None = None
 
     def nice(self, handling: PayloadRules) -> int:
         """Return the nice value of its payload, relative to the pilot."""

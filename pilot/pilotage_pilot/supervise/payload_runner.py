@@ -30,9 +30,10 @@ from pilotage.jobs.files import (
     remove_small,
     remove_tree,
     size_of,
+    stream_files,
     stream_names,
 )
-from pilotage.values.attempts import AttemptKey, ReportedOutput
+from pilotage.values.attempts import AttemptKey, ReportedOutput, TailStream
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.events import PayloadExited, StopRequested
 from pilotage_pilot.core.instructions import PrepareJob
@@ -52,13 +53,24 @@ from pilotage_pilot.supervise.isolation import Confinement
 from pilotage_pilot.supervise.monitor import PayloadMonitor, PayloadRules, Work
 from pilotage_pilot.supervise.proc import Subreaper, adopt_orphans, all_processes
 from pilotage_pilot.supervise.process import Payload, PayloadEnd
-from pilotage_pilot.supervise.spawn import PayloadCommand, PayloadSite, command_of, environment_of
+from pilotage_pilot.supervise.spawn import PayloadCommand, PayloadSite, command_of, environment_of, output_path
 from pilotage_pilot.supervise.watchdog import NEVER, WatchdogLink
 
 INLINE_BYTES = 64 << 10
 """Files up to this size travel in the report."""
 
 _INLINE_SUM_BYTES = 1 << 20
+
+_PARTIAL_FILE_BYTES, _PARTIAL_BYTES = 16 << 20, 64 << 20
+"""Limits of the output of a payload that was stopped: of each file, and of all."""
+
+
+def _partial_limits(bounds: OutputLimits) -> OutputLimits:
+    return replace(
+        bounds,
+        file_bytes=min(bounds.file_bytes, _PARTIAL_FILE_BYTES),
+        all_bytes=min(bounds.all_bytes, _PARTIAL_BYTES),
+    )
 
 
 def store_small(
@@ -332,11 +344,20 @@ class LocalPayloadRunner:
         processes = all_processes() if running else {}
         return tuple(PayloadTime(payload.key, slot, payload.cpu_s(processes)) for slot, payload in running)
 
+    def stream_path(self, stream: TailStream) -> Path | None:
+        """Return the path of a stream of a prepared attempt; None = it is not kept, or there is no such attempt."""
+        work = self._work.get(stream.key)
+        if work is None:
+            return None
+        out, err = stream_files(work.order.job.description)
+        return output_path(work.folders.work, err if stream.is_error else out)
+
     # Output -----------------------------------------------------------------------------------------------------
 
-    async def collect(self, key: AttemptKey) -> CollectedOutput:
+    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
         """Return the output of an attempt; raises WorldError when it cannot be read."""
         work = self._work[key]
+        work.bounds = _partial_limits(self._bounds) if is_partial else None
         # Output files may have to be found among millions of files; streams alone need no thread.
         if work.order.job.description.output_files or work.seen is not None:
             return await asyncio.to_thread(self._collect, work)
@@ -344,8 +365,9 @@ class LocalPayloadRunner:
 
     def _collect(self, work: Work) -> CollectedOutput:
         try:
-            found = find_output(work.order.job.description, work.folders.work, self._bounds, work.seen)
-            small, large = store_small(found, self._bounds, work.cut)
+            bounds = work.bounds or self._bounds
+            found = find_output(work.order.job.description, work.folders.work, bounds, work.seen)
+            small, large = store_small(found, bounds, work.cut)
         except OSError as error:
             raise WorldError(f"the output cannot be read: {error}", transient=False) from error
         return CollectedOutput(small, found.notes, large)
@@ -364,7 +386,7 @@ class LocalPayloadRunner:
         return CollectedOutput(tuple(files), tuple(notes))
 
     async def _bring(self, work: Work, name: str, path: Path) -> ReportedOutput:
-        checksum, length = await asyncio.to_thread(digest_of, path, self._bounds.file_bytes)
+        checksum, length = await asyncio.to_thread(digest_of, path, (work.bounds or self._bounds).file_bytes)
         await self._link.upload(path, checksum, length)
         return ReportedOutput(name, checksum, length, truncated=name in work.cut or size_of(path) > length)
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +35,7 @@ _FAULT = re.compile(
 _COMMAND = re.compile(
     r'(?:Config source Error "|while reading config source )(?P<command>[^"\n]*)(?:"|$)', re.MULTILINE
 )
+_COMMAND_FAULT = re.compile(r"not a valid command, errno=\d+ *: *(?P<why>.+)$", re.MULTILINE)
 _MISSING = re.compile(r"(?:can't open file|Can't read config source) (?P<file>.*?)(?:: (?P<why>.*))?$", re.MULTILINE)
 _PREFIX = re.compile(r"^(?:error: |config source )", re.IGNORECASE)
 _POSITION = re.compile(r"Configuration Error Line \d+ while reading")
@@ -79,12 +80,14 @@ class Configuration:
     """The content of a configuration: `values` are the requested knobs, expanded; `names` are all that it defines.
 
     `programs` are the unexpanded texts of the requested programs, by their names as spelled. Other names are in lower
-    case and include HTCondor's own knobs. A knob with an empty definition has no value.
+    case and include HTCondor's own knobs. A knob with an empty definition has no value and is not in `names`.
+    `emptied` are the knobs of the file itself that have a text, of which nothing is left after its expansion.
     """
 
     values: Mapping[str, str]
     names: frozenset[str]
     programs: Mapping[str, str]
+    emptied: frozenset[str]
 
     def get(self, name: str) -> str | None:
         """Return the expanded text of a requested knob, None = it has none."""
@@ -111,15 +114,15 @@ def read_configuration(path: Path, request: KnobRequest, context: ConfigurationC
         circle = _cycle_violation(path, text, context)
         timeout_s = context.timeout_s if circle is None else min(context.timeout_s, _CYCLE_TIMEOUT_S)
         result, messages, code = _run_parser(
-            root, path.resolve().parent, request, replace(context, timeout_s=timeout_s)
+            root, path.resolve().parent, _knobs(request, text), replace(context, timeout_s=timeout_s)
         )
         if code is None:
             why = f"reading did not end within {context.timeout_s:g} s"
             raise InvalidConfigurationError(circle or Violation(str(path), why))
         if code != 0:
-            raise _parser_error(path, messages.replace(str(copy), str(path)))
+            raise _parser_error(path, messages.replace(str(copy), str(path)), may_run=context.allow_commands)
     values, programs = MappingProxyType(result["values"]), MappingProxyType(result["programs"])
-    return Configuration(values, frozenset(result["names"]), programs)
+    return Configuration(values, frozenset(result["names"]), programs, frozenset(result["emptied"]))
 
 
 def read_text(path: Path) -> str:
@@ -139,16 +142,18 @@ def read_text(path: Path) -> str:
     return text
 
 
+def _knobs(request: KnobRequest, text: str) -> dict[str, Any]:
+    """Return what the child is to find, with the names that the text defines."""
+    return asdict(request) | {"defined": sorted({each.name.lower() for each in definitions(text)})}
+
+
 def _run_parser(
-    root: Path, folder: Path, request_knobs: KnobRequest, context: ConfigurationContext
+    root: Path, folder: Path, knobs: dict[str, Any], context: ConfigurationContext
 ) -> tuple[dict[str, Any], str, int | None]:
     """Return the child's result, the parser's messages and the exit code, None = it timed out."""
     request = {
+        **knobs,
         "root": str(root),
-        "names": request_knobs.names,
-        "lists": request_knobs.lists,
-        "variants": request_knobs.variants,
-        "programs": request_knobs.programs,
         "subsystem": context.subsystem,
         "allow_commands": context.allow_commands,
     }
@@ -191,14 +196,14 @@ def _cycle_violation(path: Path, text: str, context: ConfigurationContext) -> Vi
     return Violation(f"{path}, line {line}", f"macros refer to one another in a circle: {names}")
 
 
-def _parser_error(path: Path, stderr: str) -> Exception:
-    """Return the error for the parser's messages in `stderr`."""
+def _parser_error(path: Path, stderr: str, *, may_run: bool) -> Exception:
+    """Return the error for the parser's messages in `stderr`; `may_run` = the text may run commands."""
     if NO_LIBRARY in stderr:
         return ClassAdLibraryMissingError()
     faults = ((found["file"], int(found["line"])) for found in _FAULT.finditer(stderr))
     place = next(((_source(path, file), line) for file, line in faults if line > 0), None)
     where = f"{place[0]}, line {place[1]}" if place else str(path)
-    return InvalidConfigurationError(Violation(where, _reason(stderr, place)))
+    return InvalidConfigurationError(Violation(where, _reason(stderr, place, may_run=may_run)))
 
 
 def _source(path: Path, named: str) -> Path:
@@ -207,12 +212,16 @@ def _source(path: Path, named: str) -> Path:
     return beside if named != str(path) and beside.is_file() else Path(named)
 
 
-def _reason(stderr: str, place: tuple[Path, int] | None) -> str:
+def _reason(stderr: str, place: tuple[Path, int] | None, *, may_run: bool) -> str:
     if CANNOT_BLOCK in stderr:
         return f"{CANNOT_BLOCK}, so the text is read only where they are allowed"
     if "not a valid command" in stderr:
         command = _COMMAND.search(stderr)
-        return f"wants to run a command: {command['command'].rstrip('| ') if command else 'unknown'}"
+        name = command["command"].rstrip("| ") if command else "unknown"
+        why = _COMMAND_FAULT.search(stderr)
+        if may_run:
+            return f"cannot run the command {name}: {why['why'].strip() if why else 'it is not valid'}"
+        return f"wants to run a command: {name}"
     missing = _MISSING.search(stderr)
     if missing is not None:
         return f"needs the file {missing['file'].strip()}: {missing['why'] or 'it cannot be read'}"

@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 CANNOT_BLOCK = "commands cannot be barred on this platform"
@@ -79,26 +79,30 @@ def _found(param: Any, request: dict[str, Any]) -> dict[str, Any]:
     if request["variants"]:
         variant = re.compile(f"(?:{request['variants']})(?P<knob>.+)", re.IGNORECASE)
         wanted |= {name for name in names if (found := variant.fullmatch(name)) and found["knob"] in wanted}
-    programs = _programs(request["programs"], names.values())
+    unexpanded = _unexpanded_reader()
+    programs = _programs(request["programs"], names.values(), unexpanded)
     wanted |= {found["name"].lower() for text in programs.values() for found in _REFERENCE.finditer(text)}
     values = {name: _expanded(param, name) for name in sorted(wanted & names.keys())}
     values = {name: value for name, value in values.items() if value}
-    return {"names": sorted(names), "values": values, "programs": programs}
+    emptied = [name for name in request["defined"] if not _expanded(param, name) and unexpanded(name)]
+    return {"names": sorted(names), "values": values, "programs": programs, "emptied": emptied}
 
 
-def _programs(pattern: str, names: Iterable[str]) -> dict[str, str]:
+def _programs(pattern: str, names: Iterable[str], unexpanded: Callable[[str], str]) -> dict[str, str]:
     """Return the unexpanded texts of the knobs that match `pattern`; expansion would lose their own macros."""
     is_one = re.compile(pattern, re.IGNORECASE)
-    found = [name for name in names if pattern and is_one.fullmatch(name)]
-    if not found:
-        return {}
+    return {name: unexpanded(name) for name in names if pattern and is_one.fullmatch(name)}
+
+
+def _unexpanded_reader() -> Callable[[str], str]:
+    """Return a function that returns the text of a knob with its macros, "" = none."""
     from htcondor2 import htcondor2_impl
 
     read = getattr(ctypes.CDLL(htcondor2_impl.__file__), _UNEXPANDED_PARAM, None)
     if read is None:
         sys.exit("this release of the Python package htcondor does not show texts with their macros")
     read.argtypes, read.restype = [ctypes.c_char_p], ctypes.c_char_p
-    return {name: (read(name.encode()) or b"").decode(errors="replace") for name in found}
+    return lambda name: (read(name.encode()) or b"").decode(errors="replace")
 
 
 def _expanded(param: Any, name: str) -> str:

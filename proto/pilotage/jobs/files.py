@@ -308,10 +308,14 @@ class FoundOutput:
     notes: tuple[str, ...]
 
 
+def stream_files(description: JobDescription) -> tuple[str, str]:
+    """Return the names of the files of standard output and of standard error; they may be equal, or `NULL`."""
+    return description.stdout or "stdout", description.stderr or "stderr"
+
+
 def stream_names(description: JobDescription) -> tuple[str, ...]:
-    """Return the names of the files of standard output and error."""
-    names = (description.stdout or "stdout", description.stderr or "stderr")
-    return tuple(dict.fromkeys(name for name in names if name != NULL))
+    """Return the names of the kept files of standard output and error."""
+    return tuple(dict.fromkeys(name for name in stream_files(description) if name != NULL))
 
 
 def find_output(

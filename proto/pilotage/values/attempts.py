@@ -19,6 +19,19 @@ class AttemptKey(NamedTuple):
         return f"{self.job_id}.{self.attempt}"
 
 
+class TailStream(NamedTuple):
+    """The standard output, or with `is_error` the standard error, of a running attempt that somebody follows."""
+
+    job_id: int
+    attempt: int
+    is_error: bool = False
+
+    @property
+    def key(self) -> AttemptKey:
+        """The attempt."""
+        return AttemptKey(self.job_id, self.attempt)
+
+
 class Outcome(StrEnum):
     """How an attempt ended on the pilot's side."""
 

@@ -15,8 +15,10 @@ from datetime import datetime
 from pilotage.job_description import JobDescription
 from pilotage.resources.eligibility import Ban
 from pilotage.values.accounts import Account
+from pilotage.values.attempts import TailStream
 from pilotage_server.core.accounting.fair_share import FairShare
 from pilotage_server.core.accounting.limits import LimitIndex, counts_for
+from pilotage_server.core.attempts.tails import NO_TAILS, WantedTails
 from pilotage_server.core.containers import MAX_CACHED_BYTES, MAX_CACHED_VALUES, BoundedCache
 from pilotage_server.core.health.black_holes import Location
 from pilotage_server.core.health.throttles import Throttle
@@ -96,6 +98,7 @@ class ServerState:
     about to look for jobs of the task queue. `pending_counts` = task queues whose number of waiting jobs is not known
     yet. `feed_cursor` = how far the events of other servers have been read, None = there can be no other server;
     changed under `sync_lock`. `pools_version` = that of the pools in the database when they were last read.
+    `tails` are those that followers want; `new_tails`, by the stamps of their pilots, are in no answer to a pilot yet.
     `synced_limits` = the counts of limits when those of other servers were last read.
     """
 
@@ -104,6 +107,8 @@ class ServerState:
     mappings: PoolMappings = field(default_factory=PoolMappings)
     bans: tuple[Ban, ...] = ()
     revocations: Revocations = NO_REVOCATIONS
+    tails: WantedTails = NO_TAILS
+    new_tails: dict[str, set[TailStream]] = field(default_factory=dict)
     throttles: Mapping[Location, Throttle] = field(default_factory=dict)
     waiting: TaskQueueIndex = field(default_factory=TaskQueueIndex)
     pending_counts: set[int] = field(default_factory=set)
@@ -240,6 +245,13 @@ class ServerState:
         """Notify the listeners that any waiting job may now fit any queue."""
         for observer in self.access_listeners:
             observer()
+
+    def take_new_tails(self, stamp: str) -> tuple[TailStream, ...]:
+        """Remove and return the tails of a pilot that are in no answer to it yet."""
+        if not self.new_tails:
+            return ()
+        with self.lock:
+            return tuple(sorted(self.new_tails.pop(stamp, ())))
 
     def publish_command(self, stamp: str) -> None:
         """Notify the listeners of a command for a pilot."""

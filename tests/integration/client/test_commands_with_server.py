@@ -65,8 +65,8 @@ def test_rejected_hold_is_reported_once(shared_server: RunningServer, tmp_path: 
 
     assert repeated.exit_code == 1
     assert repeated.stderr == f"pilotage: job {job_id} is already HELD; it cannot be held\n"
-    assert "held by alice\n" in shell.run("logs", job_id).stdout
-    assert "held by alice: held by alice" not in shell.run("logs", job_id).stdout
+    assert "held by alice\n" in shell.run("events", job_id).stdout
+    assert "held by alice: held by alice" not in shell.run("events", job_id).stdout
 
 
 def test_admin_makes_a_token_for_a_user_of_the_same_vo(shared_server: RunningServer, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_periodic_hold_is_applied_within_seconds(shared_server: RunningServer, t
         assert next(cause for cause in causes if cause == "held")
         (held,) = client.jobs([job_id])
     assert (held.state, held.reason) == ("HELD", "because")
-    assert "because" in shell.run("logs", str(job_id)).stdout
+    assert "because" in shell.run("events", str(job_id)).stdout
 
 
 @pytest.mark.parametrize("end_server", [RunningServer.stop, RunningServer.kill])
@@ -136,7 +136,7 @@ def test_wait_and_logs_survive_a_server_restart(
         (job_id,) = client.submit([JobDescription("/bin/true")]).job_ids
     pilotage = Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=server.token()))
     with ExitStack() as stack:
-        logs = stack.enter_context(pilotage.start("logs", job_id, "--follow", "--json"))
+        logs = stack.enter_context(pilotage.start("events", job_id, "--follow", "--json"))
         wait = stack.enter_context(pilotage.start("wait", job_id, "--timeout", 100, "--json"))
         for command in (logs, wait):
             stack.callback(command.kill)
@@ -178,7 +178,7 @@ def test_logs_follow_a_rescheduled_job_to_its_next_end(server: RunningServer, tm
         client.remove([job_id])
         client.reschedule([job_id])
         pilotage = Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=server.token()))
-        with pilotage.start("logs", job_id, "-f", "--json") as logs:
+        with pilotage.start("events", job_id, "-f", "--json") as logs:
             assert logs.stdout
             for line in logs.stdout:
                 if json.loads(line)["cause"] == "rescheduled":

@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,8 @@ class EndedJobs:
 
     def __init__(self, grid: WireGrid, home: Path) -> None:
         self.grid = grid
+        self.end: dict[str, Any] = {"outcome": jobs_pb2.OUTCOME_EXITED, "exit_code": 0}
+        """How the jobs end."""
         token = grid.server.token(vo=grid.vo)
         self.pilotage = Command(environment_of(home, PILOTAGE_SERVER=grid.server.address, PILOTAGE_TOKEN=token))
 
@@ -32,8 +35,7 @@ class EndedJobs:
         for _ in job_ids:
             (job,) = pilot.request_jobs().matches
             outputs = [output_file(name, content, name in truncated) for name, content in files.items()]
-            fields = {"outcome": jobs_pb2.OUTCOME_EXITED, "exit_code": 0, "output_files": outputs}
-            assert pilot.report(job.job_id, job.attempt, **fields).accepted
+            assert pilot.report(job.job_id, job.attempt, **self.end, output_files=outputs).accepted
         return job_ids[-1]
 
 
@@ -60,7 +62,7 @@ def test_each_job_of_an_array_has_its_own_output(ended_jobs: EndedJobs) -> None:
 def test_truncated_output_is_reported_by_every_command(ended_jobs: EndedJobs, tmp_path: Path) -> None:
     job = ended_jobs.job(JobDescription("/bin/true"), "stdout", stdout=b"12345", stderr=b"")
     note = "is truncated: the pilot cut it at 5 bytes\n"
-    for command in (("output", job), ("output", job, "--to", tmp_path / "files"), ("logs", job)):
+    for command in (("output", job), ("output", job, "--to", tmp_path / "files"), ("events", job)):
         assert ended_jobs.pilotage.run(*command).stderr == f"pilotage: stdout {note}"
     assert ended_jobs.pilotage.run("status", job).stderr == f"pilotage: stdout of job {job} {note}"
     assert "yes" in ended_jobs.pilotage("output", job, "--list").splitlines()[2]
@@ -108,3 +110,28 @@ def test_binary_output_is_printed_unchanged(ended_jobs: EndedJobs) -> None:
     command = ["pilotage", "output", str(job)]
     done = subprocess.run(command, env=ended_jobs.pilotage.environment, stdout=subprocess.PIPE, timeout=60, check=True)
     assert done.stdout == content
+
+
+def test_logs_prints_a_stream_of_an_ended_job(ended_jobs: EndedJobs) -> None:
+    job = ended_jobs.job(JobDescription("/bin/true"), stdout=b"out\n", stderr=b"err\n")
+    for options in ((), ("--follow",)):
+        assert ended_jobs.pilotage("logs", job, *options) == "out\n"
+        assert ended_jobs.pilotage("logs", job, "--stderr", *options) == "err\n"
+
+
+def test_output_of_stopped_job_is_called_partial(ended_jobs: EndedJobs) -> None:
+    ended_jobs.end = {"outcome": jobs_pb2.OUTCOME_LIMIT_EXCEEDED, "reason": "too much"}
+    job = ended_jobs.job(JobDescription("/bin/true"), stdout=b"half\n")
+    stop = "was stopped (limit exceeded: too much)"
+    done = ended_jobs.pilotage.run("output", job)
+    note = f"pilotage: the output of job {job} is partial: attempt 1 {stop}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "half\n", note)
+    done = ended_jobs.pilotage.run("logs", job)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "half\n", f"pilotage: attempt 1 {stop}\n")
+
+
+def test_logs_of_waiting_job_is_refused(ended_jobs: EndedJobs) -> None:
+    (job,) = ended_jobs.grid.submit(JobDescription("/bin/true"))
+    done = ended_jobs.pilotage.run("logs", job)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"pilotage: job {job} is WAITING, and no attempt of it has run yet\n"

@@ -95,7 +95,7 @@ def test_commands_show_where_a_routed_job_runs(grid: WireGrid, router: WireRoute
     assert f"Job {job_id} is RUNNING. It runs as a copy by route north to {QUEUE} on n42, attempt 1" in why
     assert f"Attempt 1 was routed by north of {ROUTER} to queue {QUEUE} at" in why
     assert ", slurm 17 there" in why
-    assert f"route north to queue {QUEUE}" in user("logs", job_id)
+    assert f"route north to queue {QUEUE}" in user("events", job_id)
     assert user("routes", "explain", job_id).startswith(f"No route takes job {job_id} now: it is RUNNING\n")
     (status,) = user.json_objects("status", job_id)
     assert (status["site"], status["queue"], status["node"], status["slot"]) == ("SITE", "long", "n42", "north")

@@ -173,6 +173,16 @@ def test_suspend_continue_during_retirement(grid: VirtualGrid, policies: SitePol
     assert grid.job(job).attempt == 1
 
 
+def test_jobs_start_by_the_time_of_the_day(grid: VirtualGrid, policies: SitePolicies) -> None:
+    now = grid.clock()
+    minute, day = now.hour * 60 + now.minute, now.isoweekday() % 7
+    a_node(grid, policies, f"START = ClockMin >= {minute + 10} && ClockDay == {day} && CpuBusyTime == 0")
+    job = grid.submit(60)
+    grid.pass_time(9 * 60)
+    assert grid.states(job) == ["WAITING"]
+    grid.until(lambda: grid.states(job) == ["RUNNING"], within_s=120)
+
+
 # Claims ---------------------------------------------------------------------------------------------------------
 
 

@@ -138,6 +138,17 @@ def test_inactive_macro_cycle_is_ignored(policy: Path) -> None:
     assert _values(policy, "START = 1\nA = $(B)\nif false\nB = $(A)\nendif\n")["start"] == "1"
 
 
+def test_names_command_that_cannot_run(policy: Path) -> None:
+    text = "A = 1\ninclude command : /no/such/program\n"
+    refusal = _refusal(policy, text, ConfigurationContext(allow_commands=True))
+    assert refusal == f"{policy}, line 2: cannot run the command /no/such/program: No such file or directory"
+
+
+def test_knob_that_macros_empty_is_told_from_inactive_one(policy: Path) -> None:
+    policy.write_text("START = $(NO) $(SUCH)\nRANK =\nif false\nKILL = $(NO)\nendif\nPREEMPT = $(NO:x)\n")
+    assert read_configuration(policy, REQUEST).emptied == {"start"}
+
+
 def test_endless_command_times_out(policy: Path) -> None:
     context = ConfigurationContext(allow_commands=True, timeout_s=1.0)
     assert "did not end within 1 s" in _refusal(policy, "include command : sleep 600\n", context)

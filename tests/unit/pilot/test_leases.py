@@ -64,7 +64,7 @@ def test_attempt_that_lost_its_lease_is_killed(how: str) -> None:
     assert KillPayload(ONE.key) in bench.feed(answer)
     bench.feed(ev.PayloadExited(ONE.key, None, 9))
     assert bench.reports()[-1].outcome is Outcome.KILLED
-    assert bench.take(StoreOutput) == []
+    assert bench.take(StoreOutput) == [StoreOutput(ONE.key, is_partial=True)]
 
 
 def test_suspended_payload_with_expired_lease_is_killed() -> None:

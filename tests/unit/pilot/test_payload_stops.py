@@ -7,12 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from pilotage.values.attempts import Outcome
+from pilotage.values.attempts import Outcome, ReportedOutput
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.attempts.attempt import TRANSITIONS, Attempt, Ending, IllegalStepError, Stage, Step
 from pilotage_pilot.core.instructions import (
     ContinuePayload,
     KillPayload,
+    SendHeartbeat,
     StartPayload,
     StopPayload,
     StoreOutput,
@@ -21,6 +22,8 @@ from pilotage_pilot.core.instructions import (
 )
 from pilotage_pilot.core.rules import PilotRules
 from support.pilot_bench import ONE, PilotBench, a_job
+
+STDOUT = ReportedOutput("stdout", "0" * 64, 4, b"half")
 
 
 def test_kill_command_gives_payload_its_grace_time() -> None:
@@ -127,3 +130,38 @@ def test_payload_started_after_warning_time_is_warned_immediately() -> None:
     bench.pass_time(150)
     bench.run(replace(ONE, lease_s=100_000))
     assert bench.one(WarnPayload).left_s == pytest.approx(190)
+
+
+def test_stopped_payload_keeps_what_it_has_written() -> None:
+    bench = PilotBench()
+    bench.stores_parts = False
+    bench.run(ONE)
+    bench.answers_heartbeats = False
+    bench.pass_time(1)
+    bench.answer_heartbeat(commands=(ev.KillCommanded(ONE.key, "removed by alice"),))
+    bench.answers_heartbeats = True
+    assert StoreOutput(ONE.key, is_partial=True) in bench.feed(ev.PayloadExited(ONE.key, None, 15))
+    reports = len(bench.reports())
+    bench.answer_heartbeat()
+    bench.pass_time(40)
+    beats = [each for each in bench.instructions if isinstance(each, SendHeartbeat)]
+    assert beats[-1].leases == (), "the lease of a killed payload is not renewed"
+    assert len(bench.reports()) == reports, "a killed payload is not reported as completing"
+    bench.feed(ev.OutputStored(ONE.key, (STDOUT,)))
+    report = bench.reports()[-1]
+    assert (report.outcome, report.output_files) == (Outcome.KILLED, (STDOUT,))
+
+
+def test_partial_output_that_cannot_be_stored_keeps_outcome() -> None:
+    bench = PilotBench()
+    bench.stores_parts = False
+    bench.run(ONE)
+    bench.feed(ev.StopRequested("reboot", at_once=False))
+    bench.feed(ev.PayloadExited(ONE.key, None, 15))
+    transient = ev.Failure(ev.FailureKind.TRANSIENT, "no answer")
+    bench.feed(ev.OutputFailed(ONE.key, transient))
+    assert bench.outcome(ONE) is None, "it is tried again"
+    bench.boot_s += 61
+    bench.feed(ev.OutputFailed(ONE.key, transient))
+    report = bench.reports()[-1]
+    assert (report.outcome, report.reason) == (Outcome.EVICTED, "reboot; its output could not be stored: no answer")

@@ -120,6 +120,13 @@ def test_slot_option_selects_slot_of_layout(capsys: pytest.CaptureFixture[str], 
         ("SLOT2_START = 1\nNUM_SLOTS = 2\nSLOT2_START = (1 &&\n", ", line 3: START: "),
         ("START = True\nNUM_SLOTS = 2\nSLOT2_START = (1 &&\n", "policy.conf: START: "),
         ("\nSTART = ($(SITE_START))\n", ", line 2: START cannot be read: nothing defines SITE_START"),
+        ("START = $(UNDEFINED)\n", ", line 1: START cannot be read: nothing defines UNDEFINED"),
+        ("NUM_SLOTS = 2\nSLOT2_START = $(NO)\n", ", line 2: SLOT2_START cannot be read: nothing defines NO"),
+        ("A =\nSUSPEND = $(A)\n", ", line 2: SUSPEND is empty: it must be an expression, such as False"),
+        ("STARTD_ATTRS = Group\nGroup = $(NO)\n", ", line 2: Group cannot be read: nothing defines NO"),
+        ("SLOT_TYPE_1 = cpus=$(NO_SUCH)\nNUM_SLOTS_TYPE_1 = 1\n", ", line 1: SLOT_TYPE_1 cannot be read: nothing def"),
+        ("NUM_SLOTS_TYPE_1 = $(NO)\n", ", line 1: NUM_SLOTS_TYPE_1 cannot be read: nothing defines NO"),
+        ("SLOT_TYPE_1 = cpus=x\nNUM_SLOTS_TYPE_1 = 1\n", ", line 1: SLOT_TYPE_1: x is not a size"),
         ("include command : date\n", "line 1: wants to run a command: date"),
         ("SLOT_TYPE_1 = cpus=400\nNUM_SLOTS_TYPE_1 = 1\n", "400 cores"),
         ("STARTD_ATTRS = Group\nGroup = “ALICE”\n", "Group: "),
@@ -142,6 +149,12 @@ def test_invalid_set_option_is_rejected(capsys: pytest.CaptureFixture[str], poli
 def test_allow_commands_option_runs_commands(capsys: pytest.CaptureFixture[str], policy: Path) -> None:
     policy.write_text("include command : echo START = False\n")
     assert _checked(capsys, policy, "--allow-commands")["START"]["value"] is False
+
+
+def test_template_without_argument_has_its_default(capsys: pytest.CaptureFixture[str], policy: Path) -> None:
+    for use, limit in (("Limit_Job_Runtimes", "24*3600"), ("Limit_Job_Runtimes(60)", "60")):
+        policy.write_text(f"use POLICY:{use}\n")
+        assert _checked(capsys, policy)["PREEMPT"]["text"].endswith(f"(time() - EnteredCurrentActivity) > {limit})")
 
 
 def test_missing_htcondor_library_names_package_to_install(tmp_path: Path, policy: Path) -> None:

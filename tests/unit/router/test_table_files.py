@@ -96,10 +96,14 @@ def test_new_route_replaces_old_entry_of_same_name(read: TableReader) -> None:
 
 
 def test_error_for_entry_names_undefined_macros(read: TableReader) -> None:
-    text = 'JOB_ROUTER_ENTRIES @=end\n[ name = "a";\n  eval_set_B = $(Pressure); ]\n@end\n'
-    assert refusal(read, text) == [
-        ', line 1, JOB_ROUTER_ENTRIES (nothing defines Pressure), route 1 "a", line 2, eval_set_B: there is no value'
-    ]
+    for statement in ("eval_set_B = $(Pressure);", 'GridResource = "batch $(Pressure)";'):
+        text = f'JOB_ROUTER_ENTRIES @=end\n[ name = "a";\n  {statement} ]\n@end\n'
+        assert refusal(read, text) == [", line 1, JOB_ROUTER_ENTRIES: nothing defines Pressure"]
+
+
+def test_constraint_of_undefined_macros_is_refused(read: TableReader) -> None:
+    text = "JOB_ROUTER_SOURCE_JOB_CONSTRAINT = $(Wanted)\n" + a_route("REQUIREMENTS true")
+    assert refusal(read, text) == [", line 1, JOB_ROUTER_SOURCE_JOB_CONSTRAINT: nothing defines Wanted"]
 
 
 def test_unconstrained_route_is_left_out(read: TableReader) -> None:

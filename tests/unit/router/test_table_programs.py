@@ -90,7 +90,11 @@ def test_expands_configuration_macros_and_keeps_job_macros(read: TableReader) ->
         ("SET A $(b:$(b:$(b:$(b:$(b:$(b:$(b:$(b:$(b:1)))))))))", "macros are nested too deep"),
         ('GridResource = "batch $$(Queue)"', "GridResource cannot refer to a slot: the job has none yet"),
         ("SET A $$(Memory)", "$$(Memory) is not a ClassAd expression"),
-        ("MaxJobs = $(MY.Many)", "MaxJobs cannot refer to a macro that only the job or a condition defines"),
+        (
+            'GridResource = "batch $(NO_SUCH)"',
+            "GridResource cannot refer to $(NO_SUCH): at most the job or a condition defines it",
+        ),
+        ("MaxJobs = $(MY.Many)", "MaxJobs cannot refer to $(MY.Many): at most the job or a condition defines it"),
         ("REQUIREMENTS )", ") closes nothing"),
         ("UNIVERSE sideways up", "sideways up is not a ClassAd expression"),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from pilotage.classads.evaluation import Ad, NoValue
 from pilotage.values.amounts import Amounts
 from pilotage_pilot.core.ads.attributes import NodeFacts, SlotFacts, SlotKind
@@ -171,6 +173,35 @@ def test_machine_ad_of_job_is_complete() -> None:
     assert values == [2, "Claimed", "Claimed", "Unclaimed", BEGIN_S, "7.0"]
 
 
+@pytest.mark.parametrize(
+    ("utc_offset_s", "minute", "day"), [(0, 720, 5), (5400, 810, 5), (12 * 3600, 0, 6), (-43_260, 1439, 4)]
+)
+def test_clock_of_slot_is_local_time_of_node(utc_offset_s: int, minute: int, day: int) -> None:
+    node = a_node(START=f"ClockMin is {minute} && ClockDay is {day}")  # BEGIN is a Friday, at noon
+    node.sample(utc_offset_s=utc_offset_s)
+    assert node.value(1, "START") is True
+    node.poll(after_s=60)
+    assert node.value(1, "START") is False
+
+
+def test_slot_shows_how_long_cpu_is_busy() -> None:
+    node = a_node(CpuBusy="LoadAvg - CondorLoadAvg >= 0.5", SUSPEND="CpuBusyTime > 120", NUM_SLOTS="2")
+    idle = "CpuBusyValue is false && CpuBusyTime is 0"
+    assert value_at_server(node, 1, idle) is True
+    node.sample(load=1.0)
+    node.poll(after_s=100)
+    node.sample(load=0.9)
+    node.poll(after_s=30)
+    assert (node.value(1, "SUSPEND"), node.value(2, "SUSPEND")) == (True, False)
+    assert (value_at_server(node, 1, idle), value_at_server(node, 2, idle)) == (False, True)
+    node.sample(load=0.0)
+    assert (node.value(1, "SUSPEND"), value_at_server(node, 1, idle)) == (False, True)
+    node.sample(load=1.0)
+    node.ads.change_policy(policy_of(NUM_SLOTS="2"))
+    node.sample(load=1.0)
+    assert value_at_server(node, 1, idle) is True
+
+
 def test_readings_have_attribute_names() -> None:
     node = a_node()
     node.sample(load=1.5, keyboard_idle_s=9, slot1=0.5)
@@ -207,7 +238,7 @@ now = Now(BEGIN, BOOT_S)
 layout = lay_out(Policy({}), NODE)
 ads = BuiltInAds(NodeFacts.of("node1", NODE, layout))
 ads.add(SlotFacts.of(layout.slots[0]))
-ads.sample(NodeSample(5.0, load=1.0))
+ads.sample(NodeSample(5.0, load=1.0), now)
 ads.job_entered("slot1", "no ad at all", "1.0", now)
 offer = ads.offer("slot1", now)
 print(is_available(), ads.starts("slot1", "no ad", now), len(offer.part_keys), "LoadAvg = 1.0" in offer.changes)

@@ -407,8 +407,9 @@ def _define(program: _Program, name: str, value: str, statement: str) -> None:
     value = replaced(value, lambda macro: None if macro.default is None else macro.expansion(macro.default))
     if has_slot_macros(value):
         raise _fault(f"{name} cannot refer to a slot: the job has none yet")
-    if has_macros(value):
-        raise _fault(f"{name} cannot refer to a macro that only the job or a condition defines")
+    macro = next((piece for piece in _pieces(value) if isinstance(piece, Macro)), None)
+    if macro is not None:
+        raise _fault(f"{name} cannot refer to {macro.text}: at most the job or a condition defines it")
     if folded == "requirements":
         program.requirements = condition({folded: _value(value)}, folded, name)
     elif folded == "universe":

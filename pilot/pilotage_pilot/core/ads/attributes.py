@@ -119,7 +119,7 @@ class NodeSample:
     """A sample of the node, `boot_s` seconds after its boot.
 
     `load` is the machine's one-minute load, `condor_loads` the busy cores of each slot's job. Idle times None = no use
-    since boot. Memory and disk are free amounts, None = unknown.
+    since boot. Memory and disk are free amounts, None = unknown. `utc_offset_s` = how far local time is ahead of UTC.
     """
 
     boot_s: float
@@ -129,6 +129,7 @@ class NodeSample:
     console_idle_s: int | None = None
     disk_mib: int | None = None
     memory_mib: int | None = None
+    utc_offset_s: int = 0
 
 
 class ShownSlot(Protocol):
@@ -184,7 +185,33 @@ def node_attributes(node: NodeFacts) -> dict[str, AdValue]:
         # Static slots only: a count of dynamic ones would change every slot's ad with each job.
         "TotalSlots": node.slots,
         ISOLATION: node.isolation.value,
+        "CpuBusyValue": False,
+        "CpuBusyTime": 0,
     }
+
+
+_MINUTE_S, _DAY_S = 60, 24 * 3600
+_DAY_OF_1970 = 4
+"""1 January 1970 was a Thursday; 0 = Sunday."""
+
+
+def clock_attributes(utc_offset_s: int) -> dict[str, AdValue]:
+    """Return the minutes since midnight and the day of the week, in local time.
+
+    They are expressions over the time of the evaluation, so that the ad stays unchanged.
+    """
+    local = f"({CURRENT_TIME} + {utc_offset_s})"
+    return {
+        "ClockMin": Expression(f"{local} % {_DAY_S} / {_MINUTE_S}"),
+        "ClockDay": Expression(f"({local} / {_DAY_S} + {_DAY_OF_1970}) % 7"),
+    }
+
+
+def cpu_busy_attributes(since: Now | None) -> dict[str, AdValue]:
+    """Return whether the policy's CpuBusy is true, and for how many seconds; `since` None = it is not."""
+    if since is None:
+        return {"CpuBusyValue": False, "CpuBusyTime": 0}
+    return {"CpuBusyValue": True, "CpuBusyTime": Expression(f"{CURRENT_TIME} - {unix_seconds(since)}")}
 
 
 def slot_attributes(slot: SlotFacts, node: NodeFacts) -> dict[str, AdValue]:

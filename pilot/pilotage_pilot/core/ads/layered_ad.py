@@ -165,7 +165,7 @@ class SlotEntry:
     """A slot and its ad; `free` are the free resources of a partitionable slot.
 
     `machine` None = no state yet. `part_key` and `full_text` are cached, None = changed since. `readings` are its loads
-    and idle times.
+    and idle times, `cpu_busy` the state of the policy's CpuBusy.
     """
 
     facts: SlotFacts
@@ -178,3 +178,4 @@ class SlotEntry:
     part_key: str | None = None
     full_text: str | None = None
     readings: Mapping[str, float] = field(default_factory=dict)
+    cpu_busy: Mapping[str, AdValue] = field(default_factory=dict)

@@ -29,6 +29,7 @@ from pilotage_pilot.core.ads.attributes import (
     SlotFacts,
     SlotKind,
     amount_attributes,
+    clock_attributes,
     load_shares,
     node_attributes,
     reading_attributes,
@@ -53,7 +54,7 @@ class FactAds:
         self._node = node
         self._entries: dict[str, SlotEntry] = {}
         self._unwritten: dict[str, SlotEntry] = {}
-        self._common: dict[Layer, dict[str, tuple[str, AdValue]]] = {Layer.NODE: folded(node_attributes(node))}
+        self._common: dict[Layer, dict[str, tuple[str, AdValue]]] = {}
         self._common_version = 0
         self._seats = (_EVERY_SLOT, _EVERY_SLOT)
         self._sample = NodeSample(boot_s=0.0)
@@ -62,6 +63,7 @@ class FactAds:
         self._parts = AdParts()
         self._node_part: str | None = None
         self._neighbours_part: str | None = None
+        self._lay_node()
 
     # Slots ------------------------------------------------------------------------------------------------------
 
@@ -120,13 +122,16 @@ class FactAds:
     def claim_ended(self, name: str) -> None:
         """Record the end of a slot's claim."""
 
-    def sample(self, sample: NodeSample) -> None:
+    def sample(self, sample: NodeSample, now: Now) -> None:
         """Apply a sample of the node."""
-        self._sample = sample
+        before, self._sample = self._sample, sample
+        if sample.utc_offset_s != before.utc_offset_s:
+            self._lay_node()
         entries = sorted(self._entries.values(), key=lambda entry: not entry.is_owners)
         self._loads = load_shares(sample.load, sample.condor_loads, [entry.facts.name for entry in entries])
         for entry in self._entries.values():
             self._lay_readings(entry)
+            self._lay_cpu_busy(entry, now)
             self._show_neighbours(entry)
 
     # Reading ----------------------------------------------------------------------------------------------------
@@ -208,6 +213,9 @@ class FactAds:
             entry.version += 1
             entry.full_text = None
 
+    def _lay_node(self) -> None:
+        self._lay_common(Layer.NODE, node_attributes(self._node) | clock_attributes(self._sample.utc_offset_s))
+
     def _lay_common(self, layer: Layer, attributes: Mapping[str, AdValue]) -> None:
         self._common[layer] = folded(attributes)
         self._common_version += 1
@@ -240,7 +248,10 @@ class FactAds:
         attributes = reading_attributes(self._sample, slot_id <= keyboards, slot_id <= consoles)
         loads = self._loads.get(entry.facts.name) or load_shares(0.0, {}, (entry.facts.name,))[entry.facts.name]
         entry.readings = {**attributes, **loads}
-        entry.ad.lay(Layer.READINGS, folded(entry.readings))
+        entry.ad.lay(Layer.READINGS, folded({**entry.readings, **entry.cpu_busy}))
+
+    def _lay_cpu_busy(self, entry: SlotEntry, now: Now) -> None:
+        """Write whether the policy's CpuBusy is true; without a policy it is not."""
 
     def _count_dynamic(self, slot: SlotFacts) -> None:
         parent = self._entries.get(f"slot{slot.key.slot_id}")

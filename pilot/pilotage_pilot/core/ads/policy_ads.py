@@ -16,12 +16,19 @@ from typing import TypeAlias
 from pilotage.classads.evaluation import CURRENT_TIME, Ad, NoValue, Result
 from pilotage.classads.library import AdValue, Expression, InvalidClassAdError, parse_value
 from pilotage.text import fold, folded_set
-from pilotage_pilot.core.ads.attributes import NodeFacts, NodeSample, SlotFacts, unix_seconds
+from pilotage_pilot.core.ads.attributes import (
+    NodeFacts,
+    NodeSample,
+    SlotFacts,
+    cpu_busy_attributes,
+    unix_seconds,
+)
 from pilotage_pilot.core.ads.layered_ad import Layer, SlotEntry
 from pilotage_pilot.core.ads.node_ads import BuiltInAds, FactAds
 from pilotage_pilot.core.model import Now
 from pilotage_pilot.core.policy import (
     CONSOLE_SLOTS,
+    CPU_BUSY,
     DEFAULTS,
     JOB_ATTRIBUTES,
     SHARED_ATTRIBUTES,
@@ -46,6 +53,7 @@ _IN_ADS = {
     "MaxJobRetirementTime": "MaxJobRetirementTime",
     "MachineMaxVacateTime": "MachineMaxVacateTime",
     "GROUP_DYNAMIC_MACH_CONSTRAINT": "GroupDynamicMachConstraint",
+    CPU_BUSY: "CpuBusy",
 }
 """Expressions that an ad publishes, and their attribute names."""
 
@@ -66,10 +74,14 @@ class _SlotPolicy:
 
 @dataclass(slots=True)
 class _EvaluatedJob:
-    """The job for a slot's expressions, its own or its claim's last one, and the time in its ad."""
+    """The job for a slot's expressions, its own or its claim's last one, and the time in its ad.
+
+    `cpu_busy_since` = when the slot's CpuBusy became true, None = it is not.
+    """
 
     job: JobAd | None = None
     time_s: int = 0
+    cpu_busy_since: Now | None = None
 
 
 class SlotAds(FactAds):
@@ -216,6 +228,15 @@ class SlotAds(FactAds):
         self._lay(entry, Layer.KNOBS, self._slot_policies[key].expressions)
         self._lay(entry, Layer.OWN_POLICY, self._slot_policies[key].own)
 
+    def _lay_cpu_busy(self, entry: SlotEntry, now: Now) -> None:
+        if CPU_BUSY not in self._slot_policies[entry.facts.key].expressions and not entry.cpu_busy:
+            return
+        evaluated = self._evaluated[entry.facts.name]
+        is_busy = self.evaluator(entry.facts.name, now).truth(CPU_BUSY) is True
+        evaluated.cpu_busy_since = (evaluated.cpu_busy_since or now) if is_busy else None
+        entry.cpu_busy = cpu_busy_attributes(evaluated.cpu_busy_since)
+        self._lay_readings(entry)
+
     def _remembered(self, entry: SlotEntry) -> dict[str, AdValue]:
         job = self._evaluated[entry.facts.name].job
         if job is None or not entry.job_id:
@@ -268,7 +289,7 @@ _UNTOUCHED_S = 24 * 3600
 
 
 def unattended_slot_ad(
-    policy: Policy, slot: StaticSlot, layout: Layout, node: NodeFacts, now: Now
+    policy: Policy, slot: StaticSlot, layout: Layout, node: NodeFacts, now: Now, utc_offset_s: int = 0
 ) -> dict[str, AdValue]:
     """Return the ad of a slot on a node with this layout, without jobs, load or users.
 
@@ -282,7 +303,8 @@ def unattended_slot_ad(
     for each in slots:
         ads.add(SlotFacts.of(each))
         ads.show(each.name, SlotMachine(now, dynamic=True))
-    ads.sample(NodeSample(now.boot_s, keyboard_idle_s=_UNTOUCHED_S, console_idle_s=_UNTOUCHED_S))
+    idle = NodeSample(now.boot_s, keyboard_idle_s=_UNTOUCHED_S, console_idle_s=_UNTOUCHED_S, utc_offset_s=utc_offset_s)
+    ads.sample(idle, now)
     return ads.plain(slot.name, now)
 
 

@@ -89,7 +89,10 @@ REPORTED_STATES = {
 
 
 KEEPS_OUTPUT = frozenset({Outcome.EXITED, Outcome.LIMIT_EXCEEDED})
-"""Outcomes whose output is stored."""
+"""Outcomes whose output is stored whole."""
+
+KEEPS_PART = frozenset({Outcome.EVICTED, Outcome.KILLED})
+"""Outcomes of a payload that was stopped: what it has written is stored within closer limits."""
 
 _IDLE = (SlotState.CLAIMED, Activity.IDLE)
 _VACATING = (SlotState.PREEMPTING, Activity.VACATING)
@@ -210,8 +213,20 @@ class Attempt:
         return self.plug_end_boot_s is not None
 
     @property
+    def leaves_part(self) -> bool:
+        """Whether its payload was stopped, so that its output is partial."""
+        return self.ending is not None and self.ending.outcome in KEEPS_PART
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether its payload is gone by a kill: nothing of it goes on but storing what it has written."""
+        return self.stage is Stage.STORING and self.ending is not None and self.ending.outcome is Outcome.KILLED
+
+    @property
     def report_state(self) -> ReportedState | None:
         """The state to report; None = its stage is not reported."""
+        if self.is_killed:
+            return None
         return REPORTED_STATES.get(self.stage) if not self.is_plugged else ReportedState.PLUGGED
 
     def unreported_state(self) -> ReportedState | None:

@@ -7,7 +7,8 @@ sending of the request or heartbeat that gave them. The pilot kills a payload a 
 margin later the watchdog does it, if the pilot has not. To stop a payload its slot is ordered to; the slot's order
 comes back and is applied here.
 Where jobs of one owner run at a time, an attempt belongs to its owner until its folder is gone.
-Ends are reported at once. Storing output is retried until `store_timeout_s`.
+Ends are reported at once. Storing output is retried until `store_timeout_s`. A payload that was stopped keeps what it
+had written; that is reported with its end, and its lease is not renewed for it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pilotage.values.attempts import AttemptKey, Outcome
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.attempts.attempt import (
     KEEPS_OUTPUT,
+    KEEPS_PART,
     SLOT_STATES,
     STARTED,
     UNSTARTED,
@@ -40,6 +42,9 @@ from pilotage_pilot.core.slots.events import ContinueJob, KillJob, StopJob, Susp
 Instructions = list[ins.Instruction]
 
 _SIGKILL = 9
+_STORE_PART_TIMEOUT_S = 60.0
+"""How long storing partial output is retried: a job that was stopped waits for it to be queued again."""
+
 _LEASE_PASSED = Ending(Outcome.KILLED, "its lease was not renewed in time")
 
 
@@ -74,12 +79,13 @@ class PayloadEnds:
         return self._exited(replace(attempt, plug_end_boot_s=None), Ending(Outcome.EXITED), now)
 
     def _exited(self, attempt: Attempt, ending: Ending, now: Now) -> Instructions:
-        if ending.outcome not in KEEPS_OUTPUT or attempt.started is None:
+        if ending.outcome not in KEEPS_OUTPUT | KEEPS_PART or attempt.started is None:
             return self.finish(attempt, Step.LEFT_NOTHING, now, ending=ending)
         report_boot_s = self._rules.report_by_boot_s(now)
-        self._attempts.put(attempt.step(Step.LEFT_FILES, ending=ending, ended=now, report_boot_s=report_boot_s))
+        attempt = attempt.step(Step.LEFT_FILES, ending=ending, ended=now, report_boot_s=report_boot_s)
+        self._attempts.put(attempt)
         self._slots.job_ended(attempt.key, now, keeps_disk_mib=attempt.job.amounts.disk_mib)
-        return [ins.StoreOutput(attempt.key)]
+        return [ins.StoreOutput(attempt.key, is_partial=attempt.leaves_part)]
 
     def stored(self, event: OutputStored, now: Now) -> Instructions:
         """End an attempt whose output is stored."""
@@ -92,17 +98,23 @@ class PayloadEnds:
         return self.finish(attempt, Step.STORED, now, ending=ending, files=event.files)
 
     def store_failed(self, event: OutputFailed, now: Now) -> Instructions:
-        """Schedule a retry, or end the attempt with OUTPUT_LOST."""
+        """Schedule a retry, or end the attempt: with OUTPUT_LOST, or without its partial output."""
         attempt = self._attempts.get(event.key)
-        if attempt is None or attempt.stage is not Stage.STORING or attempt.ended is None:
+        if attempt is None or attempt.stage is not Stage.STORING or attempt.ended is None or attempt.ending is None:
             return []
-        may_retry = now.boot_s - attempt.ended.boot_s < self._rules.store_timeout_s
+        timeout_s = self._rules.store_timeout_s
+        if attempt.leaves_part:
+            timeout_s = min(timeout_s, _STORE_PART_TIMEOUT_S)
+        may_retry = now.boot_s - attempt.ended.boot_s < timeout_s
         if event.failure.kind is not FailureKind.REFUSED and may_retry:
             failures = attempt.store_failures + 1
             retry = now.boot_s + event.failure.pause_s(failures)
             self._attempts.put(replace(attempt, store_failures=failures, retry_boot_s=retry))
             return []
-        ending = Ending(Outcome.OUTPUT_LOST, f"it could not be stored: {event.failure.why}")
+        why = f"could not be stored: {event.failure.why}"
+        ending = Ending(Outcome.OUTPUT_LOST, f"it {why}")
+        if attempt.leaves_part:
+            ending = replace(attempt.ending, reason=f"{attempt.ending.reason}; its output {why}".removeprefix("; "))
         return self.finish(attempt, Step.ABANDONED, now, ending=ending)
 
     def finish(self, attempt: Attempt, step: Step, now: Now, **changes: Any) -> Instructions:
@@ -159,7 +171,7 @@ class Payloads:
 
     def leases(self) -> tuple[AttemptKey, ...]:
         """Return the attempts whose leases have to be renewed."""
-        return tuple(attempt.key for attempt in self._attempts.under_way())
+        return tuple(attempt.key for attempt in self._attempts.under_way() if not attempt.is_killed)
 
     # From the grant to the payload ------------------------------------------------------------------------------
 
@@ -305,7 +317,8 @@ class Payloads:
             return self.kill(attempt.key, _LEASE_PASSED, now)
         if attempt.retry_boot_s is not None and attempt.retry_boot_s <= now.boot_s:
             self._attempts.put(replace(attempt, retry_boot_s=None))
-            return [ins.StoreOutput(attempt.key)] if attempt.stage is Stage.STORING else []
+            stores = attempt.stage is Stage.STORING
+            return [ins.StoreOutput(attempt.key, is_partial=attempt.leaves_part)] if stores else []
         if attempt.plug_end_boot_s is not None and attempt.plug_end_boot_s <= now.boot_s:
             return self.ends.unplug(attempt, now)
         if attempt.is_out_of_time(now):

@@ -244,9 +244,9 @@ class NodeSlots:
 
     # Inputs of the expressions ----------------------------------------------------------------------------------
 
-    def sampled(self, sample: NodeSample) -> None:
+    def sampled(self, sample: NodeSample, now: Now) -> None:
         """Apply a sample of the node."""
-        self.ads.sample(sample)
+        self.ads.sample(sample, now)
         if not self._has_sample:  # earlier evaluations and reports had no sample
             self._has_sample = True
             self.version += 1

@@ -5,7 +5,16 @@ from __future__ import annotations
 from pilotage.jobs.file_names import fault_of_name, is_checksum
 from pilotage.rpc.wire import length_from_wire
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
-from pilotage.values.attempts import AttemptKey, JobHold, LostLease, Outcome, RenewedLease, ReportedOutput, ReportResult
+from pilotage.values.attempts import (
+    AttemptKey,
+    JobHold,
+    LostLease,
+    Outcome,
+    RenewedLease,
+    ReportedOutput,
+    ReportResult,
+    TailStream,
+)
 from pilotage.values.wire.fields import Fields, job_id_from_wire, reason_from_wire
 
 OUTCOMES: dict[int, Outcome] = {jobs_pb2.Outcome.Value(f"OUTCOME_{each.name}"): each for each in Outcome}
@@ -100,3 +109,16 @@ def result_from_wire(message: matcher_service_pb2.ReportResult) -> ReportResult:
     """Return the result of a report; a refusal always has a reason."""
     refusal = "" if message.accepted else message.refusal or "refused"
     return ReportResult(message.job_id, message.attempt, refusal)
+
+
+def tail_stream_to_wire(stream: TailStream) -> matcher_service_pb2.TailStream:
+    """Return the message of a followed stream."""
+    return matcher_service_pb2.TailStream(job_id=stream.job_id, attempt=stream.attempt, error=stream.is_error)
+
+
+def tail_stream_from_wire(message: matcher_service_pb2.TailStream) -> TailStream:
+    """Return a followed stream."""
+    fields = Fields(message)
+    stream = TailStream(fields("job_id", job_id_from_wire), fields.count("attempt"), message.error)
+    fields.done()
+    return stream

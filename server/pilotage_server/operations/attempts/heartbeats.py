@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pilotage.errors import PilotageError
-from pilotage.values.attempts import AttemptKey, LostLease, RenewedLease, ReportResult
+from pilotage.values.attempts import AttemptKey, LostLease, RenewedLease, ReportResult, TailStream
 from pilotage.values.pilots import PilotState
 from pilotage_server.core.attempts.leases import AttemptRecord, gone_reason, is_adoptable
 from pilotage_server.core.attempts.reports import JobReport, NodeState
@@ -64,7 +64,7 @@ class HeartbeatAnswer:
     """The answer to a heartbeat.
 
     `next_in` = when the next heartbeat is due; `node_wanted` = it must contain the whole node; `node_settings` = the
-    attributes that operators have set on its node, None = unchanged.
+    attributes that operators have set on its node, None = unchanged. `tails` = the streams that somebody follows.
     """
 
     renewed: tuple[RenewedLease, ...]
@@ -74,6 +74,7 @@ class HeartbeatAnswer:
     next_in: timedelta
     node_wanted: bool
     node_settings: NodeSettings | None = None
+    tails: tuple[TailStream, ...] = ()
 
 
 @dataclass(slots=True)
@@ -207,6 +208,7 @@ def _answers(transaction: Transaction, state: ServerState, beats: Sequence[_Hear
             next_in=_next_in(state, beat),
             node_wanted=beat.credential.stamp in without_node_state,
             node_settings=_new_settings(beat, settings),
+            tails=state.tails.of_pilot(beat.credential.stamp, transaction.now) if state.tails else (),
         )
         for beat, wanted in zip(beats, commands, strict=True)
     ]

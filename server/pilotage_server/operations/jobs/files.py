@@ -12,6 +12,7 @@ from pilotage.values.leadership import Leadership
 from pilotage_server.core.identity import Identity, Role, check_turn, holder_of
 from pilotage_server.core.jobs.files import MAX_INLINE_BYTES, OutputFile
 from pilotage_server.core.jobs.record import router_stamp
+from pilotage_server.operations.jobs.output import stop_of
 from pilotage_server.operations.jobs.queries import visible_job
 from pilotage_server.operations.leadership import check_leadership
 from pilotage_server.storage.blobs import FileStore
@@ -22,10 +23,14 @@ from pilotage_server.storage.submission import templates as stored
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The output files of an attempt, by name; `attempt` 0 = none has ended."""
+    """The output files of an attempt, by name; `attempt` 0 = none has ended.
+
+    `partial` = how the attempt was stopped, "" = its payload ended by itself.
+    """
 
     attempt: int
     files: tuple[OutputFile, ...]
+    partial: str = ""
 
 
 def find_missing(transaction: Transaction, identity: Identity, checksums: Sequence[str]) -> tuple[str, ...]:
@@ -93,7 +98,8 @@ def list_outputs(transaction: Transaction, identity: Identity, job_id: int, atte
     """Return the output files of an attempt; `attempt` 0 = the last one that ended. Raises NotFoundError."""
     visible_job(transaction, identity, job_id)
     number = attempt or stored.last_ended_attempt(transaction.session, job_id)
-    return Outputs(number, stored.outputs_of(transaction.session, job_id, number))
+    files = stored.outputs_of(transaction.session, job_id, number)
+    return Outputs(number, files, stop_of(transaction, job_id, number))
 
 
 def store_contents(store: FileStore, files: Sequence[ReportedOutput], where: str = "output_files") -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pilotage_server.core.accounting.fair_share import fading_time
+from pilotage_server.operations.attempts.tails import remove_old_tails
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import accounting, resources, routing, task_queues
 from pilotage_server.storage.blobs import FileStore
@@ -101,6 +102,7 @@ REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
     remove_gone_routers,
     remove_expired_revocations,
     remove_old_requests,
+    remove_old_tails,
 )
 """All functions that remove rows; each returns the number removed."""
 

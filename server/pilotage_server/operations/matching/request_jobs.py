@@ -207,6 +207,7 @@ def _answer(state: ServerState, call: _Call) -> WorkAnswer:
         unreferred=call.offers.unreferred,
         faults=call.offers.faults,
         node_settings=call.settings,
+        tails=state.take_new_tails(call.credential.stamp),
     )
 
 

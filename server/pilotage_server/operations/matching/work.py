@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pilotage.job_description import JobDescription
 from pilotage.values.accounts import Account
 from pilotage.values.amounts import Amounts
-from pilotage.values.attempts import ReportResult
+from pilotage.values.attempts import ReportResult, TailStream
 from pilotage.values.isolation import Isolation
 from pilotage.values.offers import AdPart, SlotOffer, VacateOrder
 from pilotage_server.core.attempts.reports import JobReport
@@ -116,7 +116,7 @@ class WorkAnswer:
     Slots that lack `ad_parts_wanted`, or whose policies cannot be used (`faults`: why, by slot), get no jobs. No slot
     does while policies refer to `unreferred` job attributes: the caller makes these significant in a transaction of its
     own, and repeats the request. Nor does one before the pilot has the settings of its node (`node_settings`, None = it
-    has).
+    has). `tails` are streams of its attempts that somebody has begun to follow.
     """
 
     matches: tuple[Match, ...] = ()
@@ -128,9 +128,10 @@ class WorkAnswer:
     unreferred: frozenset[str] = frozenset()
     faults: Mapping[str, str] = field(default_factory=dict)
     node_settings: NodeSettings | None = None
+    tails: tuple[TailStream, ...] = ()
 
     @property
     def is_all_matches(self) -> bool:
         """Whether the answer contains only matches, as most do."""
-        more = self.results or self.commands or self.vacates or self.ad_parts_wanted or self.faults
+        more = self.results or self.commands or self.vacates or self.ad_parts_wanted or self.faults or self.tails
         return not (more or self.pools_changed or self.node_settings is not None)

@@ -35,11 +35,13 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "UploadFile": _FILE_HOLDERS,
         "DownloadFile": _FILE_HOLDERS,
         "ListOutputFiles": _OWNERS,
+        "FollowOutput": _OWNERS,
     },
     "MatcherService": {
         "GetSubmitPoolsForQueue": _DIRECTORS | _PILOTS,
         "RequestJobs": _PILOTS,
         "ReportState": _PILOTS,
+        "PostTail": _PILOTS,
     },
     "PoolService": {
         "ListPools": _OWNERS | {Role.CLEANER},

@@ -36,7 +36,7 @@ SCOPES: Mapping[str, frozenset[Permission]] = {
 _JOBS: Mapping[Permission, Collection[str]] = {
     Permission.READ: (
         *("GetJobs", "ListJobs", "GetJobDescription", "GetJobAd", "WaitForJobs", "GetJobEvents", "WatchEvents"),
-        *("ExplainJob", "ListOutputFiles", "DownloadFile"),
+        *("ExplainJob", "ListOutputFiles", "DownloadFile", "FollowOutput"),
     ),
     Permission.CREATE: ("SubmitJobs", "FindMissingFiles", "UploadFile"),
     Permission.MODIFY: ("EditJob", "ChangeJobs"),

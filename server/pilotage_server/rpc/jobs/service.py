@@ -45,6 +45,7 @@ from pilotage_server.rpc.framework.scopes import Permission, require
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.framework.wire_values import check_count, job_ids_from_wire
 from pilotage_server.rpc.jobs.event_feed import EndFollower, EventFeed, Follower
+from pilotage_server.rpc.jobs.output import OutputCalls
 from pilotage_server.rpc.jobs.wire import (
     change_from_wire,
     checksum_from_wire,
@@ -155,7 +156,7 @@ class FileCalls:
             lambda transaction, _: list_outputs(transaction, identity, job_id, attempt)
         )
         return job_service_pb2.ListOutputFilesResponse(
-            files=output_files_to_wire(outputs.files), attempt=outputs.attempt
+            files=output_files_to_wire(outputs.files), attempt=outputs.attempt, partial=outputs.partial
         )
 
 
@@ -233,7 +234,7 @@ async def store_parts(transactions: Transactions, submission: int) -> None:
         pass
 
 
-class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer):
+class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobServiceServicer):
     """Submits, shows and changes jobs."""
 
     def __init__(
@@ -247,6 +248,7 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
     ) -> None:
         FileCalls.__init__(self, transactions, store, disk)
         EventCalls.__init__(self, transactions, feed)
+        OutputCalls.__init__(self, transactions, store, boot_clock, lambda: feed.is_open)
         self._transactions = transactions
         self._feed = feed
         self._boot_clock = boot_clock

@@ -23,6 +23,7 @@ from pilotage_server.core.containers import BoundedCache
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.matching.preemption import ORDER_LIFE
 from pilotage_server.operations.attempts.heartbeats import HeartbeatBatch, HeartbeatCall
+from pilotage_server.operations.attempts.tails import post_tail
 from pilotage_server.operations.idempotency import IdempotentRequest
 from pilotage_server.operations.jobs.files import store_contents
 from pilotage_server.operations.matching.offers import read_offers_ahead
@@ -40,6 +41,7 @@ from pilotage_server.rpc.matching.wire import (
     heartbeat_answer_to_bytes,
     heartbeat_from_wire,
     results_to_wire,
+    tail_from_wire,
     work_request_from_wire,
 )
 from pilotage_server.storage.blobs import FileStore
@@ -233,6 +235,15 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         else:
             self._submit_heartbeat(pending).add_done_callback(call.answer_with)
 
+    async def PostTail(
+        self, request: matcher_service_pb2.PostTailRequest, call: Any
+    ) -> matcher_service_pb2.PostTailResponse:
+        identity, (stream, offset, content) = caller(), tail_from_wire(request)
+        wanted = await self._transactions.write(
+            lambda transaction, _: post_tail(transaction, identity, stream, offset, content)
+        )
+        return matcher_service_pb2.PostTailResponse(wanted=wanted)
+
     def _submit_heartbeat(self, pending: HeartbeatCall) -> Future[bytes]:
         return self._transactions.database.submit_batch(self._heartbeats, pending)
 
@@ -262,7 +273,7 @@ def _has_contents(reports: Iterable[JobReport]) -> bool:
 
 def _ends_wait(answer: WorkAnswer, slots: Iterable[SlotOffer]) -> bool:
     """Return whether the pilot has to be answered; a repeated order to vacate is no reason."""
-    if answer.matches or answer.commands or answer.ad_parts_wanted or answer.node_settings is not None:
+    if answer.matches or answer.commands or answer.ad_parts_wanted or answer.node_settings is not None or answer.tails:
         return True
     return {vacate.slot for vacate in answer.vacates} != _vacating_slots(slots)
 

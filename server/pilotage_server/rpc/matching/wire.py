@@ -17,7 +17,7 @@ from pilotage.jobs.report_limits import LATEST_S
 from pilotage.jobs.wire import description_to_wire
 from pilotage.rpc.wire import enum_from_wire, length_from_wire, section_from_wire, time_to_wire
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
-from pilotage.values.attempts import ReportResult
+from pilotage.values.attempts import ReportResult, TailStream
 from pilotage.values.offers import SlotOffer
 from pilotage.values.wire.amounts import amounts_from_wire, amounts_to_wire
 from pilotage.values.wire.attempts import (
@@ -28,11 +28,14 @@ from pilotage.values.wire.attempts import (
     output_from_wire,
     renewed_to_wire,
     result_to_wire,
+    tail_stream_from_wire,
+    tail_stream_to_wire,
 )
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, name_from_wire, reason_from_wire
 from pilotage.values.wire.isolation import isolation_from_wire
 from pilotage.values.wire.offers import ad_part_from_wire, is_plain_name, slot_offer_from_wire, vacate_to_wire
 from pilotage_server.core.attempts.reports import JobReport, NodeState, ReportedSlot
+from pilotage_server.core.attempts.tails import MAX_PIECE_BYTES
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.pilots.nodes import NodeSettings
 from pilotage_server.operations.attempts.heartbeats import HeartbeatAnswer, ReceivedHeartbeat
@@ -268,6 +271,7 @@ def work_answer_to_wire(answer: WorkAnswer) -> matcher_service_pb2.RequestJobsRe
         ad_parts_wanted=answer.ad_parts_wanted,
         node_attributes=node_attributes_to_wire(answer.node_settings),
         slot_faults=answer.faults,
+        tails=[tail_stream_to_wire(stream) for stream in answer.tails],
     )
 
 
@@ -317,7 +321,18 @@ def heartbeat_answer_to_wire(answer: HeartbeatAnswer, now: datetime) -> matcher_
         node_wanted=answer.node_wanted,
         server_time=time_to_wire(now),
         node_attributes=node_attributes_to_wire(answer.node_settings),
+        tails=[tail_stream_to_wire(stream) for stream in answer.tails],
     )
+
+
+def tail_from_wire(message: matcher_service_pb2.PostTailRequest) -> tuple[TailStream, int, bytes]:
+    """Return a piece of output: its stream, its position, its content."""
+    fields = Fields(message)
+    stream, offset = fields("stream", tail_stream_from_wire), fields.count("offset")
+    size = len(message.content)
+    fields.faults.unless(size <= MAX_PIECE_BYTES, "content", f"has {size} bytes, and at most {MAX_PIECE_BYTES} go")
+    fields.done()
+    return stream, offset, message.content
 
 
 def heartbeat_answer_to_bytes(answer: HeartbeatAnswer, now: datetime, former: bytes) -> bytes:

@@ -647,6 +647,20 @@ class OutputFileRow(Base, table=True):
     truncated: bool = False
 
 
+class TailRow(Base, table=True):
+    """The end of a stream of a running attempt, while somebody follows it; `posted` = its pilot has sent it."""
+
+    __tablename__ = "tails"
+    job_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    is_error: bool = Field(primary_key=True)
+    attempt: int
+    pilot_stamp: str
+    wanted_until: datetime = Field(sa_column=time_column(index=True))
+    posted: bool
+    start: int = Field(sa_column=Column(BigId, nullable=False))
+    content: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
 class InputFileRow(Base, table=True):
     """An input file of a template; files with a row here are not removed."""
 

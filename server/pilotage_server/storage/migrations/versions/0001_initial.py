@@ -430,6 +430,20 @@ def upgrade() -> None:
     op.create_index("ix_submission_parts_vo", "submission_parts", ["vo"])
 
     op.create_table(
+        "tails",
+        sa.Column("job_id", _ID, autoincrement=False, nullable=False),
+        sa.Column("is_error", sa.Boolean(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("pilot_stamp", sa.String(), nullable=False),
+        sa.Column("wanted_until", _TIME, nullable=False),
+        sa.Column("posted", sa.Boolean(), nullable=False),
+        sa.Column("start", _ID, nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id", "is_error", name="pk_tails"),
+    )
+    op.create_index("ix_tails_wanted_until", "tails", ["wanted_until"])
+
+    op.create_table(
         "task_queues",
         sa.Column("id", _ID, autoincrement=True, nullable=False),
         sa.Column("key", sa.String(length=64), nullable=False),
