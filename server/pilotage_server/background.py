@@ -41,8 +41,8 @@ from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.fence import FencedError
 from pilotage_server.storage.database.last_seen import LastSeenFile
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.dependencies import has_work
 from pilotage_server.storage.retention import WatchPosition, first_watched
+from pilotage_server.storage.submission.dependencies import has_work
 from pilotage_server.storage.submission.parts import unfinished_submissions
 
 log = structlog.get_logger()

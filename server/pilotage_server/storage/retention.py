@@ -13,9 +13,9 @@ from pilotage_server.core.jobs.record import JobRecord, PolicyWatch
 from pilotage_server.storage.attempts import ATTEMPTS
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import LIVE_JOB, UNREPORTED, WATCHED_JOB
-from pilotage_server.storage.dependencies import IS_PARENT, delete_empty_blocks
 from pilotage_server.storage.jobs import JOBS, chunks, job_record
 from pilotage_server.storage.pilots import IS_OVER, PILOTS, remove_slots
+from pilotage_server.storage.submission.dependencies import IS_PARENT, delete_empty_blocks
 from pilotage_server.storage.submission.templates import INPUT_FILES, OUTPUTS, STORED, TEMPLATES, release_templates
 
 # A job that is being rescheduled is locked; it must not be removed.

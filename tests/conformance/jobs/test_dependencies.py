@@ -28,7 +28,7 @@ from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.dependencies import _LAST_OPEN, _MET, _NEXT_FREE, _OF_WATCHED, has_work
+from pilotage_server.storage.submission.dependencies import _LAST_OPEN, _MET, _NEXT_FREE, _OF_WATCHED, has_work
 from support.database import has_lock_waiter
 from support.grid import LONG, Grid, Pilot, a_slot, a_tree
 from support.jobs import a_user, an_operator

@@ -17,7 +17,7 @@ from pilotage_server.core.jobs.record import FeedEvent
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import events as stored
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.dependencies import insert_parent_events
+from pilotage_server.storage.submission.dependencies import insert_parent_events
 
 _AppendUniform = Callable[[Session, Sequence[stored.UniformEvents]], list[FeedEvent]]
 

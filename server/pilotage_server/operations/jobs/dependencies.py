@@ -23,11 +23,11 @@ from pilotage_server.core.jobs.states import FINAL, JobCause, JobState
 from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
 from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.storage import dependencies as stored
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.dependencies import Block, Parents, Source
 from pilotage_server.storage.jobs import change_locked, load_jobs
 from pilotage_server.storage.leases import lock_jobs
+from pilotage_server.storage.submission import dependencies as stored
+from pilotage_server.storage.submission.dependencies import Block, Parents, Source
 from pilotage_server.storage.submission.parts import clusters_in_parts
 from pilotage_server.storage.submission.templates import load_descriptions
 

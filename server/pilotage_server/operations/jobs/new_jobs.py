@@ -35,9 +35,9 @@ from pilotage_server.operations.queueing.arrivals import add_waiting_group
 from pilotage_server.operations.queueing.placement import Placement, Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.dependencies import mark_new_jobs, repeat_parent_events
 from pilotage_server.storage.jobs import NewJobs, insert_jobs, take_ids
 from pilotage_server.storage.races import insert_set
+from pilotage_server.storage.submission.dependencies import mark_new_jobs, repeat_parent_events
 from pilotage_server.storage.submission.parts import JobBlock, cut_into_parts, has_parts, insert_parts, take_part
 from pilotage_server.storage.submission.templates import (
     NewTemplate,
