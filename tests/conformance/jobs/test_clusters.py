@@ -23,10 +23,10 @@ from pilotage_server.operations.jobs.new_jobs import PART_JOBS, store_part
 from pilotage_server.operations.jobs.queries import JobFilter, get_jobs
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.storage.clusters import newest_clusters
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.jobs import JobQuery, take_ids
 from pilotage_server.storage.retention import delete_ended_jobs
+from pilotage_server.storage.submission.clusters import newest_clusters
 from support.jobs import a_description, a_user, an_operator
 from support.sql_statements import plan_of
 from support.virtual_clock import START

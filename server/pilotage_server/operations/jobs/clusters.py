@@ -12,9 +12,15 @@ from pilotage_server.core.jobs.clusters import ClusterSummary, JobSelection, Sel
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.operations.jobs.queries import JobFilter, job_query, token_key
-from pilotage_server.storage.clusters import ClusterJob, count_by_state, find_runs, load_first_job, newest_clusters
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
+from pilotage_server.storage.submission.clusters import (
+    ClusterJob,
+    count_by_state,
+    find_runs,
+    load_first_job,
+    newest_clusters,
+)
 
 ALL = frozenset(JobState)
 """All states."""
