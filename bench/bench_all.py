@@ -19,7 +19,7 @@ from harness.figures import progress, table
 from harness.machine import facts
 from pilotage import clock
 
-ON_EACH_DATABASE = ("rates", "door")
+ON_EACH_DATABASE = ("rates", "door", "dependencies")
 OF_ALL_SIZES = (
     "growth",
     "wide",

@@ -28,10 +28,13 @@ from pilotage.v1 import (
     route_service_pb2,
     share_service_pb2,
 )
+from pilotage.values.dependencies import Dependency
 from pilotage.values.jobs import ChangeResult, SubmittedJobs
+from pilotage.values.wire.dependencies import dependency_to_wire
 from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
 from pilotage_client import files
 from pilotage_client.connection import Connection, new_request_id
+from pilotage_client.dependencies import resolve_dependencies
 from pilotage_client.models import (
     ClusterStatus,
     FoundJobs,
@@ -63,10 +66,12 @@ class JobCalls(Connection):
         validate_only: bool = False,
         request_id: str | None = None,
         cluster: bool = False,
+        dependencies: Sequence[Dependency] = (),
     ) -> SubmittedJobs:
         """Submit all descriptions or none, with their input files; a repeated `request_id` has one effect.
 
         `cluster` = their jobs are one cluster; else a description begins one, unless it has `continues_cluster`.
+        `dependencies` are those beside `after`, `after_ok` and `after_any` of the descriptions.
 
         Raises
         ------
@@ -75,6 +80,7 @@ class JobCalls(Connection):
         """
         if cluster:
             descriptions = [replace(each, continues_cluster=place > 0) for place, each in enumerate(descriptions)]
+        descriptions, named = resolve_dependencies(descriptions)
         if not validate_only:
             files.upload_missing(self._jobs, descriptions)
         request = job_service_pb2.SubmitJobsRequest(
@@ -82,6 +88,7 @@ class JobCalls(Connection):
             descriptions=[description_to_wire(description) for description in descriptions],
             group=group,
             validate_only=validate_only,
+            dependencies=[dependency_to_wire(each) for each in (*named, *dependencies)],
         )
         answer = self._jobs.SubmitJobs(request, timeout=300)
         return submitted_jobs_from_wire(answer)

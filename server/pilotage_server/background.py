@@ -25,6 +25,7 @@ from pilotage_server.operations.attempts.expiry import expire_leases, record_ser
 from pilotage_server.operations.attempts.tails import sync_tails
 from pilotage_server.operations.health import HealthWatch, store_changes
 from pilotage_server.operations.installation import confirm_place, last_seen
+from pilotage_server.operations.jobs.dependencies import advance
 from pilotage_server.operations.jobs.periodic_policies import PolicyScan, apply_policies, scan_changed, scan_next
 from pilotage_server.operations.jobs.retention import PREFIXES, REMOVALS, sweep_files
 from pilotage_server.operations.revocations import sync_revocations
@@ -41,6 +42,7 @@ from pilotage_server.storage.database.fence import FencedError
 from pilotage_server.storage.database.last_seen import LastSeenFile
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.retention import WatchPosition, first_watched
+from pilotage_server.storage.submission.dependencies import has_work
 from pilotage_server.storage.submission.parts import unfinished_submissions
 
 log = structlog.get_logger()
@@ -221,11 +223,12 @@ POLICIES_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PeriodicTask:
-    """A function to be run every `every_s` seconds."""
+    """A function to be run every `every_s` seconds, and whenever `woken` is set; it clears that."""
 
     name: str
     every_s: float
     run_once: Callable[[], Awaitable[None]]
+    woken: asyncio.Event | None = None
 
 
 LIFE_TIMEOUT_S = 10.0
@@ -414,6 +417,30 @@ class RetentionTask:
         await self._transactions.read(lambda transaction, state: sweep_files(transaction, state, self._store, portion))
 
 
+DEPENDENCIES_EVERY_S = 10.0
+"""Interval of looking for events of parents that another server has recorded and not examined, because it ended."""
+
+
+class DependencyTask:
+    """Lets jobs wait as soon as their dependencies are met: `woken` by every commit with events of their parents."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self.woken = asyncio.Event()
+        self._transactions = transactions
+        self._loop = asyncio.get_running_loop()
+        transactions.state.parent_listeners.append(self._wake)
+
+    def _wake(self) -> None:
+        self._loop.call_soon_threadsafe(self.woken.set)
+
+    async def run_once(self) -> None:
+        """Examine all events, and free all jobs whose dependencies are met."""
+        self.woken.clear()
+        if await self._transactions.read(lambda transaction, _: has_work(transaction.session)):
+            while await self._transactions.write(advance):
+                pass
+
+
 FINISH_SUBMISSIONS_EVERY_S = 10.0
 """Interval of looking for submissions whose calls have ended early."""
 
@@ -440,6 +467,7 @@ def periodic_tasks(
     """
     leases = LeaseTasks(transactions, health.report_writable, stop)
     retention, seen = RetentionTask(transactions, store), LastSeenTask(transactions, LastSeenFile(settings.data))
+    dependencies = DependencyTask(transactions)
     neighbours = () if transactions.database.is_sqlite else SyncTasks(transactions, wake_followers).all()
     return (
         PeriodicTask("sign of life", settings.alive_every_s, leases.note_alive),
@@ -451,17 +479,21 @@ def periodic_tasks(
         PeriodicTask("policies", POLICIES_EVERY_S, PolicyTask(transactions).run_once),
         PeriodicTask("health of places", HEALTH_EVERY_S, HealthTask(transactions, boot_time_s).run_once),
         PeriodicTask("rest of submissions", FINISH_SUBMISSIONS_EVERY_S, partial(finish_submissions, transactions)),
+        PeriodicTask("dependencies", DEPENDENCIES_EVERY_S, dependencies.run_once, dependencies.woken),
         PeriodicTask("retention", settings.retention_every_s, retention.run_once),
         *neighbours,
     )
 
 
 async def run_periodically(task: PeriodicTask, stopping: asyncio.Event) -> None:
-    """Run a task until the server stops; a failure is logged, and the next run follows."""
+    """Run a task until the server stops; a failure is logged, and the next run follows.
+
+    A task that is woken earlier ends when it is cancelled.
+    """
     failures = 0
     while not stopping.is_set():
         failures = 0 if await _try_run(task, failures) else failures + 1
-        await wait_for_event(task.every_s, stopping)
+        await wait_for_event(task.every_s, task.woken or stopping)
 
 
 async def _try_run(task: PeriodicTask, failures_before: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -17,6 +17,7 @@ from pilotage.job_description import JobDescription
 from pilotage.resources.tree import QueueId
 from pilotage.values.amounts import Amounts
 from pilotage.values.attempts import AttemptKey, Outcome, ReportResult
+from pilotage.values.dependencies import Dependency
 from pilotage.values.offers import SlotOffer
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.attempts.reports import JobReport, NodeState, ReportedSlot
@@ -34,6 +35,7 @@ from pilotage_server.operations.attempts.heartbeats import HeartbeatAnswer, Rece
 from pilotage_server.operations.explain import Explanation, explain_job
 from pilotage_server.operations.health import HealthWatch, list_health, store_changes
 from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.dependencies import advance
 from pilotage_server.operations.jobs.new_jobs import store_part
 from pilotage_server.operations.jobs.periodic_policies import apply_policies, scan_changed, scan_next
 from pilotage_server.operations.jobs.queries import get_events
@@ -194,16 +196,29 @@ class Grid:
         plan = self.read(lambda transaction, state: try_tree(transaction, state, new))
         self.write(lambda transaction, state: put_tree(transaction, state, an_operator(), new, plan))
 
-    def submit(self, user: Identity | None = None, count: int | None = None, **fields: Any) -> list[int]:
+    def submit(
+        self,
+        user: Identity | None = None,
+        count: int | None = None,
+        dependencies: Sequence[Dependency] = (),
+        **fields: Any,
+    ) -> list[int]:
         """Submit a job, or an array of `count` jobs, and return the ids."""
         description = JobDescription("/bin/true", count=count, **fields)
         identity = user or a_user()
         submitted = self.write(
-            lambda transaction, state: submit_jobs(transaction, state, identity, single_groups([description]))
+            lambda transaction, state: submit_jobs(
+                transaction, state, identity, single_groups([description]), dependencies=dependencies
+            )
         )
         while self.write(lambda transaction, state: store_part(transaction, state, submitted.job_ids[0])):
             pass
         return list(submitted.job_ids)
+
+    def advance(self) -> None:
+        """Let jobs wait whose dependencies are met, as a server does at once."""
+        while self.write(advance):
+            pass
 
     def job(self, job_id: int) -> JobRecord:
         return self.read(lambda transaction, _: load_job(transaction.session, job_id))

@@ -102,6 +102,11 @@ class VirtualGrid:
             self.grid.state.access_listeners,
         ):
             observers.append(self._notify)
+        self._has_parent_events = False
+        self.grid.state.parent_listeners.append(self._note_parent_events)
+
+    def _note_parent_events(self) -> None:
+        self._has_parent_events = True
 
     def _notify(self, *_: object) -> None:
         self._has_news = True
@@ -181,7 +186,10 @@ class VirtualGrid:
 
     def settle(self) -> None:
         """Deliver all notifications that need no time."""
-        while self._has_news:
+        while self._has_news or self._has_parent_events:
+            if self._has_parent_events:
+                self._has_parent_events = False
+                self.grid.advance()
             self._has_news = False
             for node in self.nodes:
                 node.look()

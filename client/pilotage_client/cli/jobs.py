@@ -14,10 +14,11 @@ from typing import Any
 import click
 
 from pilotage.clock import boot_time_s
-from pilotage.errors import InvalidInputError, InvalidJobError, StateConflictError, Violation, WorldError
+from pilotage.errors import Faults, InvalidInputError, InvalidJobError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
 from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs, parse_parent
 from pilotage.values.jobs import ChangeResult
 from pilotage_client.api import LONGEST_POLL_S, Client
 from pilotage_client.cli.options import (
@@ -35,6 +36,7 @@ from pilotage_client.cli.options import (
 )
 from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
 from pilotage_client.connection import new_request_id
+from pilotage_client.dependencies import resolve_dependencies
 from pilotage_client.models import FINAL_STATES, LIVE_STATES, STATES, JobEvent, JobStatus
 from pilotage_client.readers import read_jobs_with_files
 from pilotage_client.retry import (
@@ -288,6 +290,9 @@ def retry_option(text: str) -> RetryBudget:
     type=click.Path(file_okay=False, path_type=Path),
     help="The folder of your site's job templates.",
 )
+@click.option("--after", multiple=True, metavar="ID", help="Wait until this job or cluster has started.")
+@click.option("--after-ok", multiple=True, metavar="ID", help="Wait until this job or cluster is DONE.")
+@click.option("--after-any", multiple=True, metavar="ID", help="Wait until this job or cluster has ended, however.")
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only check the jobs.")
 @IGNORE_UNSUPPORTED
@@ -318,6 +323,9 @@ def submit(
     follow: bool,
     patience: str,
     as_json: bool,
+    after: Sequence[str],
+    after_ok: Sequence[str],
+    after_any: Sequence[str],
 ) -> None:
     """Submit the jobs of job files, all or none."""
     if follow and validate_only:
@@ -326,10 +334,17 @@ def submit(
     if template is not None:
         job_template = find_template(template, [folder] if folder else [])
         by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
-    descriptions = [description for file in files for description in by_file[file]]
+    parents = {DependencyKind.AFTER: after, DependencyKind.AFTER_OK: after_ok, DependencyKind.AFTER_ANY: after_any}
+    descriptions, dependencies = _with_dependencies([by_file[file] for file in files], parents)
     request_id = request_id or new_request_id()
     try:
-        submitted = client.submit(descriptions, group=group, validate_only=validate_only, request_id=request_id)
+        submitted = client.submit(
+            descriptions,
+            group=group,
+            validate_only=validate_only,
+            request_id=request_id,
+            dependencies=dependencies,
+        )
     except InvalidJobError as error:
         raise InvalidJobError(*(_in_file(violation, by_file) for violation in error.violations)) from error
     except WorldError:
@@ -409,6 +424,28 @@ def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescriptio
             return Violation(f"{file}: {job}{found['field']}", violation.why)
         index -= len(descriptions)
     return violation
+
+
+def _with_dependencies(
+    files: Sequence[Sequence[JobDescription]], parents: Mapping[DependencyKind, Sequence[str]]
+) -> tuple[list[JobDescription], list[Dependency]]:
+    """Return all descriptions and their dependencies: names are those of the same file, `parents` are of all jobs."""
+    descriptions: list[JobDescription] = []
+    dependencies: list[Dependency] = []
+    for jobs in files:
+        resolved, named = resolve_dependencies(jobs, len(descriptions))
+        descriptions += resolved
+        dependencies += named
+    faults = Faults()
+    for kind in DependencyKind:
+        existing: list[ParentJobs] = []
+        for text in parents[kind]:
+            with faults.within(f"--{kind.value.replace('_', '-')}"):
+                existing.append(parse_parent(text))
+        if existing:
+            dependencies += (Dependency(index, kind, tuple(existing)) for index in range(len(descriptions)))
+    faults.raise_any()
+    return descriptions, dependencies
 
 
 def _warnings_of_readers(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[str]:

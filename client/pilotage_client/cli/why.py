@@ -84,6 +84,7 @@ def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
         ],
         "jobs_ahead": answer.jobs_ahead,
         "order": answer.order,
+        "blockers": [{"kind": _kind(blocker), **job_status(blocker.job).as_json()} for blocker in answer.blockers],
     }
 
 
@@ -93,6 +94,12 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
     click.echo(f"Job {job.id} is {job.state}. {answer.summary}")
     if job.ignored:
         click.echo(f"Ignored in its job file: {'; '.join(job.ignored)}")
+    child = job
+    for blocker in answer.blockers:
+        parent = job_status(blocker.job)
+        reason = f": {parent.reason}" if parent.reason else ""
+        click.echo(f"Job {child.id} waits for job {parent.id} ({_kind(blocker)}), which is {parent.state}{reason}.")
+        child = parent
     if job.pool:
         asked = section_text(section_from_wire(answer.requirements))
         mapped = time_text(time_of(answer, "pool_mapped")) or "not yet"
@@ -112,6 +119,10 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
     if answer.order:
         ahead = {0: "No job goes", 1: "1 job goes"}.get(answer.jobs_ahead, f"{answer.jobs_ahead} jobs go")
         click.echo(f"{ahead} before it: {answer.order}")
+
+
+def _kind(blocker: job_service_pb2.Blocker) -> str:
+    return job_service_pb2.DependencyKind.Name(blocker.kind).removeprefix("DEPENDENCY_KIND_").lower()
 
 
 def show_routes(job_id: int, answer: route_service_pb2.ExplainRoutesResponse) -> None:

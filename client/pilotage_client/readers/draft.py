@@ -11,6 +11,8 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import NO_POLICY, InputFile, JobDescription, Value
 from pilotage.jobs.images import ImageKind, has_scheme, image_fault, image_kind, normal_image
 from pilotage.text import fold
+from pilotage.values.dependencies import DependencyKind
+from pilotage_client.dependencies import parents_of
 
 USER_LOG = "UserLog"
 """HTCondor's attribute with the path of a job's user log on the submitter's machine."""
@@ -141,7 +143,7 @@ def as_json(description: JobDescription) -> dict[str, Any]:
     """Return the description under the keys of `pilotage convert`, on which scripts depend; an absent field is None.
 
     Sizes are in MiB, times in seconds. `site` and `platform` are always lists. `attributes` and `warnings` may be
-    empty but are never None.
+    empty but are never None. The kinds of dependencies are keys only if there are any.
     """
     cpu_time = description.cpu_time
     return {
@@ -165,6 +167,7 @@ def as_json(description: JobDescription) -> dict[str, Any]:
         "attributes": _values(description.attributes.items()),
         "count": description.count,
         "warnings": list(description.warnings),
+        **{kind.value: list(names) for kind in DependencyKind if (names := parents_of(description, kind))},
     }
 
 

@@ -4,6 +4,7 @@ Rules
 -----
 - The keys are those of a job description. Sizes and times take units. An unknown key is an error that names the
   most similar key.
+- `after`, `after_ok` and `after_any` name parents: ids of existing jobs, or names of jobs of the file.
 - `parameters` is a table of lists of equal length. One job is made for each position; `{name}` in any text is replaced
   by the element of that list. The jobs of a table are one cluster.
 """
@@ -14,17 +15,20 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain, product
 from pathlib import PurePosixPath
 from typing import Any
 
 from pilotage.classads.evaluation import compile_bounded
 from pilotage.classads.library import InvalidClassAdError, check_expression
 from pilotage.condor.quoting import join_arguments, split_arguments
-from pilotage.errors import InvalidRequirementsError
+from pilotage.errors import InvalidInputError, InvalidRequirementsError
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Scalar, Value
 from pilotage.units import LARGEST_COUNT, parse_duration, parse_size_mib, parse_whole_number
+from pilotage.values.dependencies import DependencyKind
+from pilotage_client.dependencies import check_parents
 from pilotage_client.readers.draft import USER_LOG, Draft, FileFaults, ReadError, StatementFaultError
 
 
@@ -184,6 +188,18 @@ def _hold(draft: Draft, value: Any) -> None:
     draft.put(hold=value)
 
 
+def _parents(kind: DependencyKind) -> TomlHandler:
+    """Put names of jobs, and ids: 12 for a cluster or a job, "12.3" for a job of a cluster."""
+
+    def put(draft: Draft, value: Any) -> None:
+        given = value if isinstance(value, list) else [value]
+        if any(isinstance(each, float) for each in given):
+            raise InvalidValueError('must have quotes around the id of a job of a cluster: "12.3"')
+        draft.put(**{kind.value: tuple(as_text(each) for each in given)})
+
+    return put
+
+
 def _text_of(value: object) -> str:
     if not isinstance(value, str):
         raise InvalidValueError("must be a text")
@@ -257,6 +273,7 @@ KEYS: Mapping[str, TomlHandler] = {
     "policy": _policy,
     "attributes": _attributes,
     "count": _count("count", least=1),
+    **{kind.value: _parents(kind) for kind in DependencyKind},
     "parameters": lambda draft, value: None,  # read by `_jobs`
 }
 """The handler of each key of a job."""
@@ -280,14 +297,27 @@ def read_toml(text: str, file: str) -> list[JobDescription]:
     except (ValueError, RecursionError) as error:
         raise _syntax_error(error, text, file) from error
     faults = FileFaults(file, ignore_unsupported=False)
-    jobs: list[JobDescription] = []
+    jobs: list[list[JobDescription]] = []
     try:
         for number, table in enumerate(_tables(document, text)):
-            jobs += _jobs(table, text, number, faults)
+            jobs.append(list(_jobs(table, text, number, faults)))
     except StatementFaultError as fault:
         faults.add(fault.line, fault.cause)
     faults.raise_any()
-    return jobs
+    _check_parents(jobs, text, faults)  # of all jobs only: a job at fault may be a parent
+    faults.raise_any()
+    return list(chain.from_iterable(jobs))
+
+
+def _check_parents(jobs: Sequence[Sequence[JobDescription]], text: str, faults: FileFaults) -> None:
+    """Add a fault for each parent whose name no job of the file has; `jobs` are those of each table."""
+    names = {job.name: (number,) for number, alike in enumerate(jobs) for job in alike}
+    for number, alike in enumerate(jobs):
+        for job, kind in product(alike, DependencyKind):
+            try:
+                check_parents(job, kind, names)
+            except InvalidInputError as error:
+                faults.add(line_of(text, number, kind.value), f"{kind}: {error}")
 
 
 def _syntax_error(error: ValueError | RecursionError, text: str, file: str) -> ReadError:

@@ -34,13 +34,17 @@ _MINIMA = {
 }
 _NUMBERS = ("success_exit_code", "retry_memory")
 _POLICIES = tuple(field.name for field in fields(JobPolicy))
+_PARENTS = ("after", "after_ok", "after_any")
 _PLAIN = ("priority", "hold", "new_files_come_back", "continues_cluster")
 
 Result = TypeVar("Result")
 
 
 def description_to_wire(description: JobDescription) -> jobs_pb2.JobDescription:
-    """Return the message of a description; raises InvalidJobError, also for an input file not stored yet."""
+    """Return the message of a description; raises InvalidJobError, also for an input file not stored yet.
+
+    Parents are refused: they are no part of a message, and a submission has them beside it.
+    """
     plain: dict[str, Any] = {name: getattr(description, name) for name in (*_PLAIN, *_TEXTS, *_OPTIONAL_TEXTS)}
     plain |= {name: getattr(description, name) for name in (*_LISTS, *_MINIMA, *_NUMBERS, "retry_exit_codes")}
     plain |= {field: _seconds(getattr(description, name)) for field, name in _LENGTHS.items()}
@@ -49,6 +53,8 @@ def description_to_wire(description: JobDescription) -> jobs_pb2.JobDescription:
     if description.policy != NO_POLICY:
         message.policy.CopyFrom(jobs_pb2.JobPolicy(**{name: getattr(description.policy, name) for name in _POLICIES}))
     faults = Faults()
+    for name in _PARENTS:
+        faults.unless(not getattr(description, name), name, "only a new job can be made to wait for others")
     with faults.within("input_files"):
         message.input_files.extend(_input_files_to_wire(description.input_files))
     with faults.within("requirements"):

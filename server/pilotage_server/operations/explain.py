@@ -38,6 +38,7 @@ from pilotage_server.core.explain import (
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.attributes import run_history_of
 from pilotage_server.core.jobs.changes import summary
+from pilotage_server.core.jobs.dependencies import Blocker
 from pilotage_server.core.jobs.record import JobRecord, is_matchable
 from pilotage_server.core.pilots.pilots import ARRIVING, PilotRecord, SlotInfo
 from pilotage_server.core.pilots.slot_listing import match_weight, slot_ads
@@ -46,6 +47,7 @@ from pilotage_server.core.queueing.slot_offers import obstacles
 from pilotage_server.core.queueing.task_queue import TaskQueue, traits_of
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.operations.accounting.limits import running_counts
+from pilotage_server.operations.jobs.dependencies import path_to_root_cause
 from pilotage_server.operations.jobs.queries import get_jobs
 from pilotage_server.operations.matching.trials import throttles_at
 from pilotage_server.operations.server_state import ServerState
@@ -120,7 +122,8 @@ class Explanation:
 
     `exclusions` are over the `queues_of_vo` queues that the job's VO may use. `jobs_ahead` would go before it on a slot
     that fits both; `order` gives the reason. `pool_mapped` None = it has no pool. `ignored` are the statements of the
-    job file that are not done.
+    job file that are not done. `blockers` = the path from a blocked job to the parent that delays it most: each waits
+    for the next one.
     """
 
     job: JobRecord
@@ -135,6 +138,7 @@ class Explanation:
     tree_version: int
     requirements: Mapping[str, Value]
     ignored: tuple[str, ...]
+    blockers: tuple[Blocker, ...] = ()
 
 
 def explain_job(transaction: Transaction, state: ServerState, identity: Identity, job_id: int) -> Explanation:
@@ -161,6 +165,7 @@ def explain_job(transaction: Transaction, state: ServerState, identity: Identity
         tree_version=state.tree.version,
         requirements=description.requirements or {},
         ignored=description.ignored,
+        blockers=path_to_root_cause(transaction, job),
     )
 
 

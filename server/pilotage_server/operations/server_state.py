@@ -90,7 +90,7 @@ class ServerState:
     Listeners are called in the writer thread after the commit and must not block: `waiting_listeners` with a task queue
     and the number of new waiting jobs, `command_listeners` with the stamp of a pilot that has a command,
     `access_listeners` when any waiting job may now fit any queue, `event_listeners` with events in the order of the
-    feed.
+    feed, `parent_listeners` when a job has done what a dependency watches for.
 
     Sets of attributes have folded names: `significant_attributes` of jobs, which policies of slots refer to, and
     `published_attributes`, which the ads of slots have. `throttles` are those of locations that get no job or only
@@ -122,6 +122,7 @@ class ServerState:
     command_listeners: list[Callable[[str], None]] = field(default_factory=list)
     access_listeners: list[Callable[[], None]] = field(default_factory=list)
     event_listeners: list[Callable[[Sequence[FeedEvent]], None]] = field(default_factory=list)
+    parent_listeners: list[Callable[[], None]] = field(default_factory=list)
     policy_checks: PolicyQueue = field(default_factory=PolicyQueue)
     policy_evaluator: PeriodicPolicyEvaluator = field(init=False)
     policies: SlotPolicies = field(default_factory=SlotPolicies)
@@ -261,3 +262,8 @@ class ServerState:
         """Notify the listeners of events of jobs."""
         for listener in self.event_listeners:
             listener(events)
+
+    def publish_parent_events(self) -> None:
+        """Notify the listeners that dependencies are to be examined."""
+        for listener in self.parent_listeners:
+            listener()

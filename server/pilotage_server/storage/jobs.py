@@ -16,7 +16,7 @@ from pilotage.errors import NotFoundError
 from pilotage.job_description import render_text
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
-from pilotage_server.core.jobs.record import ExitCheck, JobRecord, PolicyWatch
+from pilotage_server.core.jobs.record import Awaited, ExitCheck, JobRecord, PolicyWatch
 from pilotage_server.core.jobs.states import NEVER_HELD, JobState, history_from_json, history_to_json
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import LIVE_JOB, metadata
@@ -28,7 +28,8 @@ _COLUMNS = """
     id, template_id, cluster, process, owner, vo, "group", name, state, reason, priority, task_queue_id, pool_id,
     attempt, spent_attempts, lease_s, lease_until, pilot_stamp, site, ce, queue, node, slot, exit_code, signal,
     submitted, started, ended, state_since, starts, wall_clock_s, suspended_s, hold_code, hold_subcode,
-    hold_history_json, watch, race, max_starts, fenced_until, attempt_floor, exit_check, completions
+    hold_history_json, watch, race, max_starts, fenced_until, attempt_floor, exit_check, completions,
+    awaited, blocked_by
 """
 _NAMES = tuple(name.strip(' "\n') for name in _COLUMNS.split(","))
 _SELECT = f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(?) ORDER BY id"  # noqa: S608 - names of ours
@@ -36,6 +37,7 @@ _SELECT = f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(?) ORDER BY id"  # noqa: 
 _STATES = {state.value: state for state in JobState}
 _WATCHES = {watch.value: watch for watch in PolicyWatch}
 _EXIT_CHECKS = {check.value: check for check in ExitCheck}
+_AWAITED = {awaited.value: awaited for awaited in Awaited}
 _queue = lru_cache(maxsize=4096)(QueueId)
 
 
@@ -56,7 +58,7 @@ def _record(row: Sequence[Any]) -> JobRecord:
     task_queue_id, pool_id, attempt, spent, lease_s, lease_until = row[11:17]
     stamp, site, ce, queue, node, slot, exit_code, signal, submitted, started, ended, state_since = row[17:29]
     starts, wall_clock_s, suspended_s, hold_code, hold_subcode, history, watch, race, max_starts = row[29:38]
-    fenced, floor, exit_check, completions = row[38:]
+    fenced, floor, exit_check, completions, awaited, blocked_by = row[38:]
     return JobRecord(
         id_,
         template_id,
@@ -98,6 +100,8 @@ def _record(row: Sequence[Any]) -> JobRecord:
         floor,
         _EXIT_CHECKS[exit_check],
         completions,
+        _AWAITED[awaited],
+        blocked_by,
     )
 
 
@@ -163,7 +167,8 @@ class NewJobs:
     """New jobs, or arrays of jobs, of one task queue.
 
     `ids` (those of its jobs, consecutive), `clusters` (id and number of jobs of its cluster), `template_ids` and
-    `names` have one item for each; names keep their macros, which are expanded when they are read.
+    `names` have one item for each; names keep their macros, which are expanded when they are read. `blocked_by` has
+    the block of each item; empty = none is blocked.
     """
 
     ids: Sequence[range]
@@ -182,6 +187,7 @@ class NewJobs:
     max_starts: int | None = None
     exit_check: ExitCheck = ExitCheck.NONE
     attempt_floor: int = 0
+    blocked_by: Sequence[int] = ()
 
 
 def take_ids(session: Session, count: int) -> range:
@@ -255,6 +261,7 @@ def _new_columns(account: Account, new: NewJobs, now: datetime) -> dict[str, Seq
         "cluster_jobs": [jobs for _, jobs in new.clusters],
         "template_id": new.template_ids,
         "name": new.names,
+        "blocked_by": new.blocked_by or [0] * len(firsts),
     }
     return own | {name: [value] * len(new.ids) for name, value in (_UNSET | alike).items()}
 

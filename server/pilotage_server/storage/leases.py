@@ -13,7 +13,7 @@ from sqlmodel import Session
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
 from pilotage_server.core.attempts.leases import LeasedJob
-from pilotage_server.core.jobs.record import ExitCheck, JobRecord
+from pilotage_server.core.jobs.record import Awaited, ExitCheck, JobRecord
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.storage.attempts import ATTEMPTS, AttemptKey
@@ -146,13 +146,14 @@ def load_live(session: Session, job_ids: Iterable[int]) -> dict[int, LiveLease]:
 
 _HELD = """
     SELECT jobs.id, jobs.attempt, state, jobs.started, starts, wall_clock_s, owner, task_queue_id, watch, race,
-        exit_check, attempts.pilot_stamp, attempts.site, attempts.ce, attempts.queue,
+        exit_check, awaited, attempts.pilot_stamp, attempts.site, attempts.ce, attempts.queue,
         cpus, gpus, weight, charged_vo, charged_group, charged_owner, matched, metered
     FROM jobs JOIN attempts ON attempts.job_id = jobs.id AND attempts.attempt = jobs.attempt
     WHERE jobs.id = ANY(?) AND attempts.ended IS NULL
 """
 _STATES = {state.value: state for state in JobState}
 _EXIT_CHECKS = {check.value: check for check in ExitCheck}
+_AWAITED = {awaited.value: awaited for awaited in Awaited}
 _queue = lru_cache(maxsize=4096)(QueueId)
 _account = lru_cache(maxsize=4096)(Account)
 
@@ -163,8 +164,8 @@ def load_held(session: Session, job_ids: Iterable[int]) -> dict[int, LeasedJob]:
 
 
 def _held(row: Sequence[Any]) -> LeasedJob:
-    id_, attempt, state, started, starts, wall_clock_s, owner, task_queue_id, watch, race, exit_check = row[:11]
-    stamp, site, ce, queue, cpus, gpus, weight, vo, group, payer, matched, metered = row[11:]
+    id_, attempt, state, started, starts, wall_clock_s, owner, task_queue_id, watch, race = row[:10]
+    exit_check, awaited, stamp, site, ce, queue, cpus, gpus, weight, vo, group, payer, matched, metered = row[10:]
     return LeasedJob(
         id_,
         attempt,
@@ -177,6 +178,7 @@ def _held(row: Sequence[Any]) -> LeasedJob:
         watch > 0,
         race > 0,
         _EXIT_CHECKS[exit_check],
+        _AWAITED[awaited],
         stamp,
         _queue(site, ce, queue),
         cpus,

@@ -15,14 +15,16 @@ from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import LIVE_JOB, UNREPORTED, WATCHED_JOB
 from pilotage_server.storage.jobs import JOBS, chunks, job_record
 from pilotage_server.storage.pilots import IS_OVER, PILOTS, remove_slots
+from pilotage_server.storage.submission.dependencies import IS_PARENT, delete_empty_blocks
 from pilotage_server.storage.submission.templates import INPUT_FILES, OUTPUTS, STORED, TEMPLATES, release_templates
 
 # A job that is being rescheduled is locked; it must not be removed.
 # Jobs with a fence stay: leftovers of the lost attempt must still be found.
-_ENDED = """
-    SELECT id, template_id FROM jobs WHERE ended < ? AND lease_until IS NULL ORDER BY ended LIMIT ?
-    FOR UPDATE SKIP LOCKED
-"""
+# Parents stay as long as a child waits for them: how they ended decides whether it may run.
+_ENDED = f"""
+    SELECT id, template_id, blocked_by FROM jobs WHERE ended < ? AND lease_until IS NULL AND NOT {IS_PARENT}
+    ORDER BY ended LIMIT ? FOR UPDATE SKIP LOCKED
+"""  # noqa: S608 - a condition of ours
 _DELETE_BY_JOB = tuple(
     f"DELETE FROM {table} WHERE {job} = ANY(?)"  # noqa: S608 - names of tables
     for table, job in (
@@ -37,8 +39,9 @@ def delete_ended_jobs(session: Session, ended_before: datetime, limit: int) -> i
     rows = sql.rows(session, _ENDED, sql.column_time(session, ended_before), limit)
     if rows:
         for statement in _DELETE_BY_JOB:
-            sql.execute(session, statement, [job_id for job_id, _ in rows])
-        release_templates(session, Counter(template_id for _, template_id in rows))
+            sql.execute(session, statement, [job_id for job_id, _, _ in rows])
+        release_templates(session, Counter(template_id for _, template_id, _ in rows))
+        delete_empty_blocks(session, {block for _, _, block in rows if block})
     return len(rows)
 
 

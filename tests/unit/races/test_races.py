@@ -62,7 +62,8 @@ def test_race_of_failed_original_ends_without_running_copy(state: JobState) -> N
 @pytest.mark.parametrize("state", list(JobState))
 def test_only_stopped_copy_may_end_race(state: JobState) -> None:
     continuing = {JobState.RECEIVED, JobState.MATCHED, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
-    assert may_end_race(a_copy(2, state), ()) is (state not in continuing | {JobState.RACING})
+    never_in = {JobState.RACING, JobState.BLOCKED}
+    assert may_end_race(a_copy(2, state), ()) is (state not in continuing | never_in)
 
 
 def test_race_is_current_until_job_is_restarted() -> None:

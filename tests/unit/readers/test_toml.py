@@ -99,3 +99,34 @@ def test_error_names_its_line(text: str, line: int, cause: str) -> None:
     error = toml_error(text)
     assert error.startswith(f"job.toml:{line}: ")
     assert cause in error
+
+
+def test_dependencies_are_ids_or_names_of_the_file() -> None:
+    jobs = toml_jobs("""
+        [[job]]
+        name = "a-{n}"
+        executable = "run"
+        parameters = {n = [1, 2]}
+        after = 12
+        [[job]]
+        executable = "end"
+        after_ok = ["a-1", "a-2", 7, "12.3"]
+        after_any = "a-1"
+    """)
+    assert [job.after for job in jobs] == [("12",), ("12",), ()]
+    assert (jobs[2].after_ok, jobs[2].after_any) == (("a-1", "a-2", "7", "12.3"), ("a-1",))
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        ('"prepar"', 'after_ok: no job of this submission has the name "prepar"; is prepare meant?'),
+        ('["prepare", "12.x"]', 'after_ok: "12.x" names no job; write 12 for a cluster or a job, or 12.3'),
+        ("12.3", 'after_ok must have quotes around the id of a job of a cluster: "12.3"'),
+        ("{a = 1}", "after_ok must hold texts and numbers"),
+        ('""', 'after_ok: no job of this submission has the name ""'),
+    ],
+)
+def test_bad_dependency_is_an_error_with_its_line(value: str, cause: str) -> None:
+    text = f'[[job]]\nname = "prepare"\nexecutable = "a"\n[[job]]\nexecutable = "b"\nafter_ok = {value}\n'
+    assert toml_error(text) == f"job.toml:6: {cause}"

@@ -220,6 +220,7 @@ def _missing_outcome(routed: TrackedJob, status: RoutedJobStatus, reason: str) -
 _STATES = {
     "RECEIVED": RoutedJobState.IDLE,
     "WAITING": RoutedJobState.IDLE,
+    "BLOCKED": RoutedJobState.IDLE,
     "MATCHED": RoutedJobState.IDLE,
     "RUNNING": RoutedJobState.RUNNING,
     "SUSPENDED": RoutedJobState.SUSPENDED,

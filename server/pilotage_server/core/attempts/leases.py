@@ -24,7 +24,7 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
 from pilotage.values.attempts import Outcome
 from pilotage_server.core.attempts.reports import FACTS, JobReport, ReceivedReport
-from pilotage_server.core.jobs.record import ExitCheck, JobRecord, location_name
+from pilotage_server.core.jobs.record import Awaited, ExitCheck, JobRecord, location_name
 from pilotage_server.core.jobs.states import FINAL, LEASED, HoldCode, JobCause, JobState, next_state
 from pilotage_server.core.jobs.usage import AttemptUsage
 
@@ -309,6 +309,7 @@ class LeasedJob(NamedTuple):
     is_watched: bool
     is_in_race: bool
     exit_check: ExitCheck
+    awaited: Awaited
     pilot_stamp: str
     queue: QueueId
     cpus: int
@@ -350,6 +351,12 @@ class ReportBatch:
     def ends(self) -> bool:
         """Whether the jobs are in a final state after the steps."""
         return bool(self.steps) and self.steps[-1].after in FINAL
+
+    @property
+    def awaited_jobs(self) -> list[int]:
+        """The jobs whose step a dependency watches for."""
+        starts = bool(self.steps) and self.steps[0].cause is JobCause.STARTED
+        return [job.job_id for job in self.jobs if job.awaited and job.awaited.happens(starts=starts, ends=self.ends)]
 
     def job_changes(self, now: datetime) -> Columns:
         """Return the new values of the jobs' records."""

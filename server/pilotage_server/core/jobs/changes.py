@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.record import JobRecord, location_name, router_of
-from pilotage_server.core.jobs.states import TRANSITIONS, JobCause, JobState
+from pilotage_server.core.jobs.states import FINAL, TRANSITIONS, JobCause, JobState
 
 
 class JobChange(StrEnum):
@@ -47,6 +47,12 @@ def refusal_of(job: JobRecord, change: JobChange, max_releases: int | None = Non
         return f"job {job.id} is a copy of job {job.race}; reschedule that one"
     if (job.state, CAUSES[change]) not in TRANSITIONS:
         already = "already " if job.state is _ALREADY[change] else ""
+        if job.state is JobState.BLOCKED:
+            return f"job {job.id} is BLOCKED; what its parents do frees it, see `pilotage why {job.id}`"
+        if change is JobChange.RELEASE and job.state in FINAL:
+            return (
+                f"job {job.id} is {job.state}; it cannot be released, but `pilotage reschedule {job.id}` runs it again"
+            )
         return f"job {job.id} is {already}{job.state}; it cannot be {CAUSES[change]}"
     if change is JobChange.RELEASE and max_releases is not None and job.holds > max_releases:
         return f"job {job.id} stays {job.state}: it has been released {max_releases} times, as often as any job may be"
@@ -65,6 +71,7 @@ _TEXTS = {
     JobState.HELD: "It is held until it is released",
     JobState.REMOVED: "It was removed",
     JobState.RACING: "Its own run on {where} has failed, and copies of it race on",
+    JobState.BLOCKED: "It is blocked until its parents have done what it waits for",
 }
 
 _ROUTED = {

@@ -54,6 +54,18 @@ class ExitCheck(IntEnum):
     ALL = 2
 
 
+class Awaited(IntEnum):
+    """The event of a job that a dependency watches for."""
+
+    NOTHING = 0
+    END = 1
+    START_OR_END = 2
+
+    def happens(self, *, starts: bool, ends: bool) -> bool:
+        """Whether it is among these events."""
+        return (ends and self >= Awaited.END) or (starts and self is Awaited.START_OR_END)
+
+
 def next_attempt(attempt: int, floor: int) -> int:
     """Return the number of the next attempt; numbers up to `floor` may be those of attempts of a lost time."""
     return max(attempt, floor) + 1
@@ -77,6 +89,9 @@ class JobRecord(NamedTuple):
     delayed until then, or an attempt of the time that a restore lost may be alive until then. Such an attempt may have
     a number up to `attempt_floor`. `exit_check` = when its exit policy is evaluated; `completions` = how often its
     payload has exited without ending the job.
+
+    `awaited` = a dependency watches for this event of the job. `blocked_by` = the id of its block, which has the number
+    of its unmet dependencies; 0 = none is unmet.
     """
 
     id: int
@@ -119,6 +134,8 @@ class JobRecord(NamedTuple):
     attempt_floor: int = 0
     exit_check: ExitCheck = ExitCheck.NONE
     completions: int = 0
+    awaited: Awaited = Awaited.NOTHING
+    blocked_by: int = 0
 
     @property
     def next_attempt(self) -> int:

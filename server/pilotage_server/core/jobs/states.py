@@ -16,7 +16,11 @@ from pilotage.errors import StateConflictError
 
 
 class JobState(StrEnum):
-    """The states of a job. RACING = its own attempt has failed, and race copies still run (`races`)."""
+    """The states of a job.
+
+    RACING = its own attempt has failed, and race copies still run (`races`). BLOCKED = it waits for its parents
+    (`dependencies`).
+    """
 
     RECEIVED = "RECEIVED"
     WAITING = "WAITING"
@@ -29,6 +33,7 @@ class JobState(StrEnum):
     HELD = "HELD"
     REMOVED = "REMOVED"
     RACING = "RACING"
+    BLOCKED = "BLOCKED"
 
 
 class JobCause(StrEnum):
@@ -58,6 +63,8 @@ class JobCause(StrEnum):
     EDITED = "edited"
     LEFT_TO_COPIES = "left to its copies"
     WON = "won by a copy"
+    BLOCKED = "blocked"
+    UNBLOCKED = "unblocked"
 
 
 LEASED = frozenset({JobState.MATCHED, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
@@ -84,13 +91,15 @@ _STATUSES: dict[JobState, int] = {
     JobState.COMPLETING: 6,
     JobState.SUSPENDED: 7,
     JobState.RACING: 2,
+    JobState.BLOCKED: 1,
 }
 
 
 def job_status(state: JobState) -> int:
     """Return HTCondor's JobStatus.
 
-    A matched job that has not started is idle, a failed one completed, and one whose race copies run is running.
+    A blocked job and a matched one that has not started are idle, a failed one is completed, and one whose race copies
+    run is running.
     """
     return _STATUSES[state]
 
@@ -128,6 +137,11 @@ TRANSITIONS: dict[tuple[JobState, JobCause], JobState] = {
     (JobState.RACING, JobCause.FAILED): JobState.FAILED,
     (JobState.RACING, JobCause.HELD): JobState.HELD,
     (JobState.RACING, JobCause.REMOVED): JobState.REMOVED,
+    **{(state, JobCause.BLOCKED): JobState.BLOCKED for state in (JobState.RECEIVED, JobState.HELD, JobState.REMOVED)},
+    (JobState.BLOCKED, JobCause.UNBLOCKED): JobState.WAITING,
+    (JobState.BLOCKED, JobCause.HELD): JobState.HELD,
+    (JobState.BLOCKED, JobCause.REMOVED): JobState.REMOVED,
+    (JobState.BLOCKED, JobCause.EDITED): JobState.BLOCKED,
 }
 """All legal transitions: state and cause → next state."""
 

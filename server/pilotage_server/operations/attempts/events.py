@@ -17,6 +17,7 @@ from pilotage_server.core.jobs.record import FeedEvent
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import events as stored
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.submission.dependencies import insert_parent_events
 
 _AppendUniform = Callable[[Session, Sequence[stored.UniformEvents]], list[FeedEvent]]
 
@@ -102,6 +103,13 @@ def publish_new_jobs(transaction: Transaction, state: ServerState, first: FeedEv
 def publish_matches(transaction: Transaction, state: ServerState, first: FeedEvent, job_ids: Sequence[int]) -> None:
     """Append an event like `first` for each matched job, ids ascending. Their attempts must be stored already."""
     _outbox(transaction, state).uniform_events(stored.append_matches).append((job_ids, first))
+
+
+def publish_parent_events(transaction: Transaction, state: ServerState, job_ids: Sequence[int]) -> None:
+    """Record that these jobs have done what a dependency watches for; it is examined soon after the commit."""
+    if job_ids:
+        insert_parent_events(transaction.session, job_ids)
+        transaction.after_commit(state.publish_parent_events)
 
 
 def _outbox(transaction: Transaction, state: ServerState) -> _Outbox:

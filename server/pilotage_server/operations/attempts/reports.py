@@ -40,7 +40,7 @@ from pilotage_server.operations.accounting.usage import (
     resume_metering,
     stop_metering,
 )
-from pilotage_server.operations.attempts.events import publish_events
+from pilotage_server.operations.attempts.events import publish_events, publish_parent_events
 from pilotage_server.operations.attempts.exits import AttemptEnd, ExitPolicies
 from pilotage_server.operations.attempts.outputs import OutputBook
 from pilotage_server.operations.attempts.pilot_calls import credential_of
@@ -120,6 +120,7 @@ def _record_batch(transaction: Transaction, state: ServerState, batch: ReportBat
         stop_metering(transaction, state, jobs)
         count_reported(transaction, state, batch)
         count_ended(transaction, state, [(job.queue, job.task_queue_id) for job in jobs])
+    publish_parent_events(transaction, state, batch.awaited_jobs)
     watched = [job.job_id for job in jobs if job.is_watched]
     if watched and batch.steps[-1].after in UNDER_POLICY:
         transaction.after_commit(partial(state.add_policy_checks, watched))

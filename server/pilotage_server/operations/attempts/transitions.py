@@ -24,12 +24,12 @@ from pilotage_server.core.jobs.record import (
     may_start_again,
     transition_changes,
 )
-from pilotage_server.core.jobs.states import FENCING_CAUSES, LEASED, JobCause, JobState, next_state
+from pilotage_server.core.jobs.states import FENCING_CAUSES, FINAL, LEASED, JobCause, JobState, next_state
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.races.races import cause_in_race, may_end_race
 from pilotage_server.operations.accounting.limits import count_moves
 from pilotage_server.operations.accounting.usage import count_ended_attempts, meter_moves, stop_metering
-from pilotage_server.operations.attempts.events import publish_events
+from pilotage_server.operations.attempts.events import publish_events, publish_parent_events
 from pilotage_server.operations.attempts.race_ends import Finisher, close_races, settled_races
 from pilotage_server.operations.queueing.arrivals import add_waiting, remove_waiting
 from pilotage_server.operations.queueing.placement import placed_after_requeue
@@ -136,6 +136,15 @@ class _JobTransitions:
     lease_end: LeaseEnd | None = None
     returns_to_waiting: bool = False
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a dependency watches for these transitions."""
+        before, after = self.before, self.after
+        if not after.awaited:
+            return False
+        ends = after.state in FINAL and before.state not in FINAL
+        return after.awaited.happens(starts=after.starts > before.starts, ends=ends)
+
     def add(self, transaction: Transaction, transition: Transition) -> None:
         job, cause, actor, reason, decided = transition
         # PostgreSQL stores no zero characters, and a reason may contain output of the payload.
@@ -175,6 +184,8 @@ class TransitionBatch:
         """
         if transition.job.race:
             transition = transition._replace(cause=cause_in_race(transition.job, transition.cause))
+        if transition.job.blocked_by and transition.cause in _BLOCKED_AGAIN:
+            transition = transition._replace(cause=JobCause.BLOCKED)
         if transition.job.max_starts:
             transition = _within_max_starts(transition)
         chain = self._by_job.get(transition.job.id)
@@ -231,6 +242,7 @@ class TransitionBatch:
         remove_waiting(transaction, state, [chain.before for chain in chains if is_matchable(chain.before)])
         waiting = [chain.after for chain in chains if is_matchable(chain.after)]
         add_waiting(transaction, state, [(job.task_queue_id, QueueHead(job.priority, job.id)) for job in waiting])
+        publish_parent_events(transaction, state, [chain.before.id for chain in chains if chain.is_awaited])
         changed = [job.id for job in (chain.after for chain in chains) if job.watch and job.state in UNDER_POLICY]
         if changed:
             transaction.after_commit(partial(state.add_policy_checks, changed))
@@ -241,6 +253,10 @@ class TransitionBatch:
                 causes = tuple(event.cause for event in chain.events)
                 if may_end_race(chain.after, causes):
                     self._finishers.append(Finisher(chain.after, causes))
+
+
+_BLOCKED_AGAIN = frozenset({JobCause.RELEASED, JobCause.RESCHEDULED})
+"""Causes that let a job wait, unless it is blocked; a blocked one has never run, so no counter is to be reset."""
 
 
 def _within_max_starts(transition: Transition) -> Transition:

@@ -50,7 +50,7 @@ def edit_job(
     NotFoundError
         The caller sees no such job.
     StateConflictError
-        The job neither waits nor is held, or is a race copy.
+        The job is neither waiting, blocked nor held, or is a race copy.
     InvalidJobError
         With all faults; the paths begin with `description`.
     """
@@ -58,14 +58,15 @@ def edit_job(
     lock_jobs(transaction.session, [job_id], rivals=transaction.is_retry)
     job = visible_job(transaction, identity, job_id)
     if (job.state, JobCause.EDITED) not in TRANSITIONS:
-        raise StateConflictError(f"job {job_id} is {job.state}; only a job that waits or is held can be edited")
+        what = "only a job that waits, is blocked or is held can be edited"
+        raise StateConflictError(f"job {job_id} is {job.state}; {what}")
     if job.is_race_copy:
         raise StateConflictError(f"job {job_id} is a copy of job {job.race}; edit that one")
     candidate = _optimized(transaction, state, job, description)
     edited = _give(transaction, state, job, candidate, identity.owner)
     # A lost attempt of the old description must not be re-adopted.
     attempts.close(transaction.session, (job.id, job.attempt))
-    if candidate.hold_reason and edited.state is JobState.WAITING:
+    if candidate.hold_reason and edited.state is not JobState.HELD:
         apply_transition(transaction, state, edited, JobCause.HELD, reason=candidate.hold_reason, actor=identity.owner)
     release_templates(transaction.session, {job.template_id: 1})
     return EditedJob(load_job(transaction.session, job_id), tuple(candidate_warnings(candidate, state)))

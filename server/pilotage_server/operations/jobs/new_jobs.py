@@ -14,7 +14,7 @@ changed since.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain
@@ -30,6 +30,7 @@ from pilotage_server.core.jobs.states import HoldCode, JobCause, JobState, next_
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.races.races import URGENT, RaceSet, is_flagged
 from pilotage_server.operations.attempts.events import publish_new_jobs
+from pilotage_server.operations.jobs.dependencies import DependencyPlan, insert_plan
 from pilotage_server.operations.jobs.periodic_policies import apply_to_new_jobs
 from pilotage_server.operations.queueing.arrivals import add_waiting_group
 from pilotage_server.operations.queueing.placement import Placement, Placer, lock_placement
@@ -37,6 +38,7 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import NewJobs, insert_jobs, take_ids
 from pilotage_server.storage.races import insert_set
+from pilotage_server.storage.submission.dependencies import mark_new_jobs, repeat_parent_events
 from pilotage_server.storage.submission.parts import JobBlock, cut_into_parts, has_parts, insert_parts, take_part
 from pilotage_server.storage.submission.templates import (
     NewTemplate,
@@ -53,24 +55,40 @@ PART_JOBS = 1000
 class AcceptedJobs:
     """A group of accepted descriptions, each for a job or an array, and their task queue.
 
-    `hold_reason` "" = they wait; else they are held. `repeatable` = race copies of them are allowed.
+    `hold_reason` "" = they wait; else they are held. `repeatable` = race copies of them are allowed. `blocked` = they
+    have unmet dependencies.
     """
 
     descriptions: DescriptionGroup
     placement: Placement
     hold_reason: str = ""
     repeatable: bool = False
+    blocked: bool = False
 
     @property
     def is_urgent(self) -> bool:
         """Whether the description marks the jobs as urgent."""
         return is_flagged(self.descriptions.model, URGENT)
 
+    def split(self, blocked: frozenset[int]) -> Iterator[AcceptedJobs]:
+        """Yield those of the descriptions that are blocked, given by their indexes, and the others."""
+        for wanted in (True, False):
+            own = [each for each in self.descriptions.overrides if (each.submission_index in blocked) is wanted]
+            if own:
+                model = replace(self.descriptions.model, arguments=own[0].arguments, name=own[0].name)
+                yield replace(self, descriptions=DescriptionGroup(model, own), blocked=wanted)
+
 
 def record_new_jobs(
-    transaction: Transaction, state: ServerState, account: Account, accepted: Sequence[AcceptedJobs]
+    transaction: Transaction,
+    state: ServerState,
+    account: Account,
+    accepted: Sequence[AcceptedJobs],
+    plan: DependencyPlan | None = None,
 ) -> Sequence[int]:
     """Store the jobs of a submission and return their ids in the order of descriptions and array indexes.
+
+    `plan` = the unmet dependencies of the blocked ones; None = there are none.
 
     Of more than PART_JOBS jobs, the first ones are stored; `store_part` stores the others.
     """
@@ -86,10 +104,18 @@ def record_new_jobs(
         for block, each in zip(first, accepted, strict=False)
     ]
     watched = _store(transaction, state, account, new)
+    if plan is not None:
+        insert_plan(transaction, plan, ids_by_index)
+        mark_new_jobs(transaction.session, ids[0], list(_ids_of(new)))
     if watched:
         apply_to_new_jobs(transaction, state, watched)
     insert_parts(transaction.session, account, ids, others)
     return ids
+
+
+def _ids_of(new: Iterable[NewJobs]) -> Iterator[int]:
+    for each in new:
+        yield from chain.from_iterable(each.ids)
 
 
 def _ids_by_index(ids: range, accepted: Sequence[AcceptedJobs]) -> dict[int, range]:
@@ -176,17 +202,22 @@ def _block(
         names=[overrides.name for overrides in accepted.descriptions.overrides],
         hold_reason=accepted.hold_reason,
         race_set=race_set,
+        blocked_by=[
+            ids_by_index[overrides.submission_index][0]
+            for overrides in (accepted.descriptions.overrides if accepted.blocked else ())
+        ],
     )
 
 
 def _new_jobs(state: ServerState, block: JobBlock, description: JobDescription, placement: Placement) -> NewJobs:
     code = HoldCode.SUBMITTED_ON_HOLD if block.hold_reason else None
+    cause = JobCause.BLOCKED if block.blocked_by else JobCause.ENQUEUED
     return NewJobs(
         ids=block.ids,
         clusters=block.clusters,
         template_ids=block.template_ids,
         names=block.names,
-        state=next_state(JobState.RECEIVED, JobCause.HELD if block.hold_reason else JobCause.ENQUEUED),
+        state=next_state(JobState.RECEIVED, JobCause.HELD if block.hold_reason else cause),
         reason=block.hold_reason,
         priority=description.priority,
         task_queue_id=placement.task_queue_id,
@@ -197,6 +228,7 @@ def _new_jobs(state: ServerState, block: JobBlock, description: JobDescription, 
         race_set=block.race_set,
         max_starts=description.max_starts,
         exit_check=exit_check(description),
+        blocked_by=block.blocked_by,
     )
 
 
@@ -215,6 +247,13 @@ def _store(transaction: Transaction, state: ServerState, account: Account, new: 
     return watched
 
 
+_FIRST_CAUSES = {
+    JobState.HELD: JobCause.HELD,
+    JobState.BLOCKED: JobCause.BLOCKED,
+    JobState.WAITING: JobCause.ENQUEUED,
+}
+
+
 def _first_event(transaction: Transaction, account: Account, stored: NewJobs) -> FeedEvent:
     """Return the event of the first of the jobs; the others get equal ones."""
     return FeedEvent(
@@ -223,7 +262,7 @@ def _first_event(transaction: Transaction, account: Account, stored: NewJobs) ->
         time=transaction.now,
         from_state=JobState.RECEIVED,
         to_state=stored.state,
-        cause=JobCause.HELD if stored.state is JobState.HELD else JobCause.ENQUEUED,
+        cause=_FIRST_CAUSES[stored.state],
         reason=stored.reason,
         attempt=0,
         actor=account.owner,
@@ -254,7 +293,11 @@ def store_part(transaction: Transaction, state: ServerState, submission: int) ->
         placed = (each for block in part.blocks for each in _placed(transaction, placer, part.account, block))
         new = [replace(each, attempt_floor=part.attempt_floor) for each in placed]
         _store(transaction, state, part.account, new)
-    return has_parts(transaction.session, submission, transaction.now)
+        mark_new_jobs(transaction.session, submission, list(_ids_of(new)))
+    more = has_parts(transaction.session, submission, transaction.now)
+    if part is not None and not more and repeat_parent_events(transaction.session, submission):
+        transaction.after_commit(state.publish_parent_events)
+    return more
 
 
 def _placed(transaction: Transaction, placer: Placer, account: Account, block: JobBlock) -> list[NewJobs]:

@@ -18,6 +18,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
+from pilotage_server.operations.jobs.dependencies import with_reasons
 from pilotage_server.storage.attempts import load_last_facts, load_usages
 from pilotage_server.storage.database.installation import counters, load_incarnations
 from pilotage_server.storage.database.transaction import Transaction
@@ -78,7 +79,7 @@ def get_jobs(transaction: Transaction, identity: Identity, job_ids: Sequence[int
         job = found.get(job_id)
         if job is None or not may_change(identity, job.owner, job.vo):
             raise NotFoundError("job", str(job_id))
-    return tuple(found[job_id] for job_id in job_ids)
+    return with_reasons(transaction, (found[job_id] for job_id in job_ids))
 
 
 class JobDetails(NamedTuple):
@@ -135,7 +136,7 @@ def list_jobs(
     size = page_size or DEFAULT_PAGE
     jobs = find_jobs(transaction.session, query, after, size + 1)
     more = token_of(jobs[size - 1].id, token_key(query)) if len(jobs) > size else ""
-    return JobPage(jobs[:size], more)
+    return JobPage(with_reasons(transaction, jobs[:size]), more)
 
 
 def get_description(transaction: Transaction, identity: Identity, job_id: int) -> JobDescription:

@@ -14,6 +14,7 @@ from pilotage.job_description import JobDescription
 from pilotage.resources.requirements import Requirements, pool_id
 from pilotage.text import fold
 from pilotage.values.accounts import Account
+from pilotage.values.dependencies import Dependency
 from pilotage.values.jobs import SubmittedJobs
 from pilotage_server.core.identity import Holder, Identity
 from pilotage_server.core.jobs.attributes import description_attributes
@@ -32,8 +33,9 @@ from pilotage_server.core.submission.offers import too_large_sizes, unstated_nam
 from pilotage_server.core.submission.optimizers import OptimizerContext, Rejection, SubmitCandidate, run_chain
 from pilotage_server.core.submission.submit_policy import ACCOUNT_REQUEST_NAMES, SubmitPolicy, TransformResult
 from pilotage_server.core.submission.validation import are_valid_overrides
+from pilotage_server.operations.jobs.dependencies import find_parents, plan_dependencies
 from pilotage_server.operations.jobs.new_jobs import AcceptedJobs, record_new_jobs
-from pilotage_server.operations.queueing.placement import Placer
+from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.submission.templates import sizes_of
@@ -94,6 +96,7 @@ def submit_jobs(
     descriptions: Sequence[DescriptionGroup],
     group: str = "",
     *,
+    dependencies: Sequence[Dependency] = (),
     validate_only: bool = False,
 ) -> SubmittedJobs:
     """Accept or reject a submission as a whole; owner and VO are always the caller's.
@@ -106,16 +109,26 @@ def submit_jobs(
         With all faults; `where` is a path such as `descriptions[3].requirements.Memory`.
     PermissionDeniedError
         The caller is not in the group.
+    InvalidInputError, StateConflictError
+        As `find_parents` raises them for dependencies.
     """
     account = Account(identity.vo, group_of(identity, group), identity.owner)
     _check_counts(descriptions, state)
     optimized_groups = optimize(transaction, state, account, descriptions)
     warnings = _warnings(optimized_groups, state)
+    parents = find_parents(transaction, identity, dependencies) if dependencies else {}
     if validate_only:
         return SubmittedJobs((), warnings)
     placer = Placer(transaction, state)
     accepted = [each for one in optimized_groups for each in _accepted(placer, account, one)]
-    return SubmittedJobs(tuple(record_new_jobs(transaction, state, account, accepted)), warnings)
+    if not dependencies:
+        return SubmittedJobs(tuple(record_new_jobs(transaction, state, account, accepted)), warnings)
+    lock_placement(transaction)  # before the parents
+    plan = plan_dependencies(transaction, dependencies, parents)
+    blocked = plan.blocked
+    accepted = [part for each in accepted for part in each.split(blocked)]
+    ids = record_new_jobs(transaction, state, account, accepted, plan if blocked else None)
+    return SubmittedJobs(tuple(ids), (*warnings, *plan.warnings))
 
 
 def group_of(identity: Identity, group: str) -> str:

@@ -16,6 +16,7 @@ from pilotage.clock import BootClock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.jobs.wire import description_to_wire
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
+from pilotage.values.wire.dependencies import dependencies_from_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, reason_from_wire
 from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_wire
 from pilotage.values.wire.leadership import leadership_from_wire
@@ -268,6 +269,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
     ) -> job_service_pb2.SubmitJobsResponse:
         identity = caller()
         descriptions = await asyncio.to_thread(submission_from_wire, request.descriptions)  # may be thousands
+        dependencies = await asyncio.to_thread(dependencies_from_wire, request.dependencies, len(request.descriptions))
 
         jobs = sum(group.job_count for group in descriptions)
         if self._live_jobs.is_stale(identity, jobs, self._boot_clock()):
@@ -279,7 +281,13 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
             self._disk.check()
             self._live_jobs.check(identity, jobs)
             done = submit_jobs(
-                transaction, state, identity, descriptions, request.group, validate_only=request.validate_only
+                transaction,
+                state,
+                identity,
+                descriptions,
+                request.group,
+                dependencies=dependencies,
+                validate_only=request.validate_only,
             )
             if not request.validate_only:
                 transaction.after_commit(partial(self._live_jobs.add, identity, jobs))

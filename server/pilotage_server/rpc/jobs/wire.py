@@ -11,6 +11,7 @@ from pilotage.jobs.file_names import is_checksum
 from pilotage.jobs.wire import description_from_wire
 from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.values.wire.dependencies import kind_to_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire
 from pilotage_server.core.attempts.leases import AttemptFacts
 from pilotage_server.core.explain import Exclusion, QueueOutlook
@@ -321,6 +322,10 @@ def explanation_to_wire(explanation: Explanation) -> job_service_pb2.ExplainJobR
         order=explanation.order,
         pool_mapped=time_to_wire(explanation.pool_mapped),
         tree_version=explanation.tree_version,
+        blockers=[
+            job_service_pb2.Blocker(kind=kind_to_wire(each.kind), job=job_to_wire(each.job))
+            for each in explanation.blockers
+        ],
     )
     section_to_wire(explanation.requirements, message.requirements)
     return message

@@ -280,6 +280,12 @@ OPEN_RACE = "ended IS NULL"
 ENDED_JOB = "ended IS NOT NULL"
 """Jobs in a final state."""
 
+MET_BLOCK = "unmet = 0"
+"""Blocks whose jobs are being freed."""
+
+MANY_PARENTS = "first < last"
+"""Sources with several parents."""
+
 UNREPORTED = "NOT reported"
 """Attempts whose end the pilot has not reported."""
 
@@ -358,6 +364,8 @@ class JobRow(Base, table=True):
     0 = none. `cluster_jobs` = the number of jobs that were submitted with its cluster; their ids are those from
     `cluster` on. A restore sets `fenced_until` and `attempt_floor`: no match before that time, no attempt number up to
     that one. A delayed retry sets `fenced_until` too.
+    `awaited` = the event for which a dependency watches, 0 = none. `blocked_by` = the block of its unmet dependencies,
+    0 = none.
     """
 
     __tablename__ = "jobs"
@@ -417,6 +425,61 @@ class JobRow(Base, table=True):
     attempt_floor: int = Field(default=0, sa_column=_zero(Integer))
     exit_check: int = Field(default=0, sa_column=_zero(Integer))
     completions: int = Field(default=0, sa_column=_zero(Integer))
+    awaited: int = Field(default=0, sa_column=_zero(Integer))
+    blocked_by: int = Field(default=0, sa_column=_zero(BigId))
+
+
+class BlockRow(Base, table=True):
+    """The jobs of one description that wait for their parents; `id` = the first of these jobs, `last` = the last one.
+
+    `submission` = the first job of their submission. `unmet` of the `parents` have not done yet what is asked of them;
+    0 = the jobs from `next_job` on are being freed.
+    """
+
+    __tablename__ = "blocks"
+    __table_args__ = (_partial("ix_blocks_met", "id", where=MET_BLOCK),)
+    id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    last: int = Field(sa_column=Column(BigId, nullable=False))
+    submission: int = Field(sa_column=Column(BigId, nullable=False))
+    parents: int
+    unmet: int
+    next_job: int = Field(sa_column=Column(BigId, nullable=False))
+
+
+class DependencySourceRow(Base, table=True):
+    """What a submission waits for: parents that have not done yet what its `kind` asks.
+
+    The parents are the jobs from `first` to `last`. `watched` = the one whose next event decides. The row goes away
+    once all parents have done it.
+    """
+
+    __tablename__ = "dependency_sources"
+    __table_args__ = (
+        _partial("ix_dependency_sources_range", "first", "last", where=MANY_PARENTS),
+        NEVER_REUSED,
+    )
+    id: int | None = Field(default=None, sa_column=id_column())
+    submission: int = Field(sa_column=Column(BigId, nullable=False, index=True))
+    kind: str
+    first: int = Field(sa_column=Column(BigId, nullable=False))
+    last: int = Field(sa_column=Column(BigId, nullable=False))
+    watched: int = Field(sa_column=Column(BigId, nullable=False, index=True))
+
+
+class DependencyRow(Base, table=True):
+    """One unmet dependency: a block waits for a source."""
+
+    __tablename__ = "dependencies"
+    source: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    block: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False, index=True))
+
+
+class ParentEventRow(Base, table=True):
+    """A watched job has started or ended, and the dependencies on it have not been examined since."""
+
+    __tablename__ = "parent_events"
+    id: int | None = Field(default=None, sa_column=id_column())
+    job_id: int = Field(sa_column=Column(BigId, nullable=False))
 
 
 class SubmissionPartRow(Base, table=True):

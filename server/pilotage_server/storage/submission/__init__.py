@@ -1,1 +1,1 @@
-"""Rows of submissions: shared descriptions of jobs, and parts whose jobs are not stored yet."""
+"""Rows of submissions: shared descriptions of jobs, clusters, dependencies, and parts whose jobs are not stored yet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ class JobBlock:
     """Jobs of descriptions that differ in arguments and name only.
 
     `ids` (those of its jobs, consecutive), `clusters` (id and number of jobs of its cluster), `template_ids` and
-    `names` have one item for each description.
+    `names` have one item for each description. `blocked_by` has the block of each description; empty = none is blocked.
     """
 
     ids: Sequence[range]
@@ -31,6 +31,7 @@ class JobBlock:
     names: Sequence[str]
     hold_reason: str = ""
     race_set: int = 0
+    blocked_by: Sequence[int] = ()
 
     @property
     def job_count(self) -> int:
@@ -60,7 +61,8 @@ class JobBlock:
 
     def _with_items(self, ids: Sequence[range], which: slice) -> JobBlock:
         clusters, templates, names = self.clusters[which], self.template_ids[which], self.names[which]
-        return JobBlock(ids, clusters, templates, names, self.hold_reason, self.race_set)
+        blocked_by = self.blocked_by[which]
+        return JobBlock(ids, clusters, templates, names, self.hold_reason, self.race_set, blocked_by)
 
 
 def cut_into_parts(blocks: Sequence[JobBlock], most: int) -> Iterator[list[JobBlock]]:
@@ -137,7 +139,19 @@ def jobs_in_parts(session: Session, vo: str) -> dict[str, int]:
     return dict(sql.rows(session, "SELECT owner, sum(jobs) FROM submission_parts WHERE vo = ? GROUP BY owner", vo))
 
 
-_FIELDS = ("clusters", "template_ids", "names", "hold_reason", "race_set")
+_CLUSTERS = "SELECT blocks_json FROM submission_parts WHERE vo = ? AND owner = ?"
+
+
+def clusters_in_parts(session: Session, owners: Iterable[tuple[str, str]]) -> set[int]:
+    """Return the clusters of these owners, given by VO and name, of which jobs are not stored yet."""
+    found: set[int] = set()
+    for vo, owner in owners:
+        for (blocks,) in sql.rows(session, _CLUSTERS, vo, owner):
+            found.update(cluster for block in json.loads(blocks) for cluster, _ in block["clusters"])
+    return found
+
+
+_FIELDS = ("clusters", "template_ids", "names", "hold_reason", "race_set", "blocked_by")
 
 
 def _plain(block: JobBlock) -> dict[str, Any]:

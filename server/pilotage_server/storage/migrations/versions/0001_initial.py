@@ -66,6 +66,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_bans"),
     )
     op.create_table(
+        "blocks",
+        sa.Column("id", _ID, autoincrement=False, nullable=False),
+        sa.Column("last", _ID, nullable=False),
+        sa.Column("submission", _ID, nullable=False),
+        sa.Column("parents", sa.Integer(), nullable=False),
+        sa.Column("unmet", sa.Integer(), nullable=False),
+        sa.Column("next_job", _ID, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_blocks"),
+    )
+    _partial("ix_blocks_met", "blocks", ["id"], "unmet = 0")
+
+    op.create_table(
         "copies",
         sa.Column("job_id", _ID, autoincrement=False, nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
@@ -94,6 +106,29 @@ def upgrade() -> None:
         sa.Column("gpu_s", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("day", "vo", "group", "owner", "site", name="pk_daily_usage"),
     )
+    op.create_table(
+        "dependencies",
+        sa.Column("source", _ID, autoincrement=False, nullable=False),
+        sa.Column("block", _ID, autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("source", "block", name="pk_dependencies"),
+    )
+    op.create_index("ix_dependencies_block", "dependencies", ["block"])
+
+    op.create_table(
+        "dependency_sources",
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("submission", _ID, nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("first", _ID, nullable=False),
+        sa.Column("last", _ID, nullable=False),
+        sa.Column("watched", _ID, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_dependency_sources"),
+        sqlite_autoincrement=True,
+    )
+    _partial("ix_dependency_sources_range", "dependency_sources", ["first", "last"], "first < last")
+    op.create_index("ix_dependency_sources_submission", "dependency_sources", ["submission"])
+    op.create_index("ix_dependency_sources_watched", "dependency_sources", ["watched"])
+
     op.create_table(
         "group_quotas",
         sa.Column("vo", sa.String(), nullable=False),
@@ -196,6 +231,8 @@ def upgrade() -> None:
         sa.Column("attempt_floor", sa.Integer(), server_default="0", nullable=False),
         sa.Column("exit_check", sa.Integer(), server_default="0", nullable=False),
         sa.Column("completions", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("awaited", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("blocked_by", _ID, server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
         sqlite_autoincrement=True,
     )
@@ -233,6 +270,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job_id", "attempt", "name", name="pk_output_files"),
     )
     op.create_index("ix_output_files_checksum", "output_files", ["checksum"])
+
+    op.create_table(
+        "parent_events",
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("job_id", _ID, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_parent_events"),
+    )
 
     op.create_table(
         "pilots",

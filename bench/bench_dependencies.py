@@ -1,0 +1,84 @@
+"""Dependencies of jobs: a workflow of 10,000 nodes in one submission, and how soon a finished parent frees its child.
+
+The workflow has layers of 100 nodes, each of which depends on two of the layer before. A child is free when a pilot
+that waits for work gets it; the time runs from the pilot's report that the parent has ended.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from harness.figures import Figure, at_most
+from harness.setting import Setting, bench, database_url, scratch, server_on_its_core
+from pilotage.job_description import JobDescription
+from pilotage.v1 import job_service_pb2
+from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs
+from pilotage.values.wire.dependencies import dependency_to_wire
+from support.wire_grid import WireGrid, WirePilot, submission
+
+NODES, LAYER = 10_000, 100
+SUBMISSION_BUDGET_S = 3.0
+PAIRS = 200
+RELEASE_BUDGET_MS = 100.0
+
+
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Start a server, submit the workflow, remove it, and run the pairs."""
+    with (
+        scratch() as data,
+        database_url(setting.database) as url,
+        server_on_its_core(data, url) as server,
+        closing(WireGrid(server)) as grid,
+    ):
+        grid.put_tree()
+        nodes = setting.size(NODES, 2 * LAYER)
+        request = _workflow(nodes)
+        start_s = time.perf_counter()
+        ids = grid.jobs.SubmitJobs(request, timeout=300).job_ids
+        took_s = time.perf_counter() - start_s
+        yield at_most("dependencies: submission of a workflow", took_s, "s", SUBMISSION_BUDGET_S, nodes=nodes)
+        grid.change(job_service_pb2.JOB_CHANGE_REMOVE, *ids)
+        pilots = grid.start_pilot(), grid.start_pilot()
+        releases_ms = [_release_ms(grid, *pilots) for _ in range(setting.size(PAIRS, 10))]
+        median_ms = statistics.median(releases_ms)
+        yield at_most("dependencies: release of a child", median_ms, "ms", RELEASE_BUDGET_MS, pairs=len(releases_ms))
+
+
+def _workflow(nodes: int) -> job_service_pb2.SubmitJobsRequest:
+    request = submission([JobDescription("/bin/true", arguments=f"{node}", name=f"n{node}") for node in range(nodes)])
+    for node in range(LAYER, nodes):
+        before = node // LAYER * LAYER - LAYER
+        parents = before + node % LAYER, before + (node + 1) % LAYER
+        request.dependencies.append(dependency_to_wire(Dependency(node, DependencyKind.AFTER_OK, (), parents)))
+    return request
+
+
+def _release_ms(grid: WireGrid, runs: WirePilot, waits: WirePilot) -> float:
+    (parent,) = grid.submit(JobDescription("/bin/true"))
+    (match,) = runs.request_jobs().matches
+    assert match.job_id == parent, "no other job waits"
+    request = submission([JobDescription("/bin/true")])
+    dependency = Dependency(0, DependencyKind.AFTER_OK, (ParentJobs(parent),))
+    request.dependencies.append(dependency_to_wire(dependency))
+    (child,) = grid.jobs.SubmitJobs(request).job_ids
+    with ThreadPoolExecutor(1) as other:
+        waiting = other.submit(waits.request_jobs, wait_s=20.0)
+        start_s = time.perf_counter()
+        runs.finish(parent)
+        (freed,) = waiting.result().matches
+        took_ms = 1000 * (time.perf_counter() - start_s)
+    assert freed.job_id == child, "no other job waits"
+    waits.finish(child)
+    return took_ms
+
+
+if __name__ == "__main__":
+    sys.exit(bench(figures, __doc__))

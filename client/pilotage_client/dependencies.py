@@ -1,0 +1,72 @@
+"""The dependencies of a submission, from the names and ids that its descriptions give.
+
+A text of digits, such as 12 or 12.3, is an existing cluster or job. Any other text is the name of a job of the same
+submission; if several have it, all of them are parents.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pilotage.errors import Faults, InvalidInputError
+from pilotage.job_description import JobDescription
+from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs, parse_parent
+
+
+def resolve_dependencies(
+    descriptions: Sequence[JobDescription], first: int = 0
+) -> tuple[list[JobDescription], list[Dependency]]:
+    """Return the descriptions without their dependencies, and these; `first` = the index of the first description.
+
+    Raises
+    ------
+    InvalidInputError
+        With all names that no description has.
+    """
+    by_name: dict[str, list[int]] = {}
+    for index, description in enumerate(descriptions, start=first):
+        by_name.setdefault(description.name, []).append(index)
+    faults = Faults()
+    dependencies: list[Dependency] = []
+    for index, description in enumerate(descriptions, start=first):
+        for kind in DependencyKind:
+            names = parents_of(description, kind)
+            with faults.within(f"descriptions[{index}].{kind}"):
+                if names:
+                    dependencies.append(_dependency(index, kind, names, by_name))
+    faults.raise_any()
+    return [replace(each, after=(), after_ok=(), after_any=()) for each in descriptions], dependencies
+
+
+def parents_of(description: JobDescription, kind: DependencyKind) -> tuple[str, ...]:
+    """Return the names and ids of the parents of this kind; programs may give one text, or ids as numbers."""
+    given: Any = getattr(description, kind.value)
+    return (given,) if isinstance(given, str) else tuple(map(str, given))
+
+
+def check_parents(description: JobDescription, kind: DependencyKind, known: Mapping[str, Sequence[int]]) -> None:
+    """Raise InvalidInputError if a parent is neither an id nor one of the known names."""
+    _dependency(0, kind, parents_of(description, kind), known)
+
+
+def _dependency(
+    index: int, kind: DependencyKind, parents: Sequence[str], by_name: Mapping[str, Sequence[int]]
+) -> Dependency:
+    existing: list[ParentJobs] = []
+    inner: list[int] = []
+    faults = Faults()
+    for text in parents:
+        if text[:1].isdigit():
+            with faults.within(""):
+                existing.append(parse_parent(text))
+        elif text and text in by_name:
+            inner += by_name[text]
+        else:
+            near = difflib.get_close_matches(text, filter(None, by_name), n=1)
+            hint = f"; is {near[0]} meant?" if near else ""
+            faults.add("", f'no job of this submission has the name "{text}"{hint}')
+    faults.raise_any(InvalidInputError)
+    return Dependency(index, kind, tuple(existing), tuple(inner))

@@ -1,0 +1,103 @@
+"""Dependencies between jobs: checks of a submission, when a parent satisfies its children, and texts for people.
+
+Rules
+-----
+A dependency is met or unmet, by the present state of its parents; a cluster meets it when all its jobs do. A met one is
+forgotten: a parent that is rescheduled later blocks nobody again. Whoever fails to be DONE leaves `after_ok` unmet, so
+that its children stay blocked until it is rescheduled and ends well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pilotage.errors import Violation
+from pilotage.values.dependencies import Dependency, DependencyKind
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import FINAL, JobState
+
+MAX_DEPENDENCIES = 100_000
+"""The most dependencies of one submission; a parent that is a cluster counts once."""
+
+
+def faults_of(dependencies: Sequence[Dependency]) -> list[Violation]:
+    """Return the faults that the submission has in itself: too many dependencies, and cycles."""
+    count = sum(len(each.parents) + len(each.descriptions) for each in dependencies)
+    if count > MAX_DEPENDENCIES:
+        hint = "let a cluster, or one job between, stand for many parents"
+        return [Violation("dependencies", f"{count} are more than the {MAX_DEPENDENCIES} of one call: {hint}")]
+    cycle = _cycle(_parents_by_child(dependencies))
+    if not cycle:
+        return []
+    shown = " → ".join(f"descriptions[{index}]" for index in cycle[:_SHOWN])
+    more = f" → … ({len(cycle) - 1} descriptions)" if len(cycle) > _SHOWN else ""
+    return [Violation("dependencies", f"wait for each other in a circle: {shown}{more}")]
+
+
+_SHOWN = 10
+
+
+def _parents_by_child(dependencies: Iterable[Dependency]) -> dict[int, list[int]]:
+    parents: dict[int, list[int]] = {}
+    for each in dependencies:
+        parents.setdefault(each.description, []).extend(each.descriptions)
+    return parents
+
+
+def _cycle(parents: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return a cycle, its first node repeated at the end; empty = there is none."""
+    done: set[int] = set()
+    for start in parents:
+        path: list[int] = []
+        places: dict[int, int] = {}
+        iterators = [iter((start,))]
+        while iterators:
+            node = next(iterators[-1], None)
+            if node is None:
+                iterators.pop()
+                if path:
+                    done.add(path[-1])
+                    del places[path.pop()]
+            elif node in places:
+                return [*path[places[node] :], node]
+            elif node not in done:
+                places[node] = len(path)
+                path.append(node)
+                iterators.append(iter(parents.get(node, ())))
+    return []
+
+
+def is_met(kind: DependencyKind, state: JobState, starts: int) -> bool:
+    """Whether a parent in this state, with so many starts, has done what its children wait for."""
+    match kind:
+        case DependencyKind.AFTER:
+            return starts > 0 or state in FINAL
+        case DependencyKind.AFTER_OK:
+            return state is JobState.DONE
+        case DependencyKind.AFTER_ANY:
+            return state in FINAL
+
+
+class BlockStatus(NamedTuple):
+    """How many parents a block has, how many of its dependencies are unmet, and one parent that did not end well."""
+
+    parents: int
+    unmet: int
+    failed: tuple[int, str] | None = None
+
+
+def blocked_reason(status: BlockStatus) -> str:
+    """Return why the jobs of a block are blocked, for people."""
+    waits = f"waits for {status.unmet} of {status.parents} parent{'s' if status.parents != 1 else ''}"
+    if status.failed is None:
+        return waits
+    job_id, state = status.failed
+    return f"parent {job_id} is {state}; {waits}"
+
+
+class Blocker(NamedTuple):
+    """A parent that has not done yet what its child waits for."""
+
+    kind: DependencyKind
+    job: JobRecord

@@ -1,0 +1,235 @@
+"""Dependencies: what a submission waits for, which jobs may run, and the path to the root cause of a blocked one.
+
+Rules
+-----
+A submission with dependencies locks its existing parents, so that each of them either counts as it is now or records
+its next event. `advance` examines the recorded events soon after: a transaction of its own, because it locks what
+decides where jobs belong before it locks jobs, and reports do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pilotage.errors import InvalidInputError, InvalidRequirementsError, StateConflictError, Violation
+from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.changes import may_change
+from pilotage_server.core.jobs.dependencies import Blocker, blocked_reason, faults_of
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import FINAL, JobCause, JobState
+from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
+from pilotage_server.operations.queueing.placement import Placer, lock_placement
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import change_locked, load_jobs
+from pilotage_server.storage.leases import lock_jobs
+from pilotage_server.storage.submission import dependencies as stored
+from pilotage_server.storage.submission.dependencies import Block, Parents, Source
+from pilotage_server.storage.submission.parts import clusters_in_parts
+from pilotage_server.storage.submission.templates import load_descriptions
+
+ACTOR = "server"
+EVENTS_AT_ONCE = 1000
+FREED_AT_ONCE = 1000
+"""The most events, and the most jobs, of one transaction: others wait for it."""
+
+
+def find_parents(
+    transaction: Transaction, identity: Identity, dependencies: Sequence[Dependency]
+) -> dict[ParentJobs, Parents]:
+    """Return the existing parents of a submission.
+
+    Raises
+    ------
+    InvalidInputError
+        With all faults: parents that the caller cannot see, cycles, too many dependencies.
+    StateConflictError
+        Not all jobs of a parent are stored yet.
+    """
+    faults = faults_of(dependencies)
+    wanted = {parent for each in dependencies for parent in each.parents}
+    found = stored.find_parents(transaction.session, wanted) if wanted and not faults else {}
+    visible = {
+        name: each.parents for name, each in found.items() if may_change(identity, each.owner, each.vo)
+    }  # others count as missing
+    for index, each in enumerate(dependencies if not faults else ()):
+        unknown = [parent for parent in each.parents if parent not in visible]
+        faults += (Violation(f"dependencies[{index}]", f"there is no job or cluster {parent}") for parent in unknown)
+    if faults:
+        raise InvalidInputError(*faults)
+    clusters = {name.cluster for name in visible if name.process is None}
+    owners = {(found[name].vo, found[name].owner) for name in visible if name.process is None}
+    unstored = clusters & clusters_in_parts(transaction.session, owners)
+    if unstored:
+        raise StateConflictError(f"cluster {min(unstored)} is still being stored; repeat the call in a moment")
+    return visible
+
+
+ParentKey = tuple[DependencyKind, Parents]
+
+
+@dataclass(slots=True)
+class DependencyPlan:
+    """The unmet dependencies of a submission, before its jobs have ids. Descriptions are named by their index.
+
+    `parents` = the number of parents of each description. `watched` = existing parents and the job to watch, `waiting`
+    the descriptions that wait for them, `inner` those that wait for other descriptions.
+    """
+
+    parents: dict[int, int] = field(default_factory=dict)
+    watched: dict[ParentKey, int] = field(default_factory=dict)
+    waiting: dict[ParentKey, list[int]] = field(default_factory=dict)
+    inner: dict[tuple[DependencyKind, int], list[int]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def blocked(self) -> frozenset[int]:
+        """The descriptions with unmet dependencies."""
+        return frozenset[int]().union(*self.waiting.values(), *self.inner.values())
+
+
+def plan_dependencies(
+    transaction: Transaction, dependencies: Sequence[Dependency], found: Mapping[ParentJobs, Parents]
+) -> DependencyPlan:
+    """Return the dependencies that are unmet now, and lock the existing parents that are to be watched."""
+    plan = DependencyPlan()
+    asked: dict[ParentKey, dict[int, None]] = {}
+    inner: dict[tuple[DependencyKind, int], dict[int, None]] = {}
+    for each in dependencies:
+        for parent in each.parents:
+            asked.setdefault((each.kind, found[parent]), {})[each.description] = None
+        for index in each.descriptions:
+            inner.setdefault((each.kind, index), {})[each.description] = None
+    for children in (*asked.values(), *inner.values()):
+        for child in children:
+            plan.parents[child] = plan.parents.get(child, 0) + 1
+    sources = [Source(number, 0, kind, parents) for number, (kind, parents) in enumerate(asked)]
+    for key, watched in zip(asked, stored.next_watched(transaction.session, sources).values(), strict=True):
+        if watched:
+            plan.watched[key] = watched
+            plan.waiting[key] = list(asked[key])
+    plan.inner = {key: list(children) for key, children in inner.items()}
+    plan.warnings = _warnings(transaction, plan)
+    return plan
+
+
+def _warnings(transaction: Transaction, plan: DependencyPlan) -> list[str]:
+    """Return which parents have ended already, but not as it is asked of them."""
+    warnings: list[str] = []
+    jobs = load_jobs(transaction.session, plan.watched.values())
+    for (kind, _), watched in plan.watched.items():
+        job = jobs[watched]
+        if job.state in FINAL:
+            what = f"its children with {kind} stay blocked until it is rescheduled and ends well"
+            warnings.append(f"parent {job.id} is {job.state}: {what}")
+    return warnings
+
+
+def insert_plan(transaction: Transaction, plan: DependencyPlan, ids_by_index: Mapping[int, Sequence[int]]) -> None:
+    """Store the dependencies of a submission, given the ids of the jobs of each description."""
+    submission = min(ids[0] for ids in ids_by_index.values())
+    sources = [Source(0, submission, kind, parents, plan.watched[kind, parents]) for kind, parents in plan.watched]
+    for kind, index in plan.inner:
+        ids = ids_by_index[index]
+        sources.append(Source(0, submission, kind, Parents(ids[0], ids[-1]), ids[-1]))
+    source_ids = stored.insert_sources(transaction.session, sources)
+    children = [*plan.waiting.values(), *plan.inner.values()]
+    edges = [
+        (source_id, ids_by_index[child][0])
+        for source_id, same in zip(source_ids, children, strict=True)
+        for child in same
+    ]
+    unmet: dict[int, int] = {}
+    for _, block in edges:
+        unmet[block] = unmet.get(block, 0) + 1
+    blocks = [
+        Block(ids[0], ids[-1], submission, plan.parents[index], unmet[ids[0]])
+        for index, ids in ids_by_index.items()
+        if ids[0] in unmet
+    ]
+    stored.insert_blocks(transaction.session, blocks, edges)
+    stored.mark_watched(transaction.session, plan.watched.values())
+
+
+def advance(transaction: Transaction, state: ServerState) -> bool:
+    """Examine events of parents, and let jobs wait whose dependencies are met; return whether more is to be done."""
+    lock_placement(transaction)
+    session = transaction.session
+    happened = stored.take_parent_events(session, EVENTS_AT_ONCE)
+    sources = stored.lock_sources_of(session, happened)
+    watches = stored.next_watched(session, sources)
+    stored.meet(session, [id_ for id_, watched in watches.items() if not watched])
+    moved = {each.id: watches[each.id] for each in sources if watches[each.id] not in (0, each.watched)}
+    stored.move_watches(session, moved)
+    free, more = stored.next_free(session, FREED_AT_ONCE)
+    if free:
+        _unblock(transaction, state, free)
+    return more or len(happened) == EVENTS_AT_ONCE
+
+
+def _unblock(transaction: Transaction, state: ServerState, job_ids: Sequence[int]) -> None:
+    lock_jobs(transaction.session, job_ids)
+    jobs = [job for job in load_jobs(transaction.session, job_ids).values() if job.blocked_by]
+    blocked = [job for job in jobs if job.state is JobState.BLOCKED]
+    others = [job.id for job in jobs if job.state is not JobState.BLOCKED]  # held or removed meanwhile
+    change_locked(transaction.session, others, {"blocked_by": [0] * len(others)})
+    descriptions = load_descriptions(transaction.session, {job.template_id for job in blocked})
+    placer = Placer(transaction, state)
+    transitions: list[Transition] = []
+    for job in blocked:
+        changes: dict[str, Any] = {"blocked_by": 0}
+        try:
+            changes["pool_id"] = placer.pool_of(job.vo, descriptions[job.template_id])
+        except InvalidRequirementsError as error:
+            # A new tree declares a parameter in another way. It holds the jobs that wait, so this one is held as well.
+            why = f"its requirements have no meaning in tree version {state.tree.version}: {error}"
+            transitions.append(Transition(job, JobCause.HELD, ACTOR, why, changes))
+        else:
+            transitions.append(Transition(job, JobCause.UNBLOCKED, ACTOR, "its dependencies are met", changes))
+    apply_transitions(transaction, state, transitions)
+
+
+def with_reasons(transaction: Transaction, jobs: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
+    """Return the jobs with the present reasons of those that are blocked."""
+    shown = tuple(jobs)
+    blocks = {job.blocked_by for job in shown if job.state is JobState.BLOCKED}
+    if not blocks:
+        return shown
+    reasons = {id_: blocked_reason(status) for id_, status in stored.load_statuses(transaction.session, blocks).items()}
+    return tuple(
+        job._replace(reason=reasons.get(job.blocked_by, "")) if job.state is JobState.BLOCKED else job for job in shown
+    )
+
+
+def path_to_root_cause(transaction: Transaction, job: JobRecord) -> tuple[Blocker, ...]:
+    """Return the parents on the shortest path from a blocked job to what blocks it for good, else to what delays it.
+
+    That is a parent that has ended badly, else one that is held, else the first one that is neither.
+    """
+    seen: set[int] = set()
+    level: dict[int, tuple[Blocker, ...]] = {job.blocked_by: ()} if job.state is JobState.BLOCKED else {}
+    held: tuple[Blocker, ...] = ()
+    running: tuple[Blocker, ...] = ()
+    while level:
+        seen |= level.keys()
+        unmet = stored.load_unmet(transaction.session, level)
+        parents = load_jobs(transaction.session, {watched for _, _, watched in unmet})
+        following: dict[int, tuple[Blocker, ...]] = {}
+        for block, kind, watched in unmet:
+            if watched not in parents:
+                continue  # it is not stored yet
+            path = (*level[block], Blocker(kind, parents[watched]))
+            parent = parents[watched]
+            if parent.state in FINAL:
+                return path
+            if parent.state is JobState.BLOCKED:
+                following.setdefault(parent.blocked_by, path)
+            elif parent.state is JobState.HELD:
+                held = held or path
+            else:
+                running = running or path
+        level = {block: path for block, path in following.items() if block not in seen}
+    return held or running

@@ -1,0 +1,361 @@
+"""Unmet dependencies in the database: sources, blocks, and events of watched parents.
+
+Rules
+-----
+A source stands for parents that have not all done what is asked of them. One of these is watched: its row in `jobs`
+says so, and its next event is recorded, so that no other job costs anything. The watch moves to the last of the parents
+that have not done it yet: the later ones are probably done by then. A block is a description's jobs that wait. Sources
+and blocks belong to one submission, and go away once they are met.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlmodel import Session
+
+from pilotage.values.dependencies import DependencyKind, ParentJobs
+from pilotage_server.core.jobs.dependencies import BlockStatus, is_met
+from pilotage_server.core.jobs.record import Awaited
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.tables import MANY_PARENTS, MET_BLOCK, metadata
+from pilotage_server.storage.jobs import JOBS
+
+BLOCKS = metadata.tables["blocks"]
+SOURCES = metadata.tables["dependency_sources"]
+DEPENDENCIES = metadata.tables["dependencies"]
+PARENT_EVENTS = metadata.tables["parent_events"]
+
+
+class Parents(NamedTuple):
+    """Jobs that are one parent: those with the ids from `first` to `last`."""
+
+    first: int
+    last: int
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one job."""
+        return self.first == self.last
+
+
+class FoundParents(NamedTuple):
+    """Existing parents with their owner and VO."""
+
+    parents: Parents
+    owner: str
+    vo: str
+
+
+class Source(NamedTuple):
+    """Parents with what is asked of them; `watched` 0 = none is watched yet."""
+
+    id: int
+    submission: int
+    kind: DependencyKind
+    parents: Parents
+    watched: int = 0
+
+
+class Block(NamedTuple):
+    """Jobs of one description that wait: from `id` to `last`."""
+
+    id: int
+    last: int
+    submission: int
+    parents: int
+    unmet: int
+
+
+_LARGEST_ID = 2**63 - 1
+_NAMED = "SELECT id, cluster, cluster_jobs, process, owner, vo FROM jobs WHERE id = ANY(?)"
+
+
+def find_parents(session: Session, wanted: Iterable[ParentJobs]) -> dict[ParentJobs, FoundParents]:
+    """Return those of the parents that exist."""
+    ids = {name: id_ for name in wanted if (id_ := name.cluster + (name.process or 0)) <= _LARGEST_ID}
+    rows = {row[0]: row[1:] for row in sql.rows(session, _NAMED, sorted(set(ids.values())))}
+    found: dict[ParentJobs, FoundParents] = {}
+    for name, id_ in ids.items():
+        row = rows.get(id_)
+        if row is None:
+            continue
+        cluster, jobs, process, owner, vo = row
+        if name.process is not None and (cluster, process) != (name.cluster, name.process):
+            continue
+        last = id_ + jobs - 1 if name.process is None and cluster == id_ else id_
+        found[name] = FoundParents(Parents(id_, last), owner, vo)
+    return found
+
+
+def insert_sources(session: Session, sources: Sequence[Source]) -> Sequence[int]:
+    """Store sources and return their ids, in order; the jobs that they watch are marked by `mark_watched`."""
+    if not sources:
+        return ()
+    columns: sql.Columns = {
+        "submission": [each.submission for each in sources],
+        "kind": [each.kind.value for each in sources],
+        "first": [each.parents.first for each in sources],
+        "last": [each.parents.last for each in sources],
+        "watched": [each.watched for each in sources],
+    }
+    return sql.insert_numbered_rows(session, SOURCES, columns)
+
+
+def insert_blocks(session: Session, blocks: Sequence[Block], edges: Sequence[tuple[int, int]]) -> None:
+    """Store blocks and their unmet dependencies: pairs of the ids of a source and of a block."""
+    columns: sql.Columns = {
+        **{name: [getattr(each, name) for each in blocks] for name in Block._fields},
+        "next_job": [each.id for each in blocks],
+    }
+    sql.insert_rows(session, BLOCKS, columns)
+    sources, waiting = zip(*edges, strict=True)
+    sql.insert_rows(session, DEPENDENCIES, {"source": sources, "block": waiting})
+
+
+_LEVELS = f"""
+    SELECT watched, max(CASE kind WHEN 'after' THEN {Awaited.START_OR_END} ELSE {Awaited.END} END)
+    FROM dependency_sources WHERE {{}} GROUP BY watched ORDER BY watched
+"""  # noqa: S608 - numbers of ours
+_LEVELS_OF_JOBS = _LEVELS.format("watched = ANY(?)")
+_LEVELS_OF_NEW_JOBS = _LEVELS.format("submission = ? AND watched BETWEEN ? AND ?")
+
+
+def mark_watched(session: Session, job_ids: Iterable[int]) -> None:
+    """Mark locked jobs, which sources watch, so that their next event is recorded."""
+    _mark(session, sql.rows(session, _LEVELS_OF_JOBS, sorted(set(job_ids))))
+
+
+def mark_new_jobs(session: Session, submission: int, job_ids: Collection[int]) -> None:
+    """Mark those of the new jobs of a submission that its sources watch."""
+    new = set(job_ids)
+    levels = sql.rows(session, _LEVELS_OF_NEW_JOBS, submission, min(new), max(new))
+    _mark(session, [(watched, level) for watched, level in levels if watched in new])
+
+
+def _mark(session: Session, levels: Sequence[tuple[Any, ...]]) -> None:
+    if levels:
+        ids, awaited = zip(*levels, strict=True)
+        sql.update_rows(session, JOBS, {"id": ids}, {"awaited": awaited})
+
+
+def insert_parent_events(session: Session, job_ids: Sequence[int]) -> None:
+    """Record that watched jobs have started or ended."""
+    sql.insert_rows(session, PARENT_EVENTS, {"job_id": job_ids})
+
+
+_REPEAT_EVENTS = """
+    INSERT INTO parent_events (job_id)
+    SELECT DISTINCT watched FROM dependency_sources JOIN jobs ON jobs.id = watched
+    WHERE submission = ? AND (starts > 0 OR jobs.ended IS NOT NULL)
+"""
+
+
+def repeat_parent_events(session: Session, submission: int) -> bool:
+    """Record the events again that came before all jobs of the submission were stored; return whether there are any."""
+    return sql.execute(session, _REPEAT_EVENTS, submission) > 0
+
+
+_TAKE_EVENTS = """
+    DELETE FROM parent_events WHERE id IN (
+        SELECT id FROM parent_events ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED
+    ) RETURNING job_id
+"""
+_HAS_WORK = f"""
+    SELECT 1 WHERE EXISTS (SELECT 1 FROM parent_events) OR EXISTS (SELECT 1 FROM blocks WHERE {MET_BLOCK})
+"""  # noqa: S608 - a condition of ours
+
+
+def take_parent_events(session: Session, most: int) -> list[int]:
+    """Remove at most `most` events that no other transaction takes, and return their jobs."""
+    return [row[0] for row in sql.rows(session, _TAKE_EVENTS, most)]
+
+
+def has_work(session: Session) -> bool:
+    """Whether events of parents, or jobs that are free, wait for `advance`."""
+    return bool(sql.rows(session, _HAS_WORK))
+
+
+_COLUMNS = "id, submission, kind, first, last, watched"
+# While parts of a submission are due, its parents may not be stored; its last part records their events again.
+_OF_WATCHED = f"""
+    SELECT {_COLUMNS} FROM dependency_sources WHERE watched = ANY(?)
+    AND NOT EXISTS (SELECT 1 FROM submission_parts WHERE submission_parts.submission = dependency_sources.submission)
+    ORDER BY id FOR UPDATE
+"""  # noqa: S608 - names of ours
+_KINDS = {kind.value: kind for kind in DependencyKind}
+
+
+def lock_sources_of(session: Session, job_ids: Iterable[int]) -> list[Source]:
+    """Lock and return the sources that watch these jobs, without those whose submissions are still being stored."""
+    rows = sql.rows(session, _OF_WATCHED, sorted(set(job_ids)))
+    return [
+        Source(id_, submission, _KINDS[kind], Parents(*parents), watched)
+        for id_, submission, kind, *parents, watched in rows
+    ]
+
+
+_OPEN = {
+    DependencyKind.AFTER: "starts = 0 AND ended IS NULL",
+    DependencyKind.AFTER_OK: "ended IS NULL",
+    DependencyKind.AFTER_ANY: "ended IS NULL",
+}
+"""The condition of parents that will do, or may still do, what is asked of them."""
+_LAST_OF = "SELECT id FROM jobs WHERE id BETWEEN ? AND ? AND {} ORDER BY id DESC LIMIT 1"
+_LAST_OPEN = {kind: _LAST_OF.format(condition) for kind, condition in _OPEN.items()}
+_LAST_NOT_DONE = _LAST_OF.format("state <> 'DONE'")
+_LOCK = "SELECT id, state, starts FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE"
+
+
+def next_watched(session: Session, sources: Sequence[Source]) -> dict[int, int]:
+    """Return the parent that each source has to watch from now on, by the source's id; 0 = the source is met.
+
+    These parents are locked until the commit: none of them can do it before it is marked.
+    """
+    found: dict[int, int] = {}
+    left = list(sources)
+    while left:
+        candidates = {each.id: _candidate(session, each) for each in left}
+        asked = sorted({candidate for candidate in candidates.values() if candidate})
+        states = {id_: (JobState(state), starts) for id_, state, starts in sql.rows(session, _LOCK, asked)}
+        again: list[Source] = []
+        for each in left:
+            candidate = candidates[each.id]
+            is_done = candidate in states and is_met(each.kind, *states[candidate])
+            if is_done and not each.parents.is_single:
+                again.append(each)  # it did so before it was locked: another one may be left
+            else:
+                found[each.id] = 0 if is_done else candidate
+        left = again
+    return found
+
+
+def _candidate(session: Session, source: Source) -> int:
+    """Return the last parent that has not done what is asked, 0 = none; of a single parent whatever it has done."""
+    first, last = source.parents
+    if source.parents.is_single:
+        return first
+    statement = _LAST_OPEN[source.kind]
+    ranges = [(first, source.watched or last), (first, last)]  # the later ones are done, unless they were rescheduled
+    for low, high in dict.fromkeys(ranges):
+        for (id_,) in sql.rows(session, statement, low, high):
+            return int(id_)
+    if source.kind is DependencyKind.AFTER_OK:
+        for (id_,) in sql.rows(session, _LAST_NOT_DONE, first, last):
+            return int(id_)
+    return 0
+
+
+def move_watches(session: Session, watches: Mapping[int, int]) -> None:
+    """Let sources watch other parents, which are locked: the new one by the source's id."""
+    if not watches:
+        return
+    sql.update_rows(session, SOURCES, {"id": list(watches)}, {"watched": list(watches.values())})
+    mark_watched(session, watches.values())
+
+
+_DEPENDANTS = "SELECT block FROM dependencies WHERE source = ANY(?)"
+_LOCK_BLOCKS = "SELECT id, unmet FROM blocks WHERE id = ANY(?) ORDER BY id FOR UPDATE"
+
+
+def meet(session: Session, source_ids: Sequence[int]) -> None:
+    """Remove sources, which are met, and their dependencies; count down the blocks that have waited for them."""
+    if not source_ids:
+        return
+    ids = list(source_ids)
+    met = Counter(row[0] for row in sql.rows(session, _DEPENDANTS, ids))
+    blocks = dict(sql.rows(session, _LOCK_BLOCKS, sorted(met)))
+    sql.update_rows(
+        session, BLOCKS, {"id": list(blocks)}, {"unmet": [unmet - met[block] for block, unmet in blocks.items()]}
+    )
+    sql.execute(session, "DELETE FROM dependencies WHERE source = ANY(?)", ids)
+    sql.execute(session, "DELETE FROM dependency_sources WHERE id = ANY(?)", ids)
+
+
+_MET = f"SELECT id FROM blocks WHERE {MET_BLOCK} ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED"  # noqa: S608
+_NEXT_FREE = """
+    SELECT jobs.id, blocks.id FROM blocks JOIN jobs ON jobs.id BETWEEN blocks.next_job AND blocks.last
+    WHERE blocks.id = ANY(?) AND jobs.blocked_by = blocks.id ORDER BY jobs.id LIMIT ?
+"""
+
+
+def next_free(session: Session, most: int) -> tuple[list[int], bool]:
+    """Return at most `most` jobs of blocks that no longer wait, by id, and whether more are left.
+
+    The blocks are locked until the commit, and those go away whose jobs are all returned.
+    """
+    blocks = [row[0] for row in sql.rows(session, _MET, most)]
+    if not blocks:
+        return [], False
+    free = sql.rows(session, _NEXT_FREE, blocks, most)
+    if len(free) < most:
+        sql.execute(session, "DELETE FROM blocks WHERE id = ANY(?)", blocks)
+        return [job_id for job_id, _ in free], len(blocks) == most
+    next_jobs = {block: job_id + 1 for job_id, block in free}
+    sql.update_rows(session, BLOCKS, {"id": list(next_jobs)}, {"next_job": list(next_jobs.values())})
+    sql.execute(session, "DELETE FROM blocks WHERE id = ANY(?) AND next_job > last", list(next_jobs))
+    return [job_id for job_id, _ in free], True
+
+
+_STATUSES = "SELECT id, parents, unmet FROM blocks WHERE id = ANY(?)"
+_ENDED_BADLY = """
+    SELECT dependencies.block, max(watched) FROM dependencies
+    JOIN dependency_sources ON dependency_sources.id = dependencies.source
+    JOIN jobs ON jobs.id = watched
+    WHERE dependencies.block = ANY(?) AND kind = 'after_ok' AND jobs.ended IS NOT NULL AND jobs.state <> 'DONE'
+    GROUP BY dependencies.block
+"""
+
+
+def load_statuses(session: Session, block_ids: Collection[int]) -> dict[int, BlockStatus]:
+    """Return the status of each block that is left."""
+    if not block_ids:
+        return {}
+    asked = sorted(block_ids)
+    failed = dict(sql.rows(session, _ENDED_BADLY, asked))
+    states = dict(sql.rows(session, "SELECT id, state FROM jobs WHERE id = ANY(?)", sorted(set(failed.values()))))
+    return {
+        id_: BlockStatus(parents, unmet, (failed[id_], states[failed[id_]]) if id_ in failed else None)
+        for id_, parents, unmet in sql.rows(session, _STATUSES, asked)
+    }
+
+
+_UNMET = """
+    SELECT block, kind, watched FROM dependencies JOIN dependency_sources ON dependency_sources.id = dependencies.source
+    WHERE block = ANY(?) ORDER BY block, watched
+"""
+
+
+def load_unmet(session: Session, block_ids: Collection[int]) -> list[tuple[int, DependencyKind, int]]:
+    """Return block, kind and watched parent of each unmet dependency of these blocks."""
+    return [(block, _KINDS[kind], watched) for block, kind, watched in sql.rows(session, _UNMET, sorted(block_ids))]
+
+
+IS_PARENT = f"""(
+    EXISTS (SELECT 1 FROM dependency_sources WHERE watched = jobs.id)
+    OR EXISTS (SELECT 1 FROM dependency_sources WHERE {MANY_PARENTS} AND first <= jobs.id AND last >= jobs.id)
+)"""  # noqa: S608 - a condition of ours
+"""The condition of jobs for which others wait."""
+
+_DELETE_EMPTY = """
+    DELETE FROM blocks WHERE id = ANY(?) AND NOT EXISTS (
+        SELECT 1 FROM jobs WHERE jobs.id BETWEEN blocks.next_job AND blocks.last AND blocked_by = blocks.id
+    ) RETURNING id
+"""
+_DELETE_WAITS = "DELETE FROM dependencies WHERE block = ANY(?) RETURNING source"
+_DELETE_UNUSED = """
+    DELETE FROM dependency_sources WHERE id = ANY(?)
+    AND NOT EXISTS (SELECT 1 FROM dependencies WHERE source = dependency_sources.id)
+"""
+
+
+def delete_empty_blocks(session: Session, block_ids: Collection[int]) -> None:
+    """Remove those of the blocks that have no jobs left, with what only they have waited for."""
+    if not block_ids:
+        return
+    empty = [row[0] for row in sql.rows(session, _DELETE_EMPTY, sorted(block_ids))]
+    unused = sorted({row[0] for row in sql.rows(session, _DELETE_WAITS, empty)})
+    sql.execute(session, _DELETE_UNUSED, unused)
