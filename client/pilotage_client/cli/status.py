@@ -205,6 +205,7 @@ _GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     "HELD": ("!", ["HELD"]),
     "RUNNING": (">", ["MATCHED", "RUNNING", "SUSPENDED", "COMPLETING", "RACING"]),
     "WAITING": (".", ["RECEIVED", "WAITING"]),
+    "BLOCKED": (":", ["BLOCKED"]),
 }
 """The columns of a cluster's line: the letter in the bar, and the states that they count."""
 

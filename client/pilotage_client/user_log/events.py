@@ -79,9 +79,10 @@ class AttemptFigures:
 
 def attempt_figures(event: JobEvent, job: JobStatus) -> AttemptFigures:
     """Return what the attempt of the event has used, as far as the server tells it with the job."""
-    if job.attempt != event.attempt or job.started is None or job.ended is None:
+    used = job.usage
+    if used is None or used.attempt != event.attempt:
         return AttemptFigures()
-    return AttemptFigures(wall_s=max(0.0, (job.ended - job.started).total_seconds()))
+    return AttemptFigures(used.user_cpu_s, used.system_cpu_s, used.wall_s, used.peak_memory_mib, used.peak_disk_mib)
 
 
 def user_log_events(event: JobEvent, job: JobStatus, submit_host: str) -> list[UserLogEvent]:

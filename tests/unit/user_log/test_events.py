@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pilotage_client.models import JobEvent, JobStatus
-from pilotage_client.user_log import events
-from pilotage_client.user_log.events import AttemptFigures, user_log_events
+from pilotage_client.models import JobEvent, JobStatus, JobUsage
+from pilotage_client.user_log.events import user_log_events
 from pilotage_client.user_log.file import UserLogFile
 from support.user_logs import read_events
 
@@ -100,7 +99,8 @@ def test_transition_writes_the_events_of_htcondor(
 def test_end_of_a_job_has_its_exit_code_or_signal(
     state: str, facts: dict[str, Any], expected: dict[str, Any], tmp_path: Path
 ) -> None:
-    job = replace(JOB, **{"state": state, "ended": NOW + timedelta(seconds=61), **facts})
+    used = JobUsage(2, 1, 0, 61.0, 0.0, 2.0, 1.0, None, None)
+    job = replace(JOB, **{"state": state, "usage": used, **facts})
     (found,) = written(tmp_path, event("RUNNING", state, reason="because"), job)
     assert expected.items() <= found.items()
     assert found.get("TimeExecuteUsage") == (61 if found["number"] == 5 else None)
@@ -121,10 +121,9 @@ def test_hold_has_code_and_reason(job: JobStatus, actor: str, expected: tuple[in
     assert (held["HoldReason"], held["HoldReasonCode"], held["HoldReasonSubCode"]) == ("too big", *expected)
 
 
-def test_known_figures_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = AttemptFigures(user_cpu_s=90_061.0, system_cpu_s=2.0, wall_s=100_000.0, memory_mib=612, disk_mib=3)
-    monkeypatch.setattr(events, "attempt_figures", lambda *_: figures)
-    size, ended = written(tmp_path, event("RUNNING", "DONE"), replace(JOB, exit_code=0))
+def test_known_figures_are_written(tmp_path: Path) -> None:
+    used = JobUsage(2, 1, 0, 100_000.0, 0.0, 90_061.0, 2.0, 612, 3)
+    size, ended = written(tmp_path, event("RUNNING", "DONE"), replace(JOB, exit_code=0, usage=used))
     assert (size["number"], size["MemoryUsage"], size["ResidentSetSize"]) == (6, 612, 612 * 1024)
     assert ended["RunRemoteUsage"] == ended["TotalRemoteUsage"] == "Usr 1 01:01:01, Sys 0 00:00:02"
     assert (ended["MemoryUsage"], ended["DiskUsage"], ended["CpusUsage"]) == (612, 3 * 1024, 0.9)
