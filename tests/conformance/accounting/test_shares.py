@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ BIG, SMALL = GroupId("lhcb", "big"), GroupId("lhcb", "small")
 ANN, BEN = Account("lhcb", "big", "ann"), Account("lhcb", "small", "ben")
 
 
-def submit(grid: Grid, account: Account, count: int = 1, **fields: object) -> list[int]:
+def submit(grid: Grid, account: Account, count: int = 1, **fields: Any) -> list[int]:
     """Submit jobs charged to an account."""
     return grid.submit(a_user(account.owner, account.vo, account.group), count, **fields)
 
