@@ -219,7 +219,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "why": [
         *_STATUS,
         *("summary", "requirements", "pool_mapped", "tree_version", "queues_total", "queues_of_vo", "excluded"),
-        *("eligible", "jobs_ahead", "order"),
+        *("eligible", "jobs_ahead", "order", "blockers"),
     ],
     "hold": ["id", "state", "refusal"],
     "pools": ["id", "vo", "requirements", "waiting", "running", "queues", "mapped", "tree_version", "created"],

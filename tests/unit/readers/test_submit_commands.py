@@ -136,7 +136,6 @@ def test_refuses_command_that_asks_for_more(command: str) -> None:
     [
         '+SingularityImage = "/cvmfs/x"',
         '+DockerImage = "debian"',
-        "+OnExitHold = true",
         "MY.JobUniverse = 7",
         '+Cmd = "b"',
         "+Wish = {a, 2}",
