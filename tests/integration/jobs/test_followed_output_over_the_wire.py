@@ -10,8 +10,10 @@ import pytest
 from pilotage.errors import InvalidInputError, NotFoundError, StateConflictError
 from pilotage.job_description import JobDescription
 from pilotage.v1 import job_service_pb2, jobs_pb2, matcher_service_pb2
+from pilotage.values.dependencies import Dependency, DependencyKind
+from pilotage.values.wire.dependencies import dependency_to_wire
 from support.server import RunningServer
-from support.wire_grid import WireGrid, WirePilot, a_job
+from support.wire_grid import WireGrid, WirePilot, a_job, submission
 
 pytestmark = pytest.mark.process
 
@@ -101,6 +103,21 @@ def test_stopped_attempt_is_marked_as_partial(grid: WireGrid, pilot: WirePilot) 
     listed = grid.jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id))
     assert ([file.name for file in listed.files], listed.partial) == (["stdout"], "killed: the job was removed before")
     assert [part.content for part in _follow(grid, job_id)] == [b"abc", b""]
+
+
+def test_blocked_job_is_followed_from_before_its_start(grid: WireGrid, pilot: WirePilot) -> None:
+    request = submission([a_job(), a_job()])
+    request.dependencies.append(dependency_to_wire(Dependency(1, DependencyKind.AFTER_ANY, (), (0,))))
+    parent, child = grid.jobs.SubmitJobs(request).job_ids
+    with pytest.raises(StateConflictError, match="is BLOCKED, and no attempt of it has run yet"):
+        next(_follow(grid, child, follow=False))
+    follower = _follow(grid, child)
+    assert [match.job_id for match in pilot.request_jobs().matches] == [parent]
+    assert pilot.report(parent).accepted
+    grid.change(job_service_pb2.JOB_CHANGE_REMOVE, parent)
+    assert [match.job_id for match in pilot.request_jobs(wait_s=TIMEOUT_S).matches] == [child]
+    pilot.finish(child, outputs={"stdout": b"of the child"})
+    assert [part.content for part in follower] == [b"of the child", b""]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ REJECTED = {
     "htcondor-ce__01-ce-router-defaults.conf": "wants to run a command: /usr/share/condor-ce/condor_ce_router_defaults",
     "htcondor-ce__01-ce-router-defaults.conf.in.conf": "wants to run a command: /usr/share/condor-ce/",
     "htcondor-ce__batch-system-integration.md_L657.conf": "Found end-of-file while scanning for '@jre ['",
-    "htcondor-ce__batch-system-integration.md_L703.conf": 'route 1 "Analysis Queue", line 7, eval_set_IdleMP8Pressure',
+    "htcondor-ce__batch-system-integration.md_L703.conf": "JOB_ROUTER_ENTRIES: nothing defines IdleMP8Pressure",
     "htcondor-ce__non-htcondor-routes.md_L85.conf": "Found end-of-file while scanning for '@jre ['",
     "htcondor__job-router.rst_L226.conf": "line 33, JOB_ROUTER_TRANSFORM_Defaults, statement 1",  # ) without (
     "non-OSG-CE__01-ce-router.conf": "has no routes",

@@ -262,7 +262,7 @@ TIMED_JOB = "lease_until IS NOT NULL"
 LEASED_JOB = "lease_until IS NOT NULL AND state IN ('MATCHED', 'RUNNING', 'SUSPENDED', 'COMPLETING')"
 """Jobs with a lease; queries use the index on TIMED_JOB."""
 
-FENCED_JOB = "lease_until IS NOT NULL AND state IN ('WAITING', 'HELD', 'REMOVED', 'DONE', 'FAILED')"
+FENCED_JOB = "lease_until IS NOT NULL AND state IN ('WAITING', 'BLOCKED', 'HELD', 'REMOVED', 'DONE', 'FAILED')"
 """Fenced jobs: a pilot that they were taken from may run them until then. Queries use the index on TIMED_JOB."""
 
 WATCHED_JOB = "watch > 0 AND ended IS NULL"
