@@ -20,7 +20,8 @@ from harness.figures import Figure, at_most
 from harness.setting import Setting, bench, database_url, scratch, server_on_its_core
 from pilotage.job_description import JobDescription
 from pilotage.v1 import job_service_pb2
-from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs
+from pilotage.values.dependencies import Dependency, DependencyKind
+from pilotage.values.selections import JobSelection
 from pilotage.values.wire.dependencies import dependency_to_wire
 from support.wire_grid import WireGrid, WirePilot, submission
 
@@ -66,7 +67,7 @@ def _release_ms(grid: WireGrid, runs: WirePilot, waits: WirePilot) -> float:
     (match,) = runs.request_jobs().matches
     assert match.job_id == parent, "no other job waits"
     request = submission([JobDescription("/bin/true")])
-    dependency = Dependency(0, DependencyKind.AFTER_OK, (ParentJobs(parent),))
+    dependency = Dependency(0, DependencyKind.AFTER_OK, (JobSelection(parent),))
     request.dependencies.append(dependency_to_wire(dependency))
     (child,) = grid.jobs.SubmitJobs(request).job_ids
     with ThreadPoolExecutor(1) as other:

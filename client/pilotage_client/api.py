@@ -30,8 +30,10 @@ from pilotage.v1 import (
 )
 from pilotage.values.dependencies import Dependency
 from pilotage.values.jobs import ChangeResult, SubmittedJobs
+from pilotage.values.selections import JobSelection
 from pilotage.values.wire.dependencies import dependency_to_wire
 from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
+from pilotage.values.wire.selections import selection_to_wire
 from pilotage_client import files
 from pilotage_client.connection import Connection, new_request_id
 from pilotage_client.dependencies import resolve_dependencies
@@ -46,7 +48,7 @@ from pilotage_client.models import (
     job_event,
     job_status,
 )
-from pilotage_client.selections import Selection, read_selections
+from pilotage_client.selections import read_selections
 
 MOST_IDS = 10_000  # the server's limit for one call
 ATTEMPT_JOBS = 100  # the server's limit for one call that lists attempts
@@ -135,7 +137,7 @@ class JobCalls(Connection):
         for plain ranges of job ids, which are not checked.
         """
         selections = read_selections(names)
-        answers = self._select([each for each in selections if isinstance(each, Selection)], states)
+        answers = self._select([each for each in selections if isinstance(each, JobSelection)], states)
         ids: dict[int, None] = {}
         in_clusters: set[int] = set()
         clusters: dict[int, ClusterStatus] = {}
@@ -151,13 +153,15 @@ class JobCalls(Connection):
                 in_clusters |= found.keys()
         return FoundJobs(list(ids), list(clusters.values()), [job for job in ids if job not in in_clusters])
 
-    def _select(self, selections: Sequence[Selection], states: Sequence[str]) -> Iterator[job_service_pb2.SelectedJobs]:
+    def _select(
+        self, selections: Sequence[JobSelection], states: Sequence[str]
+    ) -> Iterator[job_service_pb2.SelectedJobs]:
         """Yield the jobs of each selection; an answer may cover only the first ones."""
         done = 0
         while done < len(selections):
             request = job_service_pb2.FindJobsRequest(states=map(_state_number, states))
             for each in selections[done : done + MOST_IDS]:
-                request.selections.append(_selection_to_wire(each))
+                request.selections.append(selection_to_wire(each))
             answer = self._jobs.FindJobs(request).selected
             yield from answer
             done += len(answer)
@@ -298,13 +302,6 @@ class JobCalls(Connection):
     def stream_output(self, job_id: int, file: jobs_pb2.OutputFile) -> Iterator[bytes]:
         """Yield the content of one output file piece by piece; raises WorldError at the end if it is damaged."""
         return files.download(self._jobs, job_id, file)
-
-
-def _selection_to_wire(selection: Selection) -> job_service_pb2.JobSelection:
-    if selection.processes is None:
-        return job_service_pb2.JobSelection(id=selection.id)
-    first, last = selection.processes[0], selection.processes[-1]
-    return job_service_pb2.JobSelection(id=selection.id, first_process=first, last_process=last)
 
 
 def _state_number(state: str) -> jobs_pb2.JobState.ValueType:

@@ -1,7 +1,7 @@
 """The dependencies of a submission, from the names and ids that its descriptions give.
 
-A text of digits, such as 12 or 12.3, is an existing cluster or job. Any other text is the name of a job of the same
-submission; if several have it, all of them are parents.
+A text that begins with a digit, such as 12, 12.3 or 12.0-99, selects existing jobs. Any other text is the name of a job
+of the same submission; if several have it, all of them are parents.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pilotage.errors import Faults, InvalidInputError
+from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.job_description import JobDescription
-from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs, parse_parent
+from pilotage.values.dependencies import Dependency, DependencyKind
+from pilotage.values.selections import JobSelection
+from pilotage_client.selections import read_selections
 
 
 def resolve_dependencies(
@@ -52,16 +54,25 @@ def check_parents(description: JobDescription, kind: DependencyKind, known: Mapp
     _dependency(0, kind, parents_of(description, kind), known)
 
 
+def read_parent(text: str) -> JobSelection:
+    """Return the existing jobs that a text such as "12", "12.3" or "12.0-99" selects; raises InvalidInputError."""
+    (selection,) = read_selections([text.strip()])
+    if isinstance(selection, range):
+        why = "is a range of job ids; give 12.0-99 for jobs of cluster 12, or each job alone"
+        raise InvalidInputError(Violation(text, why))
+    return selection
+
+
 def _dependency(
     index: int, kind: DependencyKind, parents: Sequence[str], by_name: Mapping[str, Sequence[int]]
 ) -> Dependency:
-    existing: list[ParentJobs] = []
+    existing: list[JobSelection] = []
     inner: list[int] = []
     faults = Faults()
     for text in parents:
         if text[:1].isdigit():
             with faults.within(""):
-                existing.append(parse_parent(text))
+                existing.append(read_parent(text))
         elif text and text in by_name:
             inner += by_name[text]
         else:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from pilotage.errors import Faults, InvalidInputError, Violation
+from pilotage.values.selections import JobSelection
 
 MOST_JOBS = 1_000_000
 """The most jobs of one range."""
@@ -20,17 +20,9 @@ MOST_JOBS = 1_000_000
 _FORM = re.compile(r"(?P<id>\d{1,18})(?:\.(?P<process>\d{1,9}))?(?:-(?P<last>\d{1,18}))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Processes of a cluster; `processes` None = the whole cluster, or the job with this id."""
-
-    id: int
-    processes: range | None = None
-
-
-def read_selections(texts: Iterable[str]) -> list[Selection | range]:
+def read_selections(texts: Iterable[str]) -> list[JobSelection | range]:
     """Return the selections, and plain ranges of job ids; raises InvalidInputError with every fault."""
-    faults, found = Faults(), list[Selection | range]()
+    faults, found = Faults(), list[JobSelection | range]()
     for text in texts:
         with faults.within(""):
             found.append(_selection(text))
@@ -38,7 +30,7 @@ def read_selections(texts: Iterable[str]) -> list[Selection | range]:
     return found
 
 
-def _selection(text: str) -> Selection | range:
+def _selection(text: str) -> JobSelection | range:
     match = _FORM.fullmatch(text)
     if match is None or int(match["id"]) == 0:
         why = "is not a job: give 12 for a cluster or a job, 12.3 or 12.0-99 for jobs of cluster 12, 12-15 for job ids"
@@ -48,5 +40,5 @@ def _selection(text: str) -> Selection | range:
     if not 0 <= last - first < MOST_JOBS:
         raise InvalidInputError(Violation(text, f"is not a range of at most {MOST_JOBS} jobs"))
     if match["process"] is not None:
-        return Selection(int(match["id"]), range(first, last + 1))
-    return Selection(first) if match["last"] is None else range(first, last + 1)
+        return JobSelection(int(match["id"]), (first, last))
+    return JobSelection(first) if match["last"] is None else range(first, last + 1)

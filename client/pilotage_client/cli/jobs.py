@@ -18,8 +18,9 @@ from pilotage.errors import Faults, InvalidInputError, InvalidJobError, StateCon
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
 from pilotage.v1 import job_service_pb2, jobs_pb2
-from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs, parse_parent
+from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.jobs import ChangeResult
+from pilotage.values.selections import JobSelection
 from pilotage_client.api import LONGEST_POLL_S, Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -36,7 +37,7 @@ from pilotage_client.cli.options import (
 )
 from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
 from pilotage_client.connection import new_request_id
-from pilotage_client.dependencies import resolve_dependencies
+from pilotage_client.dependencies import read_parent, resolve_dependencies
 from pilotage_client.models import FINAL_STATES, LIVE_STATES, STATES, JobEvent, JobStatus
 from pilotage_client.readers import read_jobs_with_files
 from pilotage_client.retry import (
@@ -438,10 +439,10 @@ def _with_dependencies(
         dependencies += named
     faults = Faults()
     for kind in DependencyKind:
-        existing: list[ParentJobs] = []
+        existing: list[JobSelection] = []
         for text in parents[kind]:
             with faults.within(f"--{kind.value.replace('_', '-')}"):
-                existing.append(parse_parent(text))
+                existing.append(read_parent(text))
         if existing:
             dependencies += (Dependency(index, kind, tuple(existing)) for index in range(len(descriptions)))
     faults.raise_any()

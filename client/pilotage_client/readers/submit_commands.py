@@ -16,8 +16,6 @@ from pilotage_client.readers.submit_text import CUSTOM_PREFIX
 from pilotage_client.readers.support import FALSE_WORDS, TRUE_WORDS, AttributeTable, KnownAttribute, Support
 
 _CONTAINER_OF_PILOT = "the pilot chooses how a container runs; remove this line"
-_NO_RETRY = "a payload that exits is not started again; repeat the work in the job's script, or submit it again"
-_NO_EXIT_POLICY = "a job that exits has ended; periodic_hold and periodic_remove act while it waits or runs"
 _NO_CHECKPOINT = "nothing of an evicted job is kept, and it starts from the beginning"
 _NO_PROXY = (
     "no proxy or token of yours travels; list its file in transfer_input_files and set its variable in environment"
@@ -177,7 +175,7 @@ SUBMIT_COMMANDS = AttributeTable(
         _done("on_exit_hold_reason", handlers.also_keep(handlers.policy("on_exit_hold_reason")), "the exit policy"),
         _done("on_exit_hold_subcode", handlers.also_keep(handlers.policy("on_exit_hold_subcode")), "the exit policy"),
         _done("on_exit_remove", handlers.also_keep(handlers.policy("on_exit_remove")), "the job's exit policy"),
-        _refused("exit_requirements", _NO_EXIT_POLICY),
+        _refused("exit_requirements", "write on_exit_remove"),
         _refused("nice_user", "write priority = -N, or ask your operator for a priority factor", *FALSE_WORDS),
         _refused("cron_minute cron_hour cron_day_of_month cron_day_of_week cron_month", _NO_TIME),
         _refused("cron_prep_time cron_window deferral_time deferral_prep_time deferral_window", _NO_TIME),
@@ -296,7 +294,7 @@ CUSTOM_ATTRIBUTES = AttributeTable(
         _refused("JobPrio", "write priority"),
         _refused("TransferInput", "write transfer_input_files"),
         _refused("TransferOutput", "write transfer_output_files"),
-        _refused("JobMaxRetries", _NO_RETRY, "0"),
+        _refused("JobMaxRetries", "the server sets it; write max_retries", "0"),
         _refused("MinHosts MaxHosts", _NO_PARALLEL, "1"),
     ),
     key=fold,

@@ -11,9 +11,10 @@ import pytest
 
 from pilotage.errors import InvalidInputError, NotFoundError
 from pilotage.job_description import JobDescription
+from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.changes import JobChange
-from pilotage_server.core.jobs.clusters import ClusterSummary, JobSelection, SelectedJobs
+from pilotage_server.core.jobs.clusters import ClusterSummary, SelectedJobs
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.states import LIVE, JobState
 from pilotage_server.operations.jobs import clusters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 from pilotage.errors import InvalidInputError
 from pilotage.job_description import JobDescription
-from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs, parse_parent
+from pilotage.values.dependencies import Dependency, DependencyKind
+from pilotage.values.selections import JobSelection
+from pilotage_client.dependencies import read_parent
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
@@ -73,7 +76,7 @@ class DependentJobs:
 
     def child(self, kind: DependencyKind, *parents: int | str, **fields: Any) -> int:
         """Submit a job, or an array, that depends on these parents; returns the first id."""
-        names = tuple(parse_parent(str(parent)) for parent in parents)
+        names = tuple(read_parent(str(parent)) for parent in parents)
         return self.submit(Dependency(0, kind, names), **fields)[0]
 
     def run(self, *job_ids: int, exit_code: int | None = 0) -> None:
@@ -184,7 +187,7 @@ def test_parents_that_have_ended_count_as_they_are(jobs: DependentJobs) -> None:
             state,
             ALICE,
             single_groups([TRUE]),
-            dependencies=[Dependency(0, AFTER_OK, (ParentJobs(failed),))],
+            dependencies=[Dependency(0, AFTER_OK, (JobSelection(failed),))],
         )
     )
     (warning,) = submitted.warnings
@@ -202,6 +205,60 @@ def test_cluster_is_one_parent_that_ends_with_its_last_job(jobs: DependentJobs, 
         jobs.finish(first + number)
     assert jobs.states(child) == [WAITING]
     assert jobs.rows() == {}
+
+
+def test_part_of_a_cluster_is_one_parent(jobs: DependentJobs) -> None:
+    first = jobs.accept([JobDescription("/bin/true", count=4)], [])[0]
+    child = jobs.child(AFTER_OK, f"{first}.1-2")
+    jobs.run(*range(first, first + 4), exit_code=None)
+    jobs.finish(first + 1)
+    assert jobs.states(child) == [BLOCKED]
+    jobs.finish(first + 2)
+    assert jobs.states(child, first, first + 3) == [WAITING, JobState.RUNNING, JobState.RUNNING]
+
+
+def test_cluster_of_several_descriptions_is_one_parent(jobs: DependentJobs) -> None:
+    more = replace(TRUE, arguments="2", continues_cluster=True)
+    first, second, other = jobs.accept([TRUE, more, TRUE], [Dependency(2, AFTER_OK, (), (0,))])
+    child = jobs.child(AFTER_OK, first)
+    jobs.run(first, second, exit_code=None)
+    jobs.finish(first)
+    assert jobs.states(child, other) == [BLOCKED, WAITING]
+    jobs.finish(second)
+    assert jobs.states(child) == [WAITING]
+
+
+@pytest.mark.parametrize("name", ["", ".0-2"])
+def test_jobs_that_retention_has_removed_do_not_count(jobs: DependentJobs, name: str) -> None:
+    first = jobs.accept([JobDescription("/bin/true", count=3)], [])[0]
+    jobs.run(*range(first, first + 3), exit_code=None)
+    jobs.finish(first)
+    jobs.grid.write(lambda transaction, _: sql.execute(transaction.session, "DELETE FROM jobs WHERE id = ?", first))
+    child = jobs.child(AFTER_OK, f"{first}{name}")
+    jobs.finish(first + 1)
+    assert jobs.states(child) == [BLOCKED]
+    jobs.finish(first + 2)
+    assert jobs.states(child) == [WAITING]
+    with pytest.raises(InvalidInputError, match=f"there is no job or cluster {first}.0"):
+        jobs.child(AFTER_OK, f"{first}.0")
+
+
+def test_parent_that_is_retried_has_not_ended(jobs: DependentJobs) -> None:
+    (parent,) = jobs.submit(retries=1)
+    started, ok, any_ = (jobs.child(kind, parent) for kind in (AFTER, AFTER_OK, AFTER_ANY))
+    jobs.run(parent, exit_code=1)
+    assert jobs.states(parent, started, ok, any_) == [WAITING, WAITING, BLOCKED, BLOCKED]
+    assert JobCause.RETRIED in jobs.causes(parent)
+    jobs.run(parent, started)
+    assert jobs.states(parent, ok, any_) == [DONE, WAITING, WAITING]
+
+
+@pytest.mark.parametrize(("exit_code", "state"), [(3, WAITING), (0, BLOCKED)])
+def test_success_exit_code_of_a_parent_frees_its_children(jobs: DependentJobs, exit_code: int, state: JobState) -> None:
+    (parent,) = jobs.submit(success_exit_code=3)
+    child = jobs.child(AFTER_OK, parent)
+    jobs.run(parent, exit_code=exit_code)
+    assert jobs.states(child) == [state]
 
 
 def test_one_failed_job_of_a_cluster_blocks_until_it_ends_well(jobs: DependentJobs) -> None:
@@ -222,7 +279,7 @@ def test_one_failed_job_of_a_cluster_blocks_until_it_ends_well(jobs: DependentJo
 def test_array_of_children_is_freed_as_a_whole(jobs: DependentJobs) -> None:
     (parent,) = jobs.submit()
     ids = jobs.accept(
-        [JobDescription("/bin/true", count=PART_JOBS + 5)], [Dependency(0, AFTER_OK, (ParentJobs(parent),))]
+        [JobDescription("/bin/true", count=PART_JOBS + 5)], [Dependency(0, AFTER_OK, (JobSelection(parent),))]
     )
     while jobs.store_part(ids[0]):
         pass
@@ -324,7 +381,7 @@ def test_existing_parent_that_ends_before_its_child_is_stored(jobs: DependentJob
     (parent,) = jobs.submit(priority=5)
     ids = jobs.accept(
         [JobDescription("/bin/true", count=PART_JOBS + 1), JobDescription("/bin/true", priority=9)],
-        [Dependency(1, AFTER_OK, (ParentJobs(parent),))],
+        [Dependency(1, AFTER_OK, (JobSelection(parent),))],
     )
     match = jobs.pilot.take()
     jobs.pilot.finish(match)
@@ -338,8 +395,9 @@ def test_existing_parent_that_ends_before_its_child_is_stored(jobs: DependentJob
 @pytest.mark.parametrize(
     ("dependencies", "fault"),
     [
-        ([Dependency(0, AFTER_OK, (ParentJobs(99),))], "dependencies[0]: there is no job or cluster 99"),
-        ([Dependency(0, AFTER_OK, (ParentJobs(1, 7),))], "dependencies[0]: there is no job or cluster 1.7"),
+        ([Dependency(0, AFTER_OK, (JobSelection(99),))], "dependencies[0]: there is no job or cluster 99"),
+        ([Dependency(0, AFTER_OK, (JobSelection(1, (7, 7)),))], "dependencies[0]: there is no job or cluster 1.7"),
+        ([Dependency(0, AFTER_OK, (JobSelection(1, (0, 7)),))], "dependencies[0]: there is no job or cluster 1.0-7"),
         ([Dependency(0, AFTER_OK, (), (0,))], "wait for each other in a circle: descriptions[0] → descriptions[0]"),
         (
             [Dependency(0, AFTER, (), (1,)), Dependency(1, AFTER_OK, (), (2,)), Dependency(2, AFTER_ANY, (), (0,))],
@@ -358,7 +416,7 @@ def test_bad_dependencies_are_refused_with_their_place(
 
 def test_parents_of_other_owners_are_missing_but_not_for_operators(jobs: DependentJobs) -> None:
     (parent,) = jobs.submit()
-    wanted = [Dependency(0, AFTER_OK, (ParentJobs(parent),))]
+    wanted = [Dependency(0, AFTER_OK, (JobSelection(parent),))]
     with pytest.raises(InvalidInputError, match=f"there is no job or cluster {parent}"):
         jobs.accept([TRUE], wanted, a_user("bob"))
     (child,) = jobs.accept([TRUE], wanted, an_operator())
@@ -409,7 +467,7 @@ def test_many_children_of_one_parent_are_freed_in_parts(jobs: DependentJobs) -> 
     (parent,) = jobs.submit()
     children = PART_JOBS + 3
     ids = jobs.accept(
-        [TRUE] * children, [Dependency(index, AFTER_OK, (ParentJobs(parent),)) for index in range(children)]
+        [TRUE] * children, [Dependency(index, AFTER_OK, (JobSelection(parent),)) for index in range(children)]
     )
     while jobs.store_part(ids[0]):
         pass
@@ -431,7 +489,7 @@ def test_parent_that_ends_during_the_submission_frees_its_child(
     reporter = ThreadPoolExecutor(1)
 
     def submit(transaction: Transaction) -> tuple[int, Future[Any]]:
-        dependencies = [Dependency(0, AFTER_OK, (ParentJobs(parent),))]
+        dependencies = [Dependency(0, AFTER_OK, (JobSelection(parent),))]
         groups = single_groups([TRUE])
         (child,) = submit_jobs(transaction, jobs.grid.state, ALICE, groups, dependencies=dependencies).job_ids
         report = reporter.submit(jobs.pilot.finish, match)

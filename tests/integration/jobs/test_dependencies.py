@@ -76,18 +76,18 @@ def test_repeated_submission_has_one_effect(grid: WireGrid) -> None:
         ),
         (job_service_pb2.Dependency(description=0, descriptions=[1]), "dependencies[0].kind: is missing"),
         (
-            job_service_pb2.Dependency(description=0, kind=AFTER_OK, parents=[job_service_pb2.ParentJobs(cluster=0)]),
-            "dependencies[0].parents[0].cluster: 0 is not the id of a job",
+            job_service_pb2.Dependency(description=0, kind=AFTER_OK, parents=[job_service_pb2.JobSelection(id=0)]),
+            "dependencies[0].parents[0].id: 0 is not the id of a job",
         ),
         (
             job_service_pb2.Dependency(
-                description=1, kind=AFTER_OK, parents=[job_service_pb2.ParentJobs(cluster=10**12, process=3)]
+                description=1, kind=AFTER_OK, parents=[job_service_pb2.JobSelection(id=10**12, first_process=3)]
             ),
             f"dependencies[0]: there is no job or cluster {10**12}.3",
         ),
         (
             job_service_pb2.Dependency(
-                description=1, kind=AFTER_OK, parents=[job_service_pb2.ParentJobs(cluster=2**63 - 1, process=1)]
+                description=1, kind=AFTER_OK, parents=[job_service_pb2.JobSelection(id=2**63 - 1, first_process=1)]
             ),
             f"dependencies[0]: there is no job or cluster {2**63 - 1}.1",
         ),

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pilotage.job_description import JobDescription
 from pilotage.values.attempts import AttemptKey
-from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs
+from pilotage.values.dependencies import Dependency, DependencyKind
+from pilotage.values.selections import JobSelection
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.record import JobRecord, is_matchable
@@ -116,7 +117,7 @@ class RandomGraphs(RuleBasedStateMachine):
                 dependencies.append(Dependency(child, kind, (), (parent,)))
         for kind, place, child, whole in outer if self.described else ():
             cluster = self.described[place % len(self.described)].ids
-            name = ParentJobs(cluster[0], None if whole else place % len(cluster))
+            name = JobSelection(cluster[0], None if whole else (place % len(cluster),) * 2)
             dependencies.append(Dependency(child % len(counts), kind, (name,)))
             parents = cluster if whole else (cluster[place % len(cluster)],)
             waits[child % len(counts)].append(ModelWait(kind, parents))

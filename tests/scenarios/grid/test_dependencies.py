@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs
+from pilotage.values.dependencies import Dependency, DependencyKind
+from pilotage.values.selections import JobSelection
 from pilotage_server.storage.database.engine import Database
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
@@ -16,7 +17,7 @@ def grid(sqlite_database: Database, clock: VirtualClock) -> VirtualGrid:
 
 
 def child_of(grid: VirtualGrid, kind: DependencyKind, parent: int) -> int:
-    return grid.submit(10, dependencies=[Dependency(0, kind, (ParentJobs(parent),))])
+    return grid.submit(10, dependencies=[Dependency(0, kind, (JobSelection(parent),))])
 
 
 def test_children_start_when_their_parent_starts_and_ends_well(grid: VirtualGrid) -> None:

@@ -25,12 +25,13 @@ from pilotage.errors import (
     WorldError,
 )
 from pilotage.job_description import JobDescription
+from pilotage.values.selections import JobSelection
 from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.main import SECTIONS, main
 from pilotage_client.cli.options import echo_table, error_text, exit_code, node_names
 from pilotage_client.cli.status import bar
 from pilotage_client.readers import read_jobs
-from pilotage_client.selections import Selection, read_selections
+from pilotage_client.selections import read_selections
 from pilotage_client.templates import with_change
 
 JOB = JobDescription("/bin/true", requirements={"Memory": 4000, "OS": "el9"}, sites=("A",))
@@ -39,14 +40,14 @@ JOB = JobDescription("/bin/true", requirements={"Memory": 4000, "OS": "el9"}, si
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("7", Selection(7)),
-        ("7.0", Selection(7, range(1))),
-        ("7.3", Selection(7, range(3, 4))),
-        ("7.0-99", Selection(7, range(100))),
+        ("7", JobSelection(7)),
+        ("7.0", JobSelection(7, (0, 0))),
+        ("7.3", JobSelection(7, (3, 3))),
+        ("7.0-99", JobSelection(7, (0, 99))),
         ("10-12", range(10, 13)),
     ],
 )
-def test_selection_is_a_cluster_a_part_of_it_or_job_ids(text: str, expected: Selection | range) -> None:
+def test_selection_is_a_cluster_a_part_of_it_or_job_ids(text: str, expected: JobSelection | range) -> None:
     assert read_selections([text]) == [expected]
 
 
@@ -70,7 +71,7 @@ def test_all_invalid_selections_are_named() -> None:
 @given(st.sets(st.integers(1, 60)).map(sorted))
 def test_printed_ranges_round_trip(ids: list[int]) -> None:
     selected = read_selections(ranges(ids).split())
-    assert [job for each in selected for job in ([each.id] if isinstance(each, Selection) else each)] == ids
+    assert [job for each in selected for job in ([each.id] if isinstance(each, JobSelection) else each)] == ids
 
 
 @pytest.mark.parametrize(

@@ -110,18 +110,23 @@ def test_dependencies_are_ids_or_names_of_the_file() -> None:
         after = 12
         [[job]]
         executable = "end"
-        after_ok = ["a-1", "a-2", 7, "12.3"]
+        after_ok = ["a-1", "a-2", 7, "12.3", "12.0-99"]
         after_any = "a-1"
     """)
     assert [job.after for job in jobs] == [("12",), ("12",), ()]
-    assert (jobs[2].after_ok, jobs[2].after_any) == (("a-1", "a-2", "7", "12.3"), ("a-1",))
+    assert (jobs[2].after_ok, jobs[2].after_any) == (("a-1", "a-2", "7", "12.3", "12.0-99"), ("a-1",))
 
 
 @pytest.mark.parametrize(
     ("value", "cause"),
     [
         ('"prepar"', 'after_ok: no job of this submission has the name "prepar"; is prepare meant?'),
-        ('["prepare", "12.x"]', 'after_ok: "12.x" names no job; write 12 for a cluster or a job, or 12.3'),
+        (
+            '["prepare", "12.x"]',
+            "after_ok: 12.x: is not a job: give 12 for a cluster or a job, 12.3 or 12.0-99 for jobs of cluster 12, "
+            "12-15 for job ids",
+        ),
+        ('"12-15"', "after_ok: 12-15: is a range of job ids; give 12.0-99 for jobs of cluster 12, or each job alone"),
         ("12.3", 'after_ok must have quotes around the id of a job of a cluster: "12.3"'),
         ("{a = 1}", "after_ok must hold texts and numbers"),
         ('""', 'after_ok: no job of this submission has the name ""'),

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.rpc.wire import enum_from_wire, enum_to_wire
 from pilotage.v1 import job_service_pb2
-from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs
-from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire
+from pilotage.values.dependencies import Dependency, DependencyKind
+from pilotage.values.wire.fields import Fields, all_from_wire
+from pilotage.values.wire.selections import selection_from_wire, selection_to_wire
 
 
 def dependency_to_wire(dependency: Dependency) -> job_service_pb2.Dependency:
@@ -16,7 +17,7 @@ def dependency_to_wire(dependency: Dependency) -> job_service_pb2.Dependency:
     return job_service_pb2.Dependency(
         description=dependency.description,
         kind=kind_to_wire(dependency.kind),
-        parents=[job_service_pb2.ParentJobs(cluster=each.cluster, process=each.process) for each in dependency.parents],
+        parents=map(selection_to_wire, dependency.parents),
         descriptions=dependency.descriptions,
     )
 
@@ -55,7 +56,7 @@ def _dependency(message: job_service_pb2.Dependency, descriptions: int) -> Depen
     dependency = Dependency(
         fields("description", index),
         fields("kind", kind_from_wire),
-        fields("parents", lambda parents: all_from_wire(parents, _parent)),
+        fields("parents", lambda parents: all_from_wire(parents, selection_from_wire)),
         fields("descriptions", lambda numbers: all_from_wire(numbers, index)),
     )
     fields.done()
@@ -68,16 +69,3 @@ def kind_from_wire(number: int) -> DependencyKind:
     if not name:
         raise InvalidInputError(Violation("", "is missing"))
     return DependencyKind[name]
-
-
-def _parent(message: job_service_pb2.ParentJobs) -> ParentJobs:
-    fields = Fields(message)
-    parent = ParentJobs(fields("cluster", job_id_from_wire), fields.if_set("process", _process))
-    fields.done()
-    return parent
-
-
-def _process(number: int) -> int:
-    if number < 0:
-        raise InvalidInputError(Violation("", f"{number} is less than 0"))
-    return number

@@ -30,26 +30,6 @@ class ClusterSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class JobSelection:
-    """A cluster, a part of it, or a single job.
-
-    Without processes, `id` is that of a cluster or of any other job, which is then meant alone.
-    """
-
-    id: int
-    processes: tuple[int, int] | None = None
-
-    def __str__(self) -> str:
-        match self.processes:
-            case None:
-                return str(self.id)
-            case (first, last) if first == last:
-                return f"{self.id}.{first}"
-            case (first, last):
-                return f"{self.id}.{first}-{last}"
-
-
-@dataclass(frozen=True, slots=True)
 class SelectedJobs:
     """The ids of existing jobs in order; `cluster` = the one that is selected as a whole, None = it is not."""
 

@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pilotage.errors import NotFoundError
+from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.changes import may_change
-from pilotage_server.core.jobs.clusters import ClusterSummary, JobSelection, SelectedJobs
+from pilotage_server.core.jobs.clusters import ClusterSummary, SelectedJobs
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.operations.jobs.queries import JobFilter, job_query, token_key

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pilotage.errors import InvalidInputError, InvalidRequirementsError, StateConflictError, Violation
-from pilotage.values.dependencies import Dependency, DependencyKind, ParentJobs
+from pilotage.values.dependencies import Dependency, DependencyKind
+from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.changes import may_change
 from pilotage_server.core.jobs.dependencies import Blocker, blocked_reason, faults_of
@@ -39,7 +40,7 @@ FREED_AT_ONCE = 1000
 
 def find_parents(
     transaction: Transaction, identity: Identity, dependencies: Sequence[Dependency]
-) -> dict[ParentJobs, Parents]:
+) -> dict[JobSelection, Parents]:
     """Return the existing parents of a submission.
 
     Raises
@@ -60,8 +61,9 @@ def find_parents(
         faults += (Violation(f"dependencies[{index}]", f"there is no job or cluster {parent}") for parent in unknown)
     if faults:
         raise InvalidInputError(*faults)
-    clusters = {name.cluster for name in visible if name.process is None}
-    owners = {(found[name].vo, found[name].owner) for name in visible if name.process is None}
+    several = [name for name, parents in visible.items() if not parents.is_single]
+    clusters = {name.id for name in several}
+    owners = {(found[name].vo, found[name].owner) for name in several}
     unstored = clusters & clusters_in_parts(transaction.session, owners)
     if unstored:
         raise StateConflictError(f"cluster {min(unstored)} is still being stored; repeat the call in a moment")
@@ -92,7 +94,7 @@ class DependencyPlan:
 
 
 def plan_dependencies(
-    transaction: Transaction, dependencies: Sequence[Dependency], found: Mapping[ParentJobs, Parents]
+    transaction: Transaction, dependencies: Sequence[Dependency], found: Mapping[JobSelection, Parents]
 ) -> DependencyPlan:
     """Return the dependencies that are unmet now, and lock the existing parents that are to be watched."""
     plan = DependencyPlan()

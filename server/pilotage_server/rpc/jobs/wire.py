@@ -11,12 +11,14 @@ from pilotage.jobs.file_names import is_checksum
 from pilotage.jobs.wire import description_from_wire
 from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.values.selections import JobSelection
 from pilotage.values.wire.dependencies import kind_to_wire
-from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire
+from pilotage.values.wire.fields import Fields, all_from_wire
+from pilotage.values.wire.selections import selection_from_wire
 from pilotage_server.core.attempts.leases import AttemptFacts
 from pilotage_server.core.explain import Exclusion, QueueOutlook
 from pilotage_server.core.jobs.changes import JobChange
-from pilotage_server.core.jobs.clusters import ClusterSummary, JobSelection, SelectedJobs
+from pilotage_server.core.jobs.clusters import ClusterSummary, SelectedJobs
 from pilotage_server.core.jobs.descriptions import DescriptionGroup, Overrides
 from pilotage_server.core.jobs.files import OutputFile
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord
@@ -130,21 +132,10 @@ def selections_from_wire(
     fields = Fields(message)
     fields("selections", check_count)
     fields("selections", check_not_empty)
-    selections = fields("selections", lambda messages: all_from_wire(messages, _selection_from_wire))
+    selections = fields("selections", lambda messages: all_from_wire(messages, selection_from_wire))
     states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
     fields.done()
     return selections, frozenset(states)
-
-
-def _selection_from_wire(message: job_service_pb2.JobSelection) -> JobSelection:
-    job_id_from_wire(message.id)
-    if not message.HasField("first_process"):
-        return JobSelection(message.id)
-    first = message.first_process
-    last = message.last_process if message.HasField("last_process") else first
-    if not 0 <= first <= last:
-        raise InvalidInputError(Violation("", f"{first} to {last} are not processes of a cluster"))
-    return JobSelection(message.id, (first, last))
 
 
 def selected_to_wire(selected: SelectedJobs) -> job_service_pb2.SelectedJobs:

@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 
 from sqlmodel import Session
 
-from pilotage.values.dependencies import DependencyKind, ParentJobs
+from pilotage.values.dependencies import DependencyKind
+from pilotage.values.selections import JobSelection
 from pilotage_server.core.jobs.dependencies import BlockStatus, is_met
 from pilotage_server.core.jobs.record import Awaited
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import MANY_PARENTS, MET_BLOCK, metadata
 from pilotage_server.storage.jobs import JOBS
+from pilotage_server.storage.submission.clusters import load_first_job
 
 BLOCKS = metadata.tables["blocks"]
 SOURCES = metadata.tables["dependency_sources"]
@@ -71,24 +73,38 @@ class Block(NamedTuple):
 
 
 _LARGEST_ID = 2**63 - 1
-_NAMED = "SELECT id, cluster, cluster_jobs, process, owner, vo FROM jobs WHERE id = ANY(?)"
+_FIRSTS = "SELECT id, cluster, cluster_jobs, owner, vo FROM jobs WHERE id = ANY(?)"
 
 
-def find_parents(session: Session, wanted: Iterable[ParentJobs]) -> dict[ParentJobs, FoundParents]:
-    """Return those of the parents that exist."""
-    ids = {name: id_ for name in wanted if (id_ := name.cluster + (name.process or 0)) <= _LARGEST_ID}
-    rows = {row[0]: row[1:] for row in sql.rows(session, _NAMED, sorted(set(ids.values())))}
-    found: dict[ParentJobs, FoundParents] = {}
-    for name, id_ in ids.items():
-        row = rows.get(id_)
-        if row is None:
+def find_parents(session: Session, wanted: Iterable[JobSelection]) -> dict[JobSelection, FoundParents]:
+    """Return those of the parents that exist. Of several jobs one is enough: retention may have removed the others."""
+    firsts = {each: first for each in wanted if (first := each.id + (each.processes or (0, 0))[0]) <= _LARGEST_ID}
+    rows = {row[0]: row[1:] for row in sql.rows(session, _FIRSTS, sorted(set(firsts.values())))}
+    found: dict[JobSelection, FoundParents] = {}
+    one_is_missing = False  # then the submission is refused, and not more is searched
+    for selection, first in firsts.items():
+        if first in rows:
+            cluster, jobs, owner, vo = rows[first]
+            ids, id_ = range(cluster, cluster + jobs), first
+        elif not one_is_missing and (job := load_first_job(session, first)) is not None:
+            ids, id_, owner, vo = job.ids, job.id, job.owner, job.vo
+        else:
+            one_is_missing = True
             continue
-        cluster, jobs, process, owner, vo = row
-        if name.process is not None and (cluster, process) != (name.cluster, name.process):
-            continue
-        last = id_ + jobs - 1 if name.process is None and cluster == id_ else id_
-        found[name] = FoundParents(Parents(id_, last), owner, vo)
+        parents = _parents(selection, first, ids)
+        if parents is not None and id_ <= parents.last:
+            found[selection] = FoundParents(parents, owner, vo)
+        else:
+            one_is_missing = True
     return found
+
+
+def _parents(selection: JobSelection, first: int, cluster: range) -> Parents | None:
+    """Return the selected jobs, given the cluster of the first one that is left; None = they are no jobs of it."""
+    if cluster.start != selection.id:
+        return Parents(first, first) if selection.processes is None else None
+    last = cluster[-1] if selection.processes is None else selection.id + selection.processes[1]
+    return Parents(first, last) if last in cluster else None
 
 
 def insert_sources(session: Session, sources: Sequence[Source]) -> Sequence[int]:
