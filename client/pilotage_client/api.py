@@ -72,7 +72,8 @@ class JobCalls(Connection):
     ) -> SubmittedJobs:
         """Submit all descriptions or none, with their input files; a repeated `request_id` has one effect.
 
-        `cluster` = their jobs are one cluster; else a description begins one, unless it has `continues_cluster`.
+        `cluster` = their jobs are one cluster; else a description begins one, unless it is not the first and has
+        `continues_cluster`.
         `dependencies` are those beside `after`, `after_ok` and `after_any` of the descriptions.
 
         Raises
@@ -80,8 +81,10 @@ class JobCalls(Connection):
         InvalidInputError
             A description is invalid; the error lists every fault with its path.
         """
-        if cluster:
-            descriptions = [replace(each, continues_cluster=place > 0) for place, each in enumerate(descriptions)]
+        descriptions = [
+            replace(each, continues_cluster=place > 0 and (cluster or each.continues_cluster))
+            for place, each in enumerate(descriptions)
+        ]
         descriptions, named = resolve_dependencies(descriptions)
         if not validate_only:
             files.upload_missing(self._jobs, descriptions)

@@ -100,18 +100,16 @@ DIRAC__Test_JobDB.py_L152.jdl: inputsandbox jobrequirements
 DIRAC__Test_JobDB.py_L23.jdl: inputsandbox
 DIRAC__index.rst_L85.jdl: inputsandbox outputdata outputse
 DIRAC__testWF.jdl: inputdata
-WMS-Test-Suite__44599.jdl: retrycount
-WMS-Test-Suite__45883.jdl: prologue retrycount
-WMS-Test-Suite__73699.jdl: prologue retrycount
+WMS-Test-Suite__45883.jdl: prologue
+WMS-Test-Suite__73699.jdl: prologue
 WMS-Test-Suite__77055.jdl: environment
-WMS-Test-Suite__test35250.jdl: retrycount
 cream-nagios__WN-csh.jdl: outputsandboxbasedesturi
 cream-nagios__WN-softver.jdl: outputsandboxbasedesturi
 docker-emi-ui__test-cream.jdl: outputsandboxbasedesturi
 org.glite.wms__28235.jdl: prologue
 org.glite.wms__31278.jdl: shortdeadlinejob
 org.glite.wms__31278_sdj.jdl: shortdeadlinejob
-LHEGeneration__condor.jdl.sub: maxretries outputdestination x509userproxy
+LHEGeneration__condor.jdl.sub: outputdestination x509userproxy
 OSG_EGGS_CRUMBS__A.condor.sub: transferoutputremaps
 OSG_EGGS_CRUMBS__B.condor.sub: transferoutputremaps
 UF-condor__condor.jdl.sub: usex509userproxy

@@ -65,6 +65,8 @@ UNITS: Mapping[str, str] = {
     "match-without-policy": "ms",
     "match-under-bologna": "ms",
     "policies": "ratio",
+    "dependencies: submission of a workflow": "s",
+    "dependencies: release of a child": "ms",
     "router: jobs routed and done, 10,000 wait": "jobs/s",
     "router: memory, 10,000 wait": "MB",
     "router: jobs routed and done, 100,000 wait": "jobs/s",
