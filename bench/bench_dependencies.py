@@ -45,12 +45,20 @@ def figures(setting: Setting) -> Iterator[Figure]:
         start_s = time.perf_counter()
         ids = grid.jobs.SubmitJobs(request, timeout=300).job_ids
         took_s = time.perf_counter() - start_s
-        yield at_most("dependencies: submission of a workflow", took_s, "s", SUBMISSION_BUDGET_S, nodes=nodes)
+        yield at_most(
+            f"dependencies-{setting.database}: submission of a workflow", took_s, "s", SUBMISSION_BUDGET_S, nodes=nodes
+        )
         grid.change(job_service_pb2.JOB_CHANGE_REMOVE, *ids)
         pilots = grid.start_pilot(), grid.start_pilot()
         releases_ms = [_release_ms(grid, *pilots) for _ in range(setting.size(PAIRS, 10))]
         median_ms = statistics.median(releases_ms)
-        yield at_most("dependencies: release of a child", median_ms, "ms", RELEASE_BUDGET_MS, pairs=len(releases_ms))
+        yield at_most(
+            f"dependencies-{setting.database}: release of a child",
+            median_ms,
+            "ms",
+            RELEASE_BUDGET_MS,
+            pairs=len(releases_ms),
+        )
 
 
 def _workflow(nodes: int) -> job_service_pb2.SubmitJobsRequest:

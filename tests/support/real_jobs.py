@@ -96,6 +96,7 @@ def _runnable(description: JobDescription, section: dict[str, Value], stand_ins:
     return dataclasses.replace(
         description,
         executable=program,
+        image=None,
         input_files=tuple({file.name: file for file in inputs}.values()),
         stdin=None,
         requirements=section,
