@@ -84,6 +84,6 @@ def load_wanted(session: Session, now: datetime) -> list[WantedTail]:
 
 
 def delete_unwanted(session: Session, before: datetime) -> int:
-    """Remove the tails that nobody has wanted since `before`; return how many."""
+    """Remove the tails that have had no follower since `before`; return how many."""
     gone = delete(TAILS).where(TAILS.c.wanted_until < before).returning(TAILS.c.job_id)
     return len(session.execute(gone).all())

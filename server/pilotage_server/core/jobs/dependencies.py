@@ -2,9 +2,9 @@
 
 Rules
 -----
-A dependency is met or unmet, by the present state of its parents; a cluster meets it when all its jobs do. A met one is
-forgotten: a parent that is rescheduled later blocks nobody again. Whoever fails to be DONE leaves `after_ok` unmet, so
-that its children stay blocked until it is rescheduled and ends well.
+A dependency is met or unmet, by the present state of its parents; a cluster meets it when all its jobs do. A met
+dependency is removed: a parent that is rescheduled later does not block its children again. A parent that does not end
+as DONE leaves `after_ok` unmet. Its children stay blocked until it is rescheduled and ends as DONE.
 """
 
 from __future__ import annotations
