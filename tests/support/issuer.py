@@ -80,6 +80,7 @@ class RunningIssuer:
 
     def add_key(self, kid: str, algorithm: str = "RS256") -> None:
         """Publish one more key."""
+        a_private_key(kid, algorithm)  # made before a thread of the server asks: two threads would make two keys
         self.algorithms[kid] = algorithm
 
     def remove_key(self, kid: str) -> None:

@@ -204,15 +204,16 @@ def test_page_token_of_other_filters_is_rejected(database: Database, state: Serv
 
 
 @pytest.mark.parametrize(
-    ("wanted", "index"),
+    ("wanted", "indexes"),
     [
-        (JobQuery(owner="alice", vo="lhcb"), "ix_jobs_owner_id"),
-        (JobQuery(LIVE, owner="alice", vo="lhcb"), "ix_jobs_live_owner"),
+        (JobQuery(owner="alice", vo="lhcb"), {"ix_jobs_owner_id"}),
+        (JobQuery(LIVE, owner="alice", vo="lhcb"), {"ix_jobs_live_owner", "ix_jobs_owner_id"}),
     ],
     ids=["all clusters of an owner", "live clusters of an owner"],
 )
-def test_next_cluster_is_found_by_an_index(database: Database, wanted: JobQuery, index: str) -> None:
+def test_next_cluster_is_found_by_an_index(database: Database, wanted: JobQuery, indexes: set[str]) -> None:
+    """PostgreSQL chooses between the indexes by its statistics; both have the order."""
     plan = plan_of(database, lambda transaction: next(newest_clusters(transaction.session, wanted, 7), None))
-    assert index in plan
+    assert any(index in plan for index in indexes)
     assert "Sort" not in plan
     assert "TEMP B-TREE" not in plan
