@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from glob import iglob
 from pathlib import Path
+from types import MappingProxyType
 
 from pilotage.classads.library import InvalidClassAdError, parse_value
 from pilotage.job_description import JobDescription
@@ -21,6 +22,8 @@ from pilotage_client.readers.submit_text import (
     StatementKind,
     SubmitProgram,
     SubmitStatement,
+    assignment,
+    names_that_parsing_uses,
     submit_statements,
     without_invalid,
 )
@@ -165,6 +168,10 @@ def _matches(statement: SubmitStatement, base_dir: Path, text: str) -> Iterator[
         raise StatementFaultError(statement.line, f"nothing matches {patterns.strip() or 'an empty pattern'}")
 
 
+NO_MACROS: Mapping[str, str] = MappingProxyType({})
+
+_NO_QUEUE = "there is no queue statement"
+_NOT_REPLACED = "$$(…) is not replaced by an attribute of the slot; read it in the job"
 _DEEPEST_INCLUDE = 10
 _INCLUDE = re.compile(r"(?P<head>\s*include\s*(?:ifexist\s*)?:\s*)(?P<path>.*?)\s*", re.IGNORECASE)
 
@@ -185,17 +192,117 @@ def read_submit(
     ReadError
         With the first line of each faulty statement; `file` is the name of the text in the error.
     """
-    faults = FileFaults(file, ignore_unsupported=ignore_unsupported)
-    jobs: list[JobDescription] = []
-    try:
-        statements, invalid = without_invalid(_with_included_files(submit_statements(text), base_dir))
-        for fault in invalid:
+    return SubmitFile(text, file, base_dir, now).jobs(ignore_unsupported=ignore_unsupported)
+
+
+class SubmitFile:
+    """A submit file, which may be read several times with other variables, as for the nodes of a DAG.
+
+    `base_dir` and `now` are as for `read_submit`. `not_replaced` = macros, folded, that are refused if they have no
+    value, with the reasons.
+    """
+
+    def __init__(
+        self, text: str, file: str, base_dir: Path, now: datetime, *, not_replaced: Mapping[str, str] = NO_MACROS
+    ) -> None:
+        self._file = file
+        self._base_dir = base_dir
+        self._predefined = _predefined_macros(file, now)
+        self._not_replaced = not_replaced
+        self._queues_by_variables: dict[tuple[object, ...], list[_Queue]] = {}
+        self._faults: list[StatementFaultError] = []
+        self._statements: list[SubmitStatement] = []
+        try:
+            self._statements, self._faults = without_invalid(_with_included_files(submit_statements(text), base_dir))
+        except StatementFaultError as fault:
+            self._faults = [fault]
+        self._parsed_names = names_that_parsing_uses(self._statements)
+
+    def jobs(
+        self,
+        *,
+        ignore_unsupported: bool = False,
+        first: Mapping[str, str] = NO_MACROS,
+        last: Mapping[str, str] = NO_MACROS,
+        builtin: Mapping[str, str] = NO_MACROS,
+    ) -> list[JobDescription]:
+        """Return the jobs in order; equal ones are one array.
+
+        `first` and `last` are variables that are set before and behind the text of the file, `builtin` ones that the
+        file may define in another way.
+
+        Raises
+        ------
+        ReadError
+            With the first line of each faulty statement.
+        """
+        faults = FileFaults(self._file, ignore_unsupported=ignore_unsupported)
+        jobs: list[JobDescription] = []
+        for fault in self._faults:
             faults.add(fault.line, fault.cause)
-        jobs = _merged(_descriptions(statements, base_dir, _predefined_macros(file, now), faults))
-    except StatementFaultError as fault:
-        faults.add(fault.line, fault.cause)
-    faults.raise_any()
-    return jobs
+        try:
+            if self._statements:
+                jobs = _merged(self._descriptions(first, last, builtin, faults))
+            elif not self._faults:
+                raise StatementFaultError(1, _NO_QUEUE)
+        except StatementFaultError as fault:
+            faults.add(fault.line, fault.cause)
+        faults.raise_any()
+        return jobs
+
+    def _descriptions(
+        self, first: Mapping[str, str], last: Mapping[str, str], builtin: Mapping[str, str], faults: FileFaults
+    ) -> Iterator[JobDescription]:
+        process, executable, jobs = 0, "", 0
+        for queue in self._queues(first, last):
+            program, statement = queue.program, queue.statement
+            program.define_builtin(self._predefined)
+            program.define_builtin(builtin)
+            request = read_queue_statement(statement, self._base_dir, program.expand, program.split_items)
+            if program.value("executable") != executable:  # another executable begins a new cluster
+                process, executable = 0, program.value("executable")
+            for draft in queue.drafts(request, process):
+                faults.add_draft(draft)
+                if faults.are_many:
+                    return
+                draft.put(continues_cluster=process > 0)
+                description = draft.description()
+                process += description.count or 1
+                jobs += 1
+                if jobs > MAX_JOBS or process > LARGEST_COUNT:
+                    why = f"more than {MAX_JOBS} different jobs, {LARGEST_COUNT} in all"
+                    raise StatementFaultError(statement.line, why)
+                yield description
+        if not jobs:
+            raise StatementFaultError(self._statements[-1].line, "no job is queued")
+
+    def _queues(self, first: Mapping[str, str], last: Mapping[str, str]) -> list[_Queue]:
+        """Return the queue statements that are reached, with the variables set.
+
+        Variables that only replace macros are set in a program that was parsed before; others are parsed.
+        """
+        parsed = {name: value for name, value in first.items() if fold(name) in self._parsed_names}
+        others = {name: value for name, value in first.items() if name not in parsed} | dict(last)
+        key = (*parsed.items(), *others)
+        queues = self._queues_by_variables.get(key)
+        if queues is None:
+            statements = [*(assignment(*each) for each in parsed.items()), *self._statements]
+            duplicates = _duplicates(self._statements)
+            queues = self._queues_by_variables[key] = [
+                _Queue(program, statement, duplicates[statement.line], self._not_replaced)
+                for statement in _queue_statements(statements)
+                if (program := SubmitProgram(statements, statement)).is_reached
+            ]
+        for queue in queues:
+            queue.program.define(others)
+        return queues
+
+
+def _queue_statements(statements: list[SubmitStatement]) -> list[SubmitStatement]:
+    queues = [statement for statement in statements if statement.kind is StatementKind.QUEUE]
+    if not queues:
+        raise StatementFaultError(statements[-1].line, _NO_QUEUE)
+    return queues
 
 
 def _predefined_macros(file: str, now: datetime) -> dict[str, str]:
@@ -230,63 +337,50 @@ def _included(statement: SubmitStatement, base_dir: Path, depth: int) -> SubmitS
     return replace(statement, lines=tuple(line for each in inner for line in each.lines))
 
 
-def _descriptions(
-    statements: list[SubmitStatement], base_dir: Path, predefined: Mapping[str, str], faults: FileFaults
-) -> Iterator[JobDescription]:
-    queues = [statement for statement in statements if statement.kind is StatementKind.QUEUE]
-    if not queues:
-        raise StatementFaultError(statements[-1].line if statements else 1, "there is no queue statement")
-    process, executable, jobs = 0, "", 0
-    duplicates = _duplicates(statements)
-    for queue in queues:
-        program = SubmitProgram(statements, queue)
-        if not program.is_reached:
-            continue
-        program.define_builtin(predefined)
-        request = read_queue_statement(queue, base_dir, program.expand, program.split_items)
-        if program.value("executable") != executable:  # another executable begins a new cluster
-            process, executable = 0, program.value("executable")
-        for draft in _jobs_of_queue(program, queue, request, process, duplicates[queue.line]):
-            faults.add_draft(draft)
-            if faults.are_many:
-                return
-            draft.put(continues_cluster=process > 0)
-            description = draft.description()
-            process += description.count or 1
-            jobs += 1
-            if jobs > MAX_JOBS or process > LARGEST_COUNT:
-                raise StatementFaultError(queue.line, f"more than {MAX_JOBS} different jobs, {LARGEST_COUNT} in all")
-            yield description
-    if not jobs:
-        raise StatementFaultError(queues[-1].line, "no job is queued")
+class _Queue:
+    """A queue statement: the program before it, and the commands in effect for the jobs of one item."""
 
+    def __init__(
+        self,
+        program: SubmitProgram,
+        statement: SubmitStatement,
+        duplicates: list[str],
+        not_replaced: Mapping[str, str],
+    ) -> None:
+        self.program = program
+        self.statement = statement
+        self._duplicates = duplicates
+        self._not_replaced = not_replaced
+        self._commands: _Commands | None = None
 
-def _jobs_of_queue(
-    program: SubmitProgram, queue: SubmitStatement, request: QueueRequest, process: int, duplicates: list[str]
-) -> Iterator[Draft]:
-    """Yield the jobs of one queue statement; equal jobs of an item are one array."""
-    for row, item in enumerate(request.items or ({},)):
-        program.define(item)
-        commands = _Commands(program, queue)
-        together = 1 if program.jobs_differ() else max(request.count, 1)
-        if request.count // together > MAX_JOBS:
-            raise StatementFaultError(queue.line, f"more than {MAX_JOBS} different jobs")
-        for step in range(0, request.count, together):
-            numbers = {"Process": process, "ProcId": process, "Step": step, "Row": row, "ItemIndex": row}
-            program.define_builtin({name: str(number) for name, number in numbers.items()})
-            draft = commands.draft()
-            for warning in duplicates:
-                draft.warn(warning)
-            draft.put(count=together if together > 1 else None)
-            yield draft
-            process += together
+    def drafts(self, request: QueueRequest, process: int) -> Iterator[Draft]:
+        """Yield the jobs; equal jobs of an item are one array."""
+        program = self.program
+        for row, item in enumerate(request.items or ({},)):
+            program.define(item)
+            if self._commands is None or self._commands.are_outdated():
+                self._commands = _Commands(program, self.statement, self._not_replaced)
+            commands = self._commands
+            together = 1 if commands.jobs_differ else max(request.count, 1)
+            if request.count // together > MAX_JOBS:
+                raise StatementFaultError(self.statement.line, f"more than {MAX_JOBS} different jobs")
+            for step in range(0, request.count, together):
+                numbers = {"Process": process, "ProcId": process, "Step": step, "Row": row, "ItemIndex": row}
+                program.define_builtin({name: str(number) for name, number in numbers.items()})
+                draft = commands.draft()
+                for warning in self._duplicates:
+                    draft.warn(warning)
+                draft.put(count=together if together > 1 else None)
+                yield draft
+                process += together
 
 
 class _Commands:
     """The commands in effect at a queue statement, for the jobs of one item."""
 
-    def __init__(self, program: SubmitProgram, queue: SubmitStatement) -> None:
+    def __init__(self, program: SubmitProgram, queue: SubmitStatement, not_replaced: Mapping[str, str]) -> None:
         self._program = program
+        self._structure = program.structure
         references = program.references()
         names = [name for name in program.names() if is_command(name) or fold(name) not in references]
         self._lines = sorted((program.line_of(name), name) for name in names)
@@ -296,17 +390,27 @@ class _Commands:
         if given.keys().isdisjoint({"executable", "shell", "containerimage", "dockerimage"}):
             raise StatementFaultError(queue.line, "there is no executable")
         self._names_output = "transferoutputfiles" in given
-        self._undefined = program.undefined_macros()
-        self._at_match = program.match_time_macros()
+        undefined = program.undefined_macros()
+        self._undefined = [macro for macro in undefined if fold(macro[2:-1]) not in not_replaced]
+        self._refused = [(each, _NOT_REPLACED) for each in program.definitions_with("$$(")]
+        for macro in undefined:
+            if macro not in self._undefined:
+                why = not_replaced[fold(macro[2:-1])]
+                self._refused += ((each, why) for each in program.definitions_with(macro))
         self._errors, self._warnings = program.messages("error"), program.messages("warning")
+        self.jobs_differ = program.jobs_differ()
+
+    def are_outdated(self) -> bool:
+        """Whether the present values of variables may have changed more than the values of commands."""
+        return self._structure != self._program.structure or bool(self._errors or self._warnings)
 
     def draft(self) -> Draft:
         """Return the draft of the job for the present values of the program's macros."""
         draft = draft_of([SubmitCommand(name, self._program.value(name), line) for line, name in self._lines])
         for macro in self._undefined:
             draft.warn(f"{macro} has no value here")
-        for line, name, value in self._at_match:
-            draft.refuse(line, name, value, "$$(…) is not replaced by an attribute of the slot; read it in the job")
+        for (line, name, value), why in self._refused:
+            draft.refuse(line, name, value, why)
         for line, text in self._errors:
             draft.faults.append((line, f"the file says: error: {text}"))
         for line, text in self._warnings:

@@ -95,6 +95,23 @@ def _check_conditions(statements: list[SubmitStatement]) -> None:
         raise StatementFaultError(open_conditions[-1].line, "this if has no endif")
 
 
+def assignment(name: str, value: str) -> SubmitStatement:
+    """Return the statement that gives a name a value of one line, before the text of a file."""
+    text = f"{name} = {value}"
+    return SubmitStatement(StatementKind.ASSIGN, 1, (text,), text, fold(name))
+
+
+def names_that_parsing_uses(statements: list[SubmitStatement]) -> set[str]:
+    """Return the folded names whose value matters before all statements are read: assigned ones, those in conditions.
+
+    The value of any other name only replaces macros afterwards.
+    """
+    assigned = {each.name for each in statements if each.kind is StatementKind.ASSIGN}
+    kinds = (StatementKind.IF, StatementKind.ELSE, StatementKind.INCLUDE, StatementKind.OTHER)
+    others = (each.text for each in statements if each.kind in kinds)
+    return assigned | {fold(name) for text in others for name in _NAME.findall(text)}
+
+
 def has_queue_statement(text: str) -> bool:
     """Return whether a text has a queue statement, as only a submit file has."""
     return any(_QUEUE.match(line) for line in text.split("\n"))
@@ -171,6 +188,7 @@ _LONGEST_TEXT = 1_000_000
 _MOST_INVALID = 20
 _DEEPEST_NESTING = 200
 _REFERENCE = re.compile(r"(?<!\$)\$(?P<function>\w*)\(\s*(?P<name>[\w.]+)?(?P<rest>[^()$]*)(?P<closed>\))?")
+_FUNCTION = re.compile(r"(?<!\$)\$\w+\(")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _MARK = "pilotage_queue_statement_reached"
 _PROBE = "pilotage_probe"
@@ -193,13 +211,21 @@ class SubmitProgram:
         self.is_reached = _MARK in self._submit
         """Whether no false `if` skips the queue statement."""
         self._values = {fold(name): self._submit[name] for name in self._submit if name != _MARK}
+        self.structure = 0
+        """Changes when a definition may have changed which macros are used, or which ones are defined."""
+        self._has_functions = any(_FUNCTION.search(value) for value in self._values.values())
         self._check_for_circles()
 
     def define(self, values: Mapping[str, str]) -> None:
         """Define macros, as a queue statement sets its variables to the words of an item."""
+        changes = self._has_functions and bool(values)
         for name, value in values.items():
+            folded = fold(name)
+            before = self._values.get(folded)
+            changes |= before is None or "$" in value or "$" in before
             self._submit[name] = value
-            self._values[fold(name)] = value
+            self._values[folded] = value
+        self.structure += changes
         if any("$" in value for value in values.values()):
             self._check_for_circles()
 
@@ -270,9 +296,10 @@ class SubmitProgram:
         macros = (found for text in list(self._values.values()) for found in _REFERENCE.finditer(text))
         return sorted({f"${each['function']}({each['name']})" for each in macros if self._is_undefined(each)})
 
-    def match_time_macros(self) -> list[tuple[int, str, str]]:
-        """Return line, name and value of each definition that refers to an attribute of the slot, `$$(Name)`."""
-        return [(self.line_of(name), name, self._submit[name]) for name in self.names() if "$$(" in self._submit[name]]
+    def definitions_with(self, text: str) -> list[tuple[int, str, str]]:
+        """Return line, name and value of each definition with this text, in any letter case."""
+        values = ((name, self._submit[name]) for name in self.names())
+        return [(self.line_of(name), name, value) for name, value in values if fold(text) in fold(value)]
 
     def _is_undefined(self, found: re.Match[str]) -> bool:
         function, name = fold(found["function"]), found["name"]

@@ -141,6 +141,4 @@ def pairs_of(statement: DagStatement, text: str) -> list[tuple[str, str]]:
 def _unquoted(word: str) -> str:
     if '"' not in word and "'" not in word:
         return word
-    return "".join(
-        _PROTECTED.sub(r"\1", piece[1:-1]) if piece[0] in "\"'" else piece for piece in _PIECE.findall(word)
-    )
+    return "".join(_PROTECTED.sub(r"\1", piece[1:-1]) if piece[0] in "\"'" else piece for piece in _PIECE.findall(word))
