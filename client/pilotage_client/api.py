@@ -83,9 +83,10 @@ class JobCalls(Connection):
         InvalidInputError
             A description is invalid; the error lists every fault with its path.
         """
+        continues = [place > 0 and (cluster or each.continues_cluster) for place, each in enumerate(descriptions)]
         descriptions = [
-            replace(each, continues_cluster=place > 0 and (cluster or each.continues_cluster))
-            for place, each in enumerate(descriptions)
+            each if each.continues_cluster == flag else replace(each, continues_cluster=flag)
+            for each, flag in zip(descriptions, continues, strict=True)
         ]
         descriptions, named = resolve_dependencies(descriptions)
         if not validate_only:

@@ -41,7 +41,10 @@ def resolve_dependencies(
                     dependencies.append(_dependency(index, kind, names, by_name))
     faults.raise_any()
     without: dict[str, Any] = {kind.value: () for kind in DependencyKind}
-    return [replace(each, **without) for each in descriptions], dependencies
+    waiting = {dependency.description for dependency in dependencies}
+    return [
+        replace(each, **without) if index in waiting else each for index, each in enumerate(descriptions, start=first)
+    ], dependencies
 
 
 def parents_of(description: JobDescription, kind: DependencyKind) -> tuple[str, ...]:

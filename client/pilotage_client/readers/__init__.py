@@ -12,7 +12,7 @@ from pilotage.errors import InvalidJobError, Violation
 from pilotage.job_description import JobDescription
 from pilotage_client.files import content_of
 from pilotage_client.readers.draft import ReadError, as_json
-from pilotage_client.readers.files import resolve_local_files
+from pilotage_client.readers.files import FileResolver
 from pilotage_client.readers.jdl import read_jdl
 from pilotage_client.readers.submit import read_submit
 from pilotage_client.readers.submit_text import has_queue_statement
@@ -79,13 +79,13 @@ def read_jobs_with_files(
     text = _text_of(path)
     language = language or guess_language(path, text)
     # HTCondor transfers the executable from any path (its manual, transfer_executable).
-    ships_programs = language == "submit"
+    files = FileResolver(path.parent, ships_programs=language == "submit")
     jobs = _read(path, text, language, ignore_unsupported)
     resolved: list[JobDescription] = []
     faults: dict[Violation, None] = {}
     for job in jobs:
         try:
-            resolved.append(resolve_local_files(job, path.parent, ships_programs=ships_programs))
+            resolved.append(files.resolve(job))
         except InvalidJobError as error:
             faults |= {Violation(f"{path}: {each.where}", each.why): None for each in error.violations}
             if len(faults) >= _MOST_MISSING_FILES:

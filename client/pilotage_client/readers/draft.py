@@ -122,17 +122,17 @@ class Draft:
 
     def description(self) -> JobDescription:
         """Return the description; the executable or an image must be set."""
-        return replace(
-            JobDescription(executable=""),
-            requirements=self.requirements,
-            environment=self.environment,
-            input_files=tuple(self.input_files),
-            output_files=tuple(self.output_files),
-            attributes=self.attributes,
-            warnings=tuple(self.warnings),
-            ignored=tuple(dict.fromkeys(map(str, self.unsupported))),
-            **self.fields,
-        )
+        fields: dict[str, Any] = {
+            "executable": "",
+            "requirements": self.requirements,
+            "environment": self.environment,
+            "input_files": tuple(self.input_files),
+            "output_files": tuple(self.output_files),
+            "attributes": self.attributes,
+            "warnings": tuple(self.warnings),
+            "ignored": tuple(dict.fromkeys(map(str, self.unsupported))),
+        }
+        return JobDescription(**(fields | self.fields))
 
 
 def _as_list(value: Value) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from glob import has_magic, iglob
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from pilotage.errors import InvalidJobError, Violation
 from pilotage.job_description import InputFile, JobDescription
@@ -48,25 +49,54 @@ def resolve_local_files(description: JobDescription, base_dir: Path, *, ships_pr
         With every file that is missing or unreadable, or whose name in the job's folder is invalid or taken; and with
         a user log in a folder that is missing.
     """
-    folder = base_dir / str(_attribute(description, _INITIAL_DIR) or ".")
-    travelling = [(file, folder) for file in description.input_files]
-    travelling += [(file, base_dir) for file in _executables(description, base_dir, ships_programs)]
-    travelling += [(file, folder) for file in _standard_inputs(description, folder)]
-    image = _image_file(description, folder, ships_programs)
-    collected = _FileCollector()
-    for file, start in travelling:
-        collected.add(file, start)
-    if image is not None:
-        collected.add(image, folder)
-        description = replace(description, image=f"./{image.name}")
-    program = PurePosixPath(description.executable)
-    if not program.is_absolute() and len(program.parts) > 1 and _ships_executable(description):
-        collected.require_program(program)
-    logs = _user_logs(description, folder)
-    if faults := [*collected.faults, *_user_log_faults(logs)]:
-        raise InvalidJobError(*faults)
-    resolved = replace(description, attributes={**description.attributes, **logs})
-    return _with_sandbox_names(resolved, collected.files)
+    return FileResolver(base_dir, ships_programs=ships_programs).resolve(description)
+
+
+class FileResolver:
+    """Resolves the files of many jobs as `resolve_local_files`; jobs with the same files are resolved once."""
+
+    def __init__(self, base_dir: Path, *, ships_programs: bool = False) -> None:
+        self._base_dir = base_dir
+        self._ships_programs = ships_programs
+        self._found: dict[tuple[object, ...], tuple[list[Violation], dict[str, Any]]] = {}
+
+    def resolve(self, description: JobDescription) -> JobDescription:
+        """Return the description with its files resolved; raises InvalidJobError."""
+        initial_dir = str(_attribute(description, _INITIAL_DIR) or ".")
+        transfers = (_attribute(description, names) for names in (_TRANSFER_EXECUTABLE, _TRANSFER_CONTAINER))
+        key = (
+            *(description.executable, description.image, description.stdin, description.input_files, initial_dir),
+            *map(str, transfers),
+        )
+        if key not in self._found:
+            self._found[key] = self._resolved(description, self._base_dir / initial_dir)
+        faults, fields = self._found[key]
+        logs = _user_logs(description, self._base_dir / initial_dir)
+        if found := [*faults, *_user_log_faults(logs)]:
+            raise InvalidJobError(*found)
+        if logs:
+            fields = fields | {"attributes": {**description.attributes, **logs}}
+        return replace(description, **fields, stdout=_inside(description.stdout), stderr=_inside(description.stderr))
+
+    def _resolved(self, description: JobDescription, folder: Path) -> tuple[list[Violation], dict[str, Any]]:
+        """Return the faults of the files, and the fields of the description that name them."""
+        travelling = [(file, folder) for file in description.input_files]
+        travelling += [
+            (file, self._base_dir) for file in _executables(description, self._base_dir, self._ships_programs)
+        ]
+        travelling += [(file, folder) for file in _standard_inputs(description, folder)]
+        image = _image_file(description, folder, self._ships_programs)
+        collected = _FileCollector()
+        for file, start in travelling:
+            collected.add(file, start)
+        fields: dict[str, Any] = {}
+        if image is not None:
+            collected.add(image, folder)
+            fields["image"] = f"./{image.name}"
+        program = PurePosixPath(description.executable)
+        if not program.is_absolute() and len(program.parts) > 1 and _ships_executable(description):
+            collected.require_program(program)
+        return collected.faults, fields | _sandbox_names(description, collected.files)
 
 
 def _user_logs(description: JobDescription, folder: Path) -> dict[str, str]:
@@ -206,8 +236,8 @@ def _checksum(path: Path, size: int, _modified_ns: int) -> str:
     return checksum.hexdigest()
 
 
-def _with_sandbox_names(description: JobDescription, files: dict[str, InputFile]) -> JobDescription:
-    """Return the description with the names that its files have in the job's folder."""
+def _sandbox_names(description: JobDescription, files: dict[str, InputFile]) -> dict[str, Any]:
+    """Return the fields of the description with the names that its files have in the job's folder."""
     program = PurePosixPath(description.executable)
     shipped = files.get(program.name)
     executable = description.executable
@@ -219,14 +249,7 @@ def _with_sandbox_names(description: JobDescription, files: dict[str, InputFile]
     stdin = description.stdin
     if stdin is not None and stdin not in files and PurePosixPath(stdin).name in files:
         stdin = PurePosixPath(stdin).name
-    return replace(
-        description,
-        executable=executable,
-        stdin=stdin,
-        stdout=_inside(description.stdout),
-        stderr=_inside(description.stderr),
-        input_files=tuple(files.values()),
-    )
+    return {"executable": executable, "stdin": stdin, "input_files": tuple(files.values())}
 
 
 def _is_program(file: InputFile, program: PurePosixPath) -> bool:

@@ -456,10 +456,16 @@ def _merged(descriptions: Iterator[JobDescription]) -> list[JobDescription]:
     merged: list[JobDescription] = []
     for description in descriptions:
         last = merged[-1] if merged else None
-        # Equal jobs are of one cluster, as another one begins with another executable.
-        continues = last is not None and last.continues_cluster
-        if last and replace(last, count=None) == replace(description, count=None, continues_cluster=continues):
+        if last is not None and _are_equal(last, description):
             merged[-1] = replace(last, count=(last.count or 1) + (description.count or 1))
         else:
             merged.append(description)
     return merged
+
+
+def _are_equal(last: JobDescription, description: JobDescription) -> bool:
+    if last.arguments != description.arguments or last.attributes != description.attributes:
+        return False  # the comparison of all fields copies them
+    # Equal jobs are of one cluster, as another one begins with another executable.
+    continues = last.continues_cluster
+    return replace(last, count=None) == replace(description, count=None, continues_cluster=continues)

@@ -7,6 +7,8 @@ be a macro, or is kept with a warning. docs/reference/job-attributes.md is gener
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pilotage.text import fold
 from pilotage.units import LARGEST_COUNT
 from pilotage_client.readers import submit_handlers as handlers
@@ -301,6 +303,9 @@ CUSTOM_ATTRIBUTES = AttributeTable(
 )
 """Custom attributes with a meaning; every other one is kept for policies and expressions."""
 
+_CACHED_NAMES = 1000
+"""The names of a file are looked up for each of its jobs."""
+
 _REQUEST_PREFIX = "request_"
 _CUSTOM_RESOURCE = "slots have no such resource; they have cores, memory, disk and GPUs"
 
@@ -310,6 +315,7 @@ def is_command(name: str) -> bool:
     return is_custom_attribute(name) or SUBMIT_COMMANDS.get(name) is not None
 
 
+@lru_cache(maxsize=_CACHED_NAMES)
 def is_custom_attribute(name: str) -> bool:
     """Return whether a name is that of a custom attribute, `+Name` or `MY.Name`."""
     return fold(name).startswith(CUSTOM_PREFIX)
@@ -322,7 +328,7 @@ def draft_of(commands: list[SubmitCommand]) -> Draft:
     universe when the image is.
     """
     draft = Draft()
-    for command in sorted(commands, key=_order):
+    for command in sorted(commands, key=lambda each: _order(each.name)):
         with draft.collecting_faults():
             if is_custom_attribute(command.name):
                 own = SubmitCommand(command.name[len(CUSTOM_PREFIX) :], command.value, command.line)
@@ -341,10 +347,12 @@ _DEFAULT_RETRIES = 2
 """HTCondor's DEFAULT_JOB_MAX_RETRIES."""
 
 
-def _order(command: SubmitCommand) -> tuple[bool, bool]:
-    return squashed(command.name) in ("transferinput", "universe"), is_custom_attribute(command.name)
+@lru_cache(maxsize=_CACHED_NAMES)
+def _order(name: str) -> tuple[bool, bool]:
+    return squashed(name) in ("transferinput", "universe"), is_custom_attribute(name)
 
 
+@lru_cache(maxsize=_CACHED_NAMES)
 def _handler(name: str) -> SubmitHandler:
     known = SUBMIT_COMMANDS.get(name)
     if known is not None:

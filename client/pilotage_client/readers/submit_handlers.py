@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from pilotage.classads.evaluation import compile_bounded
@@ -38,6 +39,7 @@ SubmitHandler = Callable[[Draft, SubmitCommand], None]
 """Puts a command into a draft; raises StatementFaultError for an invalid value."""
 
 _REMOTE = re.compile(r"[A-Za-z][\w+.-]*://")
+_CACHED_AMOUNTS = 100
 _AMOUNT = re.compile(r"[+-]?[\d.]+\s*[a-z]*", re.IGNORECASE | re.ASCII)
 _NULL_DEVICE = "/dev/null"
 _NO_NUMBER = "it is an expression, and a request is a number"
@@ -359,6 +361,7 @@ def priority(draft: Draft, command: SubmitCommand) -> None:
 
 def _measured(field: str, measure: Callable[[object], object]) -> SubmitHandler:
     """Return a handler of an amount, which may be written as arithmetic; other expressions are refused."""
+    cached = lru_cache(maxsize=_CACHED_AMOUNTS, typed=True)(measure)  # jobs of a file mostly have the same ones
 
     def put(draft: Draft, command: SubmitCommand) -> None:
         if fold(command.value) in ("", "undefined"):
@@ -372,7 +375,7 @@ def _measured(field: str, measure: Callable[[object], object]) -> SubmitHandler:
         if isinstance(amount, bool) or not isinstance(amount, int | float | str):
             raise command.fault(f"{command.value} is not a number")
         try:
-            draft.put(**{field: measure(amount)})
+            draft.put(**{field: cached(amount)})
         except InvalidRequirementsError as error:
             raise command.fault(error) from error
 
