@@ -60,7 +60,7 @@ def read_jobs(path: Path, *, language: str | None = None, ignore_unsupported: bo
     ReadError
         The file cannot be read, does not describe jobs, or asks for something that is not done; with all faults.
     """
-    text = _text_of(path)
+    text = text_of(path)
     return _read(path, text, language or guess_language(path, text), ignore_unsupported)
 
 
@@ -76,7 +76,7 @@ def read_jobs_with_files(
     InvalidJobError
         Input files are missing, or their names are invalid in the job's folder.
     """
-    text = _text_of(path)
+    text = text_of(path)
     language = language or guess_language(path, text)
     # HTCondor transfers the executable from any path (its manual, transfer_executable).
     files = FileResolver(path.parent, ships_programs=language == "submit")
@@ -154,7 +154,8 @@ def foreign_language(text: str) -> tuple[int, str] | None:
     return 1, _JSON
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return the text of a job file; raises ReadError if it cannot be read or is no text."""
     try:
         content = content_of(path)
     except OSError as error:

@@ -21,7 +21,7 @@ UNUSED_WARNING = "has no meaning here and is kept as an attribute"
 """The warning for an attribute that nothing uses."""
 
 _SHOWN_CHARACTERS = 60
-_IGNORE_HINT = "jobs would run without these statements; --ignore-unsupported submits them so"
+IGNORE_HINT = "jobs would run without these statements; --ignore-unsupported submits them so"
 _MOST_FAULTS = 100
 
 
@@ -241,6 +241,6 @@ class FileFaults:
         if not faults:
             return
         if not self._invalid:
-            faults.append((None, _IGNORE_HINT))
+            faults.append((None, IGNORE_HINT))
         (line, cause), *more = faults
         raise ReadError(self._file, line, cause, *more)

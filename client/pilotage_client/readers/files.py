@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from glob import has_magic, iglob
@@ -20,6 +20,7 @@ from pilotage_client.readers.draft import USER_LOG
 _CHUNK_BYTES = 1024 * 1024
 _CACHED_CHECKSUMS = 10_000
 _NULL_DEVICE = "/dev/null"
+_USER_LOG = fold(USER_LOG)
 _INITIAL_DIR = frozenset({"initialdir", "initial_dir", "iwd"})
 _TRANSFER_EXECUTABLE = frozenset({"transfer_executable", "transferexecutable"})
 _TRANSFER_CONTAINER = frozenset({"transfer_container", "transfercontainer"})
@@ -59,9 +60,14 @@ class FileResolver:
         self._base_dir = base_dir
         self._ships_programs = ships_programs
         self._found: dict[tuple[object, ...], tuple[list[Violation], dict[str, Any]]] = {}
+        self._logs: dict[tuple[str, str, str], tuple[str, list[Violation]]] = {}
 
     def resolve(self, description: JobDescription) -> JobDescription:
         """Return the description with its files resolved; raises InvalidJobError."""
+        return replace(description, **self.resolved_fields(description))
+
+    def resolved_fields(self, description: JobDescription) -> dict[str, Any]:
+        """Return the fields that change when the files of a description are resolved; raises InvalidJobError."""
         initial_dir = str(_attribute(description, _INITIAL_DIR) or ".")
         transfers = (_attribute(description, names) for names in (_TRANSFER_EXECUTABLE, _TRANSFER_CONTAINER))
         key = (
@@ -71,12 +77,26 @@ class FileResolver:
         if key not in self._found:
             self._found[key] = self._resolved(description, self._base_dir / initial_dir)
         faults, fields = self._found[key]
-        logs = _user_logs(description, self._base_dir / initial_dir)
-        if found := [*faults, *_user_log_faults(logs)]:
-            raise InvalidJobError(*found)
+        logs, log_faults = self._user_logs(description, initial_dir)
+        if faults or log_faults:
+            raise InvalidJobError(*faults, *log_faults)
         if logs:
             fields = fields | {"attributes": {**description.attributes, **logs}}
-        return replace(description, **fields, stdout=_inside(description.stdout), stderr=_inside(description.stderr))
+        return fields | {"stdout": _inside(description.stdout), "stderr": _inside(description.stderr)}
+
+    def _user_logs(self, description: JobDescription, initial_dir: str) -> tuple[dict[str, str], list[Violation]]:
+        """Return the attribute with the path of the user log, now absolute, as its spelling is, and its faults."""
+        logs: dict[str, str] = {}
+        faults: list[Violation] = []
+        for name, value in description.attributes.items():
+            if fold(name) == _USER_LOG:
+                key = (name, initial_dir, str(value))
+                if key not in self._logs:
+                    path = str((self._base_dir / initial_dir).absolute() / str(value))
+                    self._logs[key] = path, list(_user_log_faults(name, path))
+                logs[name], found = self._logs[key]
+                faults += found
+        return logs, faults
 
     def _resolved(self, description: JobDescription, folder: Path) -> tuple[list[Violation], dict[str, Any]]:
         """Return the faults of the files, and the fields of the description that name them."""
@@ -99,18 +119,11 @@ class FileResolver:
         return collected.faults, fields | _sandbox_names(description, collected.files)
 
 
-def _user_logs(description: JobDescription, folder: Path) -> dict[str, str]:
-    """Return the job's attribute with the path of its user log, now absolute, as its spelling is; {} = it has none."""
-    names = (name for name in description.attributes if fold(name) == fold(USER_LOG))
-    return {name: str(folder.absolute() / str(description.attributes[name])) for name in names}
-
-
-def _user_log_faults(logs: Mapping[str, str]) -> Iterator[Violation]:
-    for name, path in logs.items():
-        if not Path(path).parent.is_dir():
-            yield Violation(name, f"{path}: there is no folder {Path(path).parent}; make it first")
-        elif Path(path).is_dir():
-            yield Violation(name, f"{path} is a folder, not a file")
+def _user_log_faults(name: str, path: str) -> Iterator[Violation]:
+    if not Path(path).parent.is_dir():
+        yield Violation(name, f"{path}: there is no folder {Path(path).parent}; make it first")
+    elif Path(path).is_dir():
+        yield Violation(name, f"{path} is a folder, not a file")
 
 
 class _FileCollector:
@@ -259,7 +272,7 @@ def _is_program(file: InputFile, program: PurePosixPath) -> bool:
 
 def _inside(name: str | None) -> str | None:
     """Return the name of a stream's file in the job's folder; of a path outside of it only the last part is kept."""
-    if name is None or name == _NULL_DEVICE:
+    if name is None or name == _NULL_DEVICE or ("/" not in name and name != ".."):
         return name
     path = PurePosixPath(name)
     return path.name if path.is_absolute() or ".." in path.parts else str(path)

@@ -256,7 +256,6 @@ class SubmitFile:
         process, executable, jobs = 0, "", 0
         for queue in self._queues(first, last):
             program, statement = queue.program, queue.statement
-            program.define_builtin(self._predefined)
             program.define_builtin(builtin)
             request = read_queue_statement(statement, self._base_dir, program.expand, program.split_items)
             if program.value("executable") != executable:  # another executable begins a new cluster
@@ -293,6 +292,8 @@ class SubmitFile:
                 for statement in _queue_statements(statements)
                 if (program := SubmitProgram(statements, statement)).is_reached
             ]
+            for queue in queues:
+                queue.program.define_builtin(self._predefined)
         for queue in queues:
             queue.program.define(others)
         return queues

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pilotage.text import fold
 from pilotage.units import LARGEST_COUNT
 from pilotage_client.readers import submit_handlers as handlers
-from pilotage_client.readers.draft import Draft
+from pilotage_client.readers.draft import Draft, StatementFaultError
 from pilotage_client.readers.submit_handlers import SubmitCommand, SubmitHandler
 from pilotage_client.readers.submit_text import CUSTOM_PREFIX
 from pilotage_client.readers.support import FALSE_WORDS, TRUE_WORDS, AttributeTable, KnownAttribute, Support
@@ -329,13 +329,15 @@ def draft_of(commands: list[SubmitCommand]) -> Draft:
     """
     draft = Draft()
     for command in sorted(commands, key=lambda each: _order(each.name)):
-        with draft.collecting_faults():
+        try:
             if is_custom_attribute(command.name):
                 own = SubmitCommand(command.name[len(CUSTOM_PREFIX) :], command.value, command.line)
                 known = CUSTOM_ATTRIBUTES.get(own.name)
                 (known.handler if known else handlers.custom_attribute)(draft, own)
             else:
                 _handler(command.name)(draft, command)
+        except StatementFaultError as fault:
+            draft.faults.append((fault.line, fault.cause))
     if not draft.fields.keys().isdisjoint(_RETRYING):
         draft.fields.setdefault("retries", _DEFAULT_RETRIES)
     return draft

@@ -15,7 +15,6 @@ from pilotage_client.readers.support import AttributeTable, KnownAttribute, Supp
 from pilotage_client.workflows.dag_text import (
     DagFault,
     DagStatement,
-    InlineDescription,
     folded_keyword,
     pairs_of,
     words_of,
@@ -45,7 +44,6 @@ class Reading:
     faults: list[DagFault] = field(default_factory=list)
     refused: list[tuple[DagStatement, str, list[Node]]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    descriptions: dict[Dag, dict[str, InlineDescription]] = field(default_factory=dict)
     nodes: int = 0
 
 
@@ -131,10 +129,9 @@ def _submit_description(dag: Dag, statement: DagStatement, reading: Reading) -> 
     _end(statement, words)
     if statement.inline is None:
         raise DagFault(statement.place, f"the description {name} has no lines in {{ … }}")
-    known = reading.descriptions.setdefault(dag, {})
-    if name in known:
+    if name in dag.descriptions:
         raise DagFault(statement.place, f"the description {name} is given twice")
-    known[name] = statement.inline
+    dag.descriptions[name] = statement.inline
 
 
 def _subdag(dag: Dag, statement: DagStatement, reading: Reading) -> None:
@@ -293,7 +290,10 @@ def _done(dag: Dag, statement: DagStatement, reading: Reading) -> None:
 
 
 def mark_done(dag: Dag, name: str, statement: DagStatement) -> None:
-    """Mark a node or a sub-DAG as done; a sub-DAG is done if its FINAL node is. The outermost FINAL node runs anyway."""
+    """Mark a node or a sub-DAG as done.
+
+    A sub-DAG is done if its FINAL node is. The outermost FINAL node runs at each end of the DAG.
+    """
     found = dag.find(name, inside=True)
     if found is None:
         raise DagFault(statement.place, f"there is no node {name}")
@@ -385,3 +385,9 @@ DAG_STATEMENTS = AttributeTable(
 
 DEFINITIONS = frozenset({"JOB", "NODE", "FINAL", "SUBMIT_DESCRIPTION", "SUBDAG", "SPLICE"})
 """Keywords of statements that others may refer to."""
+
+
+def spelling(keyword: str) -> str:
+    """Return the usual spelling of a known keyword."""
+    known = DAG_STATEMENTS.get(keyword)
+    return next((name for name in known.names if folded_keyword(name) == keyword), keyword) if known else keyword

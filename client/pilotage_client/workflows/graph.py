@@ -103,13 +103,15 @@ class Edge:
 
 @dataclass(slots=True, eq=False)
 class Dag:
-    """One DAG: the whole, a splice or a sub-DAG. `prefix` begins the names of its nodes, such as "S+".
+    """One DAG: the whole, a splice or a sub-DAG.
 
-    `limits` = the most running nodes of categories by full name. `retries`, `priority` and `category` are those of a
-    sub-DAG as a node of its parent.
+    `prefix` begins the names of its nodes, such as "S+". `outer_prefix` is that of the DAG whose categories `+NAME` it
+    shares: of a splice the DAG around it, else its own. `limits` = the most running nodes of categories by full name.
+    `descriptions` are shared inline ones by name. `retries`, `priority` and `category` are those of a sub-DAG.
     """
 
     prefix: str
+    outer_prefix: str
     place: Place
     folder: Path
     is_splice: bool = False
@@ -118,6 +120,7 @@ class Dag:
     final: Node | None = None
     edges: list[Edge] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)
+    descriptions: dict[str, InlineDescription] = field(default_factory=dict)
     retries: int = 0
     priority: int = 0
     category: str = ""
@@ -190,34 +193,15 @@ def ordered(dag: Dag) -> list[Node]:
 
     The DAG must be linked.
     """
-    children: dict[Group, list[Node]] = {}
-    groups_of: dict[Node, list[Group]] = {}
-    unmet: dict[Node | Group, int] = {}
     nodes = dag.all()
-    for node in nodes:
-        groups = dict.fromkeys((*node.waits, *node.settles))
-        unmet[node] = len(groups)
-        for group in groups:
-            if group not in children:
-                children[group] = []
-                unmet[group] = len(group.members)
-                for member in group.members:
-                    groups_of.setdefault(member, []).append(group)
-            children[group].append(node)
-    ready = [node for node in nodes if not unmet[node]]
-    ready += _met([group for group, members in children.items() if not group.members], children, unmet)
+    waiting = _Waiting(nodes)
+    ready = waiting.start()
     level = 0
     while ready:
         level += 1
         for node in ready:
             node.level = level
-        met: list[Group] = []
-        for node in ready:
-            for group in groups_of.get(node, ()):
-                unmet[group] -= 1
-                if not unmet[group]:
-                    met.append(group)
-        ready = _met(met, children, unmet)
+        ready = waiting.next_ready(ready)
     if circle := _circle(nodes):
         first = min(circle, key=lambda node: node.number)
         place = circle.index(first)
@@ -226,15 +210,47 @@ def ordered(dag: Dag) -> list[Node]:
     return sorted(nodes, key=lambda node: node.order)
 
 
-def _met(groups: Iterable[Group], children: dict[Group, list[Node]], unmet: dict[Node | Group, int]) -> list[Node]:
-    """Return the nodes that no longer wait once these groups are met."""
-    free: list[Node] = []
-    for group in groups:
-        for node in children[group]:
-            unmet[node] -= 1
-            if not unmet[node]:
-                free.append(node)
-    return free
+class _Waiting:
+    """How many groups each node waits for, and how many members of each group have no level yet."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._unmet: dict[Node | Group, int] = {}
+        self._children: dict[Group, list[Node]] = {}
+        self._groups_of: dict[Node, list[Group]] = {}
+        for node in nodes:
+            groups = dict.fromkeys((*node.waits, *node.settles))
+            self._unmet[node] = len(groups)
+            for group in groups:
+                self._children.setdefault(group, []).append(node)
+        for group in self._children:
+            self._unmet[group] = len(group.members)
+            for member in group.members:
+                self._groups_of.setdefault(member, []).append(group)
+
+    def start(self) -> list[Node]:
+        """Return the nodes that wait for no other node."""
+        ready = [node for node in self._nodes if not self._unmet[node]]
+        return ready + self._met([group for group in self._children if not group.members])
+
+    def next_ready(self, done: Iterable[Node]) -> list[Node]:
+        """Return the nodes that wait for nothing more once these nodes have a level."""
+        met: list[Group] = []
+        for node in done:
+            for group in self._groups_of.get(node, ()):
+                self._unmet[group] -= 1
+                if not self._unmet[group]:
+                    met.append(group)
+        return self._met(met)
+
+    def _met(self, groups: Iterable[Group]) -> list[Node]:
+        free: list[Node] = []
+        for group in groups:
+            for node in self._children[group]:
+                self._unmet[node] -= 1
+                if not self._unmet[node]:
+                    free.append(node)
+        return free
 
 
 def _circle(nodes: Sequence[Node]) -> list[Node]:
@@ -270,8 +286,19 @@ def _collect_categories(dag: Dag, limits: dict[str, int], members: dict[str, lis
     """Collect categories; a limit of an outer DAG overrides that of an inner one."""
     for category, limit in dag.limits.items():
         limits.setdefault(category, limit)
-    for each in (*dag.nodes.values(), *dag.parts.values()):
+    named: list[Node | Dag] = [*dag.nodes.values(), *dag.parts.values()]
+    for each in named:
         if each.category:
             members.setdefault(each.category, []).append(each)
     for part in dag.parts.values():
         _collect_categories(part, limits, members)
+
+
+def inherit(dag: Dag, priority: int = 0, retries: int = 0) -> None:
+    """Apply priorities and retries of sub-DAGs to their nodes, as DAGMan runs the failed nodes of a sub-DAG again."""
+    own = [*dag.nodes.values(), *((dag.final,) if dag.final is not None else ())]
+    for node in own:
+        node.priority += priority
+        node.retries = (node.retries + 1) * (retries + 1) - 1
+    for part in dag.parts.values():
+        inherit(part, priority + part.priority, (retries + 1) * (part.retries + 1) - 1)
