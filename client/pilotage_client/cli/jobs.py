@@ -7,6 +7,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.dependencies import Dependency, DependencyKind
-from pilotage.values.jobs import ChangeResult
+from pilotage.values.jobs import ChangeResult, SubmittedJobs
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import LONGEST_POLL_S, Client
 from pilotage_client.cli.options import (
@@ -36,6 +38,7 @@ from pilotage_client.cli.options import (
     with_client,
 )
 from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
+from pilotage_client.cli.workflows import RESCUE, read_workflow
 from pilotage_client.connection import new_request_id
 from pilotage_client.dependencies import read_parent, resolve_dependencies
 from pilotage_client.models import FINAL_STATES, LIVE_STATES, STATES, JobEvent, JobStatus
@@ -301,6 +304,7 @@ def retry_option(text: str) -> RetryBudget:
     help="Wait until this job or cluster has ended, or cannot run because a parent has ended badly.",
 )
 @click.option("--workflow", metavar="NAME", help="All jobs are one workflow with this name.")
+@RESCUE
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only check the jobs.")
 @IGNORE_UNSUPPORTED
@@ -333,34 +337,35 @@ def submit(
     patience: str,
     as_json: bool,
     workflow: str | None,
+    rescues: Sequence[str],
     **parents: Sequence[str],
 ) -> None:
-    """Submit the jobs of job files, all or none."""
+    """Submit the jobs of job files, or the workflow of a DAG file, all or none."""
     if follow and validate_only:
         raise InvalidInputError(Violation("--follow", "cannot be combined with --validate-only"))
-    by_file = _read_all(files, language, ignore_unsupported)
+    read = _read_files(client, files, language, rescues, ignore_unsupported=ignore_unsupported)
+    by_file = read.by_file
     if template is not None:
         job_template = find_template(template, [folder] if folder else [])
         by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
     descriptions, dependencies = _with_dependencies([by_file[file] for file in files], parents)
-    request_id = request_id or new_request_id()
-    try:
+    if not descriptions:
+        click.echo("nothing is left to submit: all nodes are done", err=True)
+        return
+    with (
+        _unknown_outcome(request_id or new_request_id(), validate_only=validate_only) as request_id,
+        _in_files(by_file),
+    ):
         submitted = client.submit(
             descriptions,
             group=group,
             validate_only=validate_only,
             request_id=request_id,
-            dependencies=dependencies,
-            workflow=workflow,
+            dependencies=(*dependencies, *read.dependencies),
+            workflow=workflow or read.workflow,
         )
-    except InvalidJobError as error:
-        raise InvalidJobError(*(_in_file(violation, by_file) for violation in error.violations)) from error
-    except WorldError:
-        if not validate_only:
-            repeat = f"repeat the command with --request-id {request_id}, which submits them once"
-            click.echo(f"pilotage: it is unknown whether the jobs were submitted: {repeat}", err=True)
-        raise
-    warnings = (*_warnings_of_readers(by_file), *submitted.warnings)
+    warnings = (*read.warnings, *_warnings_of_readers(by_file), *submitted.warnings)
+    names = " ".join(_names(descriptions, submitted))
     if as_json:
         echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings)})
     else:
@@ -368,17 +373,40 @@ def submit(
             click.echo(f"warning: {warning}", err=True)
         number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
         jobs = f"{number} job{'s' if number != 1 else ''}"
-        names = " ".join(_cluster_names(descriptions, submitted.job_ids))
         click.echo(f"{jobs} would be submitted" if validate_only else f"{jobs} submitted: {names}")
     if follow:
         _follow(ctx, client, submitted.job_ids, retry_option(patience), as_json=as_json)
     elif submitted.job_ids and any(user_log_of(each) for each in descriptions):
-        names = " ".join(_cluster_names(descriptions, submitted.job_ids))
         click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
 
 
-def _cluster_names(descriptions: Sequence[JobDescription], ids: Sequence[int]) -> Iterator[str]:
-    """Yield the jobs of each cluster in the form that commands accept: "12.0-99", a single job by its id."""
+@contextmanager
+def _unknown_outcome(request_id: str, *, validate_only: bool) -> Iterator[str]:
+    """Say how to repeat a submission of which no answer came."""
+    try:
+        yield request_id
+    except WorldError:
+        if not validate_only:
+            repeat = f"repeat the command with --request-id {request_id}, which submits them once"
+            click.echo(f"pilotage: it is unknown whether the jobs were submitted: {repeat}", err=True)
+        raise
+
+
+@contextmanager
+def _in_files(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[None]:
+    """Name the files in the faults that the server finds."""
+    try:
+        yield
+    except InvalidJobError as error:
+        raise InvalidJobError(*(_in_file(violation, by_file) for violation in error.violations)) from error
+
+
+def _names(descriptions: Sequence[JobDescription], submitted: SubmittedJobs) -> Iterator[str]:
+    """Yield the jobs in the form that commands accept: "w12", else each cluster as "12.0-99", single jobs by id."""
+    ids = submitted.job_ids
+    if submitted.workflow:
+        yield f"w{submitted.workflow}"
+        return
     sizes: list[int] = []
     for description in descriptions if ids else ():
         if not description.continues_cluster:
@@ -400,6 +428,26 @@ def _follow(ctx: click.Context, client: Client, job_ids: Sequence[int], retry: R
         click.echo(f"pilotage: the jobs go on; to follow them again: pilotage userlog {ranges(job_ids)}", err=True)
         raise
     show_ends(ctx, finished, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadFiles:
+    """The jobs of files; of a DAG also their dependencies and the name of the workflow."""
+
+    by_file: dict[Path, list[JobDescription]]
+    dependencies: tuple[Dependency, ...] = ()
+    workflow: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def _read_files(
+    client: Client, files: Sequence[Path], language: str | None, rescues: Sequence[str], *, ignore_unsupported: bool
+) -> _ReadFiles:
+    """Return the jobs of job files, or of one DAG; raises InvalidInputError with the faults of all files."""
+    dag = read_workflow(client, files, language, rescues, ignore_unsupported=ignore_unsupported)
+    if dag is None:
+        return _ReadFiles(_read_all(files, language, ignore_unsupported))
+    return _ReadFiles({files[0]: list(dag.descriptions)}, dag.dependencies, dag.name, dag.warnings)
 
 
 def _read_all(
@@ -429,6 +477,8 @@ def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescriptio
     for file, descriptions in by_file.items():
         if index < len(descriptions):
             job = f"job {index + 1}: " if len(descriptions) > 1 else ""
+            if node := descriptions[index].attributes.get("DAGNodeName"):
+                job = f"node {node}: "
             return Violation(f"{file}: {job}{found['field']}", violation.why)
         index -= len(descriptions)
     return violation

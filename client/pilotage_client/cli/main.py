@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import click
 
-from pilotage_client.cli import admin, jobs, pilots, resources, routes, status, usage, why
+from pilotage_client.cli import admin, jobs, pilots, resources, routes, status, usage, why, workflows
 from pilotage_client.cli.demo import demo
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
@@ -27,6 +27,7 @@ SECTIONS = {
         "release",
         "remove",
         "reschedule",
+        "rescue",
     ),
     "The grid": (
         "pools",
@@ -88,6 +89,7 @@ for command in (
     *admin.COMMANDS,
     *routes.COMMANDS,
     *usage.COMMANDS,
+    *workflows.COMMANDS,
 ):
     main.add_command(command)
 

@@ -27,11 +27,13 @@ from pilotage_client.cli.options import (
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.workflows import is_dag, workflow_as_json
 from pilotage_client.files import faults_of, read_tree, read_tree_file, tree_format
 from pilotage_client.models import iso, time_of
 from pilotage_client.readers import LANGUAGES, read_jobs
 from pilotage_client.readers.draft import as_json as description_json
 from pilotage_client.readers.requirements import read_require_options
+from pilotage_client.workflows import read_dag
 
 
 @click.command()
@@ -116,7 +118,9 @@ def _section(wire: Mapping[str, values_pb2.Value]) -> dict[str, Any]:
 
 
 TREE = click.argument("tree_file", metavar="TREE", type=click.Path(path_type=Path))
-LANGUAGE = click.option("--language", type=click.Choice(LANGUAGES), help="Default: by the file's name and text.")
+LANGUAGE = click.option(
+    "--language", type=click.Choice((*LANGUAGES, "dag")), help="Default: by the file's name and text."
+)
 IGNORE_UNSUPPORTED = click.option(
     "--ignore-unsupported", is_flag=True, help="Ignore statements that Pilotage does not support; warn of each."
 )
@@ -128,9 +132,12 @@ IGNORE_UNSUPPORTED = click.option(
 @IGNORE_UNSUPPORTED
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line (default: indented).")
 def convert(file: Path, language: str | None, ignore_unsupported: bool, as_json: bool) -> None:
-    """Show how Pilotage reads a job file: JDL (DIRAC, gLite, AliEn), an HTCondor submit file, or TOML."""
-    for description in read_jobs(file, language=language, ignore_unsupported=ignore_unsupported):
-        shown = description_json(description)
+    """Show how Pilotage reads a job file (JDL of DIRAC, gLite, AliEn; HTCondor submit file; TOML), or a DAG file."""
+    if is_dag(file, language):
+        jobs = workflow_as_json(read_dag(file, ignore_unsupported=ignore_unsupported, with_files=False))
+    else:
+        jobs = map(description_json, read_jobs(file, language=language, ignore_unsupported=ignore_unsupported))
+    for shown in jobs:
         if as_json:
             echo_json(shown)
         else:

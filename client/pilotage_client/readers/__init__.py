@@ -32,14 +32,15 @@ _SUFFIXES = {
     ".submit": "submit",
     ".condor": "submit",
     ".cmd": "submit",
+    ".dag": "dag",
 }
 _DAG_COMMAND = re.compile(
-    r"""\s*(?:JOB|DATA|SUBDAG|SPLICE|FINAL|PARENT|SCRIPT|RETRY|VARS|PRIORITY|CATEGORY|MAXJOBS|CONFIG|DOT|INCLUDE|SERVICE
-    |NODE_STATUS_FILE|JOBSTATE_LOG|SET_JOB_ATTR|SUBMIT-DESCRIPTION|PROVISIONER)\s+[^\s=:]""",
+    r"""\s*(?:JOB|NODE|DATA|SUBDAG|SPLICE|FINAL|PARENT|SCRIPT|RETRY|VARS|PRIORITY|CATEGORY|MAXJOBS|CONFIG|DOT|INCLUDE|SERVICE
+    |NODE_STATUS_FILE|JOBSTATE_LOG|SET_JOB_ATTR|ABORT-DAG-ON|PRE_SKIP|ENV|SUBMIT-DESCRIPTION|PROVISIONER)\s+[^\s=:]""",
     re.IGNORECASE | re.VERBOSE,
 )
 _BATCH_OPTION = re.compile(r"#(?:SBATCH|PBS|BSUB|\$)\s")
-_DAG = "this is a DAG of DAGMan; DAGs are not read yet: submit the submit files of its nodes"
+_DAG = "this is a DAG of DAGMan, not jobs; `pilotage submit` takes it as FILE.dag or with --language dag"
 _SCRIPT = (
     "this is a script, as for sbatch, and no job file; name it as the executable of one, and write its options there"
 )
@@ -100,6 +101,8 @@ def _read(path: Path, text: str, language: str, ignore_unsupported: bool) -> lis
     if language != "toml" and (foreign := foreign_language(text)) is not None:
         raise ReadError(file, *foreign)
     match language:
+        case "dag":
+            raise ReadError(file, None, _DAG)
         case "jdl":
             return read_jdl(text, file, ignore_unsupported=ignore_unsupported)
         case "submit":
@@ -111,15 +114,17 @@ def _read(path: Path, text: str, language: str, ignore_unsupported: bool) -> lis
 
 
 def guess_language(path: Path, text: str) -> str:
-    """Return the language of a file by its suffix, else by its text.
+    """Return the language of a file by its suffix, else by its text: one of LANGUAGES, or "dag".
 
     A submit file may have any name, and often has `.jdl`: its queue statement identifies it.
     """
     by_name = _SUFFIXES.get(path.suffix.lower())
-    if by_name in ("submit", "toml"):
+    if by_name in ("submit", "toml", "dag"):
         return by_name
     if has_queue_statement(text):
         return "submit"
+    if (foreign := foreign_language(text)) is not None and foreign[1] == _DAG:
+        return "dag"
     if by_name == "jdl" or _JDL_STATEMENT.search(text):
         return "jdl"
     try:

@@ -16,7 +16,7 @@ from pilotage.text import fold
 from pilotage.units import LARGEST_COUNT
 from pilotage_client.files import content_of
 from pilotage_client.readers.draft import Draft, FileFaults, StatementFaultError
-from pilotage_client.readers.submit_commands import draft_of, is_command, squashed
+from pilotage_client.readers.submit_commands import draft_of, is_command, resembles_command, squashed
 from pilotage_client.readers.submit_handlers import SubmitCommand
 from pilotage_client.readers.submit_text import (
     StatementKind,
@@ -288,7 +288,7 @@ class SubmitFile:
             statements = [*(assignment(*each) for each in parsed.items()), *self._statements]
             duplicates = _duplicates(self._statements)
             queues = self._queues_by_variables[key] = [
-                _Queue(program, statement, duplicates[statement.line], self._not_replaced)
+                _Queue(program, statement, duplicates[statement.line], self._not_replaced, {*first, *last})
                 for statement in _queue_statements(statements)
                 if (program := SubmitProgram(statements, statement)).is_reached
             ]
@@ -347,11 +347,14 @@ class _Queue:
         statement: SubmitStatement,
         duplicates: list[str],
         not_replaced: Mapping[str, str],
+        variables: set[str],
     ) -> None:
         self.program = program
         self.statement = statement
         self._duplicates = duplicates
         self._not_replaced = not_replaced
+        # A variable that nothing uses is no attribute of the job, unless a command was meant.
+        self._macros = frozenset(fold(name) for name in variables if not resembles_command(name))
         self._commands: _Commands | None = None
 
     def drafts(self, request: QueueRequest, process: int) -> Iterator[Draft]:
@@ -360,7 +363,7 @@ class _Queue:
         for row, item in enumerate(request.items or ({},)):
             program.define(item)
             if self._commands is None or self._commands.are_outdated():
-                self._commands = _Commands(program, self.statement, self._not_replaced)
+                self._commands = _Commands(program, self.statement, self._not_replaced, self._macros)
             commands = self._commands
             together = 1 if commands.jobs_differ else max(request.count, 1)
             if request.count // together > MAX_JOBS:
@@ -379,10 +382,16 @@ class _Queue:
 class _Commands:
     """The commands in effect at a queue statement, for the jobs of one item."""
 
-    def __init__(self, program: SubmitProgram, queue: SubmitStatement, not_replaced: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        program: SubmitProgram,
+        queue: SubmitStatement,
+        not_replaced: Mapping[str, str],
+        macros: frozenset[str],
+    ) -> None:
         self._program = program
         self._structure = program.structure
-        references = program.references()
+        references = program.references() | macros
         names = [name for name in program.names() if is_command(name) or fold(name) not in references]
         self._lines = sorted((program.line_of(name), name) for name in names)
         given = {squashed(name): line for line, name in self._lines}

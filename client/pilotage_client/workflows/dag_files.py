@@ -12,7 +12,7 @@ from pilotage_client.workflows.dag_statements import DAG_STATEMENTS, DEFINITIONS
 from pilotage_client.workflows.dag_text import DagFault, DagStatement, Place, dag_statements, words_of
 from pilotage_client.workflows.graph import Dag, Node, add_lanes, inherit, ordered
 
-MAX_PARTS = 100_000
+MAX_PARTS = 50_000
 """The most nodes and parts: files that contain each other many times must not fill the memory."""
 
 _MOST_FAULTS = 100
@@ -41,6 +41,7 @@ class _DagReader:
         self._ignore_unsupported = ignore_unsupported
         self._reading = Reading(self._read_part)
         self._statements: dict[tuple[Path, Path], list[DagStatement]] = {}
+        self._paths: dict[tuple[Path, str], tuple[Path, Path]] = {}
         self._files: list[Path] = []  # from the outermost file to the one that is read now
 
     def read(self, rescues: Iterable[Path | frozenset[str]]) -> tuple[list[Node], list[str]]:
@@ -87,23 +88,30 @@ class _DagReader:
         self, outer: Dag, statement: DagStatement, name: str, file: str, folder: Path, is_splice: bool
     ) -> Dag | None:
         """Return the DAG of a splice or sub-DAG; None = it cannot be read, which is a fault then."""
-        path = folder / file
+        _, resolved = self._path_of(folder, file)
         prefix = f"{outer.prefix}{name}+"
         dag = Dag(prefix, outer.outer_prefix if is_splice else prefix, statement.place, folder, is_splice)
         self._reading.nodes += 1
         try:
-            statements = self._statements_of(path, folder, statement)
+            statements = self._statements_of(folder, file, statement)
         except DagFault as fault:
             self._reading.faults.append(fault)
             return None
-        self._files.append(path.resolve())
+        self._files.append(resolved)
         self._apply(dag, statements)
         self._files.pop()
         return dag
 
-    def _statements_of(self, path: Path, folder: Path, statement: DagStatement) -> list[DagStatement]:
+    def _path_of(self, folder: Path, file: str) -> tuple[Path, Path]:
+        """Return the path of a file and its resolved path."""
+        if (folder, file) not in self._paths:
+            path = folder / file
+            self._paths[folder, file] = path, path.resolve()
+        return self._paths[folder, file]
+
+    def _statements_of(self, folder: Path, file: str, statement: DagStatement) -> list[DagStatement]:
         """Return the statements of another file that a statement names; included ones are relative to `folder`."""
-        resolved = path.resolve()
+        path, resolved = self._path_of(folder, file)
         if resolved in self._files:
             circle = " → ".join(each.name for each in (*self._files[self._files.index(resolved) :], resolved))
             raise DagFault(statement.place, f"the file contains itself: {circle}")
@@ -127,7 +135,7 @@ class _DagReader:
                 words = words_of(statement)
                 if len(words) != 1:
                     raise DagFault(statement.place, "write INCLUDE FILE")
-                included = self._statements_of(folder / words[0], folder, statement)
+                included = self._statements_of(folder, words[0], statement)
             except DagFault as fault:
                 self._reading.faults.append(fault)
             else:

@@ -198,7 +198,8 @@ def _number(statement: DagStatement, word: str, least: int) -> int:
     except ValueError:
         number = least - 1
     if not least <= number <= LARGEST_COUNT:
-        raise DagFault(statement.place, f"{statement.keyword}: {word:.60} is not a whole number of at least {least}")
+        bound = f" of at least {least}" if least >= 0 else ""
+        raise DagFault(statement.place, f"{statement.keyword}: {word:.60} is not a whole number{bound}")
     return number
 
 

@@ -18,7 +18,7 @@ JSON = '{"executable": "a", "queue": 3}'
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        (DAG, 3, "this is a DAG of DAGMan; DAGs are not read yet"),
+        (DAG, 3, "this is a DAG of DAGMan, not jobs"),
         ("SUBDAG EXTERNAL A a.dag\n", 1, "this is a DAG of DAGMan"),
         (SBATCH, 3, "this is a script, as for sbatch"),
         ("#!/bin/sh\necho a=b;\n", 1, "this is a script"),
