@@ -50,6 +50,7 @@ from pilotage_client.retry import (
     follow_until_final,
     wait_until_final,
 )
+from pilotage_client.selections import names_workflow
 from pilotage_client.templates import apply_template, find_template, with_change
 from pilotage_client.user_log.follower import find_user_logs, user_log_of, write_user_logs
 
@@ -212,8 +213,12 @@ def _change(
     help_text: str,
     act: Callable[[Client, Sequence[int], str], list[ChangeResult]],
     states: Sequence[str],
+    states_of_workflows: Sequence[str] = (),
 ) -> click.Command:
-    """Return the command of a change; of a whole cluster it changes the jobs in `states`."""
+    """Return the command of a change; of a whole cluster it changes the jobs in `states`.
+
+    `states_of_workflows` are those of a workflow; empty = `states`.
+    """
 
     @click.command(name=name, help=help_text)
     @IDS
@@ -222,11 +227,17 @@ def _change(
     @with_client
     @click.pass_context
     def command(ctx: click.Context, client: Client, ids: Sequence[str], reason: str, as_json: bool) -> None:
-        found = client.find_jobs(ids, states=states)
-        if not found.ids:
-            names = ", ".join(str(cluster.id) for cluster in found.clusters)
-            raise StateConflictError(f"cluster {names} has no job that `{name}` can change")
-        results = act(client, found.ids, reason)
+        workflows = [each for each in ids if names_workflow(each)]
+        found = (
+            client.find_jobs(workflows, states=states_of_workflows or states),
+            client.find_jobs([each for each in ids if each not in workflows], states=states),
+        )
+        jobs = list(dict.fromkeys(job for each in found for job in each.ids))
+        if not jobs:
+            clusters = [cluster for each in found for cluster in each.clusters]
+            names = ", ".join(f"{'workflow' if each.workflow else 'cluster'} {each.selection}" for each in clusters)
+            raise StateConflictError(f"{names} has no job that `{name}` can change")
+        results = act(client, jobs, reason)
         if as_json:
             for result in results:
                 echo_json({"id": result.job_id, "state": result.state, "refusal": result.refusal or None})
@@ -263,7 +274,11 @@ hold = _change(
 )
 release = _change("release", "Return held jobs to the queue.", Client.release, ["HELD"])
 reschedule = _change(
-    "reschedule", "Return jobs to the queue with a new count of attempts.", Client.reschedule, _NOT_WAITING
+    "reschedule",
+    "Return jobs to the queue with a new count of attempts; of a workflow those that failed or were removed.",
+    Client.reschedule,
+    _NOT_WAITING,
+    ["FAILED", "REMOVED"],
 )
 
 
@@ -365,9 +380,10 @@ def submit(
             workflow=workflow or read.workflow,
         )
     warnings = (*read.warnings, *_warnings_of_readers(by_file), *submitted.warnings)
-    names = " ".join(_names(descriptions, submitted))
+    names = _selection_of(descriptions, submitted)
     if as_json:
-        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings)})
+        more = {"workflow": submitted.workflow} if submitted.workflow else {}
+        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings)} | more)
     else:
         for warning in warnings:
             click.echo(f"warning: {warning}", err=True)
@@ -401,12 +417,14 @@ def _in_files(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[None
         raise InvalidJobError(*(_in_file(violation, by_file) for violation in error.violations)) from error
 
 
-def _names(descriptions: Sequence[JobDescription], submitted: SubmittedJobs) -> Iterator[str]:
-    """Yield the jobs in the form that commands accept: "w12", else each cluster as "12.0-99", single jobs by id."""
-    ids = submitted.job_ids
+def _selection_of(descriptions: Sequence[JobDescription], submitted: SubmittedJobs) -> str:
+    """Return new jobs in the form that commands accept: "w12", or "12.0-99" for each cluster, "12" for a single job."""
     if submitted.workflow:
-        yield f"w{submitted.workflow}"
-        return
+        return f"w{submitted.workflow}"
+    return " ".join(_cluster_names(descriptions, submitted.job_ids))
+
+
+def _cluster_names(descriptions: Sequence[JobDescription], ids: Sequence[int]) -> Iterator[str]:
     sizes: list[int] = []
     for description in descriptions if ids else ():
         if not description.continues_cluster:
