@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from operator import itemgetter
@@ -119,7 +119,7 @@ def submit_jobs(
     """
     account = Account(identity.vo, group_of(identity, group), identity.owner)
     _check_counts(descriptions, state)
-    optimized_groups = optimize(transaction, state, account, descriptions)
+    optimized_groups = optimize(transaction, state, account, descriptions, files_follow=validate_only)
     warnings = _warnings(optimized_groups, state)
     parents = find_parents(transaction, identity, dependencies) if dependencies else {}
     if validate_only:
@@ -168,16 +168,24 @@ def optimize(
     owner: Account,
     descriptions: Sequence[DescriptionGroup],
     where: str = "descriptions[{}].",
+    *,
+    files_follow: bool = False,
 ) -> list[OptimizedGroup]:
     """Return the descriptions after the optimizer chain and the submit policy, for jobs of `owner`.
+
+    `files_follow` = their input files need not be uploaded yet.
 
     Raises
     ------
     InvalidJobError
         With all faults of all descriptions; `where` begins the paths, filled in with the index in the submission.
     """
-    checksums = {file.checksum for each in descriptions for file in each.model.input_files if file.checksum is not None}
-    stored = sizes_of(transaction.session, Holder(owner.vo, owner.owner), checksums) if checksums else {}
+    files = (file for each in descriptions for file in each.model.input_files)
+    checksums = {file.checksum: file.size for file in files if file.checksum is not None}
+    stored: Mapping[str, int] = {}
+    if checksums:
+        holder = Holder(owner.vo, owner.owner)
+        stored = checksums if files_follow else sizes_of(transaction.session, holder, checksums)
     limits = state.rules.jobs
     owned = state.rules.submission.names
     surroundings = OptimizerContext(limits, state.tree.declarations, stored, owned, state.published_attributes)
