@@ -369,7 +369,7 @@ def submit(
         return
     with (
         _unknown_outcome(request_id or new_request_id(), validate_only=validate_only) as request_id,
-        _in_files(by_file),
+        _in_files(by_file, are_nodes=read.workflow is not None),
     ):
         submitted = client.submit(
             descriptions,
@@ -409,12 +409,14 @@ def _unknown_outcome(request_id: str, *, validate_only: bool) -> Iterator[str]:
 
 
 @contextmanager
-def _in_files(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[None]:
-    """Name the files in the faults that the server finds."""
+def _in_files(by_file: Mapping[Path, Sequence[JobDescription]], *, are_nodes: bool) -> Iterator[None]:
+    """Name the files, and the nodes of a DAG, in the faults that the server finds."""
     try:
         yield
     except InvalidJobError as error:
-        raise InvalidJobError(*(_in_file(violation, by_file) for violation in error.violations)) from error
+        raise InvalidJobError(
+            *(_in_file(violation, by_file, are_nodes=are_nodes) for violation in error.violations)
+        ) from error
 
 
 def _selection_of(descriptions: Sequence[JobDescription], submitted: SubmittedJobs) -> str:
@@ -486,7 +488,7 @@ def _read_all(
     return by_file
 
 
-def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescription]]) -> Violation:
+def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescription]], *, are_nodes: bool) -> Violation:
     """Return a fault that the server found in `descriptions[N]` with the file of that description in its place."""
     found = _DESCRIPTION.fullmatch(violation.where)
     if found is None:
@@ -495,8 +497,8 @@ def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescriptio
     for file, descriptions in by_file.items():
         if index < len(descriptions):
             job = f"job {index + 1}: " if len(descriptions) > 1 else ""
-            if node := descriptions[index].attributes.get("DAGNodeName"):
-                job = f"node {node}: "
+            if are_nodes:
+                job = f"node {descriptions[index].name}: "
             return Violation(f"{file}: {job}{found['field']}", violation.why)
         index -= len(descriptions)
     return violation

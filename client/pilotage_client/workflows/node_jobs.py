@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pilotage.errors import InvalidInputError, InvalidJobError, Violation
-from pilotage.job_description import JobDescription, Value
+from pilotage.job_description import JobDescription
 from pilotage_client.readers import guess_language, text_of
 from pilotage_client.readers.draft import IGNORE_HINT, ReadError
 from pilotage_client.readers.files import FileResolver
@@ -73,8 +73,7 @@ class NodeJobs:
         for job in jobs:
             try:
                 fields = resolver.resolved_fields(job) if self._with_files else {}
-                attributes = fields.get("attributes", job.attributes)
-                found.append(replace(job, **(fields | _fields_of(node, job, attributes))))
+                found.append(replace(job, **(fields | _fields_of(node, job))))
             except InvalidJobError as error:
                 raise InvalidInputError(
                     *(Violation(f"{_shown(node)}: {each.where}", each.why) for each in error.violations)
@@ -122,9 +121,9 @@ def _of_node(fault: Violation, node: Node) -> Violation:
     return Violation(fault.where, f"{fault.why} (node {node.name}, {node.place})")
 
 
-def _fields_of(node: Node, job: JobDescription, attributes: Mapping[str, Value]) -> dict[str, Any]:
-    """Return the fields of a job with these attributes that the DAG sets."""
-    fields: dict[str, Any] = {"name": node.name, "attributes": {**attributes, "DAGNodeName": node.name}}
+def _fields_of(node: Node, job: JobDescription) -> dict[str, Any]:
+    """Return the fields of a job that the DAG sets."""
+    fields: dict[str, Any] = {"name": node.name}
     if node.priority:  # DAGMan overrides the submit file unless the node's priority is 0
         fields["priority"] = node.priority
     if node.ignored:

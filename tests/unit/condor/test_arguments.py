@@ -31,7 +31,13 @@ def test_joined_arguments_have_no_fault(raw: list[str]) -> None:
     assert quoting_fault(join_arguments(raw)) == ""
 
 
-@given(arguments, st.sampled_from(("", "sim", "\0", "n" * 1000, "n" * 1001)))
-def test_quick_check_of_overrides_agrees_with_full_validation(text: str, name: str) -> None:
-    faults = description_faults(JobDescription("run", arguments=text, name=name), FEW_CHARACTERS, {})
-    assert are_valid_overrides(Overrides(0, text, name), FEW_CHARACTERS) == (not faults)
+@given(
+    arguments,
+    st.sampled_from(("", "sim", "\0", "n" * 1000, "n" * 1001)),
+    st.sampled_from((None, "out", "/dev/null", "../out", "a/b", "")),
+)
+def test_quick_check_of_overrides_agrees_with_full_validation(text: str, name: str, stream: str | None) -> None:
+    for where in ("stdout", "stderr"):
+        streams = {where: stream}
+        faults = description_faults(JobDescription("run", arguments=text, name=name, **streams), FEW_CHARACTERS, {})
+        assert are_valid_overrides(Overrides(0, text, name, **streams), FEW_CHARACTERS) == (not faults)

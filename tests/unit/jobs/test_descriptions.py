@@ -109,9 +109,15 @@ def test_default_values_are_omitted() -> None:
     assert description_to_json(JobDescription("/bin/true")) == '{"executable":"/bin/true"}'
 
 
-@given(descriptions, st.lists(st.builds(Overrides, st.just(0), arguments=texts, name=texts), max_size=5))
+streams = st.none() | texts
+
+
+@given(
+    descriptions,
+    st.lists(st.builds(Overrides, st.just(0), arguments=texts, name=texts, stdout=streams, stderr=streams), max_size=5),
+)
 def test_texts_of_a_group_equal_the_texts_of_its_descriptions(model: JobDescription, others: list[Overrides]) -> None:
-    group = DescriptionGroup(model, (Overrides(0, model.arguments, model.name), *others))
+    group = DescriptionGroup(model, (Overrides.of(0, model), *others))
     assert list(canonical_texts(group)) == [description_to_json(single.model) for single in group.split()]
 
 

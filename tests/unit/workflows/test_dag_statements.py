@@ -27,7 +27,6 @@ def test_diamond_has_its_parents() -> None:
     assert (flow.name, flow.nodes, flow.left_out) == ("flow.dag", 4, 0)
     assert [job.name for job in flow.descriptions] == ["A", "B", "C", "D"]
     assert parents(flow) == {"B": {"A"}, "C": {"A"}, "D": {"B", "C"}}
-    assert flow.descriptions[0].attributes["DAGNodeName"] == "A"
 
 
 def test_order_of_statements_does_not_matter() -> None:
@@ -77,7 +76,7 @@ def test_variables_replace_macros() -> None:
     a, b = dag(text, files).descriptions
     assert (a.arguments, a.stderr) == ("A-x file dag A", "e")
     assert (b.arguments, b.stderr) == ("B-x file file B", None)
-    assert a.attributes == {"DAGNodeName": "A"}
+    assert a.attributes == {}
     assert a.warnings == ()
 
 

@@ -2,8 +2,9 @@
 
 Rules
 -----
-- The descriptions of a submission often differ only in arguments and name. Such a group is handled once, through its
-  `model`. If an expression or a policy may read the overrides (`may_see_overrides`), the group is split.
+- The descriptions of a submission often differ only in arguments, name and the files of the standard streams. Such a
+  group is handled once, through its `model`. If an expression or a policy may read the overrides (`may_see_overrides`),
+  the group is split.
 - Equal descriptions have equal texts. Defaults are left out, so a field that a later release adds reads as its
   default from older texts. Times are in seconds.
 - `pilotage.job_description` defines macros; `render` decides which texts of a job have them.
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from functools import reduce
-from typing import Any, NamedTuple, Protocol
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, Self
 
 from pilotage.classads.references import References, references
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Value, render_text
@@ -108,7 +110,7 @@ def _attributes(attributes: Mapping[str, Value], job: Numbered) -> dict[str, Val
     }
 
 
-OVERRIDE_ATTRIBUTES = folded_set(("Arguments", "JobBatchName"))
+OVERRIDE_ATTRIBUTES = folded_set(("Arguments", "JobBatchName", "Out", "Err"))
 """Folded names of the ad's attributes in which the descriptions of a group differ."""
 
 _POLICIES = tuple(field.name for field in fields(JobPolicy))
@@ -124,6 +126,23 @@ class Overrides(NamedTuple):
     arguments: str
     name: str
     continues_cluster: bool = False
+    stdout: str | None = None
+    stderr: str | None = None
+
+    @classmethod
+    def of(cls, submission_index: int, description: JobDescription) -> Self:
+        """Return the overrides of a description."""
+        own = (getattr(description, name) for name in _OVERRIDDEN)
+        return cls(
+            submission_index,
+            continues_cluster=description.continues_cluster,
+            **dict(zip(_OVERRIDDEN, own, strict=True)),
+        )
+
+
+_OVERRIDDEN = ("arguments", "name", "stderr", "stdout")
+"""The fields of descriptions that are overrides, in the order of the canonical text."""
+_overridden = attrgetter(*_OVERRIDDEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +160,14 @@ class DescriptionGroup:
     def split(self) -> Iterator[DescriptionGroup]:
         """Yield each description as a group of its own."""
         for override in self.overrides:
-            yield DescriptionGroup(replace(self.model, arguments=override.arguments, name=override.name), (override,))
+            own = dict(zip(_OVERRIDDEN, _overridden(override), strict=True))
+            yield DescriptionGroup(replace(self.model, **own), (override,))
 
 
 def single_groups(descriptions: Iterable[JobDescription]) -> tuple[DescriptionGroup, ...]:
     """Return each description of a submission as a group of its own."""
     return tuple(
-        DescriptionGroup(
-            replace(each, continues_cluster=False),
-            (Overrides(place, each.arguments, each.name, each.continues_cluster),),
-        )
+        DescriptionGroup(replace(each, continues_cluster=False), (Overrides.of(place, each),))
         for place, each in enumerate(descriptions)
     )
 
@@ -172,6 +189,7 @@ _LISTS = frozenset({"output_files", "sites", "banned_sites", "platforms", "warni
 _SECTIONS = frozenset({"requirements", "attributes"})
 _NAMES = tuple(field.name for field in fields(JobDescription))
 _EMPTY = JobDescription(executable="")
+_NOT_SET = tuple(getattr(_EMPTY, name) for name in _OVERRIDDEN)
 _GAP = "\0"
 """A text that no description contains: zero characters are refused."""
 _quoted = json.encoder.encode_basestring
@@ -189,32 +207,31 @@ def canonical_texts(group: DescriptionGroup) -> Iterator[str]:
     if len(group.overrides) == 1:
         yield description_to_json(group.model)
         return
-    forms: dict[tuple[bool, bool], Callable[[Overrides], str]] = {}
+    forms: dict[tuple[bool, ...], Callable[[Overrides], str]] = {}
     for override in group.overrides:
-        present = bool(override.arguments), bool(override.name)
+        present = tuple(value != empty for value, empty in zip(_overridden(override), _NOT_SET, strict=True))
         if present not in forms:
-            forms[present] = _form(group.model, *present)
+            forms[present] = _form(group.model, present)
         yield forms[present](override)
 
 
-def _form(model: JobDescription, arguments: bool, name: bool) -> Callable[[Overrides], str]:
-    """Return a function from overrides to the canonical text.
+def _form(model: JobDescription, present: Sequence[bool]) -> Callable[[Overrides], str]:
+    """Return a function from overrides, of which these are set, to the canonical text.
 
-    The model's text is built once, with gaps for the overrides.
+    The model's text is built once, with gaps for the overrides; keys are sorted.
     """
-    gaps = replace(model, arguments=_GAP if arguments else "", name=_GAP if name else "")
-    before, *after = description_to_json(gaps).split(_quoted(_GAP))
-    match arguments, name, after:
-        case True, True, [between, end]:  # keys are sorted
-            return lambda override: f"{before}{_quoted(override.arguments)}{between}{_quoted(override.name)}{end}"
-        case True, False, [end]:
-            return lambda override: f"{before}{_quoted(override.arguments)}{end}"
-        case False, True, [end]:
-            return lambda override: f"{before}{_quoted(override.name)}{end}"
-        case False, False, []:
-            return lambda _: before
-        case _:
-            raise AssertionError("no text of a description holds the gap")
+    names = [name for name, is_set in zip(_OVERRIDDEN, present, strict=True) if is_set]
+    gaps = dict(zip(_OVERRIDDEN, _NOT_SET, strict=True)) | dict.fromkeys(names, _GAP)
+    first, *others = description_to_json(replace(model, **gaps)).split(_quoted(_GAP))
+    pieces = list(zip(names, others, strict=True))
+
+    def text(override: Overrides) -> str:
+        parts = [first]
+        for name, piece in pieces:
+            parts += (_quoted(getattr(override, name)), piece)
+        return "".join(parts)
+
+    return text
 
 
 def description_from_json(text: str) -> JobDescription:

@@ -54,9 +54,16 @@ def description_faults(
 
 def are_valid_overrides(overrides: Overrides, limits: JobLimits) -> bool:
     """Whether the overrides of one description of a group are valid; the model is checked by `description_faults`."""
-    _, arguments, name, _ = overrides
+    arguments, name = overrides.arguments, overrides.name
     fits = len(arguments) <= limits.max_text and len(name) <= _LONGEST_NAME
-    return fits and "\0" not in arguments and "\0" not in name and not quoting_fault(arguments)
+    if not fits or "\0" in arguments or "\0" in name or quoting_fault(arguments):
+        return False
+    return not (_fault_of_stream(overrides.stdout) or _fault_of_stream(overrides.stderr))
+
+
+def _fault_of_stream(name: str | None) -> str:
+    """Return what is wrong with the name of a standard stream's file."""
+    return "" if name is None or name == _NULL_DEVICE else fault_of_name(name)
 
 
 def _texts(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
@@ -100,8 +107,7 @@ def _environment(description: JobDescription, _limits: JobLimits) -> Iterator[Vi
 
 def _folder_names(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
     for where in ("stdin", "stdout", "stderr"):
-        name = getattr(description, where)
-        if name is not None and name != _NULL_DEVICE and (why := fault_of_name(name)):
+        if why := _fault_of_stream(getattr(description, where)):
             yield Violation(where, why)
     for index, pattern in enumerate(description.output_files):
         # A closing slash is allowed: an output may be a folder.

@@ -88,13 +88,22 @@ def _group_key(message: jobs_pb2.JobDescription) -> bytes:
     common.CopyFrom(message)
     common.ClearField("arguments")
     common.ClearField("name")
+    common.ClearField("stdout")
+    common.ClearField("stderr")
     common.ClearField("continues_cluster")
     return common.SerializeToString(deterministic=True)
 
 
 def _overrides(index: int, message: jobs_pb2.JobDescription) -> Overrides:
     fields = Fields(message)
-    overrides = Overrides(index, fields.text("arguments"), fields.text("name"), message.continues_cluster)
+    overrides = Overrides(
+        index,
+        fields.text("arguments"),
+        fields.text("name"),
+        message.continues_cluster,
+        fields.text("stdout") if message.HasField("stdout") else None,
+        fields.text("stderr") if message.HasField("stderr") else None,
+    )
     fields.done()
     return overrides
 
