@@ -68,35 +68,34 @@ class FileResolver:
 
     def resolved_fields(self, description: JobDescription) -> dict[str, Any]:
         """Return the fields that change when the files of a description are resolved; raises InvalidJobError."""
-        initial_dir = str(_attribute(description, _INITIAL_DIR) or ".")
-        transfers = (_attribute(description, names) for names in (_TRANSFER_EXECUTABLE, _TRANSFER_CONTAINER))
+        own = {fold(name): (name, value) for name, value in description.attributes.items()}
+        initial_dir, *transfers = (
+            next((str(value) for folded, (_, value) in own.items() if folded in names), "")
+            for names in (_INITIAL_DIR, _TRANSFER_EXECUTABLE, _TRANSFER_CONTAINER)
+        )
         key = (
             *(description.executable, description.image, description.stdin, description.input_files, initial_dir),
-            *map(str, transfers),
+            *transfers,
         )
         if key not in self._found:
             self._found[key] = self._resolved(description, self._base_dir / initial_dir)
         faults, fields = self._found[key]
-        logs, log_faults = self._user_logs(description, initial_dir)
+        log_faults: list[Violation] = []
+        if _USER_LOG in own:
+            name, log = own[_USER_LOG]
+            path, log_faults = self._user_log(name, initial_dir, str(log))
+            fields = fields | {"attributes": {**description.attributes, name: path}}
         if faults or log_faults:
             raise InvalidJobError(*faults, *log_faults)
-        if logs:
-            fields = fields | {"attributes": {**description.attributes, **logs}}
         return fields | {"stdout": _inside(description.stdout), "stderr": _inside(description.stderr)}
 
-    def _user_logs(self, description: JobDescription, initial_dir: str) -> tuple[dict[str, str], list[Violation]]:
-        """Return the attribute with the path of the user log, now absolute, as its spelling is, and its faults."""
-        logs: dict[str, str] = {}
-        faults: list[Violation] = []
-        for name, value in description.attributes.items():
-            if fold(name) == _USER_LOG:
-                key = (name, initial_dir, str(value))
-                if key not in self._logs:
-                    path = str((self._base_dir / initial_dir).absolute() / str(value))
-                    self._logs[key] = path, list(_user_log_faults(name, path))
-                logs[name], found = self._logs[key]
-                faults += found
-        return logs, faults
+    def _user_log(self, name: str, initial_dir: str, log: str) -> tuple[str, list[Violation]]:
+        """Return the path of a user log, now absolute, and its faults; `name` is that of its attribute."""
+        key = (name, initial_dir, log)
+        if key not in self._logs:
+            path = str((self._base_dir / initial_dir).absolute() / log)
+            self._logs[key] = path, list(_user_log_faults(name, path))
+        return self._logs[key]
 
     def _resolved(self, description: JobDescription, folder: Path) -> tuple[list[Violation], dict[str, Any]]:
         """Return the faults of the files, and the fields of the description that name them."""

@@ -168,6 +168,8 @@ def _matches(statement: SubmitStatement, base_dir: Path, text: str) -> Iterator[
         raise StatementFaultError(statement.line, f"nothing matches {patterns.strip() or 'an empty pattern'}")
 
 
+_NUMBER_MACROS = ("Process", "ProcId", "Step", "Row", "ItemIndex")
+
 NO_MACROS: Mapping[str, str] = MappingProxyType({})
 
 _NO_QUEUE = "there is no queue statement"
@@ -369,8 +371,8 @@ class _Queue:
             if request.count // together > MAX_JOBS:
                 raise StatementFaultError(self.statement.line, f"more than {MAX_JOBS} different jobs")
             for step in range(0, request.count, together):
-                numbers = {"Process": process, "ProcId": process, "Step": step, "Row": row, "ItemIndex": row}
-                program.define_builtin({name: str(number) for name, number in numbers.items()})
+                numbers = map(str, (process, process, step, row, row))
+                program.define_builtin(dict(zip(commands.number_macros, numbers, strict=False)))
                 draft = commands.draft()
                 for warning in self._duplicates:
                     draft.warn(warning)
@@ -400,6 +402,9 @@ class _Commands:
         if given.keys().isdisjoint({"executable", "shell", "containerimage", "dockerimage"}):
             raise StatementFaultError(queue.line, "there is no executable")
         self._names_output = "transferoutputfiles" in given
+        self._says_shared = not given.keys().isdisjoint({"shouldtransferfiles", "my.shouldtransferfiles"})
+        self.number_macros = _NUMBER_MACROS if references & set(map(fold, _NUMBER_MACROS)) else ()
+        """The macros with the numbers of a job, if any of them is used."""
         undefined = program.undefined_macros()
         self._undefined = [macro for macro in undefined if fold(macro[2:-1]) not in not_replaced]
         self._refused = [(each, _NOT_REPLACED) for each in program.definitions_with("$$(")]
@@ -425,7 +430,7 @@ class _Commands:
             draft.faults.append((line, f"the file says: error: {text}"))
         for line, text in self._warnings:
             draft.warn(f"line {line} says: {text}")
-        if not self._names_output and not _shares_files(draft):
+        if not self._names_output and not (self._says_shared and _shares_files(draft)):
             draft.put(new_files_come_back=True)
         return draft
 
