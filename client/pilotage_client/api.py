@@ -69,12 +69,14 @@ class JobCalls(Connection):
         request_id: str | None = None,
         cluster: bool = False,
         dependencies: Sequence[Dependency] = (),
+        workflow: str | None = None,
     ) -> SubmittedJobs:
         """Submit all descriptions or none, with their input files; a repeated `request_id` has one effect.
 
         `cluster` = their jobs are one cluster; else a description begins one, unless it is not the first and has
         `continues_cluster`.
-        `dependencies` are those beside `after`, `after_ok` and `after_any` of the descriptions.
+        `dependencies` are those beside `after`, `after_ok`, `after_any` and `after_settled` of the descriptions.
+        `workflow` = the name of the workflow that all of the jobs are; None = they are none.
 
         Raises
         ------
@@ -94,6 +96,7 @@ class JobCalls(Connection):
             group=group,
             validate_only=validate_only,
             dependencies=[dependency_to_wire(each) for each in (*named, *dependencies)],
+            workflow=None if workflow is None else job_service_pb2.Workflow(name=workflow),
         )
         answer = self._jobs.SubmitJobs(request, timeout=300)
         return submitted_jobs_from_wire(answer)

@@ -1,7 +1,7 @@
 """The dependencies of a submission, from the names and ids that its descriptions give.
 
 A text that begins with a digit, such as 12, 12.3 or 12.0-99, selects existing jobs. Any other text is the name of a job
-of the same submission; if several have it, all of them are parents.
+of the same submission; if several have it, all of them are parents. If none has it, w12 is an existing workflow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.job_description import JobDescription
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.selections import JobSelection
-from pilotage_client.selections import read_selections
+from pilotage_client.selections import names_workflow, read_selections
 
 
 def resolve_dependencies(
@@ -40,7 +40,8 @@ def resolve_dependencies(
                 if names:
                     dependencies.append(_dependency(index, kind, names, by_name))
     faults.raise_any()
-    return [replace(each, after=(), after_ok=(), after_any=()) for each in descriptions], dependencies
+    without: dict[str, Any] = {kind.value: () for kind in DependencyKind}
+    return [replace(each, **without) for each in descriptions], dependencies
 
 
 def parents_of(description: JobDescription, kind: DependencyKind) -> tuple[str, ...]:
@@ -55,7 +56,7 @@ def check_parents(description: JobDescription, kind: DependencyKind, known: Mapp
 
 
 def read_parent(text: str) -> JobSelection:
-    """Return the existing jobs that a text such as "12", "12.3" or "12.0-99" selects; raises InvalidInputError."""
+    """Return the existing jobs that a text such as "12", "12.3" or "w12" selects; raises InvalidInputError."""
     (selection,) = read_selections([text.strip()])
     if isinstance(selection, range):
         why = "is a range of job ids; give 12.0-99 for jobs of cluster 12, or each job alone"
@@ -70,11 +71,11 @@ def _dependency(
     inner: list[int] = []
     faults = Faults()
     for text in parents:
-        if text[:1].isdigit():
+        if text and text in by_name and not text[:1].isdigit():
+            inner += by_name[text]
+        elif text[:1].isdigit() or names_workflow(text):
             with faults.within(""):
                 existing.append(read_parent(text))
-        elif text and text in by_name:
-            inner += by_name[text]
         else:
             near = difflib.get_close_matches(text, filter(None, by_name), n=1)
             hint = f"; is {near[0]} meant?" if near else ""

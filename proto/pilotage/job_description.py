@@ -79,8 +79,9 @@ class JobDescription:
     these. `ignored` are statements that ask for something that is not done, and that the owner let be ignored. With
     `new_files_come_back` the plain files that the job creates or changes at the top of its folder are output too.
     `continues_cluster` = in a submission, its jobs continue the cluster of the description before it.
-    `after`, `after_ok` and `after_any` name its parents, by ids of existing jobs and clusters or by names of jobs of
-    the same submission, which has them beside its descriptions: a stored description has none.
+    `after`, `after_ok`, `after_any` and `after_settled` name its parents, by ids of existing jobs, clusters and
+    workflows or by names of jobs of the same submission, which has them beside its descriptions: a stored description
+    has none.
     """
 
     executable: str
@@ -125,6 +126,7 @@ class JobDescription:
     after: tuple[str, ...] = ()
     after_ok: tuple[str, ...] = ()
     after_any: tuple[str, ...] = ()
+    after_settled: tuple[str, ...] = ()
 
 
 def without_exit_policy(description: JobDescription) -> JobDescription:

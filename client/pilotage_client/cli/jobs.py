@@ -294,6 +294,13 @@ def retry_option(text: str) -> RetryBudget:
 @click.option("--after", multiple=True, metavar="ID", help="Wait until this job or cluster has started.")
 @click.option("--after-ok", multiple=True, metavar="ID", help="Wait until this job or cluster is DONE.")
 @click.option("--after-any", multiple=True, metavar="ID", help="Wait until this job or cluster has ended, however.")
+@click.option(
+    "--after-settled",
+    multiple=True,
+    metavar="ID",
+    help="Wait until this job or cluster has ended, or cannot run because a parent has ended badly.",
+)
+@click.option("--workflow", metavar="NAME", help="All jobs are one workflow with this name.")
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only check the jobs.")
 @IGNORE_UNSUPPORTED
@@ -312,6 +319,7 @@ def retry_option(text: str) -> RetryBudget:
 @click.pass_context
 def submit(
     ctx: click.Context,
+    /,
     client: Client,
     files: Sequence[Path],
     language: str | None,
@@ -324,9 +332,8 @@ def submit(
     follow: bool,
     patience: str,
     as_json: bool,
-    after: Sequence[str],
-    after_ok: Sequence[str],
-    after_any: Sequence[str],
+    workflow: str | None,
+    **parents: Sequence[str],
 ) -> None:
     """Submit the jobs of job files, all or none."""
     if follow and validate_only:
@@ -335,7 +342,6 @@ def submit(
     if template is not None:
         job_template = find_template(template, [folder] if folder else [])
         by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
-    parents = {DependencyKind.AFTER: after, DependencyKind.AFTER_OK: after_ok, DependencyKind.AFTER_ANY: after_any}
     descriptions, dependencies = _with_dependencies([by_file[file] for file in files], parents)
     request_id = request_id or new_request_id()
     try:
@@ -345,6 +351,7 @@ def submit(
             validate_only=validate_only,
             request_id=request_id,
             dependencies=dependencies,
+            workflow=workflow,
         )
     except InvalidJobError as error:
         raise InvalidJobError(*(_in_file(violation, by_file) for violation in error.violations)) from error
@@ -428,9 +435,12 @@ def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescriptio
 
 
 def _with_dependencies(
-    files: Sequence[Sequence[JobDescription]], parents: Mapping[DependencyKind, Sequence[str]]
+    files: Sequence[Sequence[JobDescription]], parents: Mapping[str, Sequence[str]]
 ) -> tuple[list[JobDescription], list[Dependency]]:
-    """Return all descriptions and their dependencies: names are those of the same file, `parents` are of all jobs."""
+    """Return all descriptions and their dependencies.
+
+    Names are those of the same file; `parents` are of all jobs, by kind.
+    """
     descriptions: list[JobDescription] = []
     dependencies: list[Dependency] = []
     for jobs in files:
@@ -440,7 +450,7 @@ def _with_dependencies(
     faults = Faults()
     for kind in DependencyKind:
         existing: list[JobSelection] = []
-        for text in parents[kind]:
+        for text in parents[kind.value]:
             with faults.within(f"--{kind.value.replace('_', '-')}"):
                 existing.append(read_parent(text))
         if existing:

@@ -34,7 +34,7 @@ _MINIMA = {
 }
 _NUMBERS = ("success_exit_code", "retry_memory")
 _POLICIES = tuple(field.name for field in fields(JobPolicy))
-_PARENTS = ("after", "after_ok", "after_any")
+_PARENTS = ("after", "after_ok", "after_any", "after_settled")
 _PLAIN = ("priority", "hold", "new_files_come_back", "continues_cluster")
 
 Result = TypeVar("Result")

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJobs:
-    """The ids of new jobs in the order of their descriptions, and warnings for their owner; no ids = a dry run."""
+    """The ids of new jobs in the order of their descriptions, and warnings for their owner; no ids = a dry run.
+
+    `workflow` = the id of the workflow that they are, 0 = they are none.
+    """
 
     job_ids: tuple[int, ...]
     warnings: tuple[str, ...]
+    workflow: int = 0
 
 
 @dataclass(frozen=True, slots=True)

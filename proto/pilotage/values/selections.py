@@ -1,4 +1,4 @@
-"""Selections of jobs: a cluster, a part of it, or a single job."""
+"""Selections of jobs: a workflow, a cluster, a part of a cluster, or a single job."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class JobSelection:
-    """A cluster, its processes from the first to the last one, or a single job.
+    """A workflow, a cluster, its processes from the first to the last one, or a single job.
 
-    Without processes, `id` is that of a cluster or of any other job, which is then meant alone.
+    Without processes, `id` is that of a cluster or of any other job, which is then meant alone. With `workflow` it is
+    that of a workflow, and there are no processes.
     """
 
     id: int
     processes: tuple[int, int] | None = None
+    workflow: bool = False
 
     def __str__(self) -> str:
+        if self.workflow:
+            return f"w{self.id}"
         match self.processes:
             case None:
                 return str(self.id)

@@ -124,7 +124,7 @@ def test_dependencies_are_ids_or_names_of_the_file() -> None:
         (
             '["prepare", "12.x"]',
             "after_ok: 12.x: is not a job: give 12 for a cluster or a job, 12.3 or 12.0-99 for jobs of cluster 12, "
-            "12-15 for job ids",
+            "12-15 for job ids, w12 for a workflow",
         ),
         ('"12-15"', "after_ok: 12-15: is a range of job ids; give 12.0-99 for jobs of cluster 12, or each job alone"),
         ("12.3", 'after_ok must have quotes around the id of a job of a cluster: "12.3"'),

@@ -19,6 +19,9 @@ def dependency_to_wire(dependency: Dependency) -> job_service_pb2.Dependency:
         kind=kind_to_wire(dependency.kind),
         parents=map(selection_to_wire, dependency.parents),
         descriptions=dependency.descriptions,
+        description_ranges=(
+            job_service_pb2.DescriptionRange(first=first, last=last) for first, last in dependency.ranges
+        ),
     )
 
 
@@ -52,12 +55,21 @@ def _dependency(message: job_service_pb2.Dependency, descriptions: int) -> Depen
             raise InvalidInputError(Violation("", why))
         return number
 
+    def index_range(each: job_service_pb2.DescriptionRange) -> tuple[int, int]:
+        bounds = Fields(each)
+        first, last = bounds("first", index), bounds("last", index)
+        bounds.done()
+        if first > last:
+            raise InvalidInputError(Violation("", f"{first} to {last} is not a range"))
+        return first, last
+
     fields = Fields(message)
     dependency = Dependency(
         fields("description", index),
         fields("kind", kind_from_wire),
         fields("parents", lambda parents: all_from_wire(parents, selection_from_wire)),
         fields("descriptions", lambda numbers: all_from_wire(numbers, index)),
+        fields("description_ranges", lambda ranges: all_from_wire(ranges, index_range)),
     )
     fields.done()
     return dependency

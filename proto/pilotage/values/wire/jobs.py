@@ -9,12 +9,14 @@ from pilotage.values.jobs import ChangeResult, SubmittedJobs
 
 def submitted_jobs_to_wire(submitted: SubmittedJobs) -> job_service_pb2.SubmitJobsResponse:
     """Return the message of new jobs."""
-    return job_service_pb2.SubmitJobsResponse(job_ids=submitted.job_ids, warnings=submitted.warnings)
+    return job_service_pb2.SubmitJobsResponse(
+        job_ids=submitted.job_ids, warnings=submitted.warnings, workflow=submitted.workflow
+    )
 
 
 def submitted_jobs_from_wire(message: job_service_pb2.SubmitJobsResponse) -> SubmittedJobs:
     """Return the new jobs."""
-    return SubmittedJobs(tuple(message.job_ids), tuple(message.warnings))
+    return SubmittedJobs(tuple(message.job_ids), tuple(message.warnings), message.workflow)
 
 
 def change_result_to_wire(result: ChangeResult) -> job_service_pb2.JobChangeResult:

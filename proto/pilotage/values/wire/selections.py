@@ -11,7 +11,9 @@ from pilotage.values.wire.fields import Fields, job_id_from_wire
 def selection_to_wire(selection: JobSelection) -> job_service_pb2.JobSelection:
     """Return the message of a selection."""
     first, last = selection.processes or (None, None)
-    return job_service_pb2.JobSelection(id=selection.id, first_process=first, last_process=last)
+    return job_service_pb2.JobSelection(
+        id=selection.id, first_process=first, last_process=last, workflow=selection.workflow
+    )
 
 
 def selection_from_wire(message: job_service_pb2.JobSelection) -> JobSelection:
@@ -19,8 +21,10 @@ def selection_from_wire(message: job_service_pb2.JobSelection) -> JobSelection:
     fields = Fields(message)
     selected = fields("id", job_id_from_wire)
     fields.done()
+    if message.workflow and message.HasField("first_process"):
+        raise InvalidInputError(Violation("first_process", "is set, but a workflow has no processes"))
     if not message.HasField("first_process"):
-        return JobSelection(selected)
+        return JobSelection(selected, workflow=message.workflow)
     first = message.first_process
     last = message.last_process if message.HasField("last_process") else first
     if not 0 <= first <= last:

@@ -75,7 +75,7 @@ def is_met(kind: DependencyKind, state: JobState, starts: int) -> bool:
             return starts > 0 or state in FINAL
         case DependencyKind.AFTER_OK:
             return state is JobState.DONE
-        case DependencyKind.AFTER_ANY:
+        case DependencyKind.AFTER_ANY | DependencyKind.AFTER_SETTLED:
             return state in FINAL
 
 

@@ -16,6 +16,7 @@ from pilotage.clock import BootClock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.jobs.wire import description_to_wire
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
+from pilotage.values.dependencies import DependencyKind
 from pilotage.values.wire.dependencies import dependencies_from_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, reason_from_wire
 from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_wire
@@ -271,6 +272,10 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         descriptions = await asyncio.to_thread(submission_from_wire, request.descriptions)  # may be thousands
         dependencies = await asyncio.to_thread(dependencies_from_wire, request.dependencies, len(request.descriptions))
 
+        if request.HasField("workflow") or any(
+            each.ranges or each.kind is DependencyKind.AFTER_SETTLED for each in dependencies
+        ):
+            raise InvalidInputError(Violation("workflow", "workflows and after_settled cannot be submitted yet"))
         jobs = sum(group.job_count for group in descriptions)
         if self._live_jobs.is_stale(identity, jobs, self._boot_clock()):
             await self._transactions.read(
