@@ -137,16 +137,16 @@ class JobCalls(Connection):
             request.page_token = page.next_page_token
 
     def find_jobs(self, names: Sequence[str], *, states: Sequence[str] = ()) -> FoundJobs:
-        """Return the jobs of selections such as "12" (cluster or job), "12.3", "12.0-99", and "12-15" (job ids).
+        """Return the jobs of selections: "12" (cluster or job), "12.3", "12.0-99", "12-15" (job ids), "w12" (workflow).
 
-        `states` restricts whole clusters that have several jobs. Raises NotFoundError for an unknown selection, except
-        for plain ranges of job ids, which are not checked.
+        `states` restricts workflows, and whole clusters that have several jobs. Raises NotFoundError for an unknown
+        selection, except for plain ranges of job ids, which are not checked.
         """
         selections = read_selections(names)
         answers = self._select([each for each in selections if isinstance(each, JobSelection)], states)
         ids: dict[int, None] = {}
         in_clusters: set[int] = set()
-        clusters: dict[int, ClusterStatus] = {}
+        clusters: dict[JobSelection, ClusterStatus] = {}
         for each in selections:
             if isinstance(each, range):
                 ids |= dict.fromkeys(each)
@@ -155,7 +155,7 @@ class JobCalls(Connection):
             found = dict.fromkeys(job for run in answer.runs for job in range(run.first, run.first + run.count))
             ids |= found
             if answer.HasField("cluster"):
-                clusters[each.id] = cluster_status(answer.cluster)
+                clusters[each] = cluster_status(answer.cluster)
                 in_clusters |= found.keys()
         return FoundJobs(list(ids), list(clusters.values()), [job for job in ids if job not in in_clusters])
 
@@ -173,13 +173,14 @@ class JobCalls(Connection):
             done += len(answer)
 
     def clusters(
-        self, *, states: Sequence[str] = (), owner: str = "", pool: str = "", page_size: int = 0
+        self, *, states: Sequence[str] = (), owner: str = "", pool: str = "", page_size: int = 0, workflow: int = 0
     ) -> Iterator[ClusterStatus]:
         """Yield the clusters that have a job in one of `states`, newest first, with the numbers of jobs by state.
 
-        `owner` is as in `list_jobs`.
+        `owner` is as in `list_jobs`. A workflow takes the place of its clusters; `workflow` = only the clusters of this
+        one.
         """
-        request = job_service_pb2.ListClustersRequest(owner=owner, pool=pool, page_size=page_size)
+        request = job_service_pb2.ListClustersRequest(owner=owner, pool=pool, page_size=page_size, workflow=workflow)
         request.states.extend(map(_state_number, states))
         while True:
             page = self._jobs.ListClusters(request)

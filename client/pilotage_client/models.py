@@ -96,9 +96,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """A cluster with the numbers of its jobs by state.
+    """A cluster, or a workflow, with the numbers of its jobs by state.
 
-    `id` is that of its first job, `jobs` the number of submitted jobs, `name` that of one of them, with its macros.
+    `id` is that of its first job, `jobs` the number of submitted jobs, `name` that of one of them, with its macros; of
+    a workflow its own.
     """
 
     id: int
@@ -109,6 +110,12 @@ class ClusterStatus:
     jobs: int
     submitted: datetime | None
     states: Mapping[str, int]
+    workflow: bool = False
+
+    @property
+    def selection(self) -> str:
+        """The name by which commands select it: "12", or "w12"."""
+        return f"w{self.id}" if self.workflow else str(self.id)
 
     @property
     def is_final(self) -> bool:
@@ -124,7 +131,7 @@ class ClusterStatus:
 class FoundJobs:
     """The jobs of selections, each once, in the order of the selections.
 
-    `clusters` are those that are selected as a whole, `others` the jobs that are in none of these.
+    `clusters` are the clusters and workflows that are selected as a whole, `others` the jobs that are in none of these.
     """
 
     ids: list[int]
@@ -284,6 +291,7 @@ def cluster_status(cluster: jobs_pb2.JobCluster) -> ClusterStatus:
         jobs=cluster.jobs,
         submitted=time_of(cluster, "submitted"),
         states={state_name(count.state): count.jobs for count in cluster.counts},
+        workflow=cluster.workflow,
     )
 
 

@@ -19,7 +19,7 @@ from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.dependencies import Dependency, DependencyKind
-from pilotage.values.jobs import ChangeResult
+from pilotage.values.jobs import ChangeResult, SubmittedJobs
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import LONGEST_POLL_S, Client
 from pilotage_client.cli.options import (
@@ -47,6 +47,7 @@ from pilotage_client.retry import (
     follow_until_final,
     wait_until_final,
 )
+from pilotage_client.selections import names_workflow
 from pilotage_client.templates import apply_template, find_template, with_change
 from pilotage_client.user_log.follower import find_user_logs, user_log_of, write_user_logs
 
@@ -209,8 +210,12 @@ def _change(
     help_text: str,
     act: Callable[[Client, Sequence[int], str], list[ChangeResult]],
     states: Sequence[str],
+    states_of_workflows: Sequence[str] = (),
 ) -> click.Command:
-    """Return the command of a change; of a whole cluster it changes the jobs in `states`."""
+    """Return the command of a change; of a whole cluster it changes the jobs in `states`.
+
+    `states_of_workflows` are those of a workflow; empty = `states`.
+    """
 
     @click.command(name=name, help=help_text)
     @IDS
@@ -219,11 +224,17 @@ def _change(
     @with_client
     @click.pass_context
     def command(ctx: click.Context, client: Client, ids: Sequence[str], reason: str, as_json: bool) -> None:
-        found = client.find_jobs(ids, states=states)
-        if not found.ids:
-            names = ", ".join(str(cluster.id) for cluster in found.clusters)
-            raise StateConflictError(f"cluster {names} has no job that `{name}` can change")
-        results = act(client, found.ids, reason)
+        workflows = [each for each in ids if names_workflow(each)]
+        found = (
+            client.find_jobs(workflows, states=states_of_workflows or states),
+            client.find_jobs([each for each in ids if each not in workflows], states=states),
+        )
+        jobs = list(dict.fromkeys(job for each in found for job in each.ids))
+        if not jobs:
+            clusters = [cluster for each in found for cluster in each.clusters]
+            names = ", ".join(f"{'workflow' if each.workflow else 'cluster'} {each.selection}" for each in clusters)
+            raise StateConflictError(f"{names} has no job that `{name}` can change")
+        results = act(client, jobs, reason)
         if as_json:
             for result in results:
                 echo_json({"id": result.job_id, "state": result.state, "refusal": result.refusal or None})
@@ -260,7 +271,11 @@ hold = _change(
 )
 release = _change("release", "Return held jobs to the queue.", Client.release, ["HELD"])
 reschedule = _change(
-    "reschedule", "Return jobs to the queue with a new count of attempts.", Client.reschedule, _NOT_WAITING
+    "reschedule",
+    "Return jobs to the queue with a new count of attempts; of a workflow those that failed or were removed.",
+    Client.reschedule,
+    _NOT_WAITING,
+    ["FAILED", "REMOVED"],
 )
 
 
@@ -362,23 +377,30 @@ def submit(
         raise
     warnings = (*_warnings_of_readers(by_file), *submitted.warnings)
     if as_json:
-        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings)})
+        more = {"workflow": submitted.workflow} if submitted.workflow else {}
+        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings)} | more)
     else:
         for warning in warnings:
             click.echo(f"warning: {warning}", err=True)
         number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
         jobs = f"{number} job{'s' if number != 1 else ''}"
-        names = " ".join(_cluster_names(descriptions, submitted.job_ids))
+        names = _selection_of(descriptions, submitted)
         click.echo(f"{jobs} would be submitted" if validate_only else f"{jobs} submitted: {names}")
     if follow:
         _follow(ctx, client, submitted.job_ids, retry_option(patience), as_json=as_json)
     elif submitted.job_ids and any(user_log_of(each) for each in descriptions):
-        names = " ".join(_cluster_names(descriptions, submitted.job_ids))
+        names = _selection_of(descriptions, submitted)
         click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
 
 
+def _selection_of(descriptions: Sequence[JobDescription], submitted: SubmittedJobs) -> str:
+    """Return new jobs in the form that commands accept: "w12", or "12.0-99" for each cluster, "12" for a single job."""
+    if submitted.workflow:
+        return f"w{submitted.workflow}"
+    return " ".join(_cluster_names(descriptions, submitted.job_ids))
+
+
 def _cluster_names(descriptions: Sequence[JobDescription], ids: Sequence[int]) -> Iterator[str]:
-    """Yield the jobs of each cluster in the form that commands accept: "12.0-99", a single job by its id."""
     sizes: list[int] = []
     for description in descriptions if ids else ():
         if not description.continues_cluster:

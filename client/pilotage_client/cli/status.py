@@ -1,4 +1,4 @@
-"""The command `status`: clusters with the numbers of their jobs by state, or single jobs."""
+"""The command `status`: workflows and clusters with the numbers of their jobs by state, or single jobs."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ def status(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    """Show your active work, one line a cluster; or the given jobs, in any state.
+    """Show your active work, one line a cluster or workflow; or the given jobs, in any state.
 
-    --json prints what is shown; for given jobs it prints single jobs, unless --clusters is given.
+    Of a given workflow, such as w12, its clusters are shown too. --json prints what is shown; for given jobs it prints
+    single jobs, unless --clusters is given.
     """
     most = limit if limit is not None else 0 if as_json else DEFAULT_LIMIT
     wanted = states or (() if ended_too else LIVE_STATES)
@@ -78,21 +79,22 @@ def status(
 def _show_given(
     client: Client, ids: Sequence[str], single: bool | None, states: Sequence[str], *, as_json: bool
 ) -> None:
-    """Show whole clusters in one line each, and other jobs singly; with states, or as JSON, all jobs singly."""
+    """Show whole clusters in one line each, a workflow with its clusters, and other jobs singly.
+
+    With states, or as JSON, all jobs are shown singly.
+    """
     found = client.find_jobs(ids, states=states)
     if single is False:
         of_others = client.find_jobs([str(job.cluster) for job in client.jobs(found.others)]).clusters
-        clusters, others = list({each.id: each for each in (*found.clusters, *of_others)}.values()), []
+        clusters, others = list({each.selection: each for each in (*found.clusters, *of_others)}.values()), []
     elif single or states or as_json:
         clusters, others = [], found.ids
     else:
-        alone = {each.id for each in found.clusters if each.jobs == 1}.union(found.others)
-        clusters, others = (
-            [each for each in found.clusters if each.jobs > 1],
-            [job for job in found.ids if job in alone],
-        )
+        clusters = [each for each in found.clusters if each.jobs > 1 or each.workflow]
+        alone = {each.id for each in found.clusters if each not in clusters}.union(found.others)
+        others = [job for job in found.ids if job in alone]
     if clusters:
-        _show(clusters, _cluster_table, "", as_json=as_json)
+        _show(_with_those_of_workflows(client, clusters), _cluster_table, "", as_json=as_json)
     if clusters and others:
         click.echo()
     if others or not clusters:
@@ -103,6 +105,14 @@ def _show_given(
         _job_table(jobs, "no jobs")
         if len(jobs) <= MAX_OUTPUT_CHECKS:
             _print_details(client, jobs)
+
+
+def _with_those_of_workflows(client: Client, clusters: Iterable[ClusterStatus]) -> Iterator[ClusterStatus]:
+    """Yield the clusters and workflows, and after each workflow its clusters, the oldest first."""
+    for each in clusters:
+        yield each
+        if each.workflow:
+            yield from [*client.clusters(workflow=each.id, page_size=MOST_LISTED)][::-1]
 
 
 def _print_with_attempts(client: Client, jobs: Sequence[JobStatus]) -> None:
@@ -220,7 +230,14 @@ def _cluster_table(clusters: Iterable[ClusterStatus], empty: str) -> None:
 def _cluster_row(cluster: ClusterStatus) -> tuple[object, ...]:
     counts = [sum(cluster.states.get(state, 0) for state in states) for _, states in _GROUPS.values()]
     numbers = (number or "" for number in counts)
-    return (cluster.id, cluster.name, cluster.jobs, *numbers, bar(counts, cluster.jobs), time_text(cluster.submitted))
+    return (
+        cluster.selection,
+        cluster.name,
+        cluster.jobs,
+        *numbers,
+        bar(counts, cluster.jobs),
+        time_text(cluster.submitted),
+    )
 
 
 def bar(counts: Sequence[int], jobs: int) -> str:

@@ -17,6 +17,7 @@ from pilotage_server.storage.jobs import JOBS, chunks, job_record
 from pilotage_server.storage.pilots import IS_OVER, PILOTS, remove_slots
 from pilotage_server.storage.submission.dependencies import IS_PARENT, delete_empty_blocks
 from pilotage_server.storage.submission.templates import INPUT_FILES, OUTPUTS, STORED, TEMPLATES, release_templates
+from pilotage_server.storage.submission.workflows import delete_empty_workflows
 
 # A job that is being rescheduled is locked; it must not be removed.
 # Jobs with a fence stay: leftovers of the lost attempt must still be found.
@@ -42,6 +43,7 @@ def delete_ended_jobs(session: Session, ended_before: datetime, limit: int) -> i
             sql.execute(session, statement, [job_id for job_id, _, _ in rows])
         release_templates(session, Counter(template_id for _, template_id, _ in rows))
         delete_empty_blocks(session, {block for _, _, block in rows if block})
+        delete_empty_workflows(session, [job_id for job_id, _, _ in rows])
     return len(rows)
 
 

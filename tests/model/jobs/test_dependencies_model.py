@@ -1,4 +1,8 @@
-"""Random graphs of jobs with random outcomes: exactly those jobs are blocked whose parents have not done their part."""
+"""Random graphs of jobs with random outcomes: exactly those jobs are blocked whose parents have not done their part.
+
+Where several parents are one, such as a cluster, a bad end of one of them may count at once or when the others have
+ended. So the model knows what is certain and what is possible.
+"""
 
 from __future__ import annotations
 
@@ -37,20 +41,49 @@ places = st.integers(0, 30)
 
 
 @dataclass
+class Futile:
+    """Jobs that cannot run as things stand."""
+
+    certain: set[int] = field(default_factory=set)
+    possible: set[int] = field(default_factory=set)
+
+
+@dataclass
 class ModelWait:
     """What a job waits for: once all parents have done it, it is met for ever."""
 
     kind: DependencyKind
     parents: tuple[int, ...]
     is_met: bool = False
+    may_be_met: bool = False
 
-    def look(self, jobs: dict[int, JobRecord]) -> None:
-        self.is_met |= all(self._has_done(jobs[parent]) for parent in self.parents)
+    def look(self, jobs: dict[int, JobRecord], futile: Futile) -> None:
+        self.is_met |= all(self._has_done(jobs[parent], futile.certain) for parent in self.parents)
+        self.may_be_met |= all(self._has_done(jobs[parent], futile.possible) for parent in self.parents)
 
-    def _has_done(self, parent: JobRecord) -> bool:
-        if self.kind is DependencyKind.AFTER_OK:
-            return parent.state is JobState.DONE
-        return parent.state in FINAL or (self.kind is DependencyKind.AFTER and parent.starts > 0)
+    def _has_done(self, parent: JobRecord, futile: set[int]) -> bool:
+        match self.kind:
+            case DependencyKind.AFTER_OK:
+                return parent.state is JobState.DONE
+            case DependencyKind.AFTER:
+                return parent.state in FINAL or parent.starts > 0
+            case DependencyKind.AFTER_ANY:
+                return parent.state in FINAL
+            case DependencyKind.AFTER_SETTLED:
+                return parent.state in FINAL or parent.id in futile
+
+    def is_futile(self, jobs: dict[int, JobRecord], futile: Futile) -> bool:
+        """Whether it is certain that it cannot be met as things stand."""
+        return not self.may_be_met and all(
+            self._has_done(parent, set()) or parent.state in FINAL or parent.id in futile.certain
+            for parent in map(jobs.__getitem__, self.parents)
+        )
+
+    def may_be_futile(self, jobs: dict[int, JobRecord], futile: Futile) -> bool:
+        return not self.is_met and any(
+            not self._has_done(parent, futile.possible) and (parent.state in FINAL or parent.id in futile.possible)
+            for parent in map(jobs.__getitem__, self.parents)
+        )
 
 
 @dataclass
@@ -59,6 +92,16 @@ class DescribedJobs:
 
     ids: tuple[int, ...]
     waits: list[ModelWait] = field(default_factory=list)
+
+    def look(self, jobs: dict[int, JobRecord], futile: Futile) -> None:
+        """Update what they wait for, after the jobs that they wait for; add them to the futile ones."""
+        for wait in self.waits:
+            wait.look(jobs, futile)
+        live = {job_id for job_id in self.ids if jobs[job_id].state not in FINAL}
+        if any(wait.is_futile(jobs, futile) for wait in self.waits):
+            futile.certain |= live
+        if any(wait.may_be_futile(jobs, futile) for wait in self.waits):
+            futile.possible |= live
 
 
 class RandomGraphs(RuleBasedStateMachine):
@@ -81,10 +124,9 @@ class RandomGraphs(RuleBasedStateMachine):
 
     def _after_step(self) -> None:
         self.grid.advance()
-        jobs = self._jobs()
+        jobs, futile = self._jobs(), Futile()
         for each in self.described:
-            for wait in each.waits:
-                wait.look(jobs)
+            each.look(jobs, futile)
 
     def _some_job(self, place: int) -> int:
         ids = [job_id for each in self.described for job_id in each.ids]
@@ -92,13 +134,14 @@ class RandomGraphs(RuleBasedStateMachine):
 
     @initialize(kind=kinds)
     def submit_cluster_with_child(self, kind: DependencyKind) -> None:
-        self.submit([3], [], [], hold=False)
-        self.submit([1], [], [(kind, 0, 0, True)], hold=False)
+        self.submit([3], [], [], [], hold=False)
+        self.submit([1], [], [(kind, 0, 0, True)], [], hold=False)
 
     @rule(
         counts=st.lists(st.integers(1, 3), min_size=1, max_size=3),
         inner=st.lists(st.tuples(kinds, places, places), max_size=3),
         outer=st.lists(st.tuples(kinds, places, places, st.booleans()), max_size=3),
+        ranges=st.lists(st.tuples(kinds, places, places), max_size=1),
         hold=st.booleans(),
     )
     def submit(
@@ -106,6 +149,7 @@ class RandomGraphs(RuleBasedStateMachine):
         counts: Sequence[int],
         inner: Sequence[tuple[DependencyKind, int, int]],
         outer: Sequence[tuple[DependencyKind, int, int, bool]],
+        ranges: Sequence[tuple[DependencyKind, int, int]],
         hold: bool,
     ) -> None:
         descriptions = [JobDescription("/bin/true", count=count, hold=hold) for count in counts]
@@ -115,6 +159,10 @@ class RandomGraphs(RuleBasedStateMachine):
             parent, child = sorted((one % len(counts), other % len(counts)))
             if parent != child:
                 dependencies.append(Dependency(child, kind, (), (parent,)))
+        for kind, one, other in ranges:
+            first, last = sorted((one % len(counts), other % len(counts)))
+            if last + 1 < len(counts):
+                dependencies.append(Dependency(len(counts) - 1, kind, ranges=((first, last),)))
         for kind, place, child, whole in outer if self.described else ():
             cluster = self.described[place % len(self.described)].ids
             name = JobSelection(cluster[0], None if whole else (place % len(cluster),) * 2)
@@ -132,8 +180,9 @@ class RandomGraphs(RuleBasedStateMachine):
             for count, wait in zip(counts, waits, strict=True)
         ]
         for dependency in dependencies:
-            for parent in dependency.descriptions:
-                new[dependency.description].waits.append(ModelWait(dependency.kind, new[parent].ids))
+            for first, last in (*((parent, parent) for parent in dependency.descriptions), *dependency.ranges):
+                parents = tuple(id_ for each in new[first : last + 1] for id_ in each.ids)
+                new[dependency.description].waits.append(ModelWait(dependency.kind, parents))
         self.described += new
         self._after_step()
 
@@ -161,7 +210,9 @@ class RandomGraphs(RuleBasedStateMachine):
     def exactly_jobs_with_unmet_waits_are_blocked(self) -> None:
         jobs = self._jobs()
         for each in self.described:
-            is_free = all(wait.is_met for wait in each.waits)
+            is_free = jobs[each.ids[0]].blocked_by == 0
+            assert is_free or not all(wait.is_met for wait in each.waits)
+            assert not is_free or all(wait.may_be_met for wait in each.waits)
             for job_id in each.ids:
                 job = jobs[job_id]
                 assert (job.blocked_by == 0) == is_free

@@ -1,9 +1,10 @@
-"""Clusters: the jobs that are submitted together, as one thing with the numbers of jobs in each state.
+"""Clusters and workflows: many jobs as one thing, with the numbers of jobs in each state.
 
 Rules
 -----
 The jobs of a cluster have consecutive ids. The first one is the id of the cluster, and a job's process is the distance
-to it. Race copies have the cluster of their original but ids of their own; they are not jobs of the cluster.
+to it. Race copies have the cluster of their original but ids of their own; they are not jobs of the cluster. A workflow
+is all clusters of a submission, and its id is that of its first job.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from pilotage_server.core.jobs.states import JobState
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """A cluster of `jobs` submitted jobs. `counts` has those that exist; `name` is that of one of them, with macros."""
+    """A cluster, or a workflow, of `jobs` submitted jobs.
+
+    `counts` has those that exist. `name` is that of one of the jobs, with macros; of a workflow its own.
+    """
 
     id: int
     jobs: int
@@ -27,11 +31,12 @@ class ClusterSummary:
     group: str
     name: str
     submitted: datetime
+    is_workflow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedJobs:
-    """The ids of existing jobs in order; `cluster` = the one that is selected as a whole, None = it is not."""
+    """The ids of existing jobs in order; `cluster` = the cluster or workflow that is selected as a whole, or None."""
 
     runs: tuple[range, ...]
     cluster: ClusterSummary | None = None

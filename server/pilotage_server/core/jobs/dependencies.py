@@ -4,12 +4,14 @@ Rules
 -----
 A dependency is met or unmet, by the present state of its parents; a cluster meets it when all its jobs do. A met
 dependency is removed: a parent that is rescheduled later does not block its children again. A parent that does not end
-as DONE leaves `after_ok` unmet. Its children stay blocked until it is rescheduled and ends as DONE.
+as DONE leaves `after_ok` unmet. Its children stay blocked until it is rescheduled and ends as DONE: they are futile,
+and so are those that wait for them. Only `after_settled` counts futile parents as ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from pilotage.errors import Violation
@@ -18,15 +20,21 @@ from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import FINAL, JobState
 
 MAX_DEPENDENCIES = 100_000
-"""The most dependencies of one submission; a parent that is a cluster counts once."""
+"""The most dependencies of one submission; a parent that is a cluster or a range of descriptions counts once."""
+MAX_IN_RANGES = 1_000_000
+"""The most descriptions that all ranges of a submission have together: each is a step in the search for cycles."""
 
 
 def faults_of(dependencies: Sequence[Dependency]) -> list[Violation]:
     """Return the faults that the submission has in itself: too many dependencies, and cycles."""
-    count = sum(len(each.parents) + len(each.descriptions) for each in dependencies)
+    count = sum(len(each.parents) + len(each.descriptions) + len(each.ranges) for each in dependencies)
     if count > MAX_DEPENDENCIES:
         hint = "let a cluster, or one job between, stand for many parents"
         return [Violation("dependencies", f"{count} are more than the {MAX_DEPENDENCIES} of one call: {hint}")]
+    in_ranges = sum(last - first + 1 for each in dependencies for first, last in each.ranges)
+    if in_ranges > MAX_IN_RANGES:
+        why = f"their ranges have {in_ranges} descriptions in all, more than the {MAX_IN_RANGES} of one call"
+        return [Violation("dependencies", why)]
     cycle = _cycle(_parents_by_child(dependencies))
     if not cycle:
         return []
@@ -41,7 +49,9 @@ _SHOWN = 10
 def _parents_by_child(dependencies: Iterable[Dependency]) -> dict[int, list[int]]:
     parents: dict[int, list[int]] = {}
     for each in dependencies:
-        parents.setdefault(each.description, []).extend(each.descriptions)
+        own = parents.setdefault(each.description, [])
+        own += each.descriptions
+        own += chain.from_iterable(range(first, last + 1) for first, last in each.ranges)
     return parents
 
 
@@ -68,15 +78,17 @@ def _cycle(parents: Mapping[int, Sequence[int]]) -> list[int]:
     return []
 
 
-def is_met(kind: DependencyKind, state: JobState, starts: int) -> bool:
+def is_met(kind: DependencyKind, state: JobState, starts: int, is_futile: bool) -> bool:
     """Whether a parent in this state, with so many starts, has done what its children wait for."""
     match kind:
         case DependencyKind.AFTER:
             return starts > 0 or state in FINAL
         case DependencyKind.AFTER_OK:
             return state is JobState.DONE
-        case DependencyKind.AFTER_ANY | DependencyKind.AFTER_SETTLED:
+        case DependencyKind.AFTER_ANY:
             return state in FINAL
+        case DependencyKind.AFTER_SETTLED:
+            return state in FINAL or is_futile
 
 
 class BlockStatus(NamedTuple):

@@ -142,7 +142,7 @@ class _JobTransitions:
         before, after = self.before, self.after
         if not after.awaited:
             return False
-        ends = after.state in FINAL and before.state not in FINAL
+        ends = (after.state in FINAL) is not (before.state in FINAL)  # or runs again
         return after.awaited.happens(starts=after.starts > before.starts, ends=ends)
 
     def add(self, transaction: Transaction, transition: Transition) -> None:

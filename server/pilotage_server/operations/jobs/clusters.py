@@ -1,9 +1,9 @@
-"""Clusters as one thing: the jobs of clusters by process, and pages of clusters with the numbers of jobs by state."""
+"""Clusters and workflows as one thing: their jobs, and pages of them with the numbers of jobs by state."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pilotage.errors import NotFoundError
 from pilotage.values.selections import JobSelection
@@ -22,6 +22,7 @@ from pilotage_server.storage.submission.clusters import (
     load_first_job,
     newest_clusters,
 )
+from pilotage_server.storage.submission.workflows import StoredWorkflow, load_workflow
 
 ALL = frozenset(JobState)
 """All states."""
@@ -32,7 +33,7 @@ MOST_JOBS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ClusterPage:
-    """Clusters, the newest first; `next_page_token` "" = there are no more."""
+    """Clusters and workflows, the newest first; `next_page_token` "" = there are no more."""
 
     clusters: tuple[ClusterSummary, ...]
     next_page_token: str
@@ -44,8 +45,9 @@ def find_jobs(
     selections: Sequence[JobSelection],
     states: Collection[JobState] = (),
 ) -> tuple[SelectedJobs, ...]:
-    """Return the jobs of each selection; of whole clusters with several jobs only those in `states`, empty = all.
+    """Return the jobs of each selection.
 
+    Of workflows, and of whole clusters with several jobs, only those in `states`; empty = all.
     Only the first selections are answered if they have many jobs.
 
     Raises
@@ -56,20 +58,26 @@ def find_jobs(
     found: list[SelectedJobs] = []
     jobs = 0
     for selection in selections:
-        ids, first_job = _extent(transaction, identity, selection)
+        ids, whole = _extent(transaction, identity, selection)
         counts = count_by_state(transaction.session, ids)
         if not counts:
             raise NotFoundError("job", str(selection))
-        runs = find_runs(transaction.session, ids, counts, states if len(ids) > 1 and first_job and states else ALL)
-        found.append(SelectedJobs(runs, first_job and _summary(first_job, counts)))
+        is_chosen = whole is not None and (len(ids) > 1 or selection.workflow)
+        runs = find_runs(transaction.session, ids, counts, states if is_chosen and states else ALL)
+        found.append(SelectedJobs(runs, whole and _summary(whole, counts)))
         jobs += len(ids)
         if jobs >= MOST_JOBS:
             break
     return tuple(found)
 
 
-def _extent(transaction: Transaction, identity: Identity, selection: JobSelection) -> tuple[range, ClusterJob | None]:
-    """Return the ids of the selection, and the first job that is left of a cluster that is selected as a whole."""
+def _extent(
+    transaction: Transaction, identity: Identity, selection: JobSelection
+) -> tuple[range, ClusterJob | StoredWorkflow | None]:
+    """Return the ids of the selection, and what is selected as a whole: a workflow, or a cluster by its first job."""
+    if selection.workflow:
+        workflow = _visible_workflow(transaction, identity, selection.id)
+        return workflow.ids, workflow
     job = load_first_job(transaction.session, selection.id)
     if job is None or not may_change(identity, job.owner, job.vo) or job.ids.start != selection.id:
         return _id_of_single_job(transaction, identity, selection), None
@@ -82,6 +90,13 @@ def _extent(transaction: Transaction, identity: Identity, selection: JobSelectio
     return job.ids[first : last + 1], None
 
 
+def _visible_workflow(transaction: Transaction, identity: Identity, workflow: int) -> StoredWorkflow:
+    found = load_workflow(transaction.session, workflow)
+    if found is None or not may_change(identity, found.owner, found.vo):
+        raise NotFoundError("workflow", str(JobSelection(workflow, workflow=True)))
+    return found
+
+
 def _id_of_single_job(transaction: Transaction, identity: Identity, selection: JobSelection) -> range:
     """Return the id of a job that begins no cluster; it may be a race copy."""
     job = load_jobs(transaction.session, [selection.id]).get(selection.id)
@@ -91,26 +106,50 @@ def _id_of_single_job(transaction: Transaction, identity: Identity, selection: J
 
 
 def list_clusters(
-    transaction: Transaction, identity: Identity, wanted: JobFilter, page_size: int, page_token: str = ""
+    transaction: Transaction,
+    identity: Identity,
+    wanted: JobFilter,
+    page_size: int,
+    page_token: str = "",
+    workflow: int = 0,
 ) -> ClusterPage:
     """Return the next page of the clusters that have a wanted job, newest first; their counts are those of all jobs.
+
+    A workflow takes the place of its clusters. `workflow` = only the clusters of this one, whoever owns it.
 
     Raises
     ------
     InvalidInputError
         The token belongs to another query.
+    NotFoundError
+        The caller cannot see the workflow.
     """
+    within = None
+    if workflow:
+        found = _visible_workflow(transaction, identity, workflow)
+        within, wanted = found.ids, replace(wanted, owner=found.owner)
     query = job_query(identity, wanted)
-    before = position_of(page_token, token_key(query)) if page_token else None
+    key = (*token_key(query), str(workflow))
+    before = position_of(page_token, key) if page_token else None
     page: list[ClusterSummary] = []
     jobs = 0
-    for job in newest_clusters(transaction.session, query, before):
+    for each in newest_clusters(transaction.session, query, before, within):
         if len(page) == page_size or jobs >= MOST_JOBS:
-            return ClusterPage(tuple(page), token_of(page[-1].id, token_key(query)))
-        page.append(_summary(job, count_by_state(transaction.session, job.ids)))
-        jobs += len(job.ids)
+            return ClusterPage(tuple(page), token_of(page[-1].id, key))
+        page.append(_summary(each, count_by_state(transaction.session, each.ids)))
+        jobs += len(each.ids)
     return ClusterPage(tuple(page), "")
 
 
-def _summary(job: ClusterJob, counts: Mapping[JobState, int]) -> ClusterSummary:
-    return ClusterSummary(job.ids.start, len(job.ids), counts, job.owner, job.vo, job.group, job.name, job.submitted)
+def _summary(whole: ClusterJob | StoredWorkflow, counts: Mapping[JobState, int]) -> ClusterSummary:
+    return ClusterSummary(
+        id=whole.ids.start,
+        jobs=len(whole.ids),
+        counts=counts,
+        owner=whole.owner,
+        vo=whole.vo,
+        group=whole.group,
+        name=whole.name,
+        submitted=whole.submitted,
+        is_workflow=isinstance(whole, StoredWorkflow),
+    )

@@ -4,7 +4,7 @@ Rules
 -----
 A submission with dependencies locks its existing parents, so that each of them either counts as it is now or records
 its next event. `advance` examines the recorded events soon after: a transaction of its own, because it locks what
-decides where jobs belong before it locks jobs, and reports do not.
+decides where jobs belong before it locks jobs, and reports do not. One transaction at a time examines events.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import change_locked, load_jobs
 from pilotage_server.storage.leases import lock_jobs
 from pilotage_server.storage.submission import dependencies as stored
-from pilotage_server.storage.submission.dependencies import Block, Parents, Source
-from pilotage_server.storage.submission.parts import clusters_in_parts
+from pilotage_server.storage.submission.dependencies import MET, Block, FoundParents, Parents, Source, Watch
+from pilotage_server.storage.submission.parts import clusters_in_parts, has_any_parts
 from pilotage_server.storage.submission.templates import load_descriptions
 
 ACTOR = "server"
@@ -61,36 +61,47 @@ def find_parents(
         faults += (Violation(f"dependencies[{index}]", f"there is no job or cluster {parent}") for parent in unknown)
     if faults:
         raise InvalidInputError(*faults)
-    several = [name for name, parents in visible.items() if not parents.is_single]
-    clusters = {name.id for name in several}
-    owners = {(found[name].vo, found[name].owner) for name in several}
-    unstored = clusters & clusters_in_parts(transaction.session, owners)
-    if unstored:
-        raise StateConflictError(f"cluster {min(unstored)} is still being stored; repeat the call in a moment")
+    _check_stored(transaction, {name: found[name] for name, parents in visible.items() if not parents.is_single})
     return visible
 
 
+def _check_stored(transaction: Transaction, several: Mapping[JobSelection, FoundParents]) -> None:
+    """Raise StateConflictError unless all jobs of these clusters and workflows are stored."""
+    clusters = clusters_in_parts(transaction.session, {(each.vo, each.owner) for each in several.values()})
+    for name in several:
+        if has_any_parts(transaction.session, name.id) if name.workflow else name.id in clusters:
+            what = name if name.workflow else f"cluster {name.id}"
+            raise StateConflictError(f"{what} is still being stored; repeat the call in a moment")
+
+
 ParentKey = tuple[DependencyKind, Parents]
+InnerKey = tuple[DependencyKind, int, int]
+"""What is asked of the jobs of descriptions, and the first and the last of these."""
 
 
 @dataclass(slots=True)
 class DependencyPlan:
     """The unmet dependencies of a submission, before its jobs have ids. Descriptions are named by their index.
 
-    `parents` = the number of parents of each description. `watched` = existing parents and the job to watch, `waiting`
-    the descriptions that wait for them, `inner` those that wait for other descriptions.
+    `parents` = the number of parents of each description. `watched` = existing parents and what to watch of them,
+    `waiting` the descriptions that wait for them, `inner` those that wait for other descriptions.
     """
 
     parents: dict[int, int] = field(default_factory=dict)
-    watched: dict[ParentKey, int] = field(default_factory=dict)
+    watched: dict[ParentKey, Watch] = field(default_factory=dict)
     waiting: dict[ParentKey, list[int]] = field(default_factory=dict)
-    inner: dict[tuple[DependencyKind, int], list[int]] = field(default_factory=dict)
+    inner: dict[InnerKey, list[int]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @property
     def blocked(self) -> frozenset[int]:
         """The descriptions with unmet dependencies."""
         return frozenset[int]().union(*self.waiting.values(), *self.inner.values())
+
+    @property
+    def is_futile(self) -> bool:
+        """Whether some of its dependencies cannot be met as things stand."""
+        return any(watch.futile for watch in self.watched.values())
 
 
 def plan_dependencies(
@@ -99,19 +110,20 @@ def plan_dependencies(
     """Return the dependencies that are unmet now, and lock the existing parents that are to be watched."""
     plan = DependencyPlan()
     asked: dict[ParentKey, dict[int, None]] = {}
-    inner: dict[tuple[DependencyKind, int], dict[int, None]] = {}
+    inner: dict[InnerKey, dict[int, None]] = {}
     for each in dependencies:
         for parent in each.parents:
             asked.setdefault((each.kind, found[parent]), {})[each.description] = None
-        for index in each.descriptions:
-            inner.setdefault((each.kind, index), {})[each.description] = None
+        for first, last in (*zip(each.descriptions, each.descriptions, strict=True), *each.ranges):
+            inner.setdefault((each.kind, first, last), {})[each.description] = None
     for children in (*asked.values(), *inner.values()):
         for child in children:
             plan.parents[child] = plan.parents.get(child, 0) + 1
     sources = [Source(number, 0, kind, parents) for number, (kind, parents) in enumerate(asked)]
-    for key, watched in zip(asked, stored.next_watched(transaction.session, sources).values(), strict=True):
-        if watched:
-            plan.watched[key] = watched
+    watches = stored.next_watched(transaction.session, sources)
+    for key, source in zip(asked, sources, strict=True):
+        if watches[source.id] != MET:
+            plan.watched[key] = watches[source.id]
             plan.waiting[key] = list(asked[key])
     plan.inner = {key: list(children) for key, children in inner.items()}
     plan.warnings = _warnings(transaction, plan)
@@ -121,9 +133,9 @@ def plan_dependencies(
 def _warnings(transaction: Transaction, plan: DependencyPlan) -> list[str]:
     """Return which parents have ended already, but not as it is asked of them."""
     warnings: list[str] = []
-    jobs = load_jobs(transaction.session, plan.watched.values())
-    for (kind, _), watched in plan.watched.items():
-        job = jobs[watched]
+    jobs = load_jobs(transaction.session, [watch.job for watch in plan.watched.values()])
+    for (kind, _), watch in plan.watched.items():
+        job = jobs[watch.job]
         if job.state in FINAL:
             what = f"its children with {kind} stay blocked until it is rescheduled and ends well"
             warnings.append(f"parent {job.id} is {job.state}: {what}")
@@ -133,10 +145,10 @@ def _warnings(transaction: Transaction, plan: DependencyPlan) -> list[str]:
 def insert_plan(transaction: Transaction, plan: DependencyPlan, ids_by_index: Mapping[int, Sequence[int]]) -> None:
     """Store the dependencies of a submission, given the ids of the jobs of each description."""
     submission = min(ids[0] for ids in ids_by_index.values())
-    sources = [Source(0, submission, kind, parents, plan.watched[kind, parents]) for kind, parents in plan.watched]
-    for kind, index in plan.inner:
-        ids = ids_by_index[index]
-        sources.append(Source(0, submission, kind, Parents(ids[0], ids[-1]), ids[-1]))
+    sources = [Source(0, submission, kind, parents, *watch) for (kind, parents), watch in plan.watched.items()]
+    for kind, first, last in plan.inner:
+        parents = Parents(ids_by_index[first][0], ids_by_index[last][-1])
+        sources.append(Source(0, submission, kind, parents, parents.last))
     source_ids = stored.insert_sources(transaction.session, sources)
     children = [*plan.waiting.values(), *plan.inner.values()]
     edges = [
@@ -153,23 +165,28 @@ def insert_plan(transaction: Transaction, plan: DependencyPlan, ids_by_index: Ma
         if ids[0] in unmet
     ]
     stored.insert_blocks(transaction.session, blocks, edges)
-    stored.mark_watched(transaction.session, plan.watched.values())
+    stored.mark_watched(transaction.session, [watch.job for watch in plan.watched.values()])
 
 
 def advance(transaction: Transaction, state: ServerState) -> bool:
     """Examine events of parents, and let jobs wait whose dependencies are met; return whether more is to be done."""
     lock_placement(transaction)
     session = transaction.session
+    stored.lock_examination(session)
     happened = stored.take_parent_events(session, EVENTS_AT_ONCE)
     sources = stored.lock_sources_of(session, happened)
     watches = stored.next_watched(session, sources)
-    stored.meet(session, [id_ for id_, watched in watches.items() if not watched])
-    moved = {each.id: watches[each.id] for each in sources if watches[each.id] not in (0, each.watched)}
+    turned = [each.id for each in sources if watches[each.id].futile is not each.futile]
+    follows = stored.insert_events_of_children(session, turned)
+    stored.meet(session, [id_ for id_, watch in watches.items() if watch == MET])
+    moved = {
+        each.id: watches[each.id] for each in sources if watches[each.id] not in (MET, (each.watched, each.futile))
+    }
     stored.move_watches(session, moved)
     free, more = stored.next_free(session, FREED_AT_ONCE)
     if free:
         _unblock(transaction, state, free)
-    return more or len(happened) == EVENTS_AT_ONCE
+    return more or follows or len(happened) == EVENTS_AT_ONCE
 
 
 def _unblock(transaction: Transaction, state: ServerState, job_ids: Sequence[int]) -> None:

@@ -38,7 +38,12 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import NewJobs, insert_jobs, take_ids
 from pilotage_server.storage.races import insert_set
-from pilotage_server.storage.submission.dependencies import mark_new_jobs, repeat_parent_events
+from pilotage_server.storage.submission.dependencies import (
+    has_sources,
+    lock_examination,
+    mark_new_jobs,
+    repeat_parent_events,
+)
 from pilotage_server.storage.submission.parts import JobBlock, cut_into_parts, has_parts, insert_parts, take_part
 from pilotage_server.storage.submission.templates import (
     NewTemplate,
@@ -85,7 +90,7 @@ def record_new_jobs(
     account: Account,
     accepted: Sequence[AcceptedJobs],
     plan: DependencyPlan | None = None,
-) -> Sequence[int]:
+) -> range:
     """Store the jobs of a submission and return their ids in the order of descriptions and array indexes.
 
     `plan` = the unmet dependencies of the blocked ones; None = there are none.
@@ -107,6 +112,8 @@ def record_new_jobs(
     if plan is not None:
         insert_plan(transaction, plan, ids_by_index)
         mark_new_jobs(transaction.session, ids[0], list(_ids_of(new)))
+        if plan.is_futile and not others:
+            _repeat_parent_events(transaction, state, ids[0])
     if watched:
         apply_to_new_jobs(transaction, state, watched)
     insert_parts(transaction.session, account, ids, others)
@@ -287,6 +294,8 @@ class PartStorage:
 def store_part(transaction: Transaction, state: ServerState, submission: int) -> bool:
     """Store the next part of a submission and return whether more parts are due."""
     lock_placement(transaction)  # always first
+    if has_sources(transaction.session, submission):
+        lock_examination(transaction.session)
     part = take_part(transaction.session, submission, transaction.now)
     if part is not None:
         placer = Placer(transaction, state)
@@ -295,9 +304,14 @@ def store_part(transaction: Transaction, state: ServerState, submission: int) ->
         _store(transaction, state, part.account, new)
         mark_new_jobs(transaction.session, submission, list(_ids_of(new)))
     more = has_parts(transaction.session, submission, transaction.now)
-    if part is not None and not more and repeat_parent_events(transaction.session, submission):
-        transaction.after_commit(state.publish_parent_events)
+    if part is not None and not more:
+        _repeat_parent_events(transaction, state, submission)
     return more
+
+
+def _repeat_parent_events(transaction: Transaction, state: ServerState, submission: int) -> None:
+    if repeat_parent_events(transaction.session, submission):
+        transaction.after_commit(state.publish_parent_events)
 
 
 def _placed(transaction: Transaction, placer: Placer, account: Account, block: JobBlock) -> list[NewJobs]:

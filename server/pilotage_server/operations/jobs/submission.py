@@ -33,12 +33,14 @@ from pilotage_server.core.submission.offers import too_large_sizes, unstated_nam
 from pilotage_server.core.submission.optimizers import OptimizerContext, Rejection, SubmitCandidate, run_chain
 from pilotage_server.core.submission.submit_policy import ACCOUNT_REQUEST_NAMES, SubmitPolicy, TransformResult
 from pilotage_server.core.submission.validation import are_valid_overrides
-from pilotage_server.operations.jobs.dependencies import find_parents, plan_dependencies
+from pilotage_server.operations.jobs.dependencies import DependencyPlan, find_parents, plan_dependencies
 from pilotage_server.operations.jobs.new_jobs import AcceptedJobs, record_new_jobs
 from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.submission.dependencies import lock_examination
 from pilotage_server.storage.submission.templates import sizes_of
+from pilotage_server.storage.submission.workflows import StoredWorkflow, insert_workflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,12 @@ def submit_jobs(
     group: str = "",
     *,
     dependencies: Sequence[Dependency] = (),
+    workflow: str = "",
     validate_only: bool = False,
 ) -> SubmittedJobs:
     """Accept or reject a submission as a whole; owner and VO are always the caller's.
+
+    `workflow` = the name of the workflow that the jobs are; "" = they are none.
 
     Of a long submission only the first jobs are stored; `new_jobs.store_part` stores the others.
 
@@ -119,16 +124,21 @@ def submit_jobs(
     parents = find_parents(transaction, identity, dependencies) if dependencies else {}
     if validate_only:
         return SubmittedJobs((), warnings)
+    if dependencies:
+        lock_placement(transaction)  # before the examination of dependencies, and both before jobs are placed
+    if parents:
+        lock_examination(transaction.session)
     placer = Placer(transaction, state)
     accepted = [each for one in optimized_groups for each in _accepted(placer, account, one)]
-    if not dependencies:
-        return SubmittedJobs(tuple(record_new_jobs(transaction, state, account, accepted)), warnings)
-    lock_placement(transaction)  # before the parents
-    plan = plan_dependencies(transaction, dependencies, parents)
+    plan = plan_dependencies(transaction, dependencies, parents) if dependencies else DependencyPlan()
     blocked = plan.blocked
-    accepted = [part for each in accepted for part in each.split(blocked)]
+    if blocked:
+        accepted = [part for each in accepted for part in each.split(blocked)]
     ids = record_new_jobs(transaction, state, account, accepted, plan if blocked else None)
-    return SubmittedJobs(tuple(ids), (*warnings, *plan.warnings))
+    if workflow:
+        new = StoredWorkflow(ids, account.owner, account.vo, account.group, workflow, transaction.now)
+        insert_workflow(transaction.session, new)
+    return SubmittedJobs(tuple(ids), (*warnings, *plan.warnings), ids[0] if workflow else 0)
 
 
 def group_of(identity: Identity, group: str) -> str:

@@ -16,7 +16,6 @@ from pilotage.clock import BootClock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.jobs.wire import description_to_wire
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
-from pilotage.values.dependencies import DependencyKind
 from pilotage.values.wire.dependencies import dependencies_from_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, reason_from_wire
 from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_wire
@@ -67,6 +66,7 @@ from pilotage_server.rpc.jobs.wire import (
     selections_from_wire,
     submission_from_wire,
     submitted_from_wire,
+    workflow_from_wire,
 )
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
@@ -272,10 +272,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         descriptions = await asyncio.to_thread(submission_from_wire, request.descriptions)  # may be thousands
         dependencies = await asyncio.to_thread(dependencies_from_wire, request.dependencies, len(request.descriptions))
 
-        if request.HasField("workflow") or any(
-            each.ranges or each.kind is DependencyKind.AFTER_SETTLED for each in dependencies
-        ):
-            raise InvalidInputError(Violation("workflow", "workflows and after_settled cannot be submitted yet"))
+        workflow = workflow_from_wire(request)
         jobs = sum(group.job_count for group in descriptions)
         if self._live_jobs.is_stale(identity, jobs, self._boot_clock()):
             await self._transactions.read(
@@ -292,6 +289,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
                 descriptions,
                 request.group,
                 dependencies=dependencies,
+                workflow=workflow,
                 validate_only=request.validate_only,
             )
             if not request.validate_only:
@@ -359,7 +357,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         wanted, page_size = cluster_filter_from_wire(request)
 
         def page(transaction: Any, _: Any) -> job_service_pb2.ListClustersResponse:
-            found = list_clusters(transaction, identity, wanted, page_size, request.page_token)
+            found = list_clusters(transaction, identity, wanted, page_size, request.page_token, request.workflow)
             clusters = [cluster_to_wire(each) for each in found.clusters]
             return job_service_pb2.ListClustersResponse(clusters=clusters, next_page_token=found.next_page_token)
 

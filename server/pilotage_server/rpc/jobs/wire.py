@@ -13,7 +13,7 @@ from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, secti
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.selections import JobSelection
 from pilotage.values.wire.dependencies import kind_to_wire
-from pilotage.values.wire.fields import Fields, all_from_wire
+from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire
 from pilotage.values.wire.selections import selection_from_wire
 from pilotage_server.core.attempts.leases import AttemptFacts
 from pilotage_server.core.explain import Exclusion, QueueOutlook
@@ -30,6 +30,9 @@ from pilotage_server.rpc.framework.wire_values import check_count, check_not_emp
 
 DEFAULT_PAGE, LARGEST_PAGE = 1000, 10_000
 DEFAULT_CLUSTER_PAGE, LARGEST_CLUSTER_PAGE = 100, 1000
+
+LONGEST_NAME = 255
+"""The most characters of the name of a workflow."""
 
 MAX_DESCRIPTION_BYTES = 2 * 1024 * 1024
 """Limit of the bytes of a description.
@@ -145,11 +148,24 @@ def selected_to_wire(selected: SelectedJobs) -> job_service_pb2.SelectedJobs:
     return job_service_pb2.SelectedJobs(runs=runs, cluster=cluster)
 
 
+def workflow_from_wire(message: job_service_pb2.SubmitJobsRequest) -> str:
+    """Return the name of the workflow that new jobs are, "" = they are none."""
+    if not message.HasField("workflow"):
+        return ""
+    faults = Faults()
+    with faults.within("workflow.name"):
+        name = name_from_wire(message.workflow.name)
+        faults.unless(len(name) <= LONGEST_NAME, "", f"has {len(name)} characters, more than {LONGEST_NAME}")
+    faults.raise_any()
+    return message.workflow.name
+
+
 def cluster_filter_from_wire(message: job_service_pb2.ListClustersRequest) -> tuple[JobFilter, int]:
     """Return the filter of a list of clusters, and the page size."""
     fields = Fields(message)
     states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
     page_size = fields("page_size", _cluster_page_size)
+    fields.count("workflow")
     for name in ("owner", "pool", "page_token"):
         fields(name, text_from_wire)
     fields.done()
@@ -177,6 +193,7 @@ def cluster_to_wire(cluster: ClusterSummary) -> jobs_pb2.JobCluster:
         group=cluster.group,
         name=cluster.name,
         submitted=time_to_wire(cluster.submitted),
+        workflow=cluster.is_workflow,
     )
 
 

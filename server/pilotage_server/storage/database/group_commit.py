@@ -13,9 +13,9 @@ get their results, because their work is on disk.
 Locks: SQLite has one writer, which takes everything that waits. PostgreSQL runs several transactions at once, which
 must not wait for each other in a circle. There a group consists of one batch, which takes its locks in one order for
 all its items; an operation outside a batch has its own transaction, because its locks would follow those of another
-operation. The order of locks: the tree, referenced rows, sources of dependencies, rows of jobs by id, blocks with
-unmet dependencies, counters of limits by key, the feed. Waiting jobs, events of parents and blocks without unmet
-dependencies are claimed with SKIP LOCKED, which never waits.
+operation. The order of locks: the tree, the examination of dependencies, referenced rows, sources of dependencies,
+rows of jobs by id, blocks with unmet dependencies, counters of limits by key, the feed. Waiting jobs, events of parents
+and blocks without unmet dependencies are claimed with SKIP LOCKED, which never waits.
 """
 
 from __future__ import annotations

@@ -449,8 +449,8 @@ class BlockRow(Base, table=True):
 class DependencySourceRow(Base, table=True):
     """What a submission waits for: parents that have not done yet what its `kind` asks.
 
-    The parents are the jobs from `first` to `last`. `watched` = the one whose next event decides. The row goes away
-    once all parents have done it.
+    The parents are the jobs from `first` to `last`. `watched` = the one whose next event decides. `futile` = they
+    cannot do it as things stand. The row goes away once all parents have done it.
     """
 
     __tablename__ = "dependency_sources"
@@ -464,6 +464,7 @@ class DependencySourceRow(Base, table=True):
     first: int = Field(sa_column=Column(BigId, nullable=False))
     last: int = Field(sa_column=Column(BigId, nullable=False))
     watched: int = Field(sa_column=Column(BigId, nullable=False, index=True))
+    futile: bool = Field(default=False, sa_column=_zero(Boolean))
 
 
 class DependencyRow(Base, table=True):
@@ -475,11 +476,24 @@ class DependencyRow(Base, table=True):
 
 
 class ParentEventRow(Base, table=True):
-    """A watched job has started or ended, and the dependencies on it have not been examined since."""
+    """A watched job has changed what it means for its children, and the dependencies on it must be examined."""
 
     __tablename__ = "parent_events"
     id: int | None = Field(default=None, sa_column=id_column())
     job_id: int = Field(sa_column=Column(BigId, nullable=False))
+
+
+class WorkflowRow(Base, table=True):
+    """A workflow: the jobs of one submission, from `id` to `last`. The row goes away with the last of them."""
+
+    __tablename__ = "workflows"
+    id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    last: int = Field(sa_column=Column(BigId, nullable=False))
+    vo: str
+    group: str
+    owner: str
+    name: str
+    submitted: datetime = Field(sa_column=time_column())
 
 
 class SubmissionPartRow(Base, table=True):

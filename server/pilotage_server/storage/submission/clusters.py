@@ -16,6 +16,7 @@ from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import LIVE_JOB
 from pilotage_server.storage.jobs import JobQuery
+from pilotage_server.storage.submission.workflows import StoredWorkflow, newest_workflow
 
 
 class ClusterJob(NamedTuple):
@@ -30,6 +31,7 @@ class ClusterJob(NamedTuple):
     submitted: datetime
 
 
+_LARGEST_ID = 2**63 - 1
 _ORIGINAL = "race IN (0, id)"
 _COLUMNS = 'id, cluster, cluster_jobs, owner, vo, "group", name, submitted'
 _FROM = f"SELECT {_COLUMNS} FROM jobs WHERE id >= ? AND {_ORIGINAL} ORDER BY id LIMIT 1"  # noqa: S608 - names of ours
@@ -40,24 +42,34 @@ def load_first_job(session: Session, job_id: int) -> ClusterJob | None:
     return next(map(_cluster_job, sql.rows(session, _FROM, job_id)), None)
 
 
-def newest_clusters(session: Session, wanted: JobQuery, before_id: int | None) -> Iterator[ClusterJob]:
+def newest_clusters(
+    session: Session, wanted: JobQuery, before_id: int | None, within: range | None = None
+) -> Iterator[ClusterJob | StoredWorkflow]:
     """Yield the newest wanted job of each cluster, the newest cluster first; `before_id` None = from the newest job.
 
-    Each step reads one row of an index, whatever the sizes of the clusters before.
+    A workflow takes the place of its clusters. `within` = only the clusters of a workflow with these ids.
+
+    Each step reads one row of an index, whatever the sizes of the clusters before, and one more for each workflow.
     """
     if wanted.nothing:
         return
     conditions, values = _conditions(wanted)
+    if within is not None:
+        conditions, values = [*conditions, "id >= ? AND id < ?"], [*values, within.start, within.stop]
     text = f"SELECT {_COLUMNS} FROM jobs WHERE {' AND '.join(conditions)}"  # noqa: S608 - names of ours
     last = before_id
+    workflow = None if within is not None else newest_workflow(session, _LARGEST_ID if last is None else last - 1)
     while True:
         below, bound = ("", ()) if last is None else (" AND id < ?", (last,))
         found = sql.rows(session, f"{text}{below} {_newest_first(wanted)} LIMIT 1", *values, *bound)
         if not found:
             return
         job = _cluster_job(found[0])
-        yield job
-        last = job.ids.start
+        if workflow is not None and job.id < workflow.ids.start:
+            workflow = newest_workflow(session, job.id)
+        whole = workflow if workflow is not None and job.id in workflow.ids else job
+        yield whole
+        last = whole.ids.start
 
 
 def _conditions(wanted: JobQuery) -> tuple[list[str], list[object]]:

@@ -4,8 +4,12 @@ Rules
 -----
 A source stands for parents that have not all done what is asked of them. One of these is watched: its row in `jobs`
 says so, and its next event is recorded, so that no other job costs anything. The watch moves to the last of the parents
-that have not done it yet: the later ones are probably done by then. A block is a description's jobs that wait. Sources
-and blocks belong to one submission, and go away once they are met.
+that may still do it: the later ones are probably done by then. A block is a description's jobs that wait. Sources and
+blocks belong to one submission, and go away once they are met.
+
+A source is futile when none of its parents can do it any more, and its block is futile with it: then events are
+recorded for those of the jobs of the block that are watched. So what a bad end means reaches all that wait for it, step
+by step, and so does the opposite if a parent runs again.
 """
 
 from __future__ import annotations
@@ -20,11 +24,12 @@ from pilotage.values.dependencies import DependencyKind
 from pilotage.values.selections import JobSelection
 from pilotage_server.core.jobs.dependencies import BlockStatus, is_met
 from pilotage_server.core.jobs.record import Awaited
-from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import MANY_PARENTS, MET_BLOCK, metadata
 from pilotage_server.storage.jobs import JOBS
 from pilotage_server.storage.submission.clusters import load_first_job
+from pilotage_server.storage.submission.workflows import load_workflow
 
 BLOCKS = metadata.tables["blocks"]
 SOURCES = metadata.tables["dependency_sources"]
@@ -53,13 +58,24 @@ class FoundParents(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Parents with what is asked of them; `watched` 0 = none is watched yet."""
+    """Parents with what is asked of them; `watched` 0 = none is watched yet, `futile` = they cannot do it any more."""
 
     id: int
     submission: int
     kind: DependencyKind
     parents: Parents
     watched: int = 0
+    futile: bool = False
+
+
+class Watch(NamedTuple):
+    """The parent that a source has to watch, and whether the source is futile; `job` 0 = the source is met."""
+
+    job: int
+    futile: bool = False
+
+
+MET = Watch(0)
 
 
 class Block(NamedTuple):
@@ -78,9 +94,16 @@ _FIRSTS = "SELECT id, cluster, cluster_jobs, owner, vo FROM jobs WHERE id = ANY(
 
 def find_parents(session: Session, wanted: Iterable[JobSelection]) -> dict[JobSelection, FoundParents]:
     """Return those of the parents that exist. Of several jobs one is enough: retention may have removed the others."""
-    firsts = {each: first for each in wanted if (first := each.id + (each.processes or (0, 0))[0]) <= _LARGEST_ID}
-    rows = {row[0]: row[1:] for row in sql.rows(session, _FIRSTS, sorted(set(firsts.values())))}
+    firsts: dict[JobSelection, int] = {}
     found: dict[JobSelection, FoundParents] = {}
+    for each in wanted:
+        first = each.id + (each.processes or (0, 0))[0]
+        if not each.workflow and first <= _LARGEST_ID:
+            firsts[each] = first
+        elif each.workflow and (workflow := load_workflow(session, each.id)) is not None:
+            ids = workflow.ids
+            found[each] = FoundParents(Parents(ids[0], ids[-1]), workflow.owner, workflow.vo)
+    rows = {row[0]: row[1:] for row in sql.rows(session, _FIRSTS, sorted(set(firsts.values())))}
     one_is_missing = False  # then the submission is refused, and not more is searched
     for selection, first in firsts.items():
         if first in rows:
@@ -117,6 +140,7 @@ def insert_sources(session: Session, sources: Sequence[Source]) -> Sequence[int]
         "first": [each.parents.first for each in sources],
         "last": [each.parents.last for each in sources],
         "watched": [each.watched for each in sources],
+        "futile": [each.futile for each in sources],
     }
     return sql.insert_numbered_rows(session, SOURCES, columns)
 
@@ -159,20 +183,58 @@ def _mark(session: Session, levels: Sequence[tuple[Any, ...]]) -> None:
 
 
 def insert_parent_events(session: Session, job_ids: Sequence[int]) -> None:
-    """Record that watched jobs have started or ended."""
+    """Record that sources which watch these jobs must be examined."""
     sql.insert_rows(session, PARENT_EVENTS, {"job_id": job_ids})
 
 
-_REPEAT_EVENTS = """
+_IS_FUTILE = """(jobs.blocked_by > 0 AND EXISTS (
+    SELECT 1 FROM dependencies JOIN dependency_sources AS waited ON waited.id = dependencies.source
+    WHERE dependencies.block = jobs.blocked_by AND waited.futile
+))"""
+"""The condition of jobs that have not ended and cannot run as things stand."""
+_FUTILE_BLOCKS = """
+    SELECT DISTINCT block FROM dependencies JOIN dependency_sources ON dependency_sources.id = dependencies.source
+    WHERE block = ANY(?) AND futile
+"""
+_REPEAT_EVENTS = f"""
     INSERT INTO parent_events (job_id)
     SELECT DISTINCT watched FROM dependency_sources JOIN jobs ON jobs.id = watched
-    WHERE submission = ? AND (starts > 0 OR jobs.ended IS NOT NULL)
+    WHERE submission = ? AND (starts > 0 OR jobs.ended IS NOT NULL OR {_IS_FUTILE})
+"""  # noqa: S608 - a condition of ours
+_EVENTS_OF_CHILDREN = """
+    INSERT INTO parent_events (job_id)
+    SELECT DISTINCT children.watched FROM dependencies JOIN blocks ON blocks.id = dependencies.block
+    JOIN dependency_sources AS children ON children.watched BETWEEN blocks.id AND blocks.last
+    WHERE dependencies.source = ANY(?)
 """
 
 
 def repeat_parent_events(session: Session, submission: int) -> bool:
     """Record the events again that came before all jobs of the submission were stored; return whether there are any."""
     return sql.execute(session, _REPEAT_EVENTS, submission) > 0
+
+
+def insert_events_of_children(session: Session, source_ids: Sequence[int]) -> bool:
+    """Record events of the watched jobs that wait for these sources; return whether there are any."""
+    return bool(source_ids) and sql.execute(session, _EVENTS_OF_CHILDREN, list(source_ids)) > 0
+
+
+def has_sources(session: Session, submission: int) -> bool:
+    """Whether any source of the submission is left."""
+    return bool(sql.rows(session, "SELECT 1 FROM dependency_sources WHERE submission = ? LIMIT 1", submission))
+
+
+_EXAMINATION_LOCK = 7261539
+"""Key of the advisory lock in PostgreSQL: any number that is not used otherwise in this database."""
+
+
+def lock_examination(session: Session) -> None:
+    """Let no other transaction examine events until the commit: what it reads of sources and blocks stays true.
+
+    To be called after `lock_placement` and before jobs are placed or locked. SQLite has one writer and needs no lock.
+    """
+    if not sql.is_sqlite(session):
+        sql.rows(session, "SELECT pg_advisory_xact_lock(?)", _EXAMINATION_LOCK)
 
 
 _TAKE_EVENTS = """
@@ -195,7 +257,7 @@ def has_work(session: Session) -> bool:
     return bool(sql.rows(session, _HAS_WORK))
 
 
-_COLUMNS = "id, submission, kind, first, last, watched"
+_COLUMNS = "id, submission, kind, first, last, watched, futile"
 # While parts of a submission are due, its parents may not be stored; its last part records their events again.
 _OF_WATCHED = f"""
     SELECT {_COLUMNS} FROM dependency_sources WHERE watched = ANY(?)
@@ -209,68 +271,95 @@ def lock_sources_of(session: Session, job_ids: Iterable[int]) -> list[Source]:
     """Lock and return the sources that watch these jobs, without those whose submissions are still being stored."""
     rows = sql.rows(session, _OF_WATCHED, sorted(set(job_ids)))
     return [
-        Source(id_, submission, _KINDS[kind], Parents(*parents), watched)
-        for id_, submission, kind, *parents, watched in rows
+        Source(id_, submission, _KINDS[kind], Parents(*parents), watched, bool(futile))
+        for id_, submission, kind, *parents, watched, futile in rows
     ]
 
 
-_OPEN = {
+_UNDONE = {
     DependencyKind.AFTER: "starts = 0 AND ended IS NULL",
-    DependencyKind.AFTER_OK: "ended IS NULL",
+    DependencyKind.AFTER_OK: "state <> 'DONE'",
     DependencyKind.AFTER_ANY: "ended IS NULL",
+    DependencyKind.AFTER_SETTLED: f"ended IS NULL AND NOT {_IS_FUTILE}",
 }
-"""The condition of parents that will do, or may still do, what is asked of them."""
+"""The condition of parents that have not done what is asked of them."""
 _LAST_OF = "SELECT id FROM jobs WHERE id BETWEEN ? AND ? AND {} ORDER BY id DESC LIMIT 1"
-_LAST_OPEN = {kind: _LAST_OF.format(condition) for kind, condition in _OPEN.items()}
-_LAST_NOT_DONE = _LAST_OF.format("state <> 'DONE'")
-_LOCK = "SELECT id, state, starts FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE"
+_LAST_UNDONE = {kind: _LAST_OF.format(undone) for kind, undone in _UNDONE.items()}
+_LAST_OPEN = {
+    kind: _LAST_OF.format(f"ended IS NULL AND {undone} AND NOT {_IS_FUTILE}") for kind, undone in _UNDONE.items()
+}
+"""Finds the last of the parents that may still do it."""
+_LOCK = "SELECT id, state, starts, blocked_by FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE"
 
 
-def next_watched(session: Session, sources: Sequence[Source]) -> dict[int, int]:
-    """Return the parent that each source has to watch from now on, by the source's id; 0 = the source is met.
+class _ParentState(NamedTuple):
+    state: JobState
+    starts: int
+    is_futile: bool
+
+
+def next_watched(session: Session, sources: Sequence[Source]) -> dict[int, Watch]:
+    """Return what each source has to watch from now on, by the source's id.
 
     These parents are locked until the commit: none of them can do it before it is marked.
     """
-    found: dict[int, int] = {}
+    found: dict[int, Watch] = {}
     left = list(sources)
     while left:
         candidates = {each.id: _candidate(session, each) for each in left}
-        asked = sorted({candidate for candidate in candidates.values() if candidate})
-        states = {id_: (JobState(state), starts) for id_, state, starts in sql.rows(session, _LOCK, asked)}
+        states = _lock_states(session, set(candidates.values()) - {0})
         again: list[Source] = []
         for each in left:
             candidate = candidates[each.id]
-            is_done = candidate in states and is_met(each.kind, *states[candidate])
-            if is_done and not each.parents.is_single:
-                again.append(each)  # it did so before it was locked: another one may be left
+            parent = states.get(candidate)
+            if parent is None:  # none is left, or it is not stored yet
+                found[each.id] = Watch(candidate)
+            elif not is_met(each.kind, *parent):
+                found[each.id] = Watch(candidate, parent.is_futile or parent.state in FINAL)
+            elif each.parents.is_single:
+                found[each.id] = MET
             else:
-                found[each.id] = 0 if is_done else candidate
+                again.append(each)  # it did so before it was locked: another one may be left
         left = again
     return found
 
 
+def _lock_states(session: Session, job_ids: Collection[int]) -> dict[int, _ParentState]:
+    rows = sql.rows(session, _LOCK, sorted(job_ids))
+    blocks = sorted({block for _, state, _, block in rows if block and state not in FINAL})
+    futile = {block for (block,) in sql.rows(session, _FUTILE_BLOCKS, blocks)} if blocks else set()
+    return {
+        id_: _ParentState(JobState(state), starts, block in futile and state not in FINAL)
+        for id_, state, starts, block in rows
+    }
+
+
 def _candidate(session: Session, source: Source) -> int:
-    """Return the last parent that has not done what is asked, 0 = none; of a single parent whatever it has done."""
+    """Return the last parent that may still do what is asked, else one that has not done it; 0 = all have done it.
+
+    Of a single parent its id, whatever it has done.
+    """
     first, last = source.parents
     if source.parents.is_single:
         return first
-    statement = _LAST_OPEN[source.kind]
-    ranges = [(first, source.watched or last), (first, last)]  # the later ones are done, unless they were rescheduled
-    for low, high in dict.fromkeys(ranges):
-        for (id_,) in sql.rows(session, statement, low, high):
-            return int(id_)
-    if source.kind is DependencyKind.AFTER_OK:
-        for (id_,) in sql.rows(session, _LAST_NOT_DONE, first, last):
-            return int(id_)
-    return 0
+
+    def find(statements: Mapping[DependencyKind, str], high: int) -> int:
+        return next((int(id_) for (id_,) in sql.rows(session, statements[source.kind], first, high)), 0)
+
+    # The later ones have done it, unless they were rescheduled.
+    if open_ := find(_LAST_OPEN, source.watched or last):
+        return open_
+    undone = find(_LAST_UNDONE, last)
+    return (undone and find(_LAST_OPEN, last)) or undone
 
 
-def move_watches(session: Session, watches: Mapping[int, int]) -> None:
-    """Let sources watch other parents, which are locked: the new one by the source's id."""
+def move_watches(session: Session, watches: Mapping[int, Watch]) -> None:
+    """Let sources watch other parents, which are locked: the new watch by the source's id."""
     if not watches:
         return
-    sql.update_rows(session, SOURCES, {"id": list(watches)}, {"watched": list(watches.values())})
-    mark_watched(session, watches.values())
+    jobs, futile = zip(*watches.values(), strict=True)
+    sql.update_rows(session, SOURCES, {"id": list(watches)}, {"watched": jobs, "futile": futile})
+    mark_watched(session, jobs)
 
 
 _DEPENDANTS = "SELECT block FROM dependencies WHERE source = ANY(?)"

@@ -129,6 +129,11 @@ def has_parts(session: Session, submission: int, now: datetime) -> bool:
     return bool(sql.rows(session, _HAS_PARTS, submission, sql.column_time(session, now)))
 
 
+def has_any_parts(session: Session, submission: int) -> bool:
+    """Return whether any part of the submission is not stored yet, due or not."""
+    return bool(sql.rows(session, "SELECT 1 FROM submission_parts WHERE submission = ? LIMIT 1", submission))
+
+
 def unfinished_submissions(session: Session, now: datetime) -> list[int]:
     """Return the submissions of which parts are due, the oldest first."""
     return [submission for (submission,) in sql.rows(session, _UNFINISHED, sql.column_time(session, now))]

@@ -122,6 +122,7 @@ def upgrade() -> None:
         sa.Column("first", _ID, nullable=False),
         sa.Column("last", _ID, nullable=False),
         sa.Column("watched", _ID, nullable=False),
+        sa.Column("futile", sa.Boolean(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_dependency_sources"),
         sqlite_autoincrement=True,
     )
@@ -533,6 +534,17 @@ def upgrade() -> None:
         sa.Column("core_s", sa.Float(), nullable=False),
         sa.Column("updated", _TIME, nullable=False),
         sa.PrimaryKeyConstraint("vo", "group", "owner", name="pk_usage"),
+    )
+    op.create_table(
+        "workflows",
+        sa.Column("id", _ID, autoincrement=False, nullable=False),
+        sa.Column("last", _ID, nullable=False),
+        sa.Column("vo", sa.String(), nullable=False),
+        sa.Column("group", sa.String(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("submitted", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_workflows"),
     )
 
 
