@@ -4,7 +4,7 @@ Rules
 -----
 - The keys are those of a job description. Sizes and times take units. An unknown key is an error that names the
   most similar key.
-- `after`, `after_ok` and `after_any` name parents: ids of existing jobs, or names of jobs of the file.
+- `after`, `after_ok`, `after_any` and `after_settled` name parents: ids of existing jobs, or names of jobs of the file.
 - `parameters` is a table of lists of equal length. One job is made for each position; `{name}` in any text is replaced
   by the element of that list. The jobs of a table are one cluster.
 """

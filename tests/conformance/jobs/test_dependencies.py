@@ -26,7 +26,17 @@ from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.submission.dependencies import _LAST_OPEN, _MET, _NEXT_FREE, _OF_WATCHED, has_work
+from pilotage_server.storage.submission.dependencies import (
+    _EVENTS_OF_CHILDREN,
+    _FUTILE_BLOCKS,
+    _LAST_OPEN,
+    _LAST_UNDONE,
+    _MET,
+    _NEXT_FREE,
+    _OF_WATCHED,
+    _REPEAT_EVENTS,
+    has_work,
+)
 from support.database import has_lock_waiter
 from support.dependent_jobs import ALICE, TRUE, DependentJobs
 from support.grid import LONG, Grid, a_slot, a_tree
@@ -479,11 +489,15 @@ def test_next_event_of_a_cluster_is_found_by_an_index(database: Database, clock:
     def plans(transaction: Transaction) -> str:
         if not database.is_sqlite:
             sql.execute(transaction.session, "SET LOCAL enable_seqscan = off")
-        statements: list[tuple[str, tuple[Any, ...]]] = [(text, (first, first + 2)) for text in _LAST_OPEN.values()]
+        ranges = (*_LAST_OPEN.values(), *_LAST_UNDONE.values())
+        statements: list[tuple[str, tuple[Any, ...]]] = [(text, (first, first + 2)) for text in ranges]
         statements += [(_OF_WATCHED, ([first],)), (_MET, (10,)), (_NEXT_FREE, ([first], 10))]
+        statements += [(text, ([first],)) for text in (_EVENTS_OF_CHILDREN, _FUTILE_BLOCKS)]
+        statements.append((_REPEAT_EVENTS, (first,)))
         rows = [row for text, values in statements for row in sql.rows(transaction.session, explain + text, *values)]
-        return "\n".join(str(row) for row in rows)
+        return "\n".join([*(str(row[-1]) for row in rows), ""])
 
     shown = database.read(plans)
-    assert "Seq Scan on jobs" not in shown
+    assert "Seq Scan" not in shown
     assert "SCAN jobs\n" not in shown
+    assert "SCAN children" not in shown

@@ -148,7 +148,7 @@ def test_status_shows_active_clusters_with_counts(user: User) -> None:
     assert user.run("status", ids[0]).stdout.splitlines()[1] == line
     (cluster,) = user.objects("status")
     assert cluster["states"] == {"WAITING": 3, "HELD": 2, "REMOVED": 5}
-    assert list(cluster) == ["id", "name", "owner", "vo", "group", "jobs", "submitted", "states"]
+    assert list(cluster) == ["id", "name", "owner", "vo", "group", "jobs", "submitted", "states", "workflow"]
     assert user.objects("status", f"{ids[0]}.7", "--clusters") == [cluster]
 
     assert [each["id"] for each in user.objects("status", "--all")] == [ids[0], ended]
@@ -180,3 +180,35 @@ def test_unknown_jobs_are_named(user: User, form: str, message: str) -> None:
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert refused.stderr == message.format(*ids) + "\n"
     assert set(user.states(ids)) == {"WAITING"}
+
+
+def test_workflow_is_one_line_and_its_commands_leave_out_other_states(user: User, tmp_path: Path) -> None:
+    file = tmp_path / "flow.toml"
+    job = '[[job]]\nexecutable = "/bin/true"\nrequirements = {OS = "none"}\n'
+    file.write_text(f'{job}name = "a"\n{job}name = "b"\ncount = 3\nafter_ok = "a"\n{job}after_settled = "b"\n')
+    submission = ("submit", file, "--workflow", "flow", "--request-id", "flow")
+    line = user.run(*submission).stdout
+    flow = line.split()[-1]
+    first = int(flow.removeprefix("w"))
+    assert line == f"5 jobs submitted: w{first}\n"
+    assert user.run(*submission).stdout == line
+
+    (shown,) = user.objects("status")
+    assert (shown["id"], shown["name"], shown["jobs"], shown["workflow"]) == (first, "flow", 5, True)
+    _, line = user.run("status").stdout.splitlines()
+    assert line.split()[:5] == [flow, "flow", "5", "1", "4"]
+    _, *lines = user.run("status", flow).stdout.splitlines()
+    assert [each.split()[0] for each in lines] == [flow, *map(str, (first, first + 1, first + 4))]
+    assert [job["id"] for job in user.objects("status", flow)] == [*range(first, first + 5)]
+    assert [each["workflow"] for each in user.objects("status", flow, "--clusters")] == [True, False, False, False]
+
+    assert user.run("remove", first).exit_code == 0
+    assert user.run("reschedule", flow).stdout == f"job {first} is WAITING\n"
+    none = user.run("reschedule", flow)
+    assert none.stderr == f"pilotage: workflow {flow} has no job that `reschedule` can change\n"
+    assert user.run("remove", flow).exit_code == 0
+    assert set(user.states(range(first, first + 5))) == {"REMOVED"}
+    assert user.run("wait", flow, "--timeout", 10).exit_code == 1
+    assert user.run("status", "w999999").stderr == "pilotage: there is no workflow w999999\n"
+    refused = user.run("submit", file, "--workflow", "x" * 256)
+    assert (refused.exit_code, refused.stderr) == (2, "workflow.name: has 256 characters, more than 255\n")

@@ -91,6 +91,32 @@ def test_repeated_submission_has_one_effect(grid: WireGrid) -> None:
             ),
             f"dependencies[0]: there is no job or cluster {2**63 - 1}.1",
         ),
+        (
+            job_service_pb2.Dependency(
+                description=1, kind=AFTER_OK, parents=[job_service_pb2.JobSelection(id=2**63 - 1, workflow=True)]
+            ),
+            f"dependencies[0]: there is no job or cluster w{2**63 - 1}",
+        ),
+        (
+            job_service_pb2.Dependency(
+                description=1,
+                kind=AFTER_OK,
+                parents=[job_service_pb2.JobSelection(id=5, workflow=True, last_process=3)],
+            ),
+            "dependencies[0].parents[0]: processes are set, but a workflow has none",
+        ),
+        (
+            job_service_pb2.Dependency(
+                description=1, kind=AFTER_OK, description_ranges=[job_service_pb2.DescriptionRange(first=0, last=2)]
+            ),
+            "dependencies[0].description_ranges[0].last: 2 is not the index of a description (0 to 1)",
+        ),
+        (
+            job_service_pb2.Dependency(
+                description=1, kind=AFTER_OK, description_ranges=[job_service_pb2.DescriptionRange(first=1, last=0)]
+            ),
+            "dependencies[0].description_ranges[0]: 1 to 0 is not a range",
+        ),
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])

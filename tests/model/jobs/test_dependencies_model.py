@@ -37,6 +37,7 @@ from support.virtual_clock import VirtualClock
 
 ALICE = a_user("alice")
 kinds = st.sampled_from(list(DependencyKind))
+often_ok = st.sampled_from([DependencyKind.AFTER_OK, DependencyKind.AFTER_OK, *DependencyKind])
 places = st.integers(0, 30)
 
 
@@ -132,10 +133,12 @@ class RandomGraphs(RuleBasedStateMachine):
         ids = [job_id for each in self.described for job_id in each.ids]
         return ids[place % len(ids)]
 
-    @initialize(kind=kinds)
-    def submit_cluster_with_child(self, kind: DependencyKind) -> None:
+    @initialize(kind=kinds, chain=st.lists(often_ok, min_size=4, max_size=4))
+    def submit_cluster_with_descendants(self, kind: DependencyKind, chain: Sequence[DependencyKind]) -> None:
         self.submit([3], [], [], [], hold=False)
         self.submit([1], [], [(kind, 0, 0, True)], [], hold=False)
+        links = [(link, nth, nth + 1) for nth, link in enumerate(chain[1:])]
+        self.submit([1, 2, 1, 1], links, [(chain[0], 0, 0, False)], [(DependencyKind.AFTER_SETTLED, 0, 2)], hold=False)
 
     @rule(
         counts=st.lists(st.integers(1, 3), min_size=1, max_size=3),
@@ -193,7 +196,7 @@ class RandomGraphs(RuleBasedStateMachine):
             self._after_step()
 
     @precondition(lambda self: self.pilot.held)
-    @rule(place=places, exit_code=st.sampled_from([0, 0, 1]))
+    @rule(place=places, exit_code=st.sampled_from([0, 1]))
     def finish(self, place: int, exit_code: int) -> None:
         lease: AttemptKey = self.pilot.held[place % len(self.pilot.held)]
         self.pilot.finish(lease, exit_code)  # type: ignore[arg-type]

@@ -45,6 +45,7 @@ JOB = JobDescription("/bin/true", requirements={"Memory": 4000, "OS": "el9"}, si
         ("7.3", JobSelection(7, (3, 3))),
         ("7.0-99", JobSelection(7, (0, 99))),
         ("10-12", range(10, 13)),
+        ("w7", JobSelection(7, workflow=True)),
     ],
 )
 def test_selection_is_a_cluster_a_part_of_it_or_job_ids(text: str, expected: JobSelection | range) -> None:
@@ -55,7 +56,23 @@ INVALID = ["x", "0", "3-1", "-4", "1-", "1-99999999", "9" * 5000, "\N{FULLWIDTH 
 
 
 @pytest.mark.parametrize(
-    "text", [*INVALID, "1.", ".1", "1.2.3", "0.1", "1.3-2", "1.0-1000000", "1.-2", "1-2.3", "1.0-1.3"]
+    "text",
+    [
+        *INVALID,
+        "1.",
+        ".1",
+        "1.2.3",
+        "0.1",
+        "1.3-2",
+        "1.0-1000000",
+        "1.-2",
+        "1-2.3",
+        "1.0-1.3",
+        "w0",
+        "W1",
+        "w1.0",
+        "w1-2",
+    ],
 )
 def test_rejects_invalid_selection(text: str) -> None:
     with pytest.raises(InvalidInputError, match=re.escape(text)):

@@ -21,8 +21,8 @@ def selection_from_wire(message: job_service_pb2.JobSelection) -> JobSelection:
     fields = Fields(message)
     selected = fields("id", job_id_from_wire)
     fields.done()
-    if message.workflow and message.HasField("first_process"):
-        raise InvalidInputError(Violation("first_process", "is set, but a workflow has no processes"))
+    if message.workflow and (message.HasField("first_process") or message.HasField("last_process")):
+        raise InvalidInputError(Violation("", "processes are set, but a workflow has none"))
     if not message.HasField("first_process"):
         return JobSelection(selected, workflow=message.workflow)
     first = message.first_process

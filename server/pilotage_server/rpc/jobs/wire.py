@@ -164,7 +164,8 @@ def workflow_from_wire(message: job_service_pb2.SubmitJobsRequest) -> str:
     faults = Faults()
     with faults.within("workflow.name"):
         name = name_from_wire(message.workflow.name)
-        faults.unless(len(name) <= LONGEST_NAME, "", f"has {len(name)} characters, more than {LONGEST_NAME}")
+        if len(name) > LONGEST_NAME:
+            raise InvalidInputError(Violation("", f"has {len(name)} characters, more than {LONGEST_NAME}"))
     faults.raise_any()
     return message.workflow.name
 
