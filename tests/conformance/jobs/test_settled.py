@@ -13,7 +13,7 @@ from pilotage.job_description import JobDescription
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.selections import JobSelection
 from pilotage_server.core.jobs.changes import JobChange
-from pilotage_server.core.jobs.dependencies import MAX_IN_RANGES
+from pilotage_server.core.jobs.dependencies import MAX_IN_RANGES, faults_of
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.jobs.dependencies import EVENTS_AT_ONCE, advance
@@ -225,6 +225,10 @@ def test_range_of_descriptions_is_one_parent(jobs: DependentJobs, kind: Dependen
             "circle: descriptions[2] → descriptions[0] → descriptions[2]",
         ),
         (
+            [inner(0, AFTER_OK, 1), *(Dependency(child, AFTER_OK, ranges=((0, 0),)) for child in (1, 2))],
+            "circle: descriptions[0] → descriptions[1] → descriptions[0]",
+        ),
+        (
             [Dependency(2, AFTER_OK, ranges=((0, MAX_IN_RANGES),))],
             f"{MAX_IN_RANGES + 1} descriptions in all, more than the {MAX_IN_RANGES}",
         ),
@@ -234,6 +238,11 @@ def test_bad_ranges_are_refused(jobs: DependentJobs, dependencies: list[Dependen
     with pytest.raises(InvalidInputError) as refused:
         jobs.submit(*dependencies, count=3)
     assert fault in str(refused.value)
+
+
+def test_children_of_one_range_share_it(jobs: DependentJobs) -> None:
+    shared = ((0, MAX_IN_RANGES - 1),)
+    assert faults_of([Dependency(MAX_IN_RANGES + child, AFTER_OK, ranges=shared) for child in range(3)]) == []
 
 
 def test_why_shows_what_the_last_job_waits_for(jobs: DependentJobs) -> None:

@@ -10,8 +10,7 @@ and so are those that wait for them. Only `after_settled` counts futile parents 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pilotage.errors import Violation
@@ -22,7 +21,10 @@ from pilotage_server.core.jobs.states import FINAL, JobState
 MAX_DEPENDENCIES = 100_000
 """The most dependencies of one submission; a parent that is a cluster or a range of descriptions counts once."""
 MAX_IN_RANGES = 1_000_000
-"""The most descriptions that all ranges of a submission have together: each is a step in the search for cycles."""
+"""The most descriptions that all different ranges of a submission have together: steps in the search for cycles."""
+
+_Vertex = int | tuple[int, int]
+"""A description, or a range of them, which waits for its descriptions: children share it."""
 
 
 def faults_of(dependencies: Sequence[Dependency]) -> list[Violation]:
@@ -31,11 +33,15 @@ def faults_of(dependencies: Sequence[Dependency]) -> list[Violation]:
     if count > MAX_DEPENDENCIES:
         hint = "let a cluster, or one job between, stand for many parents"
         return [Violation("dependencies", f"{count} are more than the {MAX_DEPENDENCIES} of one call: {hint}")]
-    in_ranges = sum(last - first + 1 for each in dependencies for first, last in each.ranges)
+    ranges = {each for dependency in dependencies for each in dependency.ranges}
+    in_ranges = sum(last - first + 1 for first, last in ranges)
     if in_ranges > MAX_IN_RANGES:
         why = f"their ranges have {in_ranges} descriptions in all, more than the {MAX_IN_RANGES} of one call"
         return [Violation("dependencies", why)]
-    cycle = _cycle(_parents_by_child(dependencies))
+    found = _cycle(_parents_by_child(dependencies, ranges))
+    cycle = [vertex for vertex in found if isinstance(vertex, int)]
+    if found and found[0] not in cycle:
+        cycle.append(cycle[0])
     if not cycle:
         return []
     shown = " → ".join(f"descriptions[{index}]" for index in cycle[:_SHOWN])
@@ -46,22 +52,22 @@ def faults_of(dependencies: Sequence[Dependency]) -> list[Violation]:
 _SHOWN = 10
 
 
-def _parents_by_child(dependencies: Iterable[Dependency]) -> dict[int, list[int]]:
-    parents: dict[int, list[int]] = {}
+def _parents_by_child(
+    dependencies: Iterable[Dependency], ranges: Iterable[tuple[int, int]]
+) -> dict[_Vertex, Sequence[_Vertex]]:
+    parents: dict[_Vertex, list[_Vertex]] = {}
     for each in dependencies:
-        own = parents.setdefault(each.description, [])
-        own += each.descriptions
-        own += chain.from_iterable(range(first, last + 1) for first, last in each.ranges)
-    return parents
+        parents.setdefault(each.description, []).extend((*each.descriptions, *each.ranges))
+    return {**parents, **{(first, last): range(first, last + 1) for first, last in ranges}}
 
 
-def _cycle(parents: Mapping[int, Sequence[int]]) -> list[int]:
+def _cycle(parents: Mapping[_Vertex, Sequence[_Vertex]]) -> list[_Vertex]:
     """Return a cycle, its first node repeated at the end; empty = there is none."""
-    done: set[int] = set()
+    done: set[_Vertex] = set()
     for start in parents:
-        path: list[int] = []
-        places: dict[int, int] = {}
-        iterators = [iter((start,))]
+        path: list[_Vertex] = []
+        places: dict[_Vertex, int] = {}
+        iterators: list[Iterator[_Vertex]] = [iter((start,))]
         while iterators:
             node = next(iterators[-1], None)
             if node is None:
