@@ -344,13 +344,18 @@ def without_invalid(statements: list[SubmitStatement]) -> tuple[list[SubmitState
             break
         if fault.kind not in (StatementKind.ASSIGN, StatementKind.OTHER):
             break
-        faults.append(_not_a_command(fault))
+        faults.append(_fault_at(fault))
         valid = [each for each in valid if each is not fault]
     return valid, faults
 
 
-def _not_a_command(statement: SubmitStatement) -> StatementFaultError:
-    return StatementFaultError(statement.line, f"not a submit command: {statement.text[:60]}")
+def _fault_at(statement: SubmitStatement) -> StatementFaultError:
+    if statement.kind is not StatementKind.INCLUDE:
+        return StatementFaultError(statement.line, f"not a submit command: {statement.text[:60]}")
+    # Only the include of a missing file is still there: those of others are replaced by the files.
+    is_missing = any(line.lstrip().lower().startswith("include") for line in statement.lines)
+    why = "there is no such file" if is_missing else "a line of this file is no submit command"
+    return StatementFaultError(statement.line, f"{statement.text[:200]}: {why}")
 
 
 def _parsed(statements: list[SubmitStatement]) -> Any:
@@ -360,7 +365,7 @@ def _parsed(statements: list[SubmitStatement]) -> Any:
         return submit(_program_text(statements))
     except ValueError:
         fault = _first_fault(statements)
-    raise _not_a_command(fault)
+    raise _fault_at(fault)
 
 
 def _first_fault(statements: list[SubmitStatement]) -> SubmitStatement:

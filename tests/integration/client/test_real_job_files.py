@@ -121,6 +121,7 @@ htcondor__job.sub: checkpointexitcode gpusmaximumcapability gpusminimumcapabilit
 htcondor__job_core_macros_java.cmd.sub: universe
 htcondor__job_dagman_recovery_event_check-nodeC.cmd.sub: universe
 htcondor_ex__science3.sub: numretries
+letsencrypttest__submit.jdl.sub: wantioproxy
 nicer__submit.sub: machinecount universe
 ofp-sam-bet-2023-grid__condor.sub: whentotransferoutput
 ofp-sam-bet-2023-grid__condorx.sub: whentotransferoutput
