@@ -610,7 +610,7 @@ def _print_parts(parts: Iterable[job_service_pb2.FollowOutputResponse]) -> bool:
     """Print output as it comes, with notes on gaps and ends on the standard error; returns whether it is complete."""
     out, attempt, end = sys.stdout.buffer, 0, 0
     for part in parts:
-        if part.attempt != attempt:
+        if part.attempt not in (0, attempt):  # 0 = no attempt runs
             if attempt:
                 click.echo(f"pilotage: attempt {part.attempt} begins", err=True)
             attempt, end = part.attempt, 0
