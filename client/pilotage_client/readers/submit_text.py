@@ -166,7 +166,9 @@ _JOB_MACROS = frozenset(
 
 _SUBMISSION_MACROS = frozenset({"year", "month", "day", "submit_time", "submit_file"})
 
-_VARYING = frozenset({"process", "procid", "step", "random_choice", "random_integer"})
+PROCESS_MACROS = ("process", "procid")
+"""The macros for the number of a job in its cluster."""
+_VARYING = frozenset({*PROCESS_MACROS, "step", "random_choice", "random_integer"})
 _LONGEST_TEXT = 1_000_000
 _MOST_INVALID = 20
 _DEEPEST_NESTING = 200
@@ -257,6 +259,15 @@ class SubmitProgram:
     def jobs_differ(self) -> bool:
         """Return whether the jobs of one item may differ from each other."""
         return any(not _VARYING.isdisjoint(_names_in(value)) for value in self._values.values())
+
+    def is_process_plain(self) -> bool:
+        """Return whether the jobs of one item differ in `$(Process)` alone, and no function of macros reads that."""
+        for each in (each for value in self._values.values() for each in _REFERENCE.finditer(value)):
+            name = fold(each["name"] or "")
+            is_plain = each["closed"] and fold(each["function"]) in ("", "env")
+            if not is_plain or (name in _VARYING and (name not in PROCESS_MACROS or each["rest"])):
+                return False
+        return True
 
     def references(self) -> set[str]:
         """Return the folded names that macros and conditions refer to."""

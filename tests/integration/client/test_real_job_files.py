@@ -208,7 +208,7 @@ def test_factory_submit_file_reads_the_environment(shared_data: Path, monkeypatc
     monkeypatch.setenv("GLIDEIN_COUNT", "3")
     monkeypatch.setenv("GLIDEIN_ARGUMENTS", "-v std")
     jobs = read_jobs(shared_data / "data" / "submit" / "glideinwms__job.condor.sub", ignore_unsupported=True)
-    assert [job.arguments for job in jobs] == ["-v std"] * 3
+    assert [(job.arguments, job.count) for job in jobs] == [("-v std", 3)]
     assert "Universe = grid" in jobs[0].ignored
 
 

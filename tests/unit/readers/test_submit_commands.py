@@ -313,7 +313,7 @@ def test_null_device_is_not_transferred() -> None:
         ("executable = a\nqueue x in (\n a b", 2, "no end"),
         ("executable = a\nqueue x in ()", 2, "no items"),
         ("executable = a\nqueue x in [a] (b)", 2, "slice"),
-        ("executable = a\narguments = $(Process)\nqueue 100000000", 3, "more than"),
+        ("executable = a\narguments = $(Step)\nqueue 100000000", 3, "more than"),
         ("executable = a\narguments = \\\n  'x' \\\n  \"y\nqueue", 2, "double quote"),
         ('executable = a\nenvironment = "A"\nqueue', 2, "NAME=VALUE"),
         ("executable = a\nrequirements = (x ==\nqueue", 2, "requirements"),
