@@ -269,10 +269,13 @@ def _jobs_of_queue(
     program: SubmitProgram, queue: SubmitStatement, request: QueueRequest, process: int, duplicates: list[str]
 ) -> Iterator[Draft]:
     """Yield the jobs of one queue statement; equal jobs of an item are one array."""
-    for row, item in enumerate(request.items or ({},)):
+    items = request.items or ({},)
+    may_be_arrays = len(items) * request.count > 1
+    for row, item in enumerate(items):
         program.define(item)
         commands = _Commands(program, queue)
-        array = _array(program, commands, row) if request.count > 1 else None
+        array = _array(program, commands, row) if may_be_arrays else None
+        may_be_arrays = array is not None
         if array is not None:
             yield _queued(array, request.count, duplicates)
             process += request.count

@@ -86,6 +86,15 @@ def test_array_has_the_same_jobs_as_single_queue_statements(commands: str, descr
     assert len(found) == descriptions
 
 
+@pytest.mark.parametrize(("command", "count"), [("output", 1), ("input", 3)])
+def test_jobs_of_items_share_texts_that_the_server_fills_in(command: str, count: int, tmp_path: Path) -> None:
+    commands = f"arguments = $(x)\n{command} = file.$(Process)"
+    single = "x = a\nqueue\nx = b\nqueue\nx = c\nqueue"
+    assert jobs_of(commands, "queue x in (a b c)", tmp_path) == jobs_of(commands, single, tmp_path)
+    found = submit_jobs(f"executable = run\n{commands}\nqueue x in (a b c)", tmp_path)
+    assert len({job.stdout if command == "output" else job.stdin for job in found}) == count
+
+
 def test_new_executable_restarts_process_number() -> None:
     jobs = submit_jobs("arguments = $INT(Process)\nexecutable = a\nqueue 2\nexecutable = b\nqueue\n")
     assert [(job.executable, job.arguments) for job in jobs] == [("a", "0"), ("a", "1"), ("b", "0")]
