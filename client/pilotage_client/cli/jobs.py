@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from pilotage.clock import boot_time_s
-from pilotage.errors import Faults, InvalidInputError, InvalidJobError, StateConflictError, Violation, WorldError
+from pilotage.errors import Faults, InvalidInputError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
 from pilotage.v1 import job_service_pb2, jobs_pb2
@@ -179,6 +179,8 @@ def _print_files(client: Client, job_id: int, files: Iterable[jobs_pb2.OutputFil
 
 
 _DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]\.(?P<field>.*)", re.ASCII)
+_DEPENDENCY = re.compile(r"dependencies\[(?P<index>\d+)\]", re.ASCII)
+_NAMED_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]", re.ASCII)
 
 
 @click.command()
@@ -367,16 +369,17 @@ def submit(
     if not descriptions:
         click.echo("nothing is left to submit: all nodes are done", err=True)
         return
+    all_dependencies = [*dependencies, *read.dependencies]
     with (
         _unknown_outcome(request_id or new_request_id(), validate_only=validate_only) as request_id,
-        _in_files(by_file, are_nodes=read.workflow is not None),
+        _in_files(by_file, descriptions, all_dependencies, are_nodes=read.workflow is not None),
     ):
         submitted = client.submit(
             descriptions,
             group=group,
             validate_only=validate_only,
             request_id=request_id,
-            dependencies=(*dependencies, *read.dependencies),
+            dependencies=all_dependencies,
             workflow=workflow or read.workflow,
         )
     warnings = (*read.warnings, *_warnings_of_readers(by_file), *submitted.warnings)
@@ -409,14 +412,20 @@ def _unknown_outcome(request_id: str, *, validate_only: bool) -> Iterator[str]:
 
 
 @contextmanager
-def _in_files(by_file: Mapping[Path, Sequence[JobDescription]], *, are_nodes: bool) -> Iterator[None]:
-    """Name the files, and the nodes of a DAG, in the faults that the server finds."""
+def _in_files(
+    by_file: Mapping[Path, Sequence[JobDescription]],
+    descriptions: Sequence[JobDescription],
+    dependencies: Sequence[Dependency],
+    *,
+    are_nodes: bool,
+) -> Iterator[None]:
+    """Name the files and jobs, and the nodes of a DAG, in the faults that the server finds."""
     try:
         yield
-    except InvalidJobError as error:
-        raise InvalidJobError(
-            *(_in_file(violation, by_file, are_nodes=are_nodes) for violation in error.violations)
-        ) from error
+    except InvalidInputError as error:
+        placed = (_in_file(each, by_file, are_nodes=are_nodes) for each in error.violations)
+        named = (_without_indexes(each, descriptions, dependencies) for each in placed)
+        raise InvalidInputError(*dict.fromkeys(named)) from error
 
 
 def _selection_of(descriptions: Sequence[JobDescription], submitted: SubmittedJobs) -> str:
@@ -504,6 +513,20 @@ def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescriptio
     return violation
 
 
+def _without_indexes(
+    violation: Violation, descriptions: Sequence[JobDescription], dependencies: Sequence[Dependency]
+) -> Violation:
+    """Return a fault of dependencies with their kind, and with names of jobs, in place of indexes."""
+
+    def name(found: re.Match[str]) -> str:
+        index = int(found["index"])
+        return descriptions[index].name or f"job {index + 1}"
+
+    dependency = _DEPENDENCY.match(violation.where)
+    where = violation.where if dependency is None else dependencies[int(dependency["index"])].kind.value
+    return Violation(where, _NAMED_DESCRIPTION.sub(name, violation.why))
+
+
 def _with_dependencies(
     files: Sequence[Sequence[JobDescription]], parents: Mapping[str, Sequence[str]]
 ) -> tuple[list[JobDescription], list[Dependency]]:
@@ -521,7 +544,7 @@ def _with_dependencies(
     for kind in DependencyKind:
         existing: list[JobSelection] = []
         for text in parents[kind.value]:
-            with faults.within(f"--{kind.value.replace('_', '-')}"):
+            with faults.within(""):
                 existing.append(read_parent(text))
         if existing:
             dependencies += (Dependency(index, kind, tuple(existing)) for index in range(len(descriptions)))
@@ -690,7 +713,7 @@ def _print_parts(parts: Iterable[job_service_pb2.FollowOutputResponse]) -> bool:
     """Print output as it comes, with notes on gaps and ends on the standard error; returns whether it is complete."""
     out, attempt, end = sys.stdout.buffer, 0, 0
     for part in parts:
-        if part.attempt != attempt:
+        if part.attempt not in (0, attempt):  # 0 = no attempt runs
             if attempt:
                 click.echo(f"pilotage: attempt {part.attempt} begins", err=True)
             attempt, end = part.attempt, 0

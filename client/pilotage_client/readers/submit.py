@@ -19,6 +19,7 @@ from pilotage_client.readers.draft import Draft, FileFaults, StatementFaultError
 from pilotage_client.readers.submit_commands import draft_of, is_command, resembles_command, squashed
 from pilotage_client.readers.submit_handlers import SubmitCommand
 from pilotage_client.readers.submit_text import (
+    PROCESS_MACROS,
     StatementKind,
     SubmitProgram,
     SubmitStatement,
@@ -179,6 +180,9 @@ _INCLUDE = re.compile(r"(?P<head>\s*include\s*(?:ifexist\s*)?:\s*)(?P<path>.*?)\
 
 # The server assigns the id of a submission later: its macro is replaced by itself, in one spelling.
 _IDS = dict.fromkeys(("Cluster", "ClusterId"), "$(DOLLAR)(Cluster)")
+_PROCESS = "$(Process)"
+_PROCESSES = dict.fromkeys(PROCESS_MACROS, "$(DOLLAR)(Process)")
+_LOGS = frozenset({"log", "userlog"})
 
 
 def read_submit(
@@ -362,23 +366,63 @@ class _Queue:
     def drafts(self, request: QueueRequest, process: int) -> Iterator[Draft]:
         """Yield the jobs; equal jobs of an item are one array."""
         program = self.program
-        for row, item in enumerate(request.items or ({},)):
+        items = request.items or ({},)
+        may_be_arrays = len(items) * request.count > 1
+        for row, item in enumerate(items):
             program.define(item)
             if self._commands is None or self._commands.are_outdated():
                 self._commands = _Commands(program, self.statement, self._not_replaced, self._macros)
             commands = self._commands
+            array = _array(program, commands, row) if may_be_arrays else None
+            may_be_arrays = array is not None
+            if array is not None:
+                yield _queued(array, request.count, self._duplicates)
+                process += request.count
+                continue
             together = 1 if commands.jobs_differ else max(request.count, 1)
             if request.count // together > MAX_JOBS:
                 raise StatementFaultError(self.statement.line, f"more than {MAX_JOBS} different jobs")
             for step in range(0, request.count, together):
                 numbers = map(str, (process, process, step, row, row))
                 program.define_builtin(dict(zip(commands.number_macros, numbers, strict=False)))
-                draft = commands.draft()
-                for warning in self._duplicates:
-                    draft.warn(warning)
-                draft.put(count=together if together > 1 else None)
-                yield draft
+                yield _queued(commands.draft(), together, self._duplicates)
                 process += together
+
+
+def _queued(draft: Draft, count: int, duplicates: list[str]) -> Draft:
+    """Return the draft for so many jobs, with the warnings about repeated commands."""
+    for warning in duplicates:
+        draft.warn(warning)
+    draft.put(count=count if count > 1 else None)
+    return draft
+
+
+def _array(program: SubmitProgram, commands: _Commands, row: int) -> Draft | None:
+    """Return the jobs of an item as one array, whose numbers the server fills in; None = they differ in other ways."""
+    if not (commands.jobs_differ and program.is_process_plain()):
+        return None
+    program.define_builtin({"Row": str(row), "ItemIndex": str(row), **_PROCESSES})
+    draft = commands.draft()
+    return draft if not draft.faults and _is_filled_in(draft.description()) else None
+
+
+def _is_filled_in(description: JobDescription) -> bool:
+    """Return whether `$(Process)` stands only in texts that the server fills in and that name no file here."""
+    attributes = {
+        name: Path(str(value)).parent if squashed(name) in _LOGS else value
+        for name, value in description.attributes.items()
+    }
+    others = replace(
+        description,
+        arguments="",
+        name="",
+        environment=dict.fromkeys(description.environment, ""),
+        stdout=None,
+        stderr=None,
+        output_files=(),
+        attributes={},
+    )
+    return _PROCESS not in repr((attributes, others))
 
 
 class _Commands:

@@ -48,7 +48,7 @@ def test_node_of_several_jobs_is_one_cluster_and_children_wait_for_all() -> None
     flow = dag("JOB A a.sub\nJOB B b.sub\nJOB C a.sub\nPARENT A CHILD B\nPARENT B CHILD C\n", files)
     assert [job.name for job in flow.descriptions] == ["A", "B", "B", "B", "C"]
     assert [job.continues_cluster for job in flow.descriptions] == [False, False, True, True, False]
-    assert flow.descriptions[1].arguments == "u 0"
+    assert [job.arguments for job in flow.descriptions[1:4]] == ["u $(Process)", "v $(Process)", "w $(Process)"]
     assert flow.dependencies[-1].ranges == ((1, 3),)
 
 
