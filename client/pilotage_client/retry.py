@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 from typing import TypeVar
 
 from pilotage.backoff import Retry, backoff
@@ -71,6 +73,12 @@ class RetryBudget:
         self._sleep(pause_s)
 
 
+def opened(stream: Callable[[], Iterator[Returned]]) -> Iterator[Returned]:
+    """Return what the stream yields, when its first message has come: with this an outage of the server is over."""
+    messages = stream()
+    return chain(list(islice(messages, 1)), messages)
+
+
 def wait_until_final(
     client: JobCalls, job_ids: Sequence[int], retry: RetryBudget, timeout_s: float = math.inf
 ) -> list[JobStatus]:
@@ -110,9 +118,11 @@ def follow_output_until_final(
     """Yield a job's standard output, or with `error` its standard error, to its end, across restarts of the server."""
     attempt = offset = 0
     while True:
+        parts = partial(client.follow_output, job_id, error=error, attempt=attempt, offset=offset)
         try:
-            for part in client.follow_output(job_id, error=error, attempt=attempt, offset=offset):
-                attempt, offset = part.attempt, part.offset + len(part.content)
+            for part in retry(partial(opened, parts)):
+                if part.attempt:  # else no attempt runs
+                    attempt, offset = part.attempt, part.offset + len(part.content)
                 yield part
                 if part.over:
                     return

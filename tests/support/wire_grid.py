@@ -70,15 +70,17 @@ class WirePilot:
         request = matcher_service_pb2.ReportStateRequest(request_id=request_id(), reports=[report])
         return self.matcher.ReportState(request).results[0]
 
-    def finish(self, job_id: int, attempt: int = 1, outputs: Mapping[str, bytes] | None = None) -> None:
-        """Report that an attempt has exited with 0 and left these files."""
+    def finish(
+        self, job_id: int, attempt: int = 1, outputs: Mapping[str, bytes] | None = None, exit_code: int = 0
+    ) -> None:
+        """Report that an attempt has exited and left these files."""
         files = [
             jobs_pb2.OutputFile(
                 name=name, checksum=hashlib.sha256(content).hexdigest(), size=len(content), content=content
             )
             for name, content in (outputs or {}).items()
         ]
-        result = self.report(job_id, attempt, outcome=jobs_pb2.OUTCOME_EXITED, exit_code=0, output_files=files)
+        result = self.report(job_id, attempt, outcome=jobs_pb2.OUTCOME_EXITED, exit_code=exit_code, output_files=files)
         assert result.accepted, result.refusal
 
     def heartbeat(self, **facts: Any) -> matcher_service_pb2.ReportStateResponse:

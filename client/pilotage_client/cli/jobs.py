@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pilotage.clock import boot_time_s
-from pilotage.errors import Faults, InvalidInputError, InvalidJobError, StateConflictError, Violation, WorldError
+from pilotage.errors import Faults, InvalidInputError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.units import parse_duration
 from pilotage.v1 import job_service_pb2, jobs_pb2
@@ -175,6 +175,8 @@ def _print_files(client: Client, job_id: int, files: Iterable[jobs_pb2.OutputFil
 
 
 _DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]\.(?P<field>.*)", re.ASCII)
+_DEPENDENCY = re.compile(r"dependencies\[(?P<index>\d+)\]", re.ASCII)
+_NAMED_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]", re.ASCII)
 
 
 @click.command()
@@ -346,8 +348,9 @@ def submit(
             request_id=request_id,
             dependencies=dependencies,
         )
-    except InvalidJobError as error:
-        raise InvalidJobError(*(_in_file(violation, by_file) for violation in error.violations)) from error
+    except InvalidInputError as error:
+        placed = (_without_indexes(_in_file(each, by_file), descriptions, dependencies) for each in error.violations)
+        raise InvalidInputError(*dict.fromkeys(placed)) from error
     except WorldError:
         if not validate_only:
             repeat = f"repeat the command with --request-id {request_id}, which submits them once"
@@ -427,6 +430,20 @@ def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescriptio
     return violation
 
 
+def _without_indexes(
+    violation: Violation, descriptions: Sequence[JobDescription], dependencies: Sequence[Dependency]
+) -> Violation:
+    """Return a fault of dependencies with their kind, and with names of jobs, in place of indexes."""
+
+    def name(found: re.Match[str]) -> str:
+        index = int(found["index"])
+        return descriptions[index].name or f"job {index + 1}"
+
+    dependency = _DEPENDENCY.match(violation.where)
+    where = violation.where if dependency is None else dependencies[int(dependency["index"])].kind.value
+    return Violation(where, _NAMED_DESCRIPTION.sub(name, violation.why))
+
+
 def _with_dependencies(
     files: Sequence[Sequence[JobDescription]], parents: Mapping[DependencyKind, Sequence[str]]
 ) -> tuple[list[JobDescription], list[Dependency]]:
@@ -441,7 +458,7 @@ def _with_dependencies(
     for kind in DependencyKind:
         existing: list[JobSelection] = []
         for text in parents[kind]:
-            with faults.within(f"--{kind.value.replace('_', '-')}"):
+            with faults.within(""):
                 existing.append(read_parent(text))
         if existing:
             dependencies += (Dependency(index, kind, tuple(existing)) for index in range(len(descriptions)))
@@ -610,7 +627,7 @@ def _print_parts(parts: Iterable[job_service_pb2.FollowOutputResponse]) -> bool:
     """Print output as it comes, with notes on gaps and ends on the standard error; returns whether it is complete."""
     out, attempt, end = sys.stdout.buffer, 0, 0
     for part in parts:
-        if part.attempt != attempt:
+        if part.attempt not in (0, attempt):  # 0 = no attempt runs
             if attempt:
                 click.echo(f"pilotage: attempt {part.attempt} begins", err=True)
             attempt, end = part.attempt, 0

@@ -73,6 +73,7 @@ JDL_ATTRIBUTES = AttributeTable(
         _refused("NodeNumber HostNumber SMPGranularity", "a job runs on one node; NumberOfProcessors = N", "1"),
         _refused("Prologue PrologueArguments Epilogue EpilogueArguments Validationcommand", _NO_SCRIPTS),
         _refused("Packages SoftwarePackages SystemConfig RunTimeEnvironment", _NO_PACKAGES, "any"),
+        _refused("Merge MergeOutputDir MergeCollections", "no job merges the output; submit one with after_ok"),
         _refused("JDLVariables", "no ALIEN_JDL_… variables are set; set them in Environment"),
         _refused("JobRequirements", "write its statements outside of the section"),
         _refused("Split SplitArguments SplitMaxInputFileNumber SplitMaxInputFileSize", _NO_SPLIT),

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 from pilotage.classads.library import AdValue, Expression, InvalidClassAdError, check_expression, parse_value, quoted
 from pilotage.classads.tokens import BRACKETS, Token, TokenKind, tokens
 from pilotage.errors import InvalidRequirementsError
-from pilotage.job_description import Scalar, Value
+from pilotage.job_description import JobPolicy, Scalar, Value
 from pilotage.text import fold
 from pilotage.units import LARGEST_COUNT, parse_whole_number
 from pilotage_client.readers.draft import StatementFaultError
@@ -193,11 +193,7 @@ EXPRESSIONS = frozenset(
         "requirementsexpression",
         "rank",
         "fuzzyrank",
-        "periodichold",
-        "periodicholdreason",
-        "periodicholdsubcode",
-        "periodicrelease",
-        "periodicremove",
+        *(policy.name.replace("_", "") for policy in fields(JobPolicy)),
     }
 )
 """Attributes whose value is an expression, in which a bare word is a reference."""

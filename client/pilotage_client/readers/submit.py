@@ -18,6 +18,7 @@ from pilotage_client.readers.draft import Draft, FileFaults, StatementFaultError
 from pilotage_client.readers.submit_commands import draft_of, is_command, squashed
 from pilotage_client.readers.submit_handlers import SubmitCommand
 from pilotage_client.readers.submit_text import (
+    PROCESS_MACROS,
     StatementKind,
     SubmitProgram,
     SubmitStatement,
@@ -170,6 +171,9 @@ _INCLUDE = re.compile(r"(?P<head>\s*include\s*(?:ifexist\s*)?:\s*)(?P<path>.*?)\
 
 # The server assigns the id of a submission later: its macro is replaced by itself, in one spelling.
 _IDS = dict.fromkeys(("Cluster", "ClusterId"), "$(DOLLAR)(Cluster)")
+_PROCESS = "$(Process)"
+_PROCESSES = dict.fromkeys(PROCESS_MACROS, "$(DOLLAR)(Process)")
+_LOGS = frozenset({"log", "userlog"})
 
 
 def read_submit(
@@ -265,21 +269,61 @@ def _jobs_of_queue(
     program: SubmitProgram, queue: SubmitStatement, request: QueueRequest, process: int, duplicates: list[str]
 ) -> Iterator[Draft]:
     """Yield the jobs of one queue statement; equal jobs of an item are one array."""
-    for row, item in enumerate(request.items or ({},)):
+    items = request.items or ({},)
+    may_be_arrays = len(items) * request.count > 1
+    for row, item in enumerate(items):
         program.define(item)
         commands = _Commands(program, queue)
+        array = _array(program, commands, row) if may_be_arrays else None
+        may_be_arrays = array is not None
+        if array is not None:
+            yield _queued(array, request.count, duplicates)
+            process += request.count
+            continue
         together = 1 if program.jobs_differ() else max(request.count, 1)
         if request.count // together > MAX_JOBS:
             raise StatementFaultError(queue.line, f"more than {MAX_JOBS} different jobs")
         for step in range(0, request.count, together):
             numbers = {"Process": process, "ProcId": process, "Step": step, "Row": row, "ItemIndex": row}
             program.define_builtin({name: str(number) for name, number in numbers.items()})
-            draft = commands.draft()
-            for warning in duplicates:
-                draft.warn(warning)
-            draft.put(count=together if together > 1 else None)
-            yield draft
+            yield _queued(commands.draft(), together, duplicates)
             process += together
+
+
+def _queued(draft: Draft, count: int, duplicates: list[str]) -> Draft:
+    """Return the draft for so many jobs, with the warnings about repeated commands."""
+    for warning in duplicates:
+        draft.warn(warning)
+    draft.put(count=count if count > 1 else None)
+    return draft
+
+
+def _array(program: SubmitProgram, commands: _Commands, row: int) -> Draft | None:
+    """Return the jobs of an item as one array, whose numbers the server fills in; None = they differ in other ways."""
+    if not (program.jobs_differ() and program.is_process_plain()):
+        return None
+    program.define_builtin({"Row": str(row), "ItemIndex": str(row), **_PROCESSES})
+    draft = commands.draft()
+    return draft if not draft.faults and _is_filled_in(draft.description()) else None
+
+
+def _is_filled_in(description: JobDescription) -> bool:
+    """Return whether `$(Process)` stands only in texts that the server fills in and that name no file here."""
+    attributes = {
+        name: Path(str(value)).parent if squashed(name) in _LOGS else value
+        for name, value in description.attributes.items()
+    }
+    others = replace(
+        description,
+        arguments="",
+        name="",
+        environment=dict.fromkeys(description.environment, ""),
+        stdout=None,
+        stderr=None,
+        output_files=(),
+        attributes={},
+    )
+    return _PROCESS not in repr((attributes, others))
 
 
 class _Commands:

@@ -33,6 +33,8 @@ _IDENTITY = "your identity comes from your token"
 _REQUESTED_ACCOUNT = "is a request; the server's submit policy decides which account is charged"
 _NO_MAIL = "no mail is sent"
 _NO_STREAM = "output is returned when the job has ended"
+_NO_URLS = "the worker node fetches no URLs; fetch them in the job"
+_NO_DESTINATION = "output is kept by the server; copy it in the job, or fetch it afterwards"
 
 
 def squashed(name: str) -> str:
@@ -87,6 +89,8 @@ SUBMIT_COMMANDS = AttributeTable(
             "container_service_names container_target_dir mount_under_scratch",
             _CONTAINER_OF_PILOT,
         ),
+        _harmless("container_is_common", "each node keeps the images of registries for the jobs that follow"),
+        _refused("want_job_networking", "a job has the network of its node", *TRUE_WORDS),
         _refused("arguments2 environment2 allow_arguments_v1 allow_environment_v1", "write arguments or environment"),
         _refused("noop_job noop_job_exit_code noop_job_exit_signal", "a job always runs its executable", *FALSE_WORDS),
         _refused("jar_files java_vm_args java_vm_arguments java_vm_arguments2", "run java in the job's script"),
@@ -163,12 +167,17 @@ SUBMIT_COMMANDS = AttributeTable(
             "a policy holds or removes only",
             *FALSE_WORDS,
         ),
-        _done("max_retries", handlers.also_keep(handlers.integer("retries", least=0)), "how often the job runs again"),
+        _done("max_retries", handlers.also_keep(handlers.count("retries")), "how often the job runs again"),
+        _refused(
+            "retry_request_memory retry_request_memory_max retry_request_memory_increase",
+            'write retry_memory = "2x" in a TOML file',
+        ),
+        _refused("retry_request_disk", "a retry has the same disk; write request_disk"),
         _refused("num_retries", "condor_submit has no such command; write max_retries", "0"),
         _done("retry_until", handlers.also_keep(handlers.retry_until), "the exit code or condition that ends retries"),
         _done(
             "success_exit_code",
-            handlers.also_keep(handlers.integer("success_exit_code", least=-LARGEST_COUNT)),
+            handlers.also_keep(handlers.count("success_exit_code", least=-LARGEST_COUNT)),
             "the exit code that means success",
         ),
         _done("on_exit_hold", handlers.also_keep(handlers.policy("on_exit_hold")), "the job's exit policy"),
@@ -176,6 +185,7 @@ SUBMIT_COMMANDS = AttributeTable(
         _done("on_exit_hold_subcode", handlers.also_keep(handlers.policy("on_exit_hold_subcode")), "the exit policy"),
         _done("on_exit_remove", handlers.also_keep(handlers.policy("on_exit_remove")), "the job's exit policy"),
         _refused("exit_requirements", "write on_exit_remove"),
+        _refused("on_evict_checks", "an evicted job waits again as it was"),
         _refused("nice_user", "write priority = -N, or ask your operator for a priority factor", *FALSE_WORDS),
         _refused("cron_minute cron_hour cron_day_of_month cron_day_of_week cron_month", _NO_TIME),
         _refused("cron_prep_time cron_window deferral_time deferral_prep_time deferral_window", _NO_TIME),
@@ -193,6 +203,7 @@ SUBMIT_COMMANDS = AttributeTable(
         _done("output stdout", handlers.text("stdout"), "the file of the standard output"),
         _done("error stderr", handlers.text("stderr"), "the file of the standard error"),
         _done("transfer_input_files", handlers.input_files, "input files; URLs are refused"),
+        _refused("transfer_common_input", "write transfer_input_files"),
         _done("public_input_files", handlers.input_files, "input files, as transfer_input_files"),
         _done("transfer_output_files", handlers.output_files, "output files"),
         _done("transfer_input", handlers.transfer_input, "true; false is refused if there is a standard input"),
@@ -217,8 +228,12 @@ SUBMIT_COMMANDS = AttributeTable(
         _refused(
             "transfer_output_remaps", "output files keep their names; `pilotage output --to DIR` chooses the folder"
         ),
-        _refused("output_destination", "output is kept by the server; copy it in the job, or fetch it afterwards"),
-        _refused("transfer_plugins", "the worker node fetches no URLs; fetch them in the job"),
+        _refused("output_destination output_directory", _NO_DESTINATION),
+        _refused(
+            "transfer_plugins s3_access_key_id_file s3_secret_access_key_file gs_access_key_id_file "
+            "gs_secret_access_key_file",
+            _NO_URLS,
+        ),
         _refused(
             "preserve_relative_paths", "input files lie at the top of the job's folder; send a folder", *FALSE_WORDS
         ),
@@ -238,7 +253,7 @@ SUBMIT_COMMANDS = AttributeTable(
         _refused("log_xml", "user logs are written as text only", *FALSE_WORDS),
         _harmless("dagman_log ulog_execute_attrs", "the user log has the usual events only", *FALSE_WORDS),
         _harmless(
-            "submit_event_notes submit_event_user_notes job_ad_information_attrs",
+            "submit_event_notes submit_event_user_notes submit_event_notes_attrs job_ad_information_attrs",
             "the user log has the usual events only",
         ),
         _harmless("notification", _NO_MAIL, "never"),
@@ -258,7 +273,7 @@ SUBMIT_COMMANDS = AttributeTable(
         _harmless("job_machine_attrs job_machine_attrs_history_length match_list_length", "events name the slot"),
         _harmless("starter_debug starter_log allow_startup_script want_ads", "it is about HTCondor's own processes"),
         _harmless("buffer_size buffer_block_size compress_files", _NO_STANDARD),
-        _harmless("dagman_job_id", "it is kept for people", handler=handlers.keep_silently),
+        _harmless("dagman_job_id dag_node_name", "it is kept for people", handler=handlers.keep_silently),
     ),
     key=squashed,
 )
@@ -271,6 +286,10 @@ _SAME_AS_COMMANDS = """
     ShouldTransferFiles WhenToTransferOutput TransferOutputRemaps DeferralTime DeferralWindow DeferralPrepTime
     CronMinute CronHour CronDayOfMonth CronDayOfWeek CronMonth CheckpointExitCode TransferCheckpointFiles KillSig
     RemoveKillSig HoldKillSig KillSigTimeout OutputDestination StackSize NextJobStartDelay LeaveInQueue
+    AllowedExecuteDuration JobLeaseDuration GridResource RunAsOwner LoadProfile PrimaryUnixGroup CoreSize
+    EncryptExecuteDirectory DockerNetworkType DockerOverrideEntrypoint DockerPullPolicy ContainerServiceNames
+    ContainerTargetDir MountUnderScratch WantJobNetworking PreserveRelativePaths TransferPlugins x509userproxy
+    SendCredential WantIOProxy WantRemoteIO SkipIfDataflow OutputDirectory
 """
 
 
@@ -296,6 +315,11 @@ CUSTOM_ATTRIBUTES = AttributeTable(
         _refused("TransferOutput", "write transfer_output_files"),
         _refused("JobMaxRetries", "the server sets it; write max_retries", "0"),
         _refused("MinHosts MaxHosts", _NO_PARALLEL, "1"),
+        _refused("WantParallelScheduling", _NO_PARALLEL, *FALSE_WORDS),
+        _refused("IsNoopJob", "a job always runs its executable", *FALSE_WORDS),
+        _refused("SuccessCheckpointExitCode", _NO_CHECKPOINT),
+        _refused("CommonInputFiles", "write transfer_input_files"),
+        _refused("OAuthServicesNeeded", _NO_PROXY),
     ),
     key=fold,
 )

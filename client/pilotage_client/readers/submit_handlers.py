@@ -40,7 +40,7 @@ SubmitHandler = Callable[[Draft, SubmitCommand], None]
 _REMOTE = re.compile(r"[A-Za-z][\w+.-]*://")
 _AMOUNT = re.compile(r"[+-]?[\d.]+\s*[a-z]*", re.IGNORECASE | re.ASCII)
 _NULL_DEVICE = "/dev/null"
-_NO_NUMBER = "it is an expression, and a request is a number"
+_NO_NUMBER = "it is an expression, and only a number is read"
 _OF_CONTAINERS = ("container", "docker")
 _OWN_VARIABLES = "PILOTAGE_"
 """Variables of the submitter's environment that never travel: they hold the token."""
@@ -306,23 +306,9 @@ def _literal(command: SubmitCommand) -> AdValue:
     return parse_value(_expression(command))
 
 
-def count(field: str) -> SubmitHandler:
-    """Return a handler of a whole number; an expression over a slot's attributes is refused."""
-    return _measured(field, lambda value: parse_whole_number(value, least=0))
-
-
-def integer(field: str, least: int) -> SubmitHandler:
-    """Return a handler of a whole number, which condor_submit does not take as an expression either."""
-
-    def put(draft: Draft, command: SubmitCommand) -> None:
-        if not command.value:
-            return
-        try:
-            draft.put(**{field: parse_whole_number(_literal(command), least=least)})
-        except InvalidRequirementsError as error:
-            raise command.fault(error) from error
-
-    return put
+def count(field: str, least: int = 0) -> SubmitHandler:
+    """Return a handler of a whole number; an expression is refused."""
+    return _measured(field, lambda value: parse_whole_number(value, least=least))
 
 
 def retry_until(draft: Draft, command: SubmitCommand) -> None:

@@ -166,7 +166,9 @@ _JOB_MACROS = frozenset(
 
 _SUBMISSION_MACROS = frozenset({"year", "month", "day", "submit_time", "submit_file"})
 
-_VARYING = frozenset({"process", "procid", "step", "random_choice", "random_integer"})
+PROCESS_MACROS = ("process", "procid")
+"""The macros for the number of a job in its cluster."""
+_VARYING = frozenset({*PROCESS_MACROS, "step", "random_choice", "random_integer"})
 _LONGEST_TEXT = 1_000_000
 _MOST_INVALID = 20
 _DEEPEST_NESTING = 200
@@ -258,6 +260,15 @@ class SubmitProgram:
         """Return whether the jobs of one item may differ from each other."""
         return any(not _VARYING.isdisjoint(_names_in(value)) for value in self._values.values())
 
+    def is_process_plain(self) -> bool:
+        """Return whether the jobs of one item differ in `$(Process)` alone, and no function of macros reads that."""
+        for each in (each for value in self._values.values() for each in _REFERENCE.finditer(value)):
+            name = fold(each["name"] or "")
+            is_plain = each["closed"] and fold(each["function"]) in ("", "env")
+            if not is_plain or (name in _VARYING and (name not in PROCESS_MACROS or each["rest"])):
+                return False
+        return True
+
     def references(self) -> set[str]:
         """Return the folded names that macros and conditions refer to."""
         texts = [*self._values.values(), self._queue.text]
@@ -344,13 +355,18 @@ def without_invalid(statements: list[SubmitStatement]) -> tuple[list[SubmitState
             break
         if fault.kind not in (StatementKind.ASSIGN, StatementKind.OTHER):
             break
-        faults.append(_not_a_command(fault))
+        faults.append(_fault_at(fault))
         valid = [each for each in valid if each is not fault]
     return valid, faults
 
 
-def _not_a_command(statement: SubmitStatement) -> StatementFaultError:
-    return StatementFaultError(statement.line, f"not a submit command: {statement.text[:60]}")
+def _fault_at(statement: SubmitStatement) -> StatementFaultError:
+    if statement.kind is not StatementKind.INCLUDE:
+        return StatementFaultError(statement.line, f"not a submit command: {statement.text[:60]}")
+    # Only the include of a missing file is still there: those of others are replaced by the files.
+    is_missing = any(line.lstrip().lower().startswith("include") for line in statement.lines)
+    why = "there is no such file" if is_missing else "a line of this file is no submit command"
+    return StatementFaultError(statement.line, f"{statement.text[:200]}: {why}")
 
 
 def _parsed(statements: list[SubmitStatement]) -> Any:
@@ -360,7 +376,7 @@ def _parsed(statements: list[SubmitStatement]) -> Any:
         return submit(_program_text(statements))
     except ValueError:
         fault = _first_fault(statements)
-    raise _not_a_command(fault)
+    raise _fault_at(fault)
 
 
 def _first_fault(statements: list[SubmitStatement]) -> SubmitStatement:

@@ -111,7 +111,7 @@ def _texts(event: JobEvent, job: JobStatus, submit_host: str) -> Iterator[tuple[
         yield SUBMIT, f"Job submitted from host: <{submit_host}>\n"
     if after in ("DONE", "FAILED"):
         yield from _end(event, job)
-    elif after in ("HELD", "REMOVED", "WAITING"):
+    elif after in ("HELD", "REMOVED", "WAITING", "BLOCKED"):
         if before in _PAYLOAD or event.cause == "start failed":
             yield from _loss(event, job)
         yield from _standstill(event, job)

@@ -10,7 +10,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from pilotage.errors import FeedPositionLostError, InvalidInputError, Violation, WorldError
@@ -19,7 +18,7 @@ from pilotage.text import fold
 from pilotage_client.api import JobCalls
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 from pilotage_client.readers.draft import USER_LOG
-from pilotage_client.retry import RetryBudget
+from pilotage_client.retry import RetryBudget, opened
 from pilotage_client.user_log.events import UserLogEvent, user_log_events
 from pilotage_client.user_log.file import UserLogFile
 
@@ -88,7 +87,7 @@ def _pages(client: JobCalls, ids: Sequence[int], position: int, retry: RetryBudg
     wanted = ids if len(ids) <= _MOST_IDS else ()
     while True:
         try:
-            pages = retry(partial(_opened, client, wanted, position))
+            pages = retry(partial(opened, partial(client.event_pages, wanted, after=position)))
             try:
                 for page in pages:
                     yield page
@@ -97,12 +96,6 @@ def _pages(client: JobCalls, ids: Sequence[int], position: int, retry: RetryBudg
                 retry.pause_after(error)
         except FeedPositionLostError as error:  # a backup was restored: what came after this position is void
             position = error.resume_after
-
-
-def _opened(client: JobCalls, ids: Sequence[int], after: int) -> Iterator[list[JobEvent]]:
-    """Return the pages when the first one has come, with which an outage of the server is over."""
-    pages = client.event_pages(ids, after=after)
-    return chain([next(pages, [])], pages)
 
 
 def _first_position(client: JobCalls, jobs: Iterable[JobStatus], retry: RetryBudget) -> int:

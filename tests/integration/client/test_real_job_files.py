@@ -121,6 +121,7 @@ htcondor__job.sub: checkpointexitcode gpusmaximumcapability gpusminimumcapabilit
 htcondor__job_core_macros_java.cmd.sub: universe
 htcondor__job_dagman_recovery_event_check-nodeC.cmd.sub: universe
 htcondor_ex__science3.sub: numretries
+letsencrypttest__submit.jdl.sub: wantioproxy
 nicer__submit.sub: machinecount universe
 ofp-sam-bet-2023-grid__condor.sub: whentotransferoutput
 ofp-sam-bet-2023-grid__condorx.sub: whentotransferoutput
@@ -207,7 +208,7 @@ def test_factory_submit_file_reads_the_environment(shared_data: Path, monkeypatc
     monkeypatch.setenv("GLIDEIN_COUNT", "3")
     monkeypatch.setenv("GLIDEIN_ARGUMENTS", "-v std")
     jobs = read_jobs(shared_data / "data" / "submit" / "glideinwms__job.condor.sub", ignore_unsupported=True)
-    assert [job.arguments for job in jobs] == ["-v std"] * 3
+    assert [(job.arguments, job.count) for job in jobs] == [("-v std", 3)]
     assert "Universe = grid" in jobs[0].ignored
 
 

@@ -35,6 +35,18 @@ name = "plot"
 executable = "/bin/true"
 after_ok = ["fit-1", "fit-2"]
 """
+TWO_JOBS = '[[job]]\nexecutable = "/bin/true"\n' * 2
+CIRCLE = """
+[[job]]
+name = "fit"
+executable = "/bin/true"
+after_ok = "plot"
+
+[[job]]
+name = "plot"
+executable = "/bin/true"
+after = "fit"
+"""
 
 
 def a_chain(length: int) -> job_service_pb2.SubmitJobsRequest:
@@ -152,6 +164,24 @@ def test_commands_submit_workflow_and_show_what_blocks_it(grid: WireGrid, tmp_pa
         (match,) = pilot.request_jobs(wait_s=20).matches
         pilot.finish(match.job_id, match.attempt)
     assert {grid.state_of(job_id) for job_id in (prepare, fit, plot, later)} == {"DONE"}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "fault"),
+    [
+        (TWO_JOBS, ["--after-ok", 10**12], f"after_ok: there is no job or cluster {10**12}"),
+        (TWO_JOBS, ["--after", "fit"], "fit: is not a job: give 12 for a cluster or a job"),
+        (CIRCLE, [], "dependencies: wait for each other in a circle: fit → plot → fit"),
+    ],
+)
+def test_fault_of_dependencies_is_named_as_the_user_wrote_it(
+    grid: WireGrid, tmp_path: Path, text: str, options: list[object], fault: str
+) -> None:
+    (tmp_path / "jobs.toml").write_text(text)
+    refused = ShellOfGrid(grid, tmp_path).run("submit", tmp_path / "jobs.toml", *options)
+    assert refused.exit_code == 2
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(fault)
 
 
 def test_python_names_parents_by_ids_and_names(grid: WireGrid, tmp_path: Path) -> None:

@@ -105,6 +105,15 @@ def test_stopped_attempt_is_marked_as_partial(grid: WireGrid, pilot: WirePilot) 
     assert [part.content for part in _follow(grid, job_id)] == [b"abc", b""]
 
 
+def test_follower_that_is_late_gets_the_next_attempt_of_an_ended_job(grid: WireGrid, pilot: WirePilot) -> None:
+    (job_id,) = grid.submit(JobDescription("/bin/true", retries=1))
+    for exit_code, text in ((3, b"first"), (0, b"second")):
+        (match,) = pilot.request_jobs(wait_s=TIMEOUT_S).matches
+        pilot.finish(job_id, match.attempt, exit_code=exit_code, outputs={"stdout": text})
+    parts = list(_follow(grid, job_id, attempt=1, offset=3))
+    assert [(part.attempt, part.content) for part in parts] == [(1, b"st"), (2, b"second"), (2, b"")]
+
+
 def test_blocked_job_is_followed_from_before_its_start(grid: WireGrid, pilot: WirePilot) -> None:
     request = submission([a_job(), a_job()])
     request.dependencies.append(dependency_to_wire(Dependency(1, DependencyKind.AFTER_ANY, (), (0,))))

@@ -27,7 +27,8 @@ def clusters(jobs: list[JobDescription]) -> list[list[int]]:
     [
         (submit_jobs, "executable = a\nqueue 5", [[5]]),
         (submit_jobs, "executable = a\narguments = $(x)\nqueue 2 x in (p, q)", [[2, 2]]),
-        (submit_jobs, "executable = a\narguments = $(Process)\nqueue 3", [[1, 1, 1]]),
+        (submit_jobs, "executable = a\narguments = $(Step)\nqueue 3", [[1, 1, 1]]),
+        (submit_jobs, "executable = a\narguments = $(Process)\nqueue 3", [[3]]),
         (submit_jobs, "executable = a\narguments = 1\nqueue 2\narguments = 2\nqueue\nqueue", [[2, 2]]),
         (submit_jobs, "executable = a\nqueue\nexecutable = b\nqueue 2\narguments = 1\nqueue", [[1], [2, 1]]),
         (submit_jobs, "executable = a\nqueue 0 x in (p)\narguments = 1\nqueue\narguments = 2\nqueue", [[1, 1]]),

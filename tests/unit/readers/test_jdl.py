@@ -129,6 +129,7 @@ def test_largest_processor_tag_requests_that_many_cpus(tags: tuple[str, ...]) ->
     "statement",
     [
         'Split = "se"',
+        'Merge = { "all:/alice/merge.jdl:all.root" }',
         'InputData = { "LFN:/vo/x" }',
         'InputSandbox = { "x", "LFN:/vo/z" }',
         'Output = { "log.zip:*.log" }',

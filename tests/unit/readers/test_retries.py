@@ -118,5 +118,12 @@ def test_retry_count_of_glite_bounds_the_starts(attributes: str, max_starts: int
 
 
 def test_jdl_has_policies_at_the_exit() -> None:
-    (job,) = read_jdl('Executable = "run.sh"; OnExitRemove = ExitCode == 0;', "job.jdl")
-    assert (retrying(job), job.warnings) == ({"on_exit_remove": "ExitCode == 0"}, ())
+    policies = 'OnExitHold = Flag; OnExitHoldReason = "no data"; OnExitHoldSubCode = 4; OnExitRemove = ExitCode == 0;'
+    (job,) = read_jdl(f'Executable = "run.sh"; {policies}', "job.jdl")
+    assert retrying(job) == {
+        "on_exit_hold": "Flag",
+        "on_exit_hold_reason": '"no data"',
+        "on_exit_hold_subcode": "4",
+        "on_exit_remove": "ExitCode == 0",
+    }
+    assert job.warnings == ()

@@ -32,6 +32,11 @@ def test_custom_size_attribute_overrides_command() -> None:
     assert (job.request_memory_mib, job.attributes) == (10240, {})
 
 
+def test_custom_attributes_of_htcondor_have_the_effect_of_their_commands() -> None:
+    job = submit_job("+AllowedExecuteDuration = 60\nMY.JobLeaseDuration = 90")
+    assert (job.wall_time, job.lease) == (timedelta(seconds=60), timedelta(seconds=90))
+
+
 def test_custom_attributes_keep_types() -> None:
     job = submit_job('+Flavour = "long"\nMY.Runtime = 60\n+Flag = true\n+List = {1, "x"}\n+None = undefined')
     assert job.attributes == {"Flavour": "long", "Runtime": 60, "Flag": True, "List": (1, "x"), "None": "undefined"}
@@ -120,6 +125,10 @@ def test_keeps_redundant_commands_without_warning() -> None:
         "nice_user = true",
         "arguments = $$(Arch)",
         "input = a\ntransfer_input = false",
+        "retry_request_memory = 4GB",
+        "transfer_common_input = a.txt",
+        "want_job_networking = false",
+        "max_retries = many",
     ],
 )
 def test_refuses_command_that_asks_for_more(command: str) -> None:
@@ -142,6 +151,9 @@ def test_refuses_command_that_asks_for_more(command: str) -> None:
         "+Wish = [ a = 1 ]",
         "+Wish = {1, {2}}",
         "+Later = time() + 5",
+        "+IsNoopJob = true",
+        "+SuccessCheckpointExitCode = 85",
+        "MY.WantIOProxy = true",
     ],
 )
 def test_refuses_custom_attribute_that_asks_for_more(attribute: str) -> None:
@@ -165,6 +177,8 @@ def test_refuses_custom_attribute_that_asks_for_more(attribute: str) -> None:
         "input = /dev/null\ntransfer_input = false",
         "transfer_input = true",
         "transfer_output = true",
+        "want_job_networking = true",
+        "dag_node_name = A",
     ],
 )
 def test_accepts_command_that_asks_for_nothing(command: str) -> None:
@@ -299,7 +313,7 @@ def test_null_device_is_not_transferred() -> None:
         ("executable = a\nqueue x in (\n a b", 2, "no end"),
         ("executable = a\nqueue x in ()", 2, "no items"),
         ("executable = a\nqueue x in [a] (b)", 2, "slice"),
-        ("executable = a\narguments = $(Process)\nqueue 100000000", 3, "more than"),
+        ("executable = a\narguments = $(Step)\nqueue 100000000", 3, "more than"),
         ("executable = a\narguments = \\\n  'x' \\\n  \"y\nqueue", 2, "double quote"),
         ('executable = a\nenvironment = "A"\nqueue', 2, "NAME=VALUE"),
         ("executable = a\nrequirements = (x ==\nqueue", 2, "requirements"),
@@ -320,6 +334,8 @@ def test_null_device_is_not_transferred() -> None:
         ("executable = a\nendif\nqueue", 2, "without an if"),
         ("executable = a\narguments @=end\n x\nqueue", 2, "no end"),
         ("executable = a\ninclude command : echo x = 1\nqueue", 2, "command"),
+        ("executable = a\nmax_retries = {2}\nqueue", 2, "max_retries: {2} is not a number"),
+        ("executable = a\nmax_retries = true\nqueue", 2, "max_retries: true is not a number"),
         ("executable = a\nqueue\nfoo bar\nqueue", 3, "foo bar"),
     ],
 )

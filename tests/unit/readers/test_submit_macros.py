@@ -75,7 +75,8 @@ def test_include_respects_conditions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("included", "cause"),
     [
-        ("missing", "not a submit command: include : missing"),
+        ("missing", "include : missing: there is no such file"),
+        ("invalid", "include : invalid: a line of this file is no submit command"),
         (".", "is a directory"),
         ("itself", "include each other"),
         ("queueing", "cannot queue jobs"),
@@ -84,6 +85,7 @@ def test_include_respects_conditions(tmp_path: Path) -> None:
 )
 def test_error_names_line_of_bad_include(included: str, cause: str, tmp_path: Path) -> None:
     (tmp_path / "itself").write_text("include : itself\n")
+    (tmp_path / "invalid").write_text("x = 1\nfoo bar\n")
     (tmp_path / "queueing").write_text("queue\n")
     error = submit_error(f"executable = a\ninclude : {included}\nqueue\n", tmp_path)
     assert error.startswith("job.sub:2: ")

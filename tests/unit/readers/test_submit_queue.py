@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 
+import pytest
+
+from pilotage.job_description import JobDescription
+from pilotage_server.core.jobs.descriptions import render
 from support.job_texts import submit_jobs
+from support.jobs import a_job
 
 
 def arguments_of(text: str, base_dir: Path | None = None) -> list[str]:
@@ -29,12 +36,67 @@ def test_equal_jobs_of_several_statements_make_one_array() -> None:
 
 
 def test_process_number_continues_over_queue_statements() -> None:
-    text = "arguments = a$(Process)\nqueue 2\narguments = b$(Process)\nqueue\n"
-    assert arguments_of(text) == ["a0", "a1", "b2"]
+    text = "arguments = a$(Step)$(Process)\nqueue 2\narguments = b$(Process)\nqueue\n"
+    assert arguments_of(text) == ["a00", "a11", "b2"]
+
+
+def jobs_of(commands: str, queue: str, folder: Path) -> list[JobDescription]:
+    """Return the description of each single job, with its macros filled in as the server does."""
+    found = submit_jobs(f"executable = run\n{commands}\n{queue}\n", folder, ignore_unsupported=True)
+    alike = chain.from_iterable(repeat(each, each.count or 1) for each in found)
+    return [
+        replace(render(each, a_job(id=7 + process, cluster=7, process=process)), continues_cluster=False)
+        for process, each in enumerate(alike)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("commands", "descriptions"),
+    [
+        ("arguments = a$(Process) 'b'", 1),
+        ("arguments = \"a 'b $(ProcId)' c\"", 1),
+        ('environment = "A=$(process) B=$ENV(HOME)"', 1),
+        ("output = $(dir).out\nerror = $(dir).err\ndir = o.$(Cluster).$(Process)", 1),
+        ("transfer_output_files = r.$(Process)", 1),
+        ("log = l.$(Process)\nnice_user = true", 1),
+        ("Process = 5\narguments = $(Process)", 1),
+        ("arguments = $(Process)\nrequest_memory = $(x:7)", 1),
+        ('environment = "A$(Process)=1"', 3),
+        ("log = l$(Process)/log", 3),
+        ("initialdir = run$(Process)", 3),
+        ("input = in.$(Process)", 3),
+        ("transfer_input_files = in.$(Process)", 3),
+        ("batch_name = n$(Process)", 3),
+        ("+Part = $(Process)", 3),
+        ('+Part = "$(Process)"', 3),
+        ("request_cpus = $(Process)", 3),
+        ("request_memory = 100 * ($(Process) + 1)", 3),
+        ("periodic_hold = ProcId == $(Process)", 3),
+        ("universe = x$(Process)", 3),
+        ("arguments = $INT(Process,%03d)", 3),
+        ("arguments = $F(dir)\ndir = a$(Process)/", 3),
+        ("arguments = $(Process:4)", 3),
+        ("arguments = $(name$(Process))\nname1 = x", 3),
+        ("arguments = $CHOICE(Process,a,b,a)", 3),
+    ],
+)
+def test_array_has_the_same_jobs_as_single_queue_statements(commands: str, descriptions: int, tmp_path: Path) -> None:
+    assert jobs_of(commands, "queue 3", tmp_path) == jobs_of(commands, "queue\nqueue\nqueue", tmp_path)
+    found = submit_jobs(f"executable = run\n{commands}\nqueue 3", tmp_path, ignore_unsupported=True)
+    assert len(found) == descriptions
+
+
+@pytest.mark.parametrize(("command", "count"), [("output", 1), ("input", 3)])
+def test_jobs_of_items_share_texts_that_the_server_fills_in(command: str, count: int, tmp_path: Path) -> None:
+    commands = f"arguments = $(x)\n{command} = file.$(Process)"
+    single = "x = a\nqueue\nx = b\nqueue\nx = c\nqueue"
+    assert jobs_of(commands, "queue x in (a b c)", tmp_path) == jobs_of(commands, single, tmp_path)
+    found = submit_jobs(f"executable = run\n{commands}\nqueue x in (a b c)", tmp_path)
+    assert len({job.stdout if command == "output" else job.stdin for job in found}) == count
 
 
 def test_new_executable_restarts_process_number() -> None:
-    jobs = submit_jobs("arguments = $(Process)\nexecutable = a\nqueue 2\nexecutable = b\nqueue\n")
+    jobs = submit_jobs("arguments = $INT(Process)\nexecutable = a\nqueue 2\nexecutable = b\nqueue\n")
     assert [(job.executable, job.arguments) for job in jobs] == [("a", "0"), ("a", "1"), ("b", "0")]
 
 

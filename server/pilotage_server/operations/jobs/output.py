@@ -148,7 +148,7 @@ def _ended_view(
         found[0] if found else None,
         is_ended=True,
         partial=stop_of(transaction, job.id, position.attempt),
-        is_over=not follow or job.state in FINAL,
+        is_over=not follow or (job.state in FINAL and job.attempt == position.attempt),
     )
 
 
