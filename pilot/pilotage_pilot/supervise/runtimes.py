@@ -71,19 +71,20 @@ class Containers:
         kind = image_kind(image)
         if kind is ImageKind.REGISTRY:
             return await self._cache.get(ImageSource(f"docker://{image}", image, name=image))
-        path = Path(image) if kind is ImageKind.NODE_PATH else inside(work, image.removeprefix("./"))
-        if kind is ImageKind.JOB_FILE and not path.is_file():
-            raise JobFaultError(f"its image {image} is not among its files")
+        if kind is ImageKind.JOB_FILE:
+            path = inside(work, image)
+            checksum = next((file.checksum for file in description.input_files if inside(work, file.name) == path), None)
+            if checksum is None:
+                raise JobFaultError(f"its image {image} is not among its files")
+            if is_archive(image):
+                return await self._cache.get(ImageSource(f"archive:{checksum}", path.name, archive=path))
+            return ReadyImage(str(path), is_own=False)
         if is_archive(image):
             # In a thread, as a file system of the node may hang.
-            return await self._cache.get(await asyncio.to_thread(self._archive, description, path, kind))
-        return ReadyImage(str(path), is_own=False)
+            return await self._cache.get(await asyncio.to_thread(self._archive_of_node, Path(image)))
+        return ReadyImage(image, is_own=False)
 
-    def _archive(self, description: JobDescription, path: Path, kind: ImageKind) -> ImageSource:
-        if kind is ImageKind.JOB_FILE:
-            name = path.name
-            checksum = next((file.checksum for file in description.input_files if file.name.endswith(name)), None)
-            return ImageSource(f"archive:{checksum or path}", name, archive=path)
+    def _archive_of_node(self, path: Path) -> ImageSource:
         try:
             facts = path.stat()
         except OSError as error:

@@ -172,6 +172,15 @@ async def test_damaged_archive_fails_its_job_with_podmans_words(scratch: Path, i
             await bench.prepare(a_job(executable="sh", image="./tiny.tar", input_files=(damaged,)))
 
 
+async def test_archive_runs_under_no_other_files_checksum(scratch: Path, images: Images) -> None:
+    async with a_bench(scratch) as bench:
+        archive = bench.an_input("tiny.tar", images.archive.read_bytes())
+        longer = bench.an_input("not-tiny.tar", b"no archive")
+        await bench.prepare(a_job(1, executable="sh", image="./tiny.tar", input_files=(longer, archive)))
+        with pytest.raises(JobFaultError, match=r"its image not-tiny\.tar cannot be unpacked"):
+            await bench.prepare(a_job(2, executable="sh", image="not-tiny.tar", input_files=(longer,)))
+
+
 async def test_folder_of_the_node_is_opened_with_the_rights_of_the_payload(scratch: Path, images: Images) -> None:
     async with a_bench(scratch, images.folder) as bench:
         script: dict[str, Any] = {"executable": "/bin/cat", "arguments": "/etc/os-release"}
