@@ -8,18 +8,16 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pilotage.errors import PilotageError
-from pilotage.job_description import JobDescription, Value
+from pilotage.job_description import JobDescription
 from pilotage.jobs.environment import DEFAULT_PATH
 from pilotage.jobs.files import JobFaultError, inside, remove_tree
 from pilotage.jobs.images import ImageKind, image_kind, is_archive, is_sif
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.supervise.containers import (
-    NO_CONTAINERS,
     ContainerJob,
     ContainerRules,
     ContainerRuntime,
@@ -40,31 +38,25 @@ _TRIAL_TIMEOUT_S = 60
 
 
 class Containers:
-    """Runs the jobs of one pilot in their images; `runtime` None = none works here. Has to be closed."""
+    """Runs the jobs of one pilot in their images, by a runtime that works here; has to be closed.
 
-    def __init__(
-        self, rules: ContainerRules, runtime: ContainerRuntime | None, confinement: Confinement, path: str
-    ) -> None:
+    Raises WorldError if its cache of images cannot be used.
+    """
+
+    def __init__(self, rules: ContainerRules, runtime: ContainerRuntime, confinement: Confinement, path: str) -> None:
         self._site = SiteView(rules, path)
         self._confinement = confinement
-        self._runtime = runtime
-        self._cache = ImageCache(rules, runtime, path) if runtime is not None else None
+        self.runtime = runtime
+        self._cache = ImageCache(rules, runtime, path)
 
     def close(self) -> None:
         """End all pulls."""
-        if self._cache is not None:
-            self._cache.close()
-
-    def attributes(self) -> Mapping[str, Value]:
-        """Return what the ads of the node's slots say of containers."""
-        return NO_CONTAINERS if self._runtime is None else self._runtime.attributes()
+        self._cache.close()
 
     async def prepare(self, description: JobDescription, work: Path) -> ReadyImage:
         """Return the image of a job whose files are in the folder `work`; raises JobFaultError or NodeFaultError."""
-        if self._runtime is None or self._cache is None:
-            raise JobFaultError("it needs a container image, and this pilot runs no containers")
         image = description.image or ""
-        if is_sif(image) and self._runtime.unpacks:
+        if is_sif(image) and self.runtime.unpacks:
             raise JobFaultError(
                 f"podman cannot run its SIF image {image}: require HasSIF, or name an image of a registry"
             )
@@ -73,7 +65,8 @@ class Containers:
             return await self._cache.get(ImageSource(f"docker://{image}", image, name=image))
         if kind is ImageKind.JOB_FILE:
             path = inside(work, image)
-            checksum = next((file.checksum for file in description.input_files if inside(work, file.name) == path), None)
+            files = description.input_files
+            checksum = next((file.checksum for file in files if inside(work, file.name) == path), None)
             if checksum is None:
                 raise JobFaultError(f"its image {image} is not among its files")
             if is_archive(image):
@@ -98,12 +91,11 @@ class Containers:
         self, command: PayloadCommand, job: ContainerJob, memory_mib: int
     ) -> tuple[PayloadCommand, dict[str, Any] | None]:
         """Return the command that runs a payload in its image, and what it sees of the node; raises JobFaultError."""
-        assert self._runtime is not None, "without a runtime no image is prepared"
         needed = () if job.wrapper is None else (job.wrapper,)
-        if not self._runtime.unpacks:
+        if not self.runtime.unpacks:
             is_needed = (Path(job.image.path),) if job.image.is_own else ()
             mounts = self._confinement.mounts(job.folders, memory_mib, (*needed, *is_needed))
-            return run_by(self._runtime, command, job, self._site), mounts
+            return run_by(self.runtime, command, job, self._site), mounts
         mounts = self._confinement.mounts(job.folders, memory_mib, needed)
         assert mounts is not None, "podman's images need namespaces"
         mounts["image"] = _entry(job, self._site.rules)
@@ -111,8 +103,7 @@ class Containers:
 
     def failure(self, exit_code: int | None, stderr: Path | None) -> str:
         """Return why the runtime could not run a payload that has ended so, for people; "" = it ran."""
-        is_by_runtime = self._runtime is not None and not self._runtime.unpacks
-        return failure_of_runtime(exit_code, stderr) if is_by_runtime else ""
+        return "" if self.runtime.unpacks else failure_of_runtime(exit_code, stderr)
 
 
 def _entry(job: ContainerJob, rules: ContainerRules) -> dict[str, Any]:
@@ -122,10 +113,13 @@ def _entry(job: ContainerJob, rules: ContainerRules) -> dict[str, Any]:
 # Which one works ----------------------------------------------------------------------------------------------------
 
 
-def find_runtime(
-    rules: ContainerRules, confinement: Confinement, jobs: Path
-) -> tuple[ContainerRuntime | None, dict[str, str]]:
-    """Return the first runtime that works, None = none does, and why others do not; tries them in the folder `jobs`."""
+def find_containers(
+    rules: ContainerRules, confinement: Confinement, jobs: Path, path: str
+) -> tuple[Containers | None, dict[str, str]]:
+    """Return the first runtime that works, None = none does, and why others do not; tries them in the folder `jobs`.
+
+    `path` is the PATH of programs on the node.
+    """
     refused: dict[str, str] = {}
     for kind in rules.runtimes:
         program = shutil.which(kind.value)
@@ -134,10 +128,9 @@ def find_runtime(
         try:
             runtime = ContainerRuntime(kind, program, _version(program), rules.options.get(kind, ()))
             _try(runtime, confinement, folders_in(jobs / "trial"))
+            return Containers(rules, runtime, confinement, path), refused
         except (OSError, PilotageError, subprocess.SubprocessError) as error:
             refused[kind.value] = str(error)
-            continue
-        return runtime, refused
     return None, refused
 
 

@@ -23,7 +23,7 @@ from pilotage_pilot.core.model import GrantedJob
 from pilotage_pilot.supervise.containers import ContainerRules, ContainerRuntime, ReadyImage, gpu_files
 from pilotage_pilot.supervise.folders import PilotFolder, disk_use_mib
 from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource
-from pilotage_pilot.supervise.runtimes import Containers, find_runtime
+from pilotage_pilot.supervise.runtimes import Containers, find_containers
 from support.pilot_bench import a_job
 from support.pilot_ports import (
     SITE,
@@ -79,10 +79,12 @@ async def printed(bench: PayloadBench, job: GrantedJob) -> str:
 async def test_a_working_podman_is_found_and_tried(scratch: Path) -> None:
     folder = PilotFolder(scratch)
     confinement = a_confinement(folder)
-    runtime, refused = find_runtime(RULES, confinement, folder.jobs)
+    containers, refused = find_containers(replace(RULES, cache=scratch / "images"), confinement, folder.jobs, PATH)
     confinement.close()
     assert refused == {}
-    assert runtime is not None
+    assert containers is not None
+    containers.close()
+    runtime = containers.runtime
     assert {"HasContainers": True, "ContainerRuntime": "podman", "HasDocker": True, "HasSIF": False}.items() <= (
         runtime.attributes().items()
     )
