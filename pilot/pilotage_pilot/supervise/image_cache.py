@@ -22,8 +22,9 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -197,7 +198,7 @@ class ImageCache:
             try:
                 return self._fill(pull, folder)
             finally:
-                self._remove_arriving(folder)
+                remove_tree(folder)
         except OSError as error:
             raise NodeFaultError(f"its image cannot be stored: {error}") from error
         finally:
@@ -241,14 +242,6 @@ class ImageCache:
         log.info("image brought into the cache", image=pull.source.label, mib=size_mib, seconds=took_s)
         return self._ready(place, lock)
 
-    def _remove_arriving(self, folder: Path) -> None:
-        store = folder / _STORE
-        if os.geteuid() != 0 and store.exists():
-            # Its files may belong to the user's further ids, which only podman's user namespace can remove.
-            command = (self._runtime.program, "unshare", "rm", "-rf", str(store))
-            _run_quietly(command, self._environment | folders_of_programs(folder))
-        remove_tree(folder)
-
 
 def _make_own(folder: Path) -> None:
     """Create a folder that other users may pass; raises OSError if it is another user's."""
@@ -282,6 +275,7 @@ def _release(work: asyncio.Future[ReadyImage]) -> None:
 # The programs -------------------------------------------------------------------------------------------------------
 
 _STORE = "store"
+_KEEPER = "libpod/tmp/pause.pid"
 _FULL = ("no space left on device", "disk quota exceeded")
 _SHORT = "/tmp"  # noqa: S108 - podman refuses longer paths of run folders, whatever TMPDIR is
 
@@ -298,7 +292,7 @@ class _Steps:
     def __init__(self, pull: Pull, folder: Path, environment: Mapping[str, str], timeout_s: float) -> None:
         self.folder = folder
         self._pull = pull
-        self._environment = {**environment, **folders_of_programs(folder)}
+        self.environment = {**environment, **folders_of_programs(folder)}
         self._timeout_s = timeout_s
         self._deadline_s = clock.boot_time_s() + timeout_s
 
@@ -316,7 +310,7 @@ class _Steps:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env=self._environment,
+                env=self.environment,
                 cwd="/",
                 start_new_session=True,
                 user=user,
@@ -359,14 +353,6 @@ def _last_words(errors: Path, code: int) -> str:
     return lines[-1][-_LAST_LINE:] if lines else f"exit code {code}"
 
 
-def _run_quietly(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    try:
-        quiet = subprocess.DEVNULL
-        subprocess.run(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet, timeout=600, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning("folder of an image not removed", why=str(error))
-
-
 def _build_sif(
     runtime: ContainerRuntime, steps: _Steps, source: ImageSource, archive: Path | None, entry: Path
 ) -> dict[str, object]:
@@ -384,8 +370,8 @@ def _unpack(
     runtime: ContainerRuntime, steps: _Steps, source: ImageSource, archive: Path | None, entry: Path
 ) -> dict[str, object]:
     """Unpack an image into a folder by podman; returns the image's own settings."""
-    with tempfile.TemporaryDirectory(prefix="pilotage-", dir=_SHORT) as run:
-        return _unpack_by(podman_command(runtime, steps.folder, run), steps, source, archive, entry)
+    with podman_in(steps.folder, runtime, steps.environment) as podman:
+        return _unpack_by(podman, steps, source, archive, entry)
 
 
 def _unpack_by(
@@ -410,10 +396,34 @@ def _unpack_by(
     return dict(facts or {})
 
 
-def podman_command(runtime: ContainerRuntime, folder: Path, run: str) -> tuple[str, ...]:
-    """Return the start of podman's commands with a store in this folder; `run` has at most 50 characters."""
-    # What podman mounts for itself ends with each command; it has namespaces anyway if it is not root.
-    own_mounts = ("unshare", "--mount", "--") if os.geteuid() == 0 else ()
-    ids = () if os.geteuid() == 0 else ("--storage-opt", ".ignore_chown_errors=true")
-    store = ("--root", str(folder / _STORE), "--runroot", run)
-    return (*own_mounts, runtime.program, "--log-level", "error", *store, *ids, *runtime.options)
+@contextmanager
+def podman_in(folder: Path, runtime: ContainerRuntime, environment: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Yield the start of podman's commands with a store in this folder; afterwards nothing is left of them.
+
+    `environment` is that of the commands, with the variables of `folders_of_programs`.
+    """
+    with tempfile.TemporaryDirectory(prefix="pilotage-", dir=_SHORT) as run:
+        # What podman mounts for itself ends with each command; it has namespaces anyway if it is not root.
+        own_mounts = ("unshare", "--mount", "--") if os.geteuid() == 0 else ()
+        ids = () if os.geteuid() == 0 else ("--storage-opt", ".ignore_chown_errors=true")
+        store = ("--root", str(folder / _STORE), "--runroot", run)
+        try:
+            yield (*own_mounts, runtime.program, "--log-level", "error", *store, *ids, *runtime.options)
+        finally:
+            if os.geteuid() != 0:
+                _end_namespaces(folder, runtime, environment)
+
+
+def _end_namespaces(folder: Path, runtime: ContainerRuntime, environment: Mapping[str, str]) -> None:
+    """Remove podman's store, and end the process by which podman keeps a user's namespaces for later commands."""
+    # Files of the store may belong to the user's further ids, which only podman's user namespace can remove.
+    command = (runtime.program, "unshare", "rm", "-rf", str(folder / _STORE))
+    quiet = subprocess.DEVNULL
+    try:
+        subprocess.run(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet, timeout=600, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("folder of an image not removed", why=str(error))
+    with suppress(OSError, ValueError):
+        keeper = int((folder / _KEEPER).read_text())
+        os.kill(keeper, signal.SIGKILL)
+        os.waitpid(keeper, 0)  # it is a child of the pilot, which adopts orphans

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tarfile
-import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from pilotage_pilot.supervise.containers import (
     run_by,
 )
 from pilotage_pilot.supervise.folders import Folders, folders_in
-from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource, folders_of_programs, podman_command
+from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource, folders_of_programs, podman_in
 from pilotage_pilot.supervise.isolation import Confinement, run_trial
 from pilotage_pilot.supervise.spawn import PayloadCommand
 
@@ -167,11 +167,11 @@ def _try_podman(runtime: ContainerRuntime, confinement: Confinement, folders: Fo
     try:
         Path(image.path).mkdir(parents=True)
         tarfile.open(folder / "tree.tar", "w").close()
-        with tempfile.TemporaryDirectory(prefix="pilotage-", dir="/tmp") as run:
-            podman = podman_command(runtime, folder, run)
-            found = _output(*podman, "import", "--quiet", str(folder / "tree.tar"), folder=folder)
-            container = _output(*podman, "create", "--network", "none", found.split()[-1], "unused", folder=folder)
-            _output(*podman, "export", "--output", str(folder / "again.tar"), container.strip(), folder=folder)
+        environment = {"PATH": DEFAULT_PATH} | folders_of_programs(folder)
+        with podman_in(folder, runtime, environment) as podman:
+            found = _output(environment, *podman, "import", "--quiet", str(folder / "tree.tar"))
+            container = _output(environment, *podman, "create", "--network", "none", found.split()[-1], "unused")
+            _output(environment, *podman, "export", "--output", str(folder / "again.tar"), container.strip())
         trial = ContainerJob(JobDescription(""), image, folders)
         run_trial(confinement, folders, "true", _entry(trial, ContainerRules(folder, binds=())))
     except JobFaultError:
@@ -181,7 +181,7 @@ def _try_podman(runtime: ContainerRuntime, confinement: Confinement, folders: Fo
     raise RuntimeFaultError("an empty image has a shell, so payloads do not see it")
 
 
-def _output(*command: str, folder: Path) -> str:
+def _output(environment: Mapping[str, str], *command: str) -> str:
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -189,7 +189,7 @@ def _output(*command: str, folder: Path) -> str:
         text=True,
         timeout=_TRIAL_TIMEOUT_S,
         check=False,
-        env={"PATH": DEFAULT_PATH} | folders_of_programs(folder),
+        env=environment,
     )
     if done.returncode != 0 or (not done.stdout.strip() and "export" not in command):
         raise RuntimeFaultError(f"{' '.join(command)}: {done.stderr.strip()[-300:]}")

@@ -90,6 +90,7 @@ async def test_a_working_podman_is_found_and_tried(scratch: Path) -> None:
     )
     assert runtime.version[0].isdigit()
     assert list(folder.jobs.iterdir()) == []
+    assert processes_with(f"HOME={folder.jobs}") == set(), "none keeps podman's namespaces"
     folder.remove()
 
 
@@ -112,6 +113,12 @@ async def test_payload_sees_the_image_and_its_own_folder(scratch: Path, images: 
         assert "secret" not in lines
         # A pilot of root runs payloads as other users, to whom the image's modes apply.
         assert ("private" in lines) is (os.geteuid() != 0)
+
+
+async def test_no_process_of_podman_is_left_of_a_pull(scratch: Path, images: Images) -> None:
+    async with a_bench(scratch) as bench:
+        await bench.prepare(an_archive_job(bench, images))
+        assert processes_with(f"HOME={scratch}/images") == set()
 
 
 async def test_environment_of_owner_wins_over_that_of_image(scratch: Path, images: Images) -> None:
@@ -438,9 +445,9 @@ def test_cache_in_a_folder_of_another_user_is_refused(scratch: Path, cache: Cach
 @pytest.mark.usefixtures("podman")
 def test_containers_work_without_root(tmp_path: Path) -> None:
     """Run the main tests again in a user namespace with one id, in which nothing is root."""
-    chosen = "sees_the_image or working_podman or rights_of_the_payload"
+    chosen = "sees_the_image or working_podman or rights_of_the_payload or no_process"
     command = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--", sys.executable, "-m", "pytest", "-q")
     options = ("-p", "no:xdist", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/tests", "-k", chosen)
     done = subprocess.run([*command, *options, __file__], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
