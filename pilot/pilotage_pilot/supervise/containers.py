@@ -24,7 +24,7 @@ from types import MappingProxyType
 from pilotage.condor.quoting import split_arguments
 from pilotage.job_description import JobDescription, Value
 from pilotage.jobs.environment import MARKER
-from pilotage.jobs.files import JobFaultError, inside
+from pilotage.jobs.files import JobFaultError, inside, open_regular
 from pilotage.values.containers import HAS_CONTAINERS, RuntimeKind
 from pilotage_pilot.supervise.folders import Folders
 from pilotage_pilot.supervise.spawn import PayloadCommand
@@ -246,7 +246,7 @@ def failure_of_runtime(exit_code: int | None, stderr: Path | None) -> str:
     if exit_code != _RUNTIME_FAILED or stderr is None:
         return ""
     try:
-        with stderr.open("rb") as file:
+        with open_regular(stderr) as file:  # the payload may have put anything there
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             found = _FATAL.findall(file.read())
     except OSError:

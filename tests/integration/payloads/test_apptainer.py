@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from pilotage.jobs.files import JobFaultError
 from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import Isolation
-from pilotage_pilot.supervise.containers import ContainerRules
+from pilotage_pilot.supervise.containers import ContainerRules, failure_of_runtime
 from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.runtimes import find_containers
 from support.pilot_bench import a_job
@@ -150,6 +151,15 @@ async def test_failure_of_the_runtime_is_no_exit_code_of_the_payload(scratch: Pa
         end = await bench.next_exit()
         assert (end.exit_code, end.signal) == (None, None)
         assert end.fault == "its container did not start: could not open image: it is damaged"
+
+
+def test_failure_is_read_from_regular_files_only(scratch: Path) -> None:
+    stderr, secret, pipe = scratch / "stderr", scratch / "secret", scratch / "pipe"
+    secret.write_text("FATAL: secret\n")
+    assert failure_of_runtime(255, secret) == "its container did not start: secret"
+    stderr.symlink_to(secret)
+    os.mkfifo(pipe)
+    assert [failure_of_runtime(255, path) for path in (stderr, pipe)] == ["", ""]
 
 
 def test_runtime_that_does_not_work_is_not_used(scratch: Path, program: Path) -> None:
