@@ -57,7 +57,7 @@ def test_warns_about_urgent_job_that_may_not_be_repeated() -> None:
     ("image", "own", "required"),
     [
         ("my.sif", None, "TARGET.HasSIF"),
-        ("/cvmfs/x.sif", "Cpus > 1 || x", "TARGET.HasSIF && (Cpus > 1 || x\n)"),
+        ("/cvmfs/x.sif", "Cpus > 1 || x", "TARGET.HasSIF && (Cpus > 1 || x)"),
         ("my.sif", "TARGET.hassif && Cpus > 1", "TARGET.hassif && Cpus > 1"),
         ("alpine:3.19", None, None),
     ],

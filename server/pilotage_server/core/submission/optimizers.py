@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from pilotage.classads.evaluation import CURRENT_TIME
 from pilotage.classads.references import references
-from pilotage.classads.tokens import with_time_from
+from pilotage.classads.tokens import bracketed, with_time_from
 from pilotage.errors import InvalidInputError, InvalidRequirementsError, Violation
 from pilotage.job_description import NO_POLICY, JobDescription
 from pilotage.jobs.images import is_sif
@@ -145,8 +145,7 @@ def _requiring_its_runtime(description: JobDescription) -> JobDescription:
     own = (description.requirements_expression or "").strip()
     if description.image is None or not is_sif(description.image) or fold(_HAS_SIF) in fold(own):
         return description
-    # The line end closes a comment, which would hide the bracket.
-    expression = f"TARGET.{_HAS_SIF} && ({own}\n)" if own else f"TARGET.{_HAS_SIF}"
+    expression = f"TARGET.{_HAS_SIF} && {bracketed(own)}" if own else f"TARGET.{_HAS_SIF}"
     return replace(description, requirements_expression=expression)
 
 
