@@ -381,9 +381,10 @@ def _unpack_by(
         steps.run("pulled", *podman, "pull", "--quiet", f"docker://{source.name}")
     else:
         steps.run("unpacked", *podman, "load", "--quiet", "--input", str(archive))
-    image = steps.run("found", *podman, "images", "--quiet", "--no-trunc").split("\n")[0].strip()
-    if not image:
-        raise JobFaultError(f"its image {source.label} is no image of a container")
+    found = set(steps.run("found", *podman, "images", "--quiet", "--no-trunc").split())
+    if len(found) != 1:
+        raise JobFaultError(f"its image {source.label} is an archive of {len(found)} images, not of one")
+    image = found.pop()
     facts = json.loads(steps.run("read", *podman, "image", "inspect", "--format", "{{json .Config}}", image))
     container = steps.run("unpacked", *podman, "create", "--network", "none", image, "unused").strip()
     tree = steps.folder / "tree.tar"

@@ -22,7 +22,7 @@ from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.model import GrantedJob
 from pilotage_pilot.supervise.containers import ContainerRules, ContainerRuntime, ReadyImage, gpu_files
 from pilotage_pilot.supervise.folders import PilotFolder, disk_use_mib
-from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource
+from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource, folders_of_programs, podman_in
 from pilotage_pilot.supervise.runtimes import Containers, find_containers
 from support.pilot_bench import a_job
 from support.pilot_ports import (
@@ -179,6 +179,26 @@ async def test_damaged_archive_fails_its_job_with_podmans_words(scratch: Path, i
         damaged = bench.an_input("tiny.tar", b"no archive")
         with pytest.raises(JobFaultError, match=r"its image tiny\.tar cannot be unpacked: "):
             await bench.prepare(a_job(executable="sh", image="./tiny.tar", input_files=(damaged,)))
+
+
+def an_archive_of_two_images(images: Images, folder: Path) -> bytes:
+    archive, environment = folder / "two.tar", {"PATH": PATH} | folders_of_programs(folder)
+
+    def run(*command: str) -> str:
+        return subprocess.run([*podman, *command], env=environment, check=True, capture_output=True, text=True).stdout
+
+    with podman_in(folder, PODMAN, environment) as podman:
+        run("load", "--input", str(images.archive))
+        run("import", str(images.archive))
+        run("save", "--multi-image-archive", "--output", str(archive), *run("images", "--quiet").split())
+    return archive.read_bytes()
+
+
+async def test_archive_of_two_images_fails_its_job(scratch: Path, images: Images) -> None:
+    async with a_bench(scratch) as bench:
+        archive = bench.an_input("two.tar", await asyncio.to_thread(an_archive_of_two_images, images, scratch))
+        with pytest.raises(JobFaultError, match=r"its image two\.tar is an archive of 2 images, not of one"):
+            await bench.prepare(a_job(image="two.tar", input_files=(archive,)))
 
 
 async def test_archive_runs_under_no_other_files_checksum(scratch: Path, images: Images) -> None:
