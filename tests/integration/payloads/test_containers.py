@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -46,11 +47,15 @@ CacheMaker = Callable[..., ImageCache]
 
 @asynccontextmanager
 async def a_bench(
-    scratch: Path, *visible: Path, rules: ContainerRules = RULES, cache: Path | None = None
+    scratch: Path,
+    *visible: Path,
+    hidden: tuple[Path, ...] = (),
+    rules: ContainerRules = RULES,
+    cache: Path | None = None,
 ) -> AsyncIterator[PayloadBench]:
     """Run payloads with namespaces; the cache of images is in the scratch, unless another one is given."""
     folder, link = PilotFolder(scratch), FakeServerLink()
-    confinement = a_confinement(folder, Isolation.NAMESPACE, *visible)
+    confinement = a_confinement(folder, Isolation.NAMESPACE, *visible, hidden=hidden)
     containers = Containers(replace(rules, cache=cache or scratch / "images"), PODMAN, confinement, PATH)
     runner = a_local_payload_runner(folder, link, confinement=confinement, containers=containers)
     try:
@@ -218,6 +223,19 @@ async def test_folder_of_the_node_is_opened_with_the_rights_of_the_payload(scrat
         for number, folder in enumerate([scratch / "hidden", bench.cache], 2):
             with pytest.raises(JobFaultError, match="cannot be used"):
                 await bench.start(a_job(number, image=str(folder), **script))
+
+
+async def test_folder_with_hidden_ones_is_no_image(scratch: Path, images: Images) -> None:
+    software = scratch / "soft ware"
+    shutil.copytree(images.folder, software, symlinks=True)
+    (software / "hidden").mkdir()
+    (software / "hidden/secret").write_text("secret")
+    (scratch / "pilots").mkdir()
+    async with a_bench(scratch / "pilots", software, hidden=(software / "hidden",)) as bench:
+        script: dict[str, Any] = {"executable": "/bin/cat", "arguments": "/hidden/secret"}
+        for number, image in enumerate((str(software), f"{scratch}/.", "/."), 1):
+            with pytest.raises(JobFaultError, match=f"its image {image} cannot be used: Invalid argument"):
+                await bench.start(a_job(number, image=image, **script))
 
 
 async def test_image_shows_what_the_site_binds_and_is_not_changed(scratch: Path, images: Images) -> None:
