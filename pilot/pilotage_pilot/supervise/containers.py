@@ -237,7 +237,8 @@ def _arguments(description: JobDescription) -> tuple[str, ...]:
 
 
 _RUNTIME_FAILED = 255
-_FATAL = re.compile(rb"^(?:\x1b\[\d+m)?FATAL:?(?:\x1b\[0m)?\s*(.+)$", re.MULTILINE)
+# The form of its last line, with or without colour. A payload may print a line like it, but hardly with these blanks.
+_FATAL = re.compile(rb"^(?:\x1b\[\d+m)?FATAL:  (?:\x1b\[0m)? (.+)\s*\Z", re.MULTILINE)
 _TAIL_BYTES = 4096
 
 
@@ -248,7 +249,7 @@ def failure_of_runtime(exit_code: int | None, stderr: Path | None) -> str:
     try:
         with open_regular(stderr) as file:  # the payload may have put anything there
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            found = _FATAL.findall(file.read())
+            found = _FATAL.search(file.read())
     except OSError:
         return ""
-    return f"its container did not start: {found[-1].decode(errors='replace').strip()}" if found else ""
+    return f"its container did not start: {found[1].decode(errors='replace').strip()}" if found else ""

@@ -153,13 +153,27 @@ async def test_failure_of_the_runtime_is_no_exit_code_of_the_payload(scratch: Pa
         assert end.fault == "its container did not start: could not open image: it is damaged"
 
 
+@pytest.mark.parametrize(
+    ("code", "printed", "why"),
+    [
+        (255, "INFO:    a\nFATAL:   no image\n", "its container did not start: no image"),
+        (255, "\x1b[31mFATAL:  \x1b[0m no image\n", "its container did not start: no image"),
+        (1, "FATAL:   no image\n", ""),
+        (255, "FATAL: of the payload\n", ""),
+        (255, "FATAL:   no image\nof the payload\n", ""),
+    ],
+)
+def test_failure_is_the_last_line_of_the_runtime(scratch: Path, code: int, printed: str, why: str) -> None:
+    (scratch / "stderr").write_text(printed)
+    assert failure_of_runtime(code, scratch / "stderr") == why
+
+
 def test_failure_is_read_from_regular_files_only(scratch: Path) -> None:
-    stderr, secret, pipe = scratch / "stderr", scratch / "secret", scratch / "pipe"
-    secret.write_text("FATAL: secret\n")
-    assert failure_of_runtime(255, secret) == "its container did not start: secret"
-    stderr.symlink_to(secret)
+    secret, link, pipe = scratch / "secret", scratch / "link", scratch / "pipe"
+    secret.write_text("FATAL:   secret\n")
+    link.symlink_to(secret)
     os.mkfifo(pipe)
-    assert [failure_of_runtime(255, path) for path in (stderr, pipe)] == ["", ""]
+    assert [failure_of_runtime(255, path) for path in (link, pipe)] == ["", ""]
 
 
 def test_runtime_that_does_not_work_is_not_used(scratch: Path, program: Path) -> None:
