@@ -147,6 +147,16 @@ class ImageCache:
             return None
         return self._ready(entry, lock)
 
+    def _find_old(self, source: ImageSource, *, in_use: bool = False) -> ReadyImage | None:
+        """Return an entry of any age, locked for its user; None = there is none, or it must be `in_use` and is not."""
+        entry = self._entry(source)
+        unused = _locked(entry, fcntl.LOCK_EX) if in_use else None
+        if unused is not None:
+            os.close(unused)
+            return None
+        lock = _locked(entry, fcntl.LOCK_SH)
+        return self._ready(entry, lock) if lock is not None else None
+
     def _ready(self, entry: Path, lock: int) -> ReadyImage:
         os.utime(lock)
         facts = json.loads((entry / _FACTS).read_text())
@@ -184,12 +194,7 @@ class ImageCache:
     def _bring(self, pull: Pull) -> ReadyImage:
         lock = self._lock_pulls(pull)
         try:
-            entry = self._entry(pull.source)
-            found = self._find(pull.source)
-            if found is None and not self._remove(entry):
-                # It is too old, but other jobs use it.
-                lock_of_old = _locked(entry, fcntl.LOCK_SH)
-                found = self._ready(entry, lock_of_old) if lock_of_old is not None else None
+            found = self._find(pull.source) or self._find_old(pull.source, in_use=True)
             if found is not None:
                 return found
             for left in self._arriving.iterdir():
@@ -197,6 +202,12 @@ class ImageCache:
             folder = Path(tempfile.mkdtemp(dir=self._arriving))
             try:
                 return self._fill(pull, folder)
+            except JobFaultError as error:
+                old = self._find_old(pull.source)
+                if old is None:
+                    raise
+                log.warning("an old image is used", image=pull.source.label, why=str(error))
+                return old
             finally:
                 remove_tree(folder)
         except OSError as error:
@@ -234,9 +245,10 @@ class ImageCache:
         (entry / _FACTS).write_text(json.dumps({**facts, "MiB": size_mib, "Key": pull.source.key}))
         (entry / _LOCK).touch()
         place = self._entry(pull.source)
-        entry.rename(place)
+        if self._remove(place):
+            entry.rename(place)
         lock = _locked(place, fcntl.LOCK_SH)
-        assert lock is not None, "it is new, and the lock of pulls is held"
+        assert lock is not None, "it is new or in use, and the lock of pulls is held"
         self._make_room(place)
         took_s = round(clock.boot_time_s() - began_s, 1)
         log.info("image brought into the cache", image=pull.source.label, mib=size_mib, seconds=took_s)

@@ -473,6 +473,20 @@ async def test_old_image_is_pulled_again_unless_a_job_uses_it(registry: Registry
     assert pulls() > before
 
 
+async def test_old_image_is_used_if_it_cannot_be_pulled_again(
+    registry: Registry, cache: CacheMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{registry.address}/tiny:1"
+    source = ImageSource(name, name, name=name)
+    (await cache().get(source)).release()
+    monkeypatch.delenv("CONTAINERS_REGISTRIES_CONF")  # podman refuses the registry without TLS
+    old = await cache(max_age_s=0.0).get(source)
+    assert is_there(old)
+    old.release()
+    with pytest.raises(JobFaultError, match="cannot be pulled"):
+        await cache().get(ImageSource("other", name, name=name))
+
+
 def test_cache_in_a_folder_of_another_user_is_refused(scratch: Path, cache: CacheMaker) -> None:
     (scratch / "images").symlink_to("/etc")
     with pytest.raises(WorldError, match="cannot be used"):
