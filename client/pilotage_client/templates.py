@@ -21,6 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pilotage.classads.tokens import bracketed
 from pilotage.errors import InvalidInputError, InvalidRequirementsError, Violation
 from pilotage.job_description import NO_POLICY, JobDescription, JobPolicy, Value
 from pilotage.resources.parameters import SHIPPED
@@ -283,8 +284,7 @@ def _joined(expressions: Iterable[str | None], operator: str) -> str | None:
     given = [expression for expression in expressions if expression is not None and expression.strip()]
     if len(given) < 2:
         return given[0] if given else None
-    # The line end closes a comment, which would hide the bracket.
-    return f" {operator} ".join(f"({text}\n)" if "//" in text else f"({text})" for text in given)
+    return f" {operator} ".join(map(bracketed, given))
 
 
 def _override_warnings(template: JobTemplate, description: JobDescription) -> Iterable[str]:

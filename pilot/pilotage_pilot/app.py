@@ -25,7 +25,6 @@ from pilotage.mqtt.settings import parse_broker
 from pilotage.mqtt.topics import NodeStatus
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint
-from pilotage.values.containers import HAS_CONTAINERS
 from pilotage_pilot.core.ads.attributes import NodeFacts as SlotsNode
 from pilotage_pilot.core.ads.node_ads import BuiltInAds
 from pilotage_pilot.core.ads.policy_ads import SlotAds
@@ -45,12 +44,12 @@ from pilotage_pilot.policy.loading import PolicyKeeper, PolicySource
 from pilotage_pilot.runner import PilotPorts, PilotRunner, ReadPools
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.cgroups import cgroup_maker
-from pilotage_pilot.supervise.containers import ContainerRules
+from pilotage_pilot.supervise.containers import NO_CONTAINERS, ContainerRules
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
 from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, PayloadPaths, confine
 from pilotage_pilot.supervise.monitor import PayloadRules
 from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner
-from pilotage_pilot.supervise.runtimes import Containers, find_runtime
+from pilotage_pilot.supervise.runtimes import Containers, find_containers
 from pilotage_pilot.supervise.spawn import Launcher, PayloadSite, without_secrets
 from pilotage_pilot.supervise.watchdog import WatchdogLink
 
@@ -98,9 +97,11 @@ def build_pilot(
         now = Now(clock.now(), clock.boot_time_s())
         lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
         containers = _containers(settings, folder, confinement)
-        undo.callback(containers.close)
+        if containers is not None:
+            undo.callback(containers.close)
+        of_containers = containers.runtime.attributes() if containers is not None else NO_CONTAINERS
         facts = _facts(settings, share, lifetime, now, queue)
-        attributes = {**facts.attributes, **containers.attributes()}
+        attributes = {**facts.attributes, **of_containers}
         facts = replace(facts, isolation=confinement.level, attributes=attributes)
         link = GrpcLink(
             Endpoint(settings.server, root_ca=_authorities(settings), tls=settings.tls),
@@ -109,9 +110,8 @@ def build_pilot(
             timeout_s=settings.call_timeout_s,
         )
         mqtt_publisher = _mqtt_publisher(settings, secret.text, facts, link)
-        slots = _slots(settings, facts, share, keeper, now, containers.attributes())
-        has_containers = containers.attributes()[HAS_CONTAINERS] is True
-        rules = replace(settings.rules(), isolation=confinement.level, has_containers=has_containers)
+        slots = _slots(settings, facts, share, keeper, now, of_containers)
+        rules = replace(settings.rules(), isolation=confinement.level, has_containers=containers is not None)
         machine = PilotMachine(name, slots, rules, lifetime, now)
         payload_runner = _payload_runner(settings, name, folder, link, facts, confinement, watchdog, containers)
         undo.pop_all()
@@ -257,15 +257,16 @@ def container_rules(settings: PilotSettings) -> ContainerRules:
     )
 
 
-def _containers(settings: PilotSettings, folder: PilotFolder, confinement: Confinement) -> Containers:
-    """Return the runner of container images, with the first runtime that works."""
+def _containers(settings: PilotSettings, folder: PilotFolder, confinement: Confinement) -> Containers | None:
+    """Return the runner of container images, with the first runtime that works; None = none does."""
     rules = container_rules(settings)
-    runtime, refused = find_runtime(rules, confinement, folder.jobs)
+    containers, refused = find_containers(rules, confinement, folder.jobs, settings.payload_path)
     for name, why in refused.items():
         log.warning("container runtime does not work here", runtime=name, why=why)
-    if runtime is not None:
+    if containers is not None:
+        runtime = containers.runtime
         log.info("jobs run in container images", runtime=runtime.kind.value, version=runtime.version)
-    return Containers(rules, runtime, confinement, settings.payload_path)
+    return containers
 
 
 def _payload_runner(
@@ -276,7 +277,7 @@ def _payload_runner(
     facts: NodeDescription,
     confinement: Confinement,
     watchdog: WatchdogLink | None,
-    containers: Containers,
+    containers: Containers | None,
 ) -> LocalPayloadRunner:
     handling = PayloadRules(
         bounds=OutputLimits(settings.output_mib * _MIB, all_bytes=settings.all_output_mib * _MIB),

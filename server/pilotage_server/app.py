@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import resource
@@ -12,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -77,6 +78,9 @@ KEYS_EVERY_S = 3.0
 LOOK_AT_ISSUER_EVERY_S = 0.5
 """Interval at which a server looks whether the keys of an outside issuer are due; mostly they are not."""
 
+_M_ARENA_MAX = -8
+"""The parameter of mallopt(3) with this name in malloc.h."""
+
 _MOST_OPEN_FILES = 1 << 20
 """More open files than any server needs; some machines have no bound."""
 
@@ -86,6 +90,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
 
     Raises WorldError, with one sentence, if the data folder, the database, the key or the address cannot be used.
     """
+    _share_freed_memory()
     _raise_file_limit()
     disk = _disk_space(settings)
     with _translate_errors(settings), _used_folder(settings, disk):
@@ -105,6 +110,16 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
                 asyncio.run(_serve(settings, context, outside, ready_file, token_files))
             finally:
                 _remove_ready_file(ready_file)
+
+
+def _share_freed_memory() -> None:
+    """Let all threads allocate from one arena of glibc; other C libraries are left as they are.
+
+    By default each thread gets an arena of its own. What is freed in one serves no other thread, and the server would
+    grow by 5 MB with each 50,000 varied calls.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _raise_file_limit() -> None:

@@ -41,6 +41,9 @@ WARM_UP_ROUNDS = 5
 QUIET_S = 2.0
 """How long the other user is alone before each round."""
 
+_INPUTS_PER_JOB = 5
+"""One job that fills the server's page caches for so many inputs: a million inputs leave a database of that size."""
+
 _READERS_AT_ONCE = 2
 
 
@@ -110,6 +113,7 @@ def _attack_target(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pilotage-fuzz-")))
         target = stack.enter_context(Target(folder))
+        target.fill_caches(sum(map(len, inputs.values())) // _INPUTS_PER_JOB)
         user = OtherUser(target.server.address, target.server.token(owner="bob", vo=QUIET_VO))
         stack.callback(user.close)
         chosen = _surfaces(target, seed, inputs, stack)

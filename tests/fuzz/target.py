@@ -10,11 +10,14 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from itertools import repeat
 from pathlib import Path
 
+from pilotage.job_description import JobDescription
 from pilotage.rpc.wire import queue_to_wire
-from pilotage.v1 import pilot_service_pb2
+from pilotage.v1 import job_service_pb2, pilot_service_pb2
 from pilotage_pilot.core.lifetime import ExitCode
 from pilotage_pilot.link.server_link import stamp_of_token
 from pilotage_pilot.supervise.proc import children_of
@@ -24,6 +27,8 @@ from support.wire_grid import QUEUE, WireGrid
 
 QUIET_VO = "quiet"
 _HARMLESS = ("info", "warning")
+_READS_AT_ONCE = 8
+"""More than the server reads at once."""
 
 
 class Log:
@@ -104,10 +109,17 @@ class Target:
 
     def _kill_pilot(self) -> None:
         """Kill the pilot below its watchdog, which then ends by itself."""
-        for pid in children_of(self.pilot.pid):
+        for pid in children_of(self.pilot.pid) or [self.pilot.pid]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.pilot.wait()
+
+    def fill_caches(self, jobs: int) -> None:
+        """Fill the page caches of the server's database with jobs that wait; a full cache does not grow."""
+        self.grid.submit(JobDescription("/bin/true", requirements={"SoftwareTag": "none"}, count=jobs))
+        request = job_service_pb2.ListClustersRequest(page_size=1)
+        with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+            list(pool.map(self.grid.jobs.ListClusters, repeat(request, 10 * _READS_AT_ONCE)))
 
     def crashes(self) -> list[str]:
         """Return which processes have crashed; a pilot that an operator's call has drained or revoked is replaced."""

@@ -376,9 +376,11 @@ class PayloadBench:
         return next(self.folder.glob(f"*/jobs/{key}/work"))
 
 
-def a_confinement(folder: PilotFolder, level: Isolation = Isolation.NAMESPACE, *visible: Path) -> Confinement:
-    """Return a confinement of this level for the pilot with this folder, and paths that payloads see."""
-    paths = PayloadPaths.of((folder.path.parent, Path("~")), (*SOFTWARE, *visible), ())
+def a_confinement(
+    folder: PilotFolder, level: Isolation = Isolation.NAMESPACE, *visible: Path, hidden: tuple[Path, ...] = ()
+) -> Confinement:
+    """Return a confinement of this level for the pilot with this folder, and paths that payloads see or do not see."""
+    paths = PayloadPaths.of((folder.path.parent, Path("~"), *hidden), (*SOFTWARE, *visible), ())
     confinement, _ = confine(IsolationRules(level, paths), Launcher(), folder.jobs)
     return confinement
 

@@ -8,9 +8,8 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +18,13 @@ from typing import ClassVar
 import pytest
 
 from pilotage.values.containers import RuntimeKind
+from pilotage_pilot.supervise.containers import ContainerRuntime
+from pilotage_pilot.supervise.image_cache import folders_of_programs, podman_in
 from support.debian import find_or_install
 
 OPTIONS = {RuntimeKind.PODMAN: ("--storage-driver", "vfs")}
 """Options for podman that work in containers too."""
 
-_IDS = () if os.geteuid() == 0 else ("--storage-opt", ".ignore_chown_errors=true")
 _APPLETS = ("sh", "echo", "cat", "sleep", "ls", "env", "head", "tr")
 _VARIABLES = ("ENV PATH=/bin", "ENV FROM_IMAGE=yes", "ENV LANG=of-image")
 _SETTINGS = (*_VARIABLES, 'ENTRYPOINT ["/bin/echo", "entry"]', 'CMD ["command"]')
@@ -73,19 +73,20 @@ def images(podman: Path, tmp_path_factory: pytest.TempPathFactory) -> Images:
     (root / "etc/private").chmod(0o600)
     tree, archive, layout = folder / "tree.tar", folder / "tiny.tar", folder / "layout"
     _run("tar", "-C", root, "-cf", tree, ".")
-    with tempfile.TemporaryDirectory(dir="/tmp") as run:  # podman accepts 50 characters
-        store = (podman, "--root", folder / "store", "--runroot", run, *OPTIONS[RuntimeKind.PODMAN], *_IDS)
+    runtime = ContainerRuntime(RuntimeKind.PODMAN, str(podman), "4", OPTIONS[RuntimeKind.PODMAN])
+    environment = {"PATH": os.environ["PATH"]} | folders_of_programs(folder)
+    with podman_in(folder, runtime, environment) as store:
         changes = [word for setting in _SETTINGS for word in ("--change", setting)]
-        _run(*store, "import", *changes, tree, "localhost/tiny:1")
-        _run(*store, "save", "--output", archive, "localhost/tiny:1")
-        _run(*store, "push", "--format", "v2s2", "localhost/tiny:1", f"dir:{layout}")
+        _run(*store, "import", *changes, tree, "localhost/tiny:1", env=environment)
+        _run(*store, "save", "--output", archive, "localhost/tiny:1", env=environment)
+        _run(*store, "push", "--format", "v2s2", "localhost/tiny:1", f"dir:{layout}", env=environment)
     for file in (archive, root):
         file.chmod(0o755)
     return Images(archive, root, layout, folder / "cache")
 
 
-def _run(*command: object) -> None:
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, check=False)
+def _run(*command: object, env: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, check=False, env=env)
     assert done.returncode == 0, done.stderr
 
 

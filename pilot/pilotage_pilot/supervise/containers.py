@@ -24,7 +24,7 @@ from types import MappingProxyType
 from pilotage.condor.quoting import split_arguments
 from pilotage.job_description import JobDescription, Value
 from pilotage.jobs.environment import MARKER
-from pilotage.jobs.files import JobFaultError, inside
+from pilotage.jobs.files import JobFaultError, inside, open_regular
 from pilotage.values.containers import HAS_CONTAINERS, RuntimeKind
 from pilotage_pilot.supervise.folders import Folders
 from pilotage_pilot.supervise.spawn import PayloadCommand
@@ -237,7 +237,8 @@ def _arguments(description: JobDescription) -> tuple[str, ...]:
 
 
 _RUNTIME_FAILED = 255
-_FATAL = re.compile(rb"^(?:\x1b\[\d+m)?FATAL:?(?:\x1b\[0m)?\s*(.+)$", re.MULTILINE)
+# The form of its last line, with or without colour. A payload may print a line like it, but hardly with these blanks.
+_FATAL = re.compile(rb"^(?:\x1b\[\d+m)?FATAL:  (?:\x1b\[0m)? (.+)\s*\Z", re.MULTILINE)
 _TAIL_BYTES = 4096
 
 
@@ -246,9 +247,9 @@ def failure_of_runtime(exit_code: int | None, stderr: Path | None) -> str:
     if exit_code != _RUNTIME_FAILED or stderr is None:
         return ""
     try:
-        with stderr.open("rb") as file:
+        with open_regular(stderr) as file:  # the payload may have put anything there
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            found = _FATAL.findall(file.read())
+            found = _FATAL.search(file.read())
     except OSError:
         return ""
-    return f"its container did not start: {found[-1].decode(errors='replace').strip()}" if found else ""
+    return f"its container did not start: {found[1].decode(errors='replace').strip()}" if found else ""

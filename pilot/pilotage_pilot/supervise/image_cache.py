@@ -22,8 +22,9 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -146,6 +147,16 @@ class ImageCache:
             return None
         return self._ready(entry, lock)
 
+    def _find_old(self, source: ImageSource, *, in_use: bool = False) -> ReadyImage | None:
+        """Return an entry of any age, locked for its user; None = there is none, or it must be `in_use` and is not."""
+        entry = self._entry(source)
+        unused = _locked(entry, fcntl.LOCK_EX) if in_use else None
+        if unused is not None:
+            os.close(unused)
+            return None
+        lock = _locked(entry, fcntl.LOCK_SH)
+        return self._ready(entry, lock) if lock is not None else None
+
     def _ready(self, entry: Path, lock: int) -> ReadyImage:
         os.utime(lock)
         facts = json.loads((entry / _FACTS).read_text())
@@ -183,12 +194,7 @@ class ImageCache:
     def _bring(self, pull: Pull) -> ReadyImage:
         lock = self._lock_pulls(pull)
         try:
-            entry = self._entry(pull.source)
-            found = self._find(pull.source)
-            if found is None and not self._remove(entry):
-                # It is too old, but other jobs use it.
-                lock_of_old = _locked(entry, fcntl.LOCK_SH)
-                found = self._ready(entry, lock_of_old) if lock_of_old is not None else None
+            found = self._find(pull.source) or self._find_old(pull.source, in_use=True)
             if found is not None:
                 return found
             for left in self._arriving.iterdir():
@@ -196,8 +202,14 @@ class ImageCache:
             folder = Path(tempfile.mkdtemp(dir=self._arriving))
             try:
                 return self._fill(pull, folder)
+            except JobFaultError as error:
+                old = self._find_old(pull.source)
+                if old is None:
+                    raise
+                log.warning("an old image is used", image=pull.source.label, why=str(error))
+                return old
             finally:
-                self._remove_arriving(folder)
+                remove_tree(folder)
         except OSError as error:
             raise NodeFaultError(f"its image cannot be stored: {error}") from error
         finally:
@@ -233,21 +245,14 @@ class ImageCache:
         (entry / _FACTS).write_text(json.dumps({**facts, "MiB": size_mib, "Key": pull.source.key}))
         (entry / _LOCK).touch()
         place = self._entry(pull.source)
-        entry.rename(place)
+        if self._remove(place):
+            entry.rename(place)
         lock = _locked(place, fcntl.LOCK_SH)
-        assert lock is not None, "it is new, and the lock of pulls is held"
+        assert lock is not None, "it is new or in use, and the lock of pulls is held"
         self._make_room(place)
         took_s = round(clock.boot_time_s() - began_s, 1)
         log.info("image brought into the cache", image=pull.source.label, mib=size_mib, seconds=took_s)
         return self._ready(place, lock)
-
-    def _remove_arriving(self, folder: Path) -> None:
-        store = folder / _STORE
-        if os.geteuid() != 0 and store.exists():
-            # Its files may belong to the user's further ids, which only podman's user namespace can remove.
-            command = (self._runtime.program, "unshare", "rm", "-rf", str(store))
-            _run_quietly(command, self._environment | folders_of_programs(folder))
-        remove_tree(folder)
 
 
 def _make_own(folder: Path) -> None:
@@ -282,6 +287,7 @@ def _release(work: asyncio.Future[ReadyImage]) -> None:
 # The programs -------------------------------------------------------------------------------------------------------
 
 _STORE = "store"
+_KEEPER = "libpod/tmp/pause.pid"
 _FULL = ("no space left on device", "disk quota exceeded")
 _SHORT = "/tmp"  # noqa: S108 - podman refuses longer paths of run folders, whatever TMPDIR is
 
@@ -298,7 +304,7 @@ class _Steps:
     def __init__(self, pull: Pull, folder: Path, environment: Mapping[str, str], timeout_s: float) -> None:
         self.folder = folder
         self._pull = pull
-        self._environment = {**environment, **folders_of_programs(folder)}
+        self.environment = {**environment, **folders_of_programs(folder)}
         self._timeout_s = timeout_s
         self._deadline_s = clock.boot_time_s() + timeout_s
 
@@ -316,7 +322,7 @@ class _Steps:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env=self._environment,
+                env=self.environment,
                 cwd="/",
                 start_new_session=True,
                 user=user,
@@ -359,14 +365,6 @@ def _last_words(errors: Path, code: int) -> str:
     return lines[-1][-_LAST_LINE:] if lines else f"exit code {code}"
 
 
-def _run_quietly(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    try:
-        quiet = subprocess.DEVNULL
-        subprocess.run(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet, timeout=600, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning("folder of an image not removed", why=str(error))
-
-
 def _build_sif(
     runtime: ContainerRuntime, steps: _Steps, source: ImageSource, archive: Path | None, entry: Path
 ) -> dict[str, object]:
@@ -384,8 +382,8 @@ def _unpack(
     runtime: ContainerRuntime, steps: _Steps, source: ImageSource, archive: Path | None, entry: Path
 ) -> dict[str, object]:
     """Unpack an image into a folder by podman; returns the image's own settings."""
-    with tempfile.TemporaryDirectory(prefix="pilotage-", dir=_SHORT) as run:
-        return _unpack_by(podman_command(runtime, steps.folder, run), steps, source, archive, entry)
+    with podman_in(steps.folder, runtime, steps.environment) as podman:
+        return _unpack_by(podman, steps, source, archive, entry)
 
 
 def _unpack_by(
@@ -395,9 +393,10 @@ def _unpack_by(
         steps.run("pulled", *podman, "pull", "--quiet", f"docker://{source.name}")
     else:
         steps.run("unpacked", *podman, "load", "--quiet", "--input", str(archive))
-    image = steps.run("found", *podman, "images", "--quiet", "--no-trunc").split("\n")[0].strip()
-    if not image:
-        raise JobFaultError(f"its image {source.label} is no image of a container")
+    found = set(steps.run("found", *podman, "images", "--quiet", "--no-trunc").split())
+    if len(found) != 1:
+        raise JobFaultError(f"its image {source.label} is an archive of {len(found)} images, not of one")
+    image = found.pop()
     facts = json.loads(steps.run("read", *podman, "image", "inspect", "--format", "{{json .Config}}", image))
     container = steps.run("unpacked", *podman, "create", "--network", "none", image, "unused").strip()
     tree = steps.folder / "tree.tar"
@@ -410,10 +409,34 @@ def _unpack_by(
     return dict(facts or {})
 
 
-def podman_command(runtime: ContainerRuntime, folder: Path, run: str) -> tuple[str, ...]:
-    """Return the start of podman's commands with a store in this folder; `run` has at most 50 characters."""
-    # What podman mounts for itself ends with each command; it has namespaces anyway if it is not root.
-    own_mounts = ("unshare", "--mount", "--") if os.geteuid() == 0 else ()
-    ids = () if os.geteuid() == 0 else ("--storage-opt", ".ignore_chown_errors=true")
-    store = ("--root", str(folder / _STORE), "--runroot", run)
-    return (*own_mounts, runtime.program, "--log-level", "error", *store, *ids, *runtime.options)
+@contextmanager
+def podman_in(folder: Path, runtime: ContainerRuntime, environment: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Yield the start of podman's commands with a store in this folder; afterwards nothing is left of them.
+
+    `environment` is that of the commands, with the variables of `folders_of_programs`.
+    """
+    with tempfile.TemporaryDirectory(prefix="pilotage-", dir=_SHORT) as run:
+        # What podman mounts for itself ends with each command; it has namespaces anyway if it is not root.
+        own_mounts = ("unshare", "--mount", "--") if os.geteuid() == 0 else ()
+        ids = () if os.geteuid() == 0 else ("--storage-opt", ".ignore_chown_errors=true")
+        store = ("--root", str(folder / _STORE), "--runroot", run)
+        try:
+            yield (*own_mounts, runtime.program, "--log-level", "error", *store, *ids, *runtime.options)
+        finally:
+            if os.geteuid() != 0:
+                _end_namespaces(folder, runtime, environment)
+
+
+def _end_namespaces(folder: Path, runtime: ContainerRuntime, environment: Mapping[str, str]) -> None:
+    """Remove podman's store, and end the process by which podman keeps a user's namespaces for later commands."""
+    # Files of the store may belong to the user's further ids, which only podman's user namespace can remove.
+    command = (runtime.program, "unshare", "rm", "-rf", str(folder / _STORE))
+    quiet = subprocess.DEVNULL
+    try:
+        subprocess.run(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet, timeout=600, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("folder of an image not removed", why=str(error))
+    with suppress(OSError, ValueError):
+        keeper = int((folder / _KEEPER).read_text())
+        os.kill(keeper, signal.SIGKILL)
+        os.waitpid(keeper, 0)  # it is a child of the pilot, which adopts orphans

@@ -17,6 +17,7 @@ It runs with the options -I -S: so it imports nothing but the standard library. 
 from __future__ import annotations
 
 import ctypes
+import errno
 import marshal
 import os
 import resource
@@ -191,6 +192,16 @@ def open_image(path: str, user: int | None) -> int:
             os.setresgid(-1, 0, -1)
 
 
+def check_no_mounts_below(folder: int) -> None:
+    """Raise OSError if this process has mounts in a folder: a layer of an overlay would show what they cover."""
+    prefix = os.fsencode(os.readlink(f"/proc/self/fd/{folder}")).rstrip(b"/") + b"/"
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        # Blanks and backslashes in names are octal escapes.
+        places = [line.split(b" ")[4].decode("unicode_escape").encode("latin-1") for line in mounts]
+    if any(place.startswith(prefix) and place != prefix for place in places):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
 _BASE = "/tmp"  # noqa: S108 - the payload's own one, which is mounted in the image again
 _IMAGE_ROOM = "mode=755,size=64m"
 """What a payload changes of its image is in memory."""
@@ -294,7 +305,9 @@ def _isolate(order: dict[str, Any]) -> None:
         enter_image(opened, image["places"])
     elif image is not None:
         try:
-            enter_image(open_image(image["path"], order["user"]), image["places"])
+            opened = open_image(image["path"], order["user"])
+            check_no_mounts_below(opened)
+            enter_image(opened, image["places"])
         except OSError as error:
             # Not each folder can be an image, such as one with mounts in it.
             raise _StepError(error.errno or 0, f"{IMAGE} {image['path']}") from None

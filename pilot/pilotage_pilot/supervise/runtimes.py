@@ -7,19 +7,17 @@ import re
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pilotage.errors import PilotageError
-from pilotage.job_description import JobDescription, Value
+from pilotage.job_description import JobDescription
 from pilotage.jobs.environment import DEFAULT_PATH
 from pilotage.jobs.files import JobFaultError, inside, remove_tree
 from pilotage.jobs.images import ImageKind, image_kind, is_archive, is_sif
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.supervise.containers import (
-    NO_CONTAINERS,
     ContainerJob,
     ContainerRules,
     ContainerRuntime,
@@ -31,7 +29,7 @@ from pilotage_pilot.supervise.containers import (
     run_by,
 )
 from pilotage_pilot.supervise.folders import Folders, folders_in
-from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource, folders_of_programs, podman_command
+from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource, folders_of_programs, podman_in
 from pilotage_pilot.supervise.isolation import Confinement, run_trial
 from pilotage_pilot.supervise.spawn import PayloadCommand
 
@@ -40,50 +38,46 @@ _TRIAL_TIMEOUT_S = 60
 
 
 class Containers:
-    """Runs the jobs of one pilot in their images; `runtime` None = none works here. Has to be closed."""
+    """Runs the jobs of one pilot in their images, by a runtime that works here; has to be closed.
 
-    def __init__(
-        self, rules: ContainerRules, runtime: ContainerRuntime | None, confinement: Confinement, path: str
-    ) -> None:
+    Raises WorldError if its cache of images cannot be used.
+    """
+
+    def __init__(self, rules: ContainerRules, runtime: ContainerRuntime, confinement: Confinement, path: str) -> None:
         self._site = SiteView(rules, path)
         self._confinement = confinement
-        self._runtime = runtime
-        self._cache = ImageCache(rules, runtime, path) if runtime is not None else None
+        self.runtime = runtime
+        self._cache = ImageCache(rules, runtime, path)
 
     def close(self) -> None:
         """End all pulls."""
-        if self._cache is not None:
-            self._cache.close()
-
-    def attributes(self) -> Mapping[str, Value]:
-        """Return what the ads of the node's slots say of containers."""
-        return NO_CONTAINERS if self._runtime is None else self._runtime.attributes()
+        self._cache.close()
 
     async def prepare(self, description: JobDescription, work: Path) -> ReadyImage:
         """Return the image of a job whose files are in the folder `work`; raises JobFaultError or NodeFaultError."""
-        if self._runtime is None or self._cache is None:
-            raise JobFaultError("it needs a container image, and this pilot runs no containers")
         image = description.image or ""
-        if is_sif(image) and self._runtime.unpacks:
+        if is_sif(image) and self.runtime.unpacks:
             raise JobFaultError(
                 f"podman cannot run its SIF image {image}: require HasSIF, or name an image of a registry"
             )
         kind = image_kind(image)
         if kind is ImageKind.REGISTRY:
             return await self._cache.get(ImageSource(f"docker://{image}", image, name=image))
-        path = Path(image) if kind is ImageKind.NODE_PATH else inside(work, image.removeprefix("./"))
-        if kind is ImageKind.JOB_FILE and not path.is_file():
-            raise JobFaultError(f"its image {image} is not among its files")
+        if kind is ImageKind.JOB_FILE:
+            path = inside(work, image)
+            files = description.input_files
+            checksum = next((file.checksum for file in files if inside(work, file.name) == path), None)
+            if checksum is None:
+                raise JobFaultError(f"its image {image} is not among its files")
+            if is_archive(image):
+                return await self._cache.get(ImageSource(f"archive:{checksum}", path.name, archive=path))
+            return ReadyImage(str(path), is_own=False)
         if is_archive(image):
             # In a thread, as a file system of the node may hang.
-            return await self._cache.get(await asyncio.to_thread(self._archive, description, path, kind))
-        return ReadyImage(str(path), is_own=False)
+            return await self._cache.get(await asyncio.to_thread(self._archive_of_node, Path(image)))
+        return ReadyImage(image, is_own=False)
 
-    def _archive(self, description: JobDescription, path: Path, kind: ImageKind) -> ImageSource:
-        if kind is ImageKind.JOB_FILE:
-            name = path.name
-            checksum = next((file.checksum for file in description.input_files if file.name.endswith(name)), None)
-            return ImageSource(f"archive:{checksum or path}", name, archive=path)
+    def _archive_of_node(self, path: Path) -> ImageSource:
         try:
             facts = path.stat()
         except OSError as error:
@@ -97,12 +91,11 @@ class Containers:
         self, command: PayloadCommand, job: ContainerJob, memory_mib: int
     ) -> tuple[PayloadCommand, dict[str, Any] | None]:
         """Return the command that runs a payload in its image, and what it sees of the node; raises JobFaultError."""
-        assert self._runtime is not None, "without a runtime no image is prepared"
         needed = () if job.wrapper is None else (job.wrapper,)
-        if not self._runtime.unpacks:
+        if not self.runtime.unpacks:
             is_needed = (Path(job.image.path),) if job.image.is_own else ()
             mounts = self._confinement.mounts(job.folders, memory_mib, (*needed, *is_needed))
-            return run_by(self._runtime, command, job, self._site), mounts
+            return run_by(self.runtime, command, job, self._site), mounts
         mounts = self._confinement.mounts(job.folders, memory_mib, needed)
         assert mounts is not None, "podman's images need namespaces"
         mounts["image"] = _entry(job, self._site.rules)
@@ -110,8 +103,7 @@ class Containers:
 
     def failure(self, exit_code: int | None, stderr: Path | None) -> str:
         """Return why the runtime could not run a payload that has ended so, for people; "" = it ran."""
-        is_by_runtime = self._runtime is not None and not self._runtime.unpacks
-        return failure_of_runtime(exit_code, stderr) if is_by_runtime else ""
+        return "" if self.runtime.unpacks else failure_of_runtime(exit_code, stderr)
 
 
 def _entry(job: ContainerJob, rules: ContainerRules) -> dict[str, Any]:
@@ -121,10 +113,13 @@ def _entry(job: ContainerJob, rules: ContainerRules) -> dict[str, Any]:
 # Which one works ----------------------------------------------------------------------------------------------------
 
 
-def find_runtime(
-    rules: ContainerRules, confinement: Confinement, jobs: Path
-) -> tuple[ContainerRuntime | None, dict[str, str]]:
-    """Return the first runtime that works, None = none does, and why others do not; tries them in the folder `jobs`."""
+def find_containers(
+    rules: ContainerRules, confinement: Confinement, jobs: Path, path: str
+) -> tuple[Containers | None, dict[str, str]]:
+    """Return the first runtime that works, None = none does, and why others do not; tries them in the folder `jobs`.
+
+    `path` is the PATH of programs on the node.
+    """
     refused: dict[str, str] = {}
     for kind in rules.runtimes:
         program = shutil.which(kind.value)
@@ -133,10 +128,9 @@ def find_runtime(
         try:
             runtime = ContainerRuntime(kind, program, _version(program), rules.options.get(kind, ()))
             _try(runtime, confinement, folders_in(jobs / "trial"))
+            return Containers(rules, runtime, confinement, path), refused
         except (OSError, PilotageError, subprocess.SubprocessError) as error:
             refused[kind.value] = str(error)
-            continue
-        return runtime, refused
     return None, refused
 
 
@@ -173,11 +167,11 @@ def _try_podman(runtime: ContainerRuntime, confinement: Confinement, folders: Fo
     try:
         Path(image.path).mkdir(parents=True)
         tarfile.open(folder / "tree.tar", "w").close()
-        with tempfile.TemporaryDirectory(prefix="pilotage-", dir="/tmp") as run:
-            podman = podman_command(runtime, folder, run)
-            found = _output(*podman, "import", "--quiet", str(folder / "tree.tar"), folder=folder)
-            container = _output(*podman, "create", "--network", "none", found.split()[-1], "unused", folder=folder)
-            _output(*podman, "export", "--output", str(folder / "again.tar"), container.strip(), folder=folder)
+        environment = {"PATH": DEFAULT_PATH} | folders_of_programs(folder)
+        with podman_in(folder, runtime, environment) as podman:
+            found = _output(environment, *podman, "import", "--quiet", str(folder / "tree.tar"))
+            container = _output(environment, *podman, "create", "--network", "none", found.split()[-1], "unused")
+            _output(environment, *podman, "export", "--output", str(folder / "again.tar"), container.strip())
         trial = ContainerJob(JobDescription(""), image, folders)
         run_trial(confinement, folders, "true", _entry(trial, ContainerRules(folder, binds=())))
     except JobFaultError:
@@ -187,7 +181,7 @@ def _try_podman(runtime: ContainerRuntime, confinement: Confinement, folders: Fo
     raise RuntimeFaultError("an empty image has a shell, so payloads do not see it")
 
 
-def _output(*command: str, folder: Path) -> str:
+def _output(environment: Mapping[str, str], *command: str) -> str:
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -195,7 +189,7 @@ def _output(*command: str, folder: Path) -> str:
         text=True,
         timeout=_TRIAL_TIMEOUT_S,
         check=False,
-        env={"PATH": DEFAULT_PATH} | folders_of_programs(folder),
+        env=environment,
     )
     if done.returncode != 0 or (not done.stdout.strip() and "export" not in command):
         raise RuntimeFaultError(f"{' '.join(command)}: {done.stderr.strip()[-300:]}")

@@ -236,3 +236,8 @@ def calls(text: str) -> Iterator[str]:
         if token.text == "(" and previous is not None and previous.name:
             yield previous.name
         previous = token
+
+
+def bracketed(text: str) -> str:
+    """Return an expression in brackets; a line end closes its last comment, which would hide the bracket."""
+    return f"({text}\n)" if "//" in text else f"({text})"

@@ -225,9 +225,10 @@ def store_running(session: Session, usages: Sequence[RunningUsage]) -> None:
     change_columns(session, [each.key for each in usages], columns)
 
 
-_USAGES = """SELECT job_id, attempt, cpus, gpus, cpu_s, system_cpu_s, wall_s, suspended_s, peak_memory_mib,
-    peak_disk_mib, started, ended, reported
-    FROM attempts WHERE job_id = ANY(?)"""
+# A job may have had thousands of attempts.
+_USAGES = """SELECT a.job_id, a.attempt, a.cpus, a.gpus, a.cpu_s, a.system_cpu_s, a.wall_s, a.suspended_s,
+    a.peak_memory_mib, a.peak_disk_mib, a.started, a.ended, a.reported
+    FROM jobs JOIN attempts a ON a.job_id = jobs.id AND a.attempt = jobs.attempt WHERE jobs.id = ANY(?)"""
 
 
 def load_usages(session: Session, jobs: Iterable[JobRecord], now: datetime) -> dict[int, AttemptUsage]:

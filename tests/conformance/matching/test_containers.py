@@ -43,6 +43,18 @@ def test_why_says_that_no_pilot_runs_containers(grid: Grid) -> None:
     assert grid.why(job).summary.startswith("It waits for its turn")
 
 
+def test_job_with_sif_image_waits_for_a_runtime_of_such_files(grid: Grid) -> None:
+    own = "TARGET.Cpus >= 8 || TARGET.Cpus >= 1 // any"
+    jobs = [*grid.submit(image="/cvmfs/x.sif"), *grid.submit(image="/cvmfs/x.sif", requirements_expression=own)]
+    podman = a_slot(has_containers=True, ad_changes="[HasSIF = false]")
+    assert grid.start_pilot().claim(podman) == []
+    grid.start_pilot().show(an_idle_slot(), attributes={HAS_CONTAINERS: True, "HasSIF": False})
+    assert "TARGET.HasSIF" in grid.why(jobs[0]).summary
+    apptainer = a_slot(has_containers=True, ad_changes="[HasSIF = true]")
+    pilot = grid.start_pilot()
+    assert [job for _ in jobs for job in pilot.claim(apptainer)] == jobs
+
+
 def test_job_with_image_needs_no_executable(grid: Grid) -> None:
     description = JobDescription("", image=IMAGE)
     submitted = grid.write(

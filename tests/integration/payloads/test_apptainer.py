@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,9 +14,9 @@ import pytest
 from pilotage.jobs.files import JobFaultError
 from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import Isolation
-from pilotage_pilot.supervise.containers import ContainerRules
+from pilotage_pilot.supervise.containers import ContainerRules, failure_of_runtime
 from pilotage_pilot.supervise.folders import PilotFolder
-from pilotage_pilot.supervise.runtimes import Containers, find_runtime
+from pilotage_pilot.supervise.runtimes import find_containers
 from support.pilot_bench import a_job
 from support.pilot_ports import FakeServerLink, PayloadBench, a_confinement, a_local_payload_runner, a_prepare_job
 
@@ -56,11 +57,10 @@ async def a_bench(scratch: Path, level: Isolation = Isolation.NAMESPACE, **rules
     (scratch / "pilots").chmod(0o711)
     confinement = a_confinement(folder, level, scratch / "bin")
     found = ContainerRules(scratch / "images", **{"binds": (), **rules})
-    runtime, refused = find_runtime(found, confinement, folder.jobs)
+    containers, refused = find_containers(found, confinement, folder.jobs, PATH)
     assert refused == {}
-    assert runtime is not None
-    assert (runtime.kind, runtime.version) == (RuntimeKind.APPTAINER, "1.3.4-1.el9")
-    containers = Containers(found, runtime, confinement, PATH)
+    assert containers is not None
+    assert (containers.runtime.kind, containers.runtime.version) == (RuntimeKind.APPTAINER, "1.3.4-1.el9")
     runner = a_local_payload_runner(folder, link, confinement=confinement, containers=containers)
     try:
         yield PayloadBench(runner, link, scratch / "pilots")
@@ -153,11 +153,38 @@ async def test_failure_of_the_runtime_is_no_exit_code_of_the_payload(scratch: Pa
         assert end.fault == "its container did not start: could not open image: it is damaged"
 
 
+@pytest.mark.parametrize(
+    ("code", "printed", "why"),
+    [
+        (255, "INFO:    a\nFATAL:   no image\n", "its container did not start: no image"),
+        (255, "\x1b[31mFATAL:  \x1b[0m no image\n", "its container did not start: no image"),
+        (1, "FATAL:   no image\n", ""),
+        (255, "FATAL: of the payload\n", ""),
+        (255, "FATAL:   no image\nof the payload\n", ""),
+    ],
+)
+def test_failure_is_the_last_line_of_the_runtime(scratch: Path, code: int, printed: str, why: str) -> None:
+    (scratch / "stderr").write_text(printed)
+    assert failure_of_runtime(code, scratch / "stderr") == why
+
+
+def test_failure_is_read_from_regular_files_only(scratch: Path) -> None:
+    secret, link, pipe = scratch / "secret", scratch / "link", scratch / "pipe"
+    secret.write_text("FATAL:   secret\n")
+    link.symlink_to(secret)
+    os.mkfifo(pipe)
+    assert [failure_of_runtime(255, path) for path in (link, pipe)] == ["", ""]
+
+
 def test_runtime_that_does_not_work_is_not_used(scratch: Path, program: Path) -> None:
     folder = PilotFolder(scratch / "pilots")
-    program.write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
     confinement = a_confinement(folder)
     rules = ContainerRules(scratch / "images", (RuntimeKind.APPTAINER,))
-    assert find_runtime(rules, confinement, folder.jobs) == (None, {"apptainer": f"{program} --version fails: broken"})
-    assert Containers(rules, None, confinement, PATH).attributes() == {"HasContainers": False}
+    (scratch / "images").symlink_to("/etc")
+    found, refused = find_containers(rules, confinement, folder.jobs, PATH)
+    assert found is None
+    assert "belongs to another user" in refused["apptainer"]
+    program.write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
+    found, refused = find_containers(rules, confinement, folder.jobs, PATH)
+    assert (found, refused) == (None, {"apptainer": f"{program} --version fails: broken"})
     confinement.close()

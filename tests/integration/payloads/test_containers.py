@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,8 +23,8 @@ from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.model import GrantedJob
 from pilotage_pilot.supervise.containers import ContainerRules, ContainerRuntime, ReadyImage, gpu_files
 from pilotage_pilot.supervise.folders import PilotFolder, disk_use_mib
-from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource
-from pilotage_pilot.supervise.runtimes import Containers, find_runtime
+from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource, folders_of_programs, podman_in
+from pilotage_pilot.supervise.runtimes import Containers, find_containers
 from support.pilot_bench import a_job
 from support.pilot_ports import (
     SITE,
@@ -46,11 +47,15 @@ CacheMaker = Callable[..., ImageCache]
 
 @asynccontextmanager
 async def a_bench(
-    scratch: Path, *visible: Path, rules: ContainerRules = RULES, cache: Path | None = None
+    scratch: Path,
+    *visible: Path,
+    hidden: tuple[Path, ...] = (),
+    rules: ContainerRules = RULES,
+    cache: Path | None = None,
 ) -> AsyncIterator[PayloadBench]:
     """Run payloads with namespaces; the cache of images is in the scratch, unless another one is given."""
     folder, link = PilotFolder(scratch), FakeServerLink()
-    confinement = a_confinement(folder, Isolation.NAMESPACE, *visible)
+    confinement = a_confinement(folder, Isolation.NAMESPACE, *visible, hidden=hidden)
     containers = Containers(replace(rules, cache=cache or scratch / "images"), PODMAN, confinement, PATH)
     runner = a_local_payload_runner(folder, link, confinement=confinement, containers=containers)
     try:
@@ -79,15 +84,18 @@ async def printed(bench: PayloadBench, job: GrantedJob) -> str:
 async def test_a_working_podman_is_found_and_tried(scratch: Path) -> None:
     folder = PilotFolder(scratch)
     confinement = a_confinement(folder)
-    runtime, refused = find_runtime(RULES, confinement, folder.jobs)
+    containers, refused = find_containers(replace(RULES, cache=scratch / "images"), confinement, folder.jobs, PATH)
     confinement.close()
     assert refused == {}
-    assert runtime is not None
+    assert containers is not None
+    containers.close()
+    runtime = containers.runtime
     assert {"HasContainers": True, "ContainerRuntime": "podman", "HasDocker": True, "HasSIF": False}.items() <= (
         runtime.attributes().items()
     )
     assert runtime.version[0].isdigit()
     assert list(folder.jobs.iterdir()) == []
+    assert processes_with(f"HOME={folder.jobs}") == set(), "none keeps podman's namespaces"
     folder.remove()
 
 
@@ -110,6 +118,12 @@ async def test_payload_sees_the_image_and_its_own_folder(scratch: Path, images: 
         assert "secret" not in lines
         # A pilot of root runs payloads as other users, to whom the image's modes apply.
         assert ("private" in lines) is (os.geteuid() != 0)
+
+
+async def test_no_process_of_podman_is_left_of_a_pull(scratch: Path, images: Images) -> None:
+    async with a_bench(scratch) as bench:
+        await bench.prepare(an_archive_job(bench, images))
+        assert processes_with(f"HOME={scratch}/images") == set()
 
 
 async def test_environment_of_owner_wins_over_that_of_image(scratch: Path, images: Images) -> None:
@@ -172,6 +186,35 @@ async def test_damaged_archive_fails_its_job_with_podmans_words(scratch: Path, i
             await bench.prepare(a_job(executable="sh", image="./tiny.tar", input_files=(damaged,)))
 
 
+def an_archive_of_two_images(images: Images, folder: Path) -> bytes:
+    archive, environment = folder / "two.tar", {"PATH": PATH} | folders_of_programs(folder)
+
+    def run(*command: str) -> str:
+        return subprocess.run([*podman, *command], env=environment, check=True, capture_output=True, text=True).stdout
+
+    with podman_in(folder, PODMAN, environment) as podman:
+        run("load", "--input", str(images.archive))
+        run("import", str(images.archive))
+        run("save", "--multi-image-archive", "--output", str(archive), *run("images", "--quiet").split())
+    return archive.read_bytes()
+
+
+async def test_archive_of_two_images_fails_its_job(scratch: Path, images: Images) -> None:
+    async with a_bench(scratch) as bench:
+        archive = bench.an_input("two.tar", await asyncio.to_thread(an_archive_of_two_images, images, scratch))
+        with pytest.raises(JobFaultError, match=r"its image two\.tar is an archive of 2 images, not of one"):
+            await bench.prepare(a_job(image="two.tar", input_files=(archive,)))
+
+
+async def test_archive_runs_under_no_other_files_checksum(scratch: Path, images: Images) -> None:
+    async with a_bench(scratch) as bench:
+        archive = bench.an_input("tiny.tar", images.archive.read_bytes())
+        longer = bench.an_input("not-tiny.tar", b"no archive")
+        await bench.prepare(a_job(1, executable="sh", image="./tiny.tar", input_files=(longer, archive)))
+        with pytest.raises(JobFaultError, match=r"its image not-tiny\.tar cannot be unpacked"):
+            await bench.prepare(a_job(2, executable="sh", image="not-tiny.tar", input_files=(longer,)))
+
+
 async def test_folder_of_the_node_is_opened_with_the_rights_of_the_payload(scratch: Path, images: Images) -> None:
     async with a_bench(scratch, images.folder) as bench:
         script: dict[str, Any] = {"executable": "/bin/cat", "arguments": "/etc/os-release"}
@@ -180,6 +223,19 @@ async def test_folder_of_the_node_is_opened_with_the_rights_of_the_payload(scrat
         for number, folder in enumerate([scratch / "hidden", bench.cache], 2):
             with pytest.raises(JobFaultError, match="cannot be used"):
                 await bench.start(a_job(number, image=str(folder), **script))
+
+
+async def test_folder_with_hidden_ones_is_no_image(scratch: Path, images: Images) -> None:
+    software = scratch / "soft ware"
+    shutil.copytree(images.folder, software, symlinks=True)
+    (software / "hidden").mkdir()
+    (software / "hidden/secret").write_text("secret")
+    (scratch / "pilots").mkdir()
+    async with a_bench(scratch / "pilots", software, hidden=(software / "hidden",)) as bench:
+        script: dict[str, Any] = {"executable": "/bin/cat", "arguments": "/hidden/secret"}
+        for number, image in enumerate((str(software), f"{scratch}/.", "/."), 1):
+            with pytest.raises(JobFaultError, match=f"its image {image} cannot be used: Invalid argument"):
+                await bench.start(a_job(number, image=image, **script))
 
 
 async def test_image_shows_what_the_site_binds_and_is_not_changed(scratch: Path, images: Images) -> None:
@@ -417,6 +473,20 @@ async def test_old_image_is_pulled_again_unless_a_job_uses_it(registry: Registry
     assert pulls() > before
 
 
+async def test_old_image_is_used_if_it_cannot_be_pulled_again(
+    registry: Registry, cache: CacheMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{registry.address}/tiny:1"
+    source = ImageSource(name, name, name=name)
+    (await cache().get(source)).release()
+    monkeypatch.delenv("CONTAINERS_REGISTRIES_CONF")  # podman refuses the registry without TLS
+    old = await cache(max_age_s=0.0).get(source)
+    assert is_there(old)
+    old.release()
+    with pytest.raises(JobFaultError, match="cannot be pulled"):
+        await cache().get(ImageSource("other", name, name=name))
+
+
 def test_cache_in_a_folder_of_another_user_is_refused(scratch: Path, cache: CacheMaker) -> None:
     (scratch / "images").symlink_to("/etc")
     with pytest.raises(WorldError, match="cannot be used"):
@@ -427,9 +497,9 @@ def test_cache_in_a_folder_of_another_user_is_refused(scratch: Path, cache: Cach
 @pytest.mark.usefixtures("podman")
 def test_containers_work_without_root(tmp_path: Path) -> None:
     """Run the main tests again in a user namespace with one id, in which nothing is root."""
-    chosen = "sees_the_image or working_podman or rights_of_the_payload"
+    chosen = "sees_the_image or working_podman or rights_of_the_payload or no_process"
     command = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--", sys.executable, "-m", "pytest", "-q")
     options = ("-p", "no:xdist", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/tests", "-k", chosen)
     done = subprocess.run([*command, *options, __file__], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout

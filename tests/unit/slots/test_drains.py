@@ -71,7 +71,7 @@ def test_graceful_drain_without_retirement_vacates_immediately() -> None:
 def test_peaceful_drain_lets_jobs_finish() -> None:
     slot = a_busy_slot(MaxJobRetirementTime=0, job={"MaxJobRetirementTime": 10})
     assert slot.drain(DrainHow.PEACEFUL) == ()
-    assert slot.pass_time(10**6) == []
+    assert slot.pass_time(50_000) == []
     slot.end()
     assert slot.state_and_activity == DRAINING
 
@@ -133,7 +133,7 @@ def test_drained_slot_rejects_claims() -> None:
     slot.feed(ev.NodeDrained())
     with pytest.raises(IllegalSlotEventError):
         slot.claim()
-    assert slot.pass_time(10**6) == []
+    assert slot.pass_time(50_000) == []
     assert slot.state_and_activity == DRAINED
 
 

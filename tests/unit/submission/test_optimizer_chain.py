@@ -53,6 +53,21 @@ def test_warns_about_urgent_job_that_may_not_be_repeated() -> None:
     assert accepted(a_description(attributes={"Urgent": True, "MayBeRepeated": True})).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("image", "own", "required"),
+    [
+        ("my.sif", None, "TARGET.HasSIF"),
+        ("/cvmfs/x.sif", "Cpus > 1 || x", "TARGET.HasSIF && (Cpus > 1 || x)"),
+        ("my.sif", "TARGET.hassif && Cpus > 1", "TARGET.hassif && Cpus > 1"),
+        ("alpine:3.19", None, None),
+    ],
+)
+def test_sif_image_requires_a_runtime_that_runs_it(image: str, own: str | None, required: str | None) -> None:
+    candidate = accepted(a_description(image=image, requirements_expression=own))
+    assert candidate.description.requirements_expression == required
+    assert accepted(candidate.description).description == candidate.description
+
+
 def test_first_rejection_ends_the_chain() -> None:
     assert rejected(a_description("", requirements={"Memory": -5})).optimizer == "sanity"
 

@@ -63,6 +63,7 @@ def faults(stored: Mapping[str, int] | None = None, **fields: Any) -> list[str]:
         ({"retries": 1, "max_starts": 1}, "max_starts"),
         ({"retry_memory": 2.0}, "retry_memory"),
         ({"retry_memory": 1.0, "request_memory_mib": 100}, "retry_memory"),
+        ({"retry_memory": 1.01, "request_memory_mib": 100}, "retry_memory"),
         ({"retry_memory": 101.0, "request_memory_mib": 100}, "retry_memory"),
         ({"policy": JobPolicy(on_exit_hold="ExitCode >")}, "policy.on_exit_hold"),
         ({"cpu_time": timedelta(seconds=-1)}, "cpu_time_s"),

@@ -29,6 +29,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pilotage.classads.evaluation import Result
+from pilotage.classads.tokens import bracketed
 from pilotage.job_description import JobDescription
 from pilotage_server.core.classads.evaluation import AdEvaluator, FoldedAd
 from pilotage_server.core.jobs.record import ExitCheck, JobRecord, may_start_again
@@ -73,18 +74,13 @@ def exit_remove_expression(description: JobDescription) -> str | None:
     clauses = ["NumJobCompletions > JobMaxRetries", f"ExitCode =?= {success}"]
     if description.retry_until is not None:
         until = description.retry_until.strip()
-        clauses.append(f"ExitCode =?= {int(until)}" if _CODE.fullmatch(until) else _bracketed(until))
+        clauses.append(f"ExitCode =?= {int(until)}" if _CODE.fullmatch(until) else bracketed(until))
     if description.retry_exit_codes:
         codes = " && ".join(f"ExitCode =!= {code}" for code in description.retry_exit_codes)
         clauses.append(f"({codes})")
     if own is not None:
-        clauses.append(_bracketed(own))
+        clauses.append(bracketed(own))
     return " || ".join(clauses)
-
-
-def _bracketed(text: str) -> str:
-    # The line end closes a comment, which would hide the bracket.
-    return f"({text}\n)" if "//" in text else f"({text})"
 
 
 class ExitPolicyEvaluator:

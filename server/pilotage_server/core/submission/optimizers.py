@@ -14,12 +14,13 @@ from types import MappingProxyType
 
 from pilotage.classads.evaluation import CURRENT_TIME
 from pilotage.classads.references import references
-from pilotage.classads.tokens import with_time_from
+from pilotage.classads.tokens import bracketed, with_time_from
 from pilotage.errors import InvalidInputError, InvalidRequirementsError, Violation
 from pilotage.job_description import NO_POLICY, JobDescription
+from pilotage.jobs.images import is_sif
 from pilotage.resources.parameters import SHIPPED, ParameterDeclarations
 from pilotage.resources.requirements import JobNeeds, Requirements, job_needs, read_requirements
-from pilotage.text import folded_set
+from pilotage.text import fold, folded_set
 from pilotage_server.core.jobs.attributes import RUN_HISTORY_NAMES, attribute_fault, description_attributes
 from pilotage_server.core.jobs.files import JobLimits
 from pilotage_server.core.jobs.usage import USAGE_NAMES
@@ -56,6 +57,7 @@ def is_published(folded: str, published: frozenset[str]) -> bool:
     return folded in STANDARD_ATTRIBUTES or folded in published or _OF_OTHER_SLOTS.fullmatch(folded) is not None
 
 
+_HAS_SIF = "HasSIF"
 _OWNER_HOLD = "held at submission, as its owner asked"
 
 
@@ -120,7 +122,7 @@ def check_chain(names: Iterable[str]) -> None:
 
 def sanity(candidate: SubmitCandidate, context: OptimizerContext) -> SubmitCandidate | tuple[Violation, ...]:
     """Reject invalid descriptions, and remove attributes that only the server sets."""
-    description = candidate.description
+    description = _requiring_its_runtime(candidate.description)
     faults = description_faults(description, context.limits, context.stored)
     if faults:
         return faults
@@ -136,6 +138,15 @@ def sanity(candidate: SubmitCandidate, context: OptimizerContext) -> SubmitCandi
         hold_reason=candidate.hold_reason or (_OWNER_HOLD if description.hold else ""),
         warnings=candidate.warnings + warnings,
     )
+
+
+def _requiring_its_runtime(description: JobDescription) -> JobDescription:
+    """Return the description with the requirement that HTCondor's submit adds for a SIF image, unless it is there."""
+    own = (description.requirements_expression or "").strip()
+    if description.image is None or not is_sif(description.image) or fold(_HAS_SIF) in fold(own):
+        return description
+    expression = f"TARGET.{_HAS_SIF} && {bracketed(own)}" if own else f"TARGET.{_HAS_SIF}"
+    return replace(description, requirements_expression=expression)
 
 
 def requirements(candidate: SubmitCandidate, context: OptimizerContext) -> SubmitCandidate | tuple[Violation, ...]:

@@ -29,6 +29,8 @@ _LARGEST_COUNT = 2**31 - 1
 _LARGEST_SIZE_MIB = 2**53
 _LONGEST_TIME = timedelta(days=36_500)
 _LONGEST_RETRY_DELAY = timedelta(days=7)
+_LEAST_MEMORY_FACTOR = 1.1
+"""A smaller one would repeat a job hundreds of times until it has enough memory."""
 _LARGEST_MEMORY_FACTOR = 100
 _MOST_EXIT_CODES = 256
 _LONGEST_NAME = 1000
@@ -166,8 +168,9 @@ def _retries(description: JobDescription, _limits: JobLimits) -> Iterator[Violat
         yield Violation("retry_exit_codes", f"are more than {_MOST_EXIT_CODES}")
     elif (success := description.success_exit_code or 0) in codes:
         yield Violation("retry_exit_codes", f"has {success}, the exit code that means success")
-    if factor is not None and not 1 < factor <= _LARGEST_MEMORY_FACTOR:
-        yield Violation("retry_memory", f"{factor:g} is not between 1 and {_LARGEST_MEMORY_FACTOR}")
+    if factor is not None and not _LEAST_MEMORY_FACTOR <= factor <= _LARGEST_MEMORY_FACTOR:
+        between = f"{_LEAST_MEMORY_FACTOR} and {_LARGEST_MEMORY_FACTOR}"
+        yield Violation("retry_memory", f"{factor:g} is not between {between}")
     if factor is not None and not description.request_memory_mib:
         yield Violation("retry_memory", "needs request_memory: without it, the job has no memory limit")
 

@@ -25,13 +25,14 @@ def want_tail(transaction: Transaction, state: ServerState, stream: TailStream, 
     """Ask the pilot with this stamp for a stream of its attempt, or extend that."""
     tail = stored.load_tail(transaction.session, stream)
     wanted = WantedTail(stream, stamp, transaction.now + WANTED_FOR)
-    if tail is None or tail.wanted.until < transaction.now:
-        stored.begin_tail(transaction.session, wanted)
-    else:
+    if tail is not None and tail.wanted.until >= transaction.now:
         stored.extend_tail(transaction.session, wanted)
+        is_new = not tail.is_posted
+    else:
+        stored.begin_tail(transaction.session, wanted)
+        is_new = True
 
     def apply() -> None:
-        is_new = tail is None or not tail.is_posted
         with state.lock:
             state.tails = state.tails.with_tail(wanted, transaction.now)
             if is_new:
