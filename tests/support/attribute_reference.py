@@ -9,6 +9,7 @@ from typing import Any
 from pilotage_client.readers.jdl import JDL_ATTRIBUTES
 from pilotage_client.readers.submit_commands import CUSTOM_ATTRIBUTES, SUBMIT_COMMANDS
 from pilotage_client.readers.support import KnownAttribute, Support
+from pilotage_client.workflows.dag_statements import DAG_STATEMENTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "job-attributes.md"
 
@@ -39,6 +40,7 @@ def attribute_reference() -> str:
             _HEAD,
             *_section("Commands of submit files", "command", SUBMIT_COMMANDS),
             *_section("Custom attributes of submit files (`+Name`, `MY.Name`)", "attribute", CUSTOM_ATTRIBUTES),
+            *_section("Statements of DAG files", "statement", DAG_STATEMENTS),
             *_section("Attributes of JDL (DIRAC, gLite, AliEn)", "attribute", JDL_ATTRIBUTES),
         ]
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +39,7 @@ def test_joined_arguments_have_no_fault(raw: list[str]) -> None:
     st.sampled_from((None, "out", "/dev/null", "../out", "a/b", "")),
 )
 def test_quick_check_of_overrides_agrees_with_full_validation(text: str, name: str, stream: str | None) -> None:
-    for where in ("stdout", "stderr"):
-        streams = {where: stream}
-        faults = description_faults(JobDescription("run", arguments=text, name=name, **streams), FEW_CHARACTERS, {})
-        assert are_valid_overrides(Overrides(0, text, name, **streams), FEW_CHARACTERS) == (not faults)
+    model = JobDescription("run", arguments=text, name=name)
+    for each in (replace(model, stdout=stream), replace(model, stderr=stream)):
+        faults = description_faults(each, FEW_CHARACTERS, {})
+        assert are_valid_overrides(Overrides.of(0, each), FEW_CHARACTERS) == (not faults)
