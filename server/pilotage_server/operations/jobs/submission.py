@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import accumulate
 from operator import itemgetter
 
 from pilotage.classads.evaluation import CURRENT_TIME
@@ -16,6 +17,7 @@ from pilotage.text import fold
 from pilotage.values.accounts import Account
 from pilotage.values.dependencies import Dependency
 from pilotage.values.jobs import SubmittedJobs
+from pilotage.values.notifications import SubmittedSubscription
 from pilotage_server.core.identity import Holder, Identity
 from pilotage_server.core.jobs.attributes import description_attributes
 from pilotage_server.core.jobs.descriptions import (
@@ -35,6 +37,7 @@ from pilotage_server.core.submission.submit_policy import ACCOUNT_REQUEST_NAMES,
 from pilotage_server.core.submission.validation import are_valid_overrides
 from pilotage_server.operations.jobs.dependencies import find_parents, plan_dependencies
 from pilotage_server.operations.jobs.new_jobs import AcceptedJobs, record_new_jobs
+from pilotage_server.operations.jobs.notifications import add_subscriptions, check_subscriptions
 from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
@@ -97,6 +100,7 @@ def submit_jobs(
     group: str = "",
     *,
     dependencies: Sequence[Dependency] = (),
+    subscriptions: Sequence[SubmittedSubscription] = (),
     validate_only: bool = False,
 ) -> SubmittedJobs:
     """Accept or reject a submission as a whole; owner and VO are always the caller's.
@@ -111,24 +115,64 @@ def submit_jobs(
         The caller is not in the group.
     InvalidInputError, StateConflictError
         As `find_parents` raises them for dependencies.
+    InvalidInputError, QuotaExceededError
+        As `check_subscriptions` raises them for subscriptions.
     """
     account = Account(identity.vo, group_of(identity, group), identity.owner)
     _check_counts(descriptions, state)
     optimized_groups = optimize(transaction, state, account, descriptions)
     warnings = _warnings(optimized_groups, state)
     parents = find_parents(transaction, identity, dependencies) if dependencies else {}
+    checked = _checked_subscriptions(transaction, state, account, subscriptions) if subscriptions else None
+    warnings += checked.warnings if checked else ()
     if validate_only:
         return SubmittedJobs((), warnings)
     placer = Placer(transaction, state)
     accepted = [each for one in optimized_groups for each in _accepted(placer, account, one)]
-    if not dependencies:
-        return SubmittedJobs(tuple(record_new_jobs(transaction, state, account, accepted)), warnings)
-    lock_placement(transaction)  # before the parents
-    plan = plan_dependencies(transaction, dependencies, parents)
-    blocked = plan.blocked
-    accepted = [part for each in accepted for part in each.split(blocked)]
-    ids = record_new_jobs(transaction, state, account, accepted, plan if blocked else None)
-    return SubmittedJobs(tuple(ids), (*warnings, *plan.warnings))
+    plan = None
+    if dependencies:
+        lock_placement(transaction)  # before the parents
+        plan = plan_dependencies(transaction, dependencies, parents)
+        warnings += tuple(plan.warnings)
+        blocked = plan.blocked
+        accepted = [part for each in accepted for part in each.split(blocked)]
+        plan = plan if blocked else None
+    ids = record_new_jobs(transaction, state, account, accepted, plan)
+    if checked:
+        checked.add(transaction, account, descriptions, ids)
+    return SubmittedJobs(tuple(ids), warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedSubscriptions:
+    """The subscriptions of a submission, with complete targets, and warnings for the owner."""
+
+    subscriptions: Sequence[SubmittedSubscription]
+    warnings: tuple[str, ...]
+
+    def add(
+        self, transaction: Transaction, account: Account, descriptions: Sequence[DescriptionGroup], ids: Sequence[int]
+    ) -> None:
+        """Store them for the new jobs, whose ids are consecutive and in the order of the descriptions."""
+        counts = dict(
+            sorted(
+                (overrides.submission_index, each.model.count or 1)
+                for each in descriptions
+                for overrides in each.overrides
+            )
+        )
+        ends = list(accumulate(counts.values(), initial=ids[0]))
+        wanted = ((range(ends[each.first], ends[each.last + 1]), each.wanted) for each in self.subscriptions)
+        add_subscriptions(transaction, Holder(account.vo, account.owner), wanted)
+
+
+def _checked_subscriptions(
+    transaction: Transaction, state: ServerState, account: Account, subscriptions: Sequence[SubmittedSubscription]
+) -> _CheckedSubscriptions:
+    owner, wanted = Holder(account.vo, account.owner), [each.wanted for each in subscriptions]
+    complete, warnings = check_subscriptions(transaction, state.rules.notifications, owner, wanted)
+    checked = [each._replace(wanted=whole) for each, whole in zip(subscriptions, complete, strict=True)]
+    return _CheckedSubscriptions(checked, tuple(warnings))
 
 
 def group_of(identity: Identity, group: str) -> str:

@@ -20,6 +20,7 @@ from pilotage.values.wire.dependencies import dependencies_from_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, reason_from_wire
 from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_wire
 from pilotage.values.wire.leadership import leadership_from_wire
+from pilotage.values.wire.notifications import submitted_subscriptions_from_wire
 from pilotage_server.core.identity import Holder, Identity, holder_of
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.record import FeedPage
@@ -270,6 +271,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         identity = caller()
         descriptions = await asyncio.to_thread(submission_from_wire, request.descriptions)  # may be thousands
         dependencies = await asyncio.to_thread(dependencies_from_wire, request.dependencies, len(request.descriptions))
+        subscriptions = submitted_subscriptions_from_wire(request.subscriptions, len(request.descriptions))
 
         jobs = sum(group.job_count for group in descriptions)
         if self._live_jobs.is_stale(identity, jobs, self._boot_clock()):
@@ -287,6 +289,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
                 descriptions,
                 request.group,
                 dependencies=dependencies,
+                subscriptions=subscriptions,
                 validate_only=request.validate_only,
             )
             if not request.validate_only:
