@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
 
+from pilotage.notifications import NewSubscription
+
 Scalar = bool | int | float | str
 """One value of a Requirements section, a resource tree or a job attribute."""
 
@@ -80,7 +82,8 @@ class JobDescription:
     `new_files_come_back` the plain files that the job creates or changes at the top of its folder are output too.
     `continues_cluster` = in a submission, its jobs continue the cluster of the description before it.
     `after`, `after_ok` and `after_any` name its parents, by ids of existing jobs and clusters or by names of jobs of
-    the same submission, which has them beside its descriptions: a stored description has none.
+    the same submission, which has them beside its descriptions: a stored description has none. In the same way `notify`
+    has subscriptions to its jobs.
     """
 
     executable: str
@@ -125,6 +128,7 @@ class JobDescription:
     after: tuple[str, ...] = ()
     after_ok: tuple[str, ...] = ()
     after_any: tuple[str, ...] = ()
+    notify: tuple[NewSubscription, ...] = ()
 
 
 def without_exit_policy(description: JobDescription) -> JobDescription:

@@ -16,12 +16,14 @@ import click
 from pilotage.clock import boot_time_s
 from pilotage.errors import Faults, InvalidInputError, InvalidJobError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
+from pilotage.notifications import NewSubscription
 from pilotage.units import parse_duration
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.jobs import ChangeResult
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import LONGEST_POLL_S, Client
+from pilotage_client.cli.notify import with_subscriptions
 from pilotage_client.cli.options import (
     AS_JSON,
     FAILED,
@@ -294,6 +296,7 @@ def retry_option(text: str) -> RetryBudget:
 @click.option("--after", multiple=True, metavar="ID", help="Wait until this job or cluster has started.")
 @click.option("--after-ok", multiple=True, metavar="ID", help="Wait until this job or cluster is DONE.")
 @click.option("--after-any", multiple=True, metavar="ID", help="Wait until this job or cluster has ended, however.")
+@with_subscriptions
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only check the jobs.")
 @IGNORE_UNSUPPORTED
@@ -327,6 +330,7 @@ def submit(
     after: Sequence[str],
     after_ok: Sequence[str],
     after_any: Sequence[str],
+    notify: Sequence[NewSubscription],
 ) -> None:
     """Submit the jobs of job files, all or none."""
     if follow and validate_only:
@@ -345,6 +349,7 @@ def submit(
             validate_only=validate_only,
             request_id=request_id,
             dependencies=dependencies,
+            notify=notify,
         )
     except InvalidJobError as error:
         raise InvalidJobError(*(_in_file(violation, by_file) for violation in error.violations)) from error

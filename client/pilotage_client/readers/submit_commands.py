@@ -31,7 +31,6 @@ _NO_SIGNAL = "a job is ended by SIGTERM and then SIGKILL"
 _ENCRYPTED = "the operator chooses whether connections are encrypted, for all files alike"
 _IDENTITY = "your identity comes from your token"
 _REQUESTED_ACCOUNT = "is a request; the server's submit policy decides which account is charged"
-_NO_MAIL = "no mail is sent"
 _NO_STREAM = "output is returned when the job has ended"
 
 
@@ -241,8 +240,9 @@ SUBMIT_COMMANDS = AttributeTable(
             "submit_event_notes submit_event_user_notes job_ad_information_attrs",
             "the user log has the usual events only",
         ),
-        _harmless("notification", _NO_MAIL, "never"),
-        _harmless("notify_user email_attributes", _NO_MAIL),
+        _done("notification", handlers.notification, "mail at the end, at failures and holds, or none"),
+        _done("notify_user", handlers.notify_user, "the mail addresses; without one your own"),
+        _harmless("email_attributes", "mails name no attributes"),
         _harmless("stream_output stream_error", _NO_STREAM, *FALSE_WORDS),
         _harmless("stream_input", "the standard input is a file of the job", *FALSE_WORDS),
         _harmless("leave_in_queue", "jobs that have ended stay visible", *FALSE_WORDS),
@@ -294,6 +294,7 @@ CUSTOM_ATTRIBUTES = AttributeTable(
         _refused("JobPrio", "write priority"),
         _refused("TransferInput", "write transfer_input_files"),
         _refused("TransferOutput", "write transfer_output_files"),
+        _harmless("JobNotification NotifyUser", "write notification and notify_user"),
         _refused("JobMaxRetries", "the server sets it; write max_retries", "0"),
         _refused("MinHosts MaxHosts", _NO_PARALLEL, "1"),
     ),
@@ -318,8 +319,8 @@ def is_custom_attribute(name: str) -> bool:
 def draft_of(commands: list[SubmitCommand]) -> Draft:
     """Return the draft of the job that `commands` describe, with the faults of all of them.
 
-    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known, and
-    universe when the image is.
+    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known,
+    universe when the image is, and notification when the addresses are.
     """
     draft = Draft()
     for command in sorted(commands, key=_order):
@@ -341,8 +342,11 @@ _DEFAULT_RETRIES = 2
 """HTCondor's DEFAULT_JOB_MAX_RETRIES."""
 
 
+_READ_LAST = frozenset({"transferinput", "universe", "notification"})
+
+
 def _order(command: SubmitCommand) -> tuple[bool, bool]:
-    return squashed(command.name) in ("transferinput", "universe"), is_custom_attribute(command.name)
+    return squashed(command.name) in _READ_LAST, is_custom_attribute(command.name)
 
 
 def _handler(name: str) -> SubmitHandler:
