@@ -1,6 +1,6 @@
-"""What users are notified of, and where: the values of subscriptions, and the check of their targets.
+"""What users are notified of, and where: the values of subscriptions, and the check of their recipients.
 
-Users choose occasions and a target: a URL, a mail address, or the operator's command. Users name no command.
+Users choose occasions and a recipient: a URL, a mail address, or the operator's command. Users name no command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Occasion(StrEnum):
     HOLD = "hold"
 
 
-class TargetKind(StrEnum):
+class RecipientKind(StrEnum):
     """How notifications are delivered."""
 
     URL = "url"
@@ -44,7 +44,7 @@ class NewSubscription:
     A mail address may lack its domain, or be "" for the owner's own: the server's mail domain completes it.
     """
 
-    kind: TargetKind
+    kind: RecipientKind
     address: str = ""
     occasions: frozenset[Occasion] = ALL_OCCASIONS
     secret: str = ""
@@ -54,22 +54,22 @@ class NewSubscription:
         """Why it cannot be, for people; "" = it is valid."""
         if not self.occasions:
             return "names no occasion: end, failure or hold"
-        if self.secret and self.kind is not TargetKind.URL:
+        if self.secret and self.kind is not RecipientKind.URL:
             return "has a secret, which only requests to a URL use"
         if len(self.secret) > LONGEST_SECRET:
             return f"has a secret of more than {LONGEST_SECRET} characters"
         match self.kind:
-            case TargetKind.URL:
+            case RecipientKind.URL:
                 return url_fault(self.address)
-            case TargetKind.MAIL:
+            case RecipientKind.MAIL:
                 return mail_fault(self.address)
-            case TargetKind.COMMAND:
+            case RecipientKind.COMMAND:
                 return "names a command, which only the operator may choose" if self.address else ""
 
     @property
     def host(self) -> str:
-        """The host to which requests go, in lower case; "" = the target is no URL."""
-        return urlsplit(self.address).hostname or "" if self.kind is TargetKind.URL else ""
+        """The host to which requests go, in lower case; "" = the recipient is no URL."""
+        return urlsplit(self.address).hostname or "" if self.kind is RecipientKind.URL else ""
 
 
 def url_fault(url: str) -> str:

@@ -15,7 +15,7 @@ import grpc.aio
 import structlog
 
 from pilotage.errors import PilotageError
-from pilotage.notifications import TargetKind
+from pilotage.notifications import RecipientKind
 from pilotage.v1 import notification_service_pb2, notification_service_pb2_grpc
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage.values.wire.notifications import due_from_wire, report_to_wire
@@ -121,7 +121,7 @@ class Notifier:
         except DeliveryError as error:
             why = str(error)[:_LONGEST_ERROR]
             report = report._replace(error=why, is_permanent=error.is_permanent)
-            host = urlsplit(due.address).hostname if due.kind is TargetKind.URL else None  # paths may hold secrets
+            host = urlsplit(due.address).hostname if due.kind is RecipientKind.URL else None  # paths may hold secrets
             log.info("notification not delivered", id=due.id, kind=due.kind, host=host, tries=due.tries, reason=why)
         except Exception as error:  # the edge of a task
             log.exception("unexpected error of a delivery", id=due.id)
@@ -134,16 +134,16 @@ class Notifier:
     async def _send(self, due: DueNotification) -> None:
         settings = self._settings
         match due.kind:
-            case TargetKind.URL:
+            case RecipientKind.URL:
                 headers = {"Pilotage-Notification": str(due.id)}
                 if due.signature:
                     headers["Pilotage-Signature"] = f"sha256={due.signature}"
                 await self._webhooks.post(due.address, due.body.encode(), headers)
-            case TargetKind.MAIL:
+            case RecipientKind.MAIL:
                 content = json.loads(due.body)
                 mail = mail_text(due.address, settings.mail_from, content["subject"], content["text"])
                 await self._run(settings.mail_command, mail, "mail_command")
-            case TargetKind.COMMAND:
+            case RecipientKind.COMMAND:
                 await self._run(settings.command, due.body.encode(), "command")
             case _:
                 assert_never(due.kind)

@@ -37,7 +37,7 @@ class NotifierSettings(AgentSection):
     )
     mail_from: str | None = Field(None, description="The sender of mails; None = the command's default.")
     command: tuple[str, ...] = Field(
-        (), description="Gets notifications as JSON on its standard input; empty = there is no such target."
+        (), description="Gets notifications as JSON on its standard input; empty = there is no such recipient."
     )
 
     @field_validator("mail_from")

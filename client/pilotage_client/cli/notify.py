@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import click
 
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.notifications import NewSubscription, Occasion, TargetKind
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.rpc.wire import time_from_wire
 from pilotage.v1 import notification_service_pb2
-from pilotage.values.wire.notifications import occasions_from_wire, target_kind_from_wire
+from pilotage.values.wire.notifications import occasions_from_wire, recipient_kind_from_wire
 from pilotage_client.api import Client
 from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_client
 
@@ -48,9 +48,9 @@ def read_occasions(text: str, where: str) -> frozenset[Occasion]:
 
 
 def subscriptions_of(url: str | None, mail: str | None, on: str, where: str) -> list[NewSubscription]:
-    """Return the subscriptions for the targets of options; raises InvalidInputError."""
+    """Return the subscriptions for the recipients of options; raises InvalidInputError."""
     occasions = read_occasions(on, where)
-    wanted = [(TargetKind.URL, url), (TargetKind.MAIL, mail)]
+    wanted = [(RecipientKind.URL, url), (RecipientKind.MAIL, mail)]
     return [NewSubscription(kind, address, occasions) for kind, address in wanted if address is not None]
 
 
@@ -90,9 +90,11 @@ def notify(
     """
     wanted = subscriptions_of(url, mail, on, "--on")
     if runs_command:
-        wanted.append(NewSubscription(TargetKind.COMMAND, occasions=read_occasions(on, "--on")))
+        wanted.append(NewSubscription(RecipientKind.COMMAND, occasions=read_occasions(on, "--on")))
     if sum((bool(wanted), listed, bool(removed))) != 1:
-        raise InvalidInputError(Violation("notify", "give a target (--url, --mail, --command), or --list, or --remove"))
+        raise InvalidInputError(
+            Violation("notify", "give a recipient (--url, --mail, --command), or --list, or --remove")
+        )
     if removed:
         client.unsubscribe(removed)
     elif listed:
@@ -118,7 +120,7 @@ def _show(subscriptions: Sequence[notification_service_pb2.Subscription], *, as_
             echo_json(_json(each))
         return
     rows = [row for each in subscriptions for row in _rows(each)]
-    echo_table(("NUMBER", "JOBS", "TARGET", "ON", "STATE"), rows, empty="no subscriptions")
+    echo_table(("NUMBER", "JOBS", "RECIPIENT", "ON", "STATE"), rows, empty="no subscriptions")
 
 
 def _rows(each: notification_service_pb2.Subscription) -> list[tuple[object, ...]]:
@@ -126,7 +128,7 @@ def _rows(each: notification_service_pb2.Subscription) -> list[tuple[object, ...
     occasions = occasions_from_wire(each.occasions)
     on = ",".join(occasion for occasion in Occasion if occasion in occasions)
     state = "closed" if each.HasField("closed") else "open"
-    first = (each.id, _jobs(each), each.address or target_kind_from_wire(each.kind), on, state)
+    first = (each.id, _jobs(each), each.address or recipient_kind_from_wire(each.kind), on, state)
     return [first, *(("", "", "", _occasion(one), _state(one)) for one in each.notifications)]
 
 
@@ -155,7 +157,7 @@ def _json(each: notification_service_pb2.Subscription) -> dict[str, Any]:
         "vo": each.vo,
         "first_job": each.first_job,
         "last_job": each.last_job,
-        "kind": target_kind_from_wire(each.kind).value,
+        "kind": recipient_kind_from_wire(each.kind).value,
         "address": each.address or None,
         "on": [occasion.value for occasion in Occasion if occasion in occasions],
         "created": _time(each, "created"),

@@ -10,7 +10,7 @@ from typing import Any
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import NO_POLICY, InputFile, JobDescription, Value
 from pilotage.jobs.images import ImageKind, has_scheme, image_fault, image_kind, normal_image
-from pilotage.notifications import NewSubscription, Occasion, TargetKind
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.text import fold
 from pilotage.values.dependencies import DependencyKind
 from pilotage_client.dependencies import parents_of
@@ -177,8 +177,8 @@ def as_json(description: JobDescription) -> dict[str, Any]:
 
 def _subscription(wanted: NewSubscription) -> dict[str, Any]:
     """Return a subscription under the keys of TOML, without its secret."""
-    target = True if wanted.kind is TargetKind.COMMAND else wanted.address
-    return {wanted.kind.value: target, "on": [each.value for each in Occasion if each in wanted.occasions]}
+    recipient = True if wanted.kind is RecipientKind.COMMAND else wanted.address
+    return {wanted.kind.value: recipient, "on": [each.value for each in Occasion if each in wanted.occasions]}
 
 
 def _list(names: Iterable[str]) -> list[str] | None:

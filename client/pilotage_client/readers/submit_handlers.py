@@ -14,7 +14,7 @@ from pilotage.classads.library import AdValue, Expression, InvalidClassAdError, 
 from pilotage.condor.quoting import argument_words, environment_settings, join_arguments
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import InputFile
-from pilotage.notifications import NewSubscription, Occasion, TargetKind
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.text import fold
 from pilotage.units import parse_duration, parse_size_mib, parse_whole_number
 from pilotage_client.readers.draft import UNUSED_WARNING, USER_LOG, Draft, StatementFaultError
@@ -242,7 +242,7 @@ def notification(draft: Draft, command: SubmitCommand) -> None:
     occasions = _OCCASIONS.get(fold(command.value.strip('"')) or "never")
     if occasions is None:
         raise command.fault(f"{command.value} is none of Always, Complete, Error, Never")
-    wanted = tuple(NewSubscription(TargetKind.MAIL, each, occasions) for each in draft.mail_addresses if occasions)
+    wanted = tuple(NewSubscription(RecipientKind.MAIL, each, occasions) for each in draft.mail_addresses if occasions)
     for each in wanted:
         if each.fault:
             raise command.fault(f"notify_user: {each.fault}")

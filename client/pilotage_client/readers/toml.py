@@ -26,7 +26,7 @@ from pilotage.classads.library import InvalidClassAdError, check_expression
 from pilotage.condor.quoting import join_arguments, split_arguments
 from pilotage.errors import InvalidInputError, InvalidRequirementsError
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Scalar, Value
-from pilotage.notifications import NewSubscription, Occasion, TargetKind
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.units import LARGEST_COUNT, parse_duration, parse_size_mib, parse_whole_number
 from pilotage.values.dependencies import DependencyKind
 from pilotage_client.dependencies import check_parents
@@ -178,11 +178,13 @@ def _notify(draft: Draft, value: Any) -> None:
 
 def _subscription(table: Mapping[str, Any]) -> NewSubscription:
     unknown = [key for key in table if key not in _NOTIFY_KEYS]
-    targets = [kind for kind in TargetKind if kind.value in table]
-    if unknown or len(targets) != 1:
-        raise InvalidValueError(f"has {', '.join(unknown or targets) or 'no target'}; it has one of {_NOTIFY_TARGETS}")
-    (kind,) = targets
-    address = "" if table[kind.value] is True and kind is not TargetKind.URL else _text_of(table[kind.value])
+    recipients = [kind for kind in RecipientKind if kind.value in table]
+    if unknown or len(recipients) != 1:
+        raise InvalidValueError(
+            f"has {', '.join(unknown or recipients) or 'no recipient'}; it has one of {_RECIPIENTS}"
+        )
+    (kind,) = recipients
+    address = "" if table[kind.value] is True and kind is not RecipientKind.URL else _text_of(table[kind.value])
     names = _texts_of(table.get("on", [each.value for each in Occasion]))
     if odd := [name for name in names if name not in list(Occasion)]:
         raise InvalidValueError(f"has {', '.join(odd)} under on, which is none of {', '.join(Occasion)}")
@@ -192,8 +194,8 @@ def _subscription(table: Mapping[str, Any]) -> NewSubscription:
     return wanted
 
 
-_NOTIFY_TARGETS = "url, mail and command, and may have on and secret"
-_NOTIFY_KEYS = frozenset({*TargetKind, "on", "secret"})
+_RECIPIENTS = "url, mail and command, and may have on and secret"
+_NOTIFY_KEYS = frozenset({*RecipientKind, "on", "secret"})
 
 
 def _measured(field: str, measure: Callable[[object], object]) -> TomlHandler:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pilotage.notifications import NewSubscription, TargetKind
+from pilotage.notifications import NewSubscription, RecipientKind
 
 
 class SubmittedSubscription(NamedTuple):
@@ -19,7 +19,7 @@ class DueNotification(NamedTuple):
     """A notification to deliver now: `body` is JSON, `signature` "" = none, `tries` counts this try from 1."""
 
     id: int
-    kind: TargetKind
+    kind: RecipientKind
     address: str
     body: str
     signature: str

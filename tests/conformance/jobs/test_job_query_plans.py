@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from pilotage.notifications import ALL_OCCASIONS, NewSubscription, TargetKind
+from pilotage.notifications import ALL_OCCASIONS, NewSubscription, RecipientKind
 from pilotage_server.core.jobs.notifications import Subscription
 from pilotage_server.core.jobs.record import PolicyWatch
 from pilotage_server.core.jobs.states import JobCause
@@ -40,7 +40,7 @@ def race_set(jobs: int) -> RaceSet:
 
 def a_subscription(transaction: Transaction) -> Subscription:
     """Return a subscription for a million jobs."""
-    wanted = NewSubscription(TargetKind.COMMAND)
+    wanted = NewSubscription(RecipientKind.COMMAND)
     return Subscription(1, "sky", "alice", 1, 10**6, wanted, transaction.now, 0, ALL_OCCASIONS)
 
 

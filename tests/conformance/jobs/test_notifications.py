@@ -14,7 +14,7 @@ import pytest
 
 from pilotage.errors import InvalidInputError, NotFoundError, QuotaExceededError
 from pilotage.job_description import JobDescription
-from pilotage.notifications import ALL_OCCASIONS, NewSubscription, Occasion, TargetKind
+from pilotage.notifications import ALL_OCCASIONS, NewSubscription, Occasion, RecipientKind
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.leadership import Leadership
 from pilotage.values.notifications import DeliveryReport, DueNotification, SubmittedSubscription
@@ -53,7 +53,7 @@ TRUE = JobDescription("/bin/true")
 
 def hook(*occasions: Occasion, path: str = "", host: str = "hooks.example.org", secret: str = "") -> NewSubscription:
     """Return a subscription with a URL; no occasions = all."""
-    return NewSubscription(TargetKind.URL, f"https://{host}/{path}", frozenset(occasions) or ALL_OCCASIONS, secret)
+    return NewSubscription(RecipientKind.URL, f"https://{host}/{path}", frozenset(occasions) or ALL_OCCASIONS, secret)
 
 
 class NotifiedJobs:
@@ -145,7 +145,7 @@ def test_end_of_job_notifies_once(jobs: NotifiedJobs) -> None:
     body = json.loads(due.body)
     assert body["id"] == due.id
     assert (body["text"], body["first_job"], body["states"]) == (f"Job {job} (fit) is DONE", job, {"DONE": 1})
-    assert (due.kind, due.address) == (TargetKind.URL, "https://hooks.example.org/")
+    assert (due.kind, due.address) == (RecipientKind.URL, "https://hooks.example.org/")
     jobs.grid.change(JobChange.RESCHEDULE, job)
     jobs.run(job)
     assert jobs.notified() == []
@@ -414,7 +414,7 @@ def test_mail_domain_completes_addresses(
     database: Database, clock: VirtualClock, given: str, domain: str, completed: str | None
 ) -> None:
     jobs = NotifiedJobs(database, clock, mail_domain=domain)
-    wanted = NewSubscription(TargetKind.MAIL, given, frozenset({END}))
+    wanted = NewSubscription(RecipientKind.MAIL, given, frozenset({END}))
     if completed is None:
         with pytest.raises(InvalidInputError, match="the server has no mail domain"):
             jobs.submit(wanted)
@@ -427,7 +427,7 @@ def test_mail_domain_completes_addresses(
 def test_owner_with_a_foreign_domain_is_no_mail_address(database: Database, clock: VirtualClock) -> None:
     jobs = NotifiedJobs(database, clock, mail_domain="example.org")
     with pytest.raises(InvalidInputError):
-        jobs.submit(NewSubscription(TargetKind.MAIL), user=a_user("4711@iam"))
+        jobs.submit(NewSubscription(RecipientKind.MAIL), user=a_user("4711@iam"))
 
 
 def test_open_subscriptions_of_an_owner_are_bounded(database: Database, clock: VirtualClock) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.notifications import TargetKind
+from pilotage.notifications import RecipientKind
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage_agents.notifier.notifier import Notifier
 from pilotage_agents.notifier.settings import NotifierSettings
@@ -109,7 +109,7 @@ async def endless_head(writer: asyncio.StreamWriter) -> None:
 
 def due(url: str, id_: int = 7, **fields: Any) -> DueNotification:
     return DueNotification(
-        id_, **({"kind": TargetKind.URL, "address": url, "body": BODY, "signature": ""} | fields), tries=1
+        id_, **({"kind": RecipientKind.URL, "address": url, "body": BODY, "signature": ""} | fields), tries=1
     )
 
 
@@ -243,7 +243,7 @@ async def test_mail_goes_to_the_operators_command(tmp_path: Path, monkeypatch: p
     command = program(
         tmp_path, f'echo "$@" > {tmp_path}/arguments; env > {tmp_path}/environment; cat > {tmp_path}/mail'
     )
-    mail = due("alice@example.org", kind=TargetKind.MAIL)
+    mail = due("alice@example.org", kind=RecipientKind.MAIL)
     report = await deliver(mail, mail_command=[command, "-t", "-i"], mail_from="grid@example.org")
     assert report == DeliveryReport(7, 1)
     assert (tmp_path / "arguments").read_text() == "-t -i\n"
@@ -254,7 +254,7 @@ async def test_mail_goes_to_the_operators_command(tmp_path: Path, monkeypatch: p
 
 async def test_command_gets_json(tmp_path: Path) -> None:
     command = program(tmp_path, f"cat > {tmp_path}/given")
-    report = await deliver(due("", kind=TargetKind.COMMAND), command=[command])
+    report = await deliver(due("", kind=RecipientKind.COMMAND), command=[command])
     assert report == DeliveryReport(7, 1)
     assert (tmp_path / "given").read_text() == BODY
 
@@ -269,18 +269,18 @@ async def test_command_gets_json(tmp_path: Path) -> None:
 )
 async def test_command_fails_or_hangs(tmp_path: Path, text: str, error: str) -> None:
     command = program(tmp_path, text)
-    report = await deliver(due("", kind=TargetKind.COMMAND, body=BODY * 10_000), command=[command], timeout_s=0.5)
+    report = await deliver(due("", kind=RecipientKind.COMMAND, body=BODY * 10_000), command=[command], timeout_s=0.5)
     assert report.error.endswith(error)
     assert not report.is_permanent
 
 
-@pytest.mark.parametrize("kind", [TargetKind.MAIL, TargetKind.COMMAND])
-async def test_missing_command_is_reported(kind: TargetKind) -> None:
-    report = await deliver(due("alice@example.org" if kind is TargetKind.MAIL else "", kind=kind))
+@pytest.mark.parametrize("kind", [RecipientKind.MAIL, RecipientKind.COMMAND])
+async def test_missing_command_is_reported(kind: RecipientKind) -> None:
+    report = await deliver(due("alice@example.org" if kind is RecipientKind.MAIL else "", kind=kind))
     assert "the notifier's operator has set no" in report.error
     assert report.is_permanent
 
 
 async def test_command_that_does_not_exist_is_reported() -> None:
-    report = await deliver(due("", kind=TargetKind.COMMAND), command=["/no/such/program"])
+    report = await deliver(due("", kind=RecipientKind.COMMAND), command=["/no/such/program"])
     assert "does not start: No such file" in report.error

@@ -6,11 +6,11 @@ import pytest
 
 from pilotage.errors import InvalidInputError
 from pilotage.job_description import JobDescription
-from pilotage.notifications import NewSubscription, TargetKind
+from pilotage.notifications import NewSubscription, RecipientKind
 from pilotage.values.notifications import SubmittedSubscription
 from pilotage_client.notifications import resolve_subscriptions
 
-MAIL, HOOK = NewSubscription(TargetKind.MAIL), NewSubscription(TargetKind.URL, "https://example.org")
+MAIL, HOOK = NewSubscription(RecipientKind.MAIL), NewSubscription(RecipientKind.URL, "https://example.org")
 
 
 def job(*notify: NewSubscription, continues: bool = False) -> JobDescription:
@@ -32,7 +32,7 @@ def test_descriptions_of_a_cluster_share_their_subscription() -> None:
 
 
 def test_every_invalid_subscription_is_named() -> None:
-    bad = NewSubscription(TargetKind.URL, "nowhere")
+    bad = NewSubscription(RecipientKind.URL, "nowhere")
     with pytest.raises(InvalidInputError) as error:
         resolve_subscriptions([job(bad), job(MAIL), job(bad)], [bad])
     assert [fault.where for fault in error.value.violations] == [

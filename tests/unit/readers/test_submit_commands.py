@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.condor.quoting import split_arguments
-from pilotage.notifications import Occasion, TargetKind
+from pilotage.notifications import Occasion, RecipientKind
 from pilotage_client.readers.draft import ReadError
 from support.job_texts import refusals, submit_error, submit_job, submit_jobs
 
@@ -381,7 +381,7 @@ def test_damaged_text_gives_jobs_or_error_with_line(start: int, length: int, ins
 def test_notification_asks_for_mail(commands: str, wanted: list[tuple[str, set[Occasion]]]) -> None:
     job = submit_job(commands)
     assert [(each.address, each.occasions) for each in job.notify] == wanted
-    assert all(each.kind is TargetKind.MAIL for each in job.notify)
+    assert all(each.kind is RecipientKind.MAIL for each in job.notify)
     assert (job.ignored, job.warnings) == ((), ())
 
 

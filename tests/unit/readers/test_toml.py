@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from pilotage.notifications import NewSubscription, Occasion, TargetKind
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage_client.readers.draft import as_json
 from support.job_texts import toml_error, toml_jobs
 
@@ -150,10 +150,12 @@ def test_notify_has_targets_and_occasions() -> None:
         ]
     """)
     assert job.notify == (
-        NewSubscription(TargetKind.URL, "https://example.org/{x}", frozenset({Occasion.END, Occasion.FAILURE}), "wine"),
-        NewSubscription(TargetKind.MAIL, "alice@example.org", frozenset({Occasion.HOLD})),
-        NewSubscription(TargetKind.MAIL),
-        NewSubscription(TargetKind.COMMAND),
+        NewSubscription(
+            RecipientKind.URL, "https://example.org/{x}", frozenset({Occasion.END, Occasion.FAILURE}), "wine"
+        ),
+        NewSubscription(RecipientKind.MAIL, "alice@example.org", frozenset({Occasion.HOLD})),
+        NewSubscription(RecipientKind.MAIL),
+        NewSubscription(RecipientKind.COMMAND),
     )
     assert as_json(job)["notify"][0] == {"url": "https://example.org/{x}", "on": ["end", "failure"]}
 
@@ -162,7 +164,7 @@ def test_notify_has_targets_and_occasions() -> None:
     ("value", "cause"),
     [
         ('"https://example.org"', "notify must be a table"),
-        ("{on = 'end'}", "notify has no target; it has one of url, mail and command"),
+        ("{on = 'end'}", "notify has no recipient; it has one of url, mail and command"),
         ("{url = 'https://a.org', mail = 'a@b.ch'}", "notify has url, mail; it has one of"),
         ("{urls = 'https://a.org'}", "notify has urls; it has one of"),
         ("{url = true}", "notify must be a text"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from pilotage.errors import Faults, InvalidInputError, Violation
-from pilotage.notifications import NewSubscription, Occasion, TargetKind
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.rpc.wire import enum_from_wire, enum_to_wire
 from pilotage.v1 import job_service_pb2, notification_service_pb2, notifications_pb2
 from pilotage.values.notifications import DeliveryReport, DueNotification, SubmittedSubscription
@@ -23,24 +23,24 @@ def occasions_from_wire(numbers: Iterable[int]) -> frozenset[Occasion]:
     return frozenset(Occasion[name] for name in names if name)
 
 
-def target_kind_to_wire(kind: TargetKind) -> notifications_pb2.TargetKind.ValueType:
-    """Return the number of a kind of targets."""
-    number: notifications_pb2.TargetKind.ValueType = enum_to_wire(notifications_pb2.TargetKind, kind.name)
+def recipient_kind_to_wire(kind: RecipientKind) -> notifications_pb2.RecipientKind.ValueType:
+    """Return the number of a kind of recipients."""
+    number: notifications_pb2.RecipientKind.ValueType = enum_to_wire(notifications_pb2.RecipientKind, kind.name)
     return number
 
 
-def target_kind_from_wire(number: int) -> TargetKind:
-    """Return the kind of targets with this number."""
-    name = enum_from_wire(notifications_pb2.TargetKind, number)
+def recipient_kind_from_wire(number: int) -> RecipientKind:
+    """Return the kind of recipients with this number."""
+    name = enum_from_wire(notifications_pb2.RecipientKind, number)
     if not name:
         raise InvalidInputError(Violation("", "is missing"))
-    return TargetKind[name]
+    return RecipientKind[name]
 
 
 def subscription_to_wire(wanted: NewSubscription) -> notifications_pb2.NewSubscription:
     """Return the message of a wanted subscription."""
     return notifications_pb2.NewSubscription(
-        kind=target_kind_to_wire(wanted.kind),
+        kind=recipient_kind_to_wire(wanted.kind),
         address=wanted.address,
         occasions=occasions_to_wire(wanted.occasions),
         secret=wanted.secret,
@@ -51,7 +51,7 @@ def subscription_from_wire(message: notifications_pb2.NewSubscription) -> NewSub
     """Return the valid subscription of a message."""
     fields = Fields(message)
     wanted = NewSubscription(
-        fields("kind", target_kind_from_wire),
+        fields("kind", recipient_kind_from_wire),
         fields.text("address"),
         fields("occasions", occasions_from_wire),
         fields.text("secret"),
@@ -97,7 +97,7 @@ def due_to_wire(due: DueNotification) -> notification_service_pb2.DueNotificatio
     """Return the message of a notification to deliver."""
     return notification_service_pb2.DueNotification(
         id=due.id,
-        kind=target_kind_to_wire(due.kind),
+        kind=recipient_kind_to_wire(due.kind),
         address=due.address,
         body=due.body,
         signature=due.signature,
@@ -107,7 +107,7 @@ def due_to_wire(due: DueNotification) -> notification_service_pb2.DueNotificatio
 
 def due_from_wire(message: notification_service_pb2.DueNotification) -> DueNotification:
     """Return the notification of a message."""
-    kind = target_kind_from_wire(message.kind)
+    kind = recipient_kind_from_wire(message.kind)
     return DueNotification(message.id, kind, message.address, message.body, message.signature, message.tries)
 
 

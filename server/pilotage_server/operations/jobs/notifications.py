@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pilotage.errors import Faults, InvalidInputError, NotFoundError, QuotaExceededError, Violation
-from pilotage.notifications import NewSubscription, Occasion, TargetKind, complete_mail
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind, complete_mail
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import AGENT_NAMES, Holder, Identity, Role
@@ -72,7 +72,7 @@ def check_subscriptions(
 
 
 def _complete(wanted: NewSubscription, owner: str, domain: str) -> NewSubscription:
-    if wanted.kind is not TargetKind.MAIL:
+    if wanted.kind is not RecipientKind.MAIL:
         return wanted
     address = complete_mail(wanted.address, owner, domain)
     if not address:

@@ -145,7 +145,7 @@ def submit_jobs(
 
 @dataclass(frozen=True, slots=True)
 class _CheckedSubscriptions:
-    """The subscriptions of a submission, with complete targets, and warnings for the owner."""
+    """The subscriptions of a submission, with complete recipients, and warnings for the owner."""
 
     subscriptions: Sequence[SubmittedSubscription]
     warnings: tuple[str, ...]

@@ -12,9 +12,9 @@ from pilotage.values.wire.fields import Fields, all_from_wire
 from pilotage.values.wire.notifications import (
     due_to_wire,
     occasions_to_wire,
+    recipient_kind_to_wire,
     report_from_wire,
     subscription_from_wire,
-    target_kind_to_wire,
 )
 from pilotage.values.wire.selections import selection_from_wire
 from pilotage_server.operations.jobs.notifications import (
@@ -47,7 +47,7 @@ def listed_to_wire(listed: ListedSubscription) -> notification_service_pb2.Subsc
         vo=of.vo,
         first_job=of.first,
         last_job=of.last,
-        kind=target_kind_to_wire(of.wanted.kind),
+        kind=recipient_kind_to_wire(of.wanted.kind),
         address=of.wanted.address,
         occasions=occasions_to_wire(of.wanted.occasions),
         created=time_to_wire(of.created),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlmodel import Session
 
-from pilotage.notifications import Occasion, TargetKind
+from pilotage.notifications import Occasion, RecipientKind
 from pilotage_server.core.jobs.notifications import MOST_LEASED
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import UNDELIVERED, metadata
@@ -39,10 +39,10 @@ class NotificationRecord(NamedTuple):
 
 
 class LeasedNotification(NamedTuple):
-    """A notification that is leased, with the target and the secret of its subscription."""
+    """A notification that is leased, with the recipient and the secret of its subscription."""
 
     id: int
-    kind: TargetKind
+    kind: RecipientKind
     address: str
     secret: str
     body: str
@@ -106,7 +106,7 @@ def lease_notifications(
     times = sql.column_time(session, until), sql.column_time(session, now)
     leased = [id_ for (id_,) in sql.rows(session, _LEASE, times[0], True, list(ids), times[1])]
     return [
-        LeasedNotification(id_, TargetKind(kind), *rest) for id_, kind, *rest in sql.rows(session, _TARGETS, leased)
+        LeasedNotification(id_, RecipientKind(kind), *rest) for id_, kind, *rest in sql.rows(session, _TARGETS, leased)
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sqlmodel import Session
 
-from pilotage.notifications import NewSubscription, Occasion, TargetKind
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage_server.core.jobs.notifications import JobOccurrence, Subscription
 from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.storage.database import sql
@@ -50,7 +50,7 @@ def _occasions_json(occasions: Collection[Occasion]) -> str:
 
 def _subscription(row: Sequence[Any]) -> Subscription:
     id_, vo, owner, first, last, kind, address, secret, occasions, created, position, left, check_end, closed = row
-    wanted = NewSubscription(TargetKind(kind), address, frozenset(map(Occasion, json.loads(occasions))), secret)
+    wanted = NewSubscription(RecipientKind(kind), address, frozenset(map(Occasion, json.loads(occasions))), secret)
     return Subscription(
         id=id_,
         vo=vo,

@@ -1,4 +1,4 @@
-"""Targets of notifications: which URLs, mail addresses and network addresses are taken."""
+"""Recipients of notifications: which URLs, mail addresses and network addresses are taken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from pilotage.notifications import NewSubscription, TargetKind, complete_mail, mail_fault, url_fault
+from pilotage.notifications import NewSubscription, RecipientKind, complete_mail, mail_fault, url_fault
 from pilotage_agents.notifier.commands import mail_text
 from pilotage_agents.notifier.settings import NotifierSettings
 from pilotage_agents.notifier.webhook import DeliveryError, is_public
@@ -22,7 +22,7 @@ from pilotage_agents.notifier.webhook import DeliveryError, is_public
         "HTTPS://EXAMPLE.ORG/",
     ],
 )
-def test_url_is_a_target(url: str) -> None:
+def test_url_is_a_recipient(url: str) -> None:
     assert url_fault(url) == ""
 
 
@@ -45,12 +45,12 @@ def test_url_is_a_target(url: str) -> None:
         "https://example.org/" + "a" * 2000,
     ],
 )
-def test_text_is_no_target(url: str) -> None:
+def test_text_is_no_recipient(url: str) -> None:
     assert url_fault(url)
 
 
 @pytest.mark.parametrize("address", ["alice@example.org", "a.b+c@x-y.ch", "alice", ""])
-def test_mail_address_is_a_target(address: str) -> None:
+def test_mail_address_is_a_recipient(address: str) -> None:
     assert mail_fault(address) == ""
 
 
@@ -91,10 +91,10 @@ def test_address_is_completed(address: str, owner: str, domain: str, whole: str)
 @pytest.mark.parametrize(
     ("wanted", "fault"),
     [
-        (NewSubscription(TargetKind.COMMAND, "rm -rf /"), "only the operator"),
-        (NewSubscription(TargetKind.MAIL, secret="x"), "only requests to a URL"),
-        (NewSubscription(TargetKind.COMMAND, occasions=frozenset()), "names no occasion"),
-        (NewSubscription(TargetKind.URL, "https://example.org", secret="x" * 201), "more than 200"),
+        (NewSubscription(RecipientKind.COMMAND, "rm -rf /"), "only the operator"),
+        (NewSubscription(RecipientKind.MAIL, secret="x"), "only requests to a URL"),
+        (NewSubscription(RecipientKind.COMMAND, occasions=frozenset()), "names no occasion"),
+        (NewSubscription(RecipientKind.URL, "https://example.org", secret="x" * 201), "more than 200"),
     ],
 )
 def test_subscription_is_refused(wanted: NewSubscription, fault: str) -> None:
