@@ -92,9 +92,7 @@ def notify(
     if runs_command:
         wanted.append(NewSubscription(RecipientKind.COMMAND, occasions=read_occasions(on, "--on")))
     if sum((bool(wanted), listed, bool(removed))) != 1:
-        raise InvalidInputError(
-            Violation("notify", "give a recipient (--url, --mail, --command), or --list, or --remove")
-        )
+        raise InvalidInputError(Violation("notify", "give --url, --mail or --command, or else --list or --remove"))
     if removed:
         client.unsubscribe(removed)
     elif listed:

@@ -101,8 +101,8 @@ def test_notifications_are_leased_and_reported_over_the_wire(grid: WireGrid, pil
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        (("notify", "12"), "give a recipient"),
-        (("notify", "12", "--mail", "a@b.ch", "--list"), "give a recipient"),
+        (("notify", "12"), "give --url, --mail or --command"),
+        (("notify", "12", "--mail", "a@b.ch", "--list"), "give --url, --mail or --command"),
         (("notify", "--command"), "name the jobs"),
         (("notify", "12", "--command", "--on", "begin"), "--on: begin is none of end, failure, hold"),
         (("notify", "12", "--url", "example.org"), "is not a URL"),

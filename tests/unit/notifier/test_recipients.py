@@ -149,4 +149,4 @@ def test_texts_of_users_are_in_the_body_of_a_mail_only() -> None:
 )
 def test_settings_are_bounded(given: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(given))):
-        NotifierSettings(**given)  # type: ignore[arg-type]
+        NotifierSettings(**given)

@@ -380,7 +380,7 @@ def test_damaged_text_gives_jobs_or_error_with_line(start: int, length: int, ins
 )
 def test_notification_asks_for_mail(commands: str, wanted: list[tuple[str, set[Occasion]]]) -> None:
     job = submit_job(commands)
-    assert [(each.address, each.occasions) for each in job.notify] == wanted
+    assert [(each.address, set(each.occasions)) for each in job.notify] == wanted
     assert all(each.kind is RecipientKind.MAIL for each in job.notify)
     assert (job.ignored, job.warnings) == ((), ())
 

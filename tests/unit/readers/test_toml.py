@@ -139,6 +139,9 @@ def test_bad_dependency_is_an_error_with_its_line(value: str, cause: str) -> Non
     assert toml_error(text) == f"job.toml:6: {cause}"
 
 
+END_OR_FAILURE = frozenset({Occasion.END, Occasion.FAILURE})
+
+
 def test_notify_has_targets_and_occasions() -> None:
     (job,) = toml_jobs("""
         executable = "run"
@@ -150,9 +153,7 @@ def test_notify_has_targets_and_occasions() -> None:
         ]
     """)
     assert job.notify == (
-        NewSubscription(
-            RecipientKind.URL, "https://example.org/{x}", frozenset({Occasion.END, Occasion.FAILURE}), "wine"
-        ),
+        NewSubscription(RecipientKind.URL, "https://example.org/{x}", END_OR_FAILURE, "wine"),
         NewSubscription(RecipientKind.MAIL, "alice@example.org", frozenset({Occasion.HOLD})),
         NewSubscription(RecipientKind.MAIL),
         NewSubscription(RecipientKind.COMMAND),

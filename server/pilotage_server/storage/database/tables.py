@@ -427,7 +427,7 @@ class ParentEventRow(Base, table=True):
 class SubscriptionRow(Base, table=True):
     """A subscription of the owner of the jobs from `first` to `last`; `core.jobs.notifications` explains the columns.
 
-    `occasions_json` and `left_json` are lists, `host` = the host of a URL, else the kind of the recipient in parentheses.
+    `occasions_json` and `left_json` are lists. `host` = that of a URL, else the kind of the recipient in parentheses.
     """
 
     __tablename__ = "subscriptions"
