@@ -15,6 +15,7 @@ from pilotage.v1.job_service_pb2 import JOB_CHANGE_REMOVE
 from pilotage.v1.notification_service_pb2_grpc import NotificationServiceStub
 from pilotage_client.cli.main import main
 from pilotage_server.core.identity import Role
+from support.commands import KEYS
 from support.wire_grid import WireGrid, submission
 
 Pilotage = Callable[..., Result]
@@ -50,6 +51,7 @@ def test_subscription_is_made_listed_and_removed(grid: WireGrid, pilotage: Pilot
     assert "no notifier runs now" in made.stderr
     assert f"{job}-{job + 1}" in made.stdout
     (shown,) = listed(pilotage)
+    assert list(shown) == KEYS["notify"]
     assert (shown["first_job"], shown["last_job"], shown["on"]) == (job, job + 1, ["end", "failure"])
     assert "wine" not in json.dumps(shown)
     assert listed(pilotage, f"{job}.2") == []
