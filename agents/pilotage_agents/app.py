@@ -33,6 +33,8 @@ from pilotage_agents.batch_systems.settings import (
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.drain_controller.controller import DrainController
 from pilotage_agents.drain_controller.settings import DrainControllerSettings
+from pilotage_agents.notifier.notifier import Notifier, ServerNotificationLink
+from pilotage_agents.notifier.settings import NotifierSettings
 from pilotage_agents.pool_cleanup import PoolCleanup, PoolCleanupSettings
 from pilotage_agents.racer.racer import Racer, ServerRaceLink
 from pilotage_agents.racer.settings import RacerSettings
@@ -60,7 +62,7 @@ from pilotage_agents.site_director.settings import SiteDirectorSettings
 from pilotage_agents.site_director.watch import GlideinWatch, WatchLimits
 
 SITE_DIRECTOR, POOL_CLEANUP, DRAIN = "site-director", "pool-cleanup", "drain"
-JOB_ROUTER, RACER = "job-router", "racer"
+JOB_ROUTER, RACER, NOTIFIER = "job-router", "racer", "notifier"
 
 CYCLE_WAIT_S = 1.0
 """The time that a cycle of the job router waits for the tasks it starts; they continue afterwards."""
@@ -94,6 +96,8 @@ def build_agents(
         makers[JOB_ROUTER] = lambda: factory.job_router(router)
     if (racer := settings.racer) is not None:
         makers[RACER] = lambda: factory.racer(racer)
+    if (notifier := settings.notifier) is not None:
+        makers[NOTIFIER] = lambda: factory.notifier(notifier)
     chosen = tuple(make() for name, make in makers.items() if wanted in (None, name))
     if not chosen:
         missing = (wanted or SITE_DIRECTOR).replace("-", "_")
@@ -124,6 +128,12 @@ class _AgentFactory:
         channel = self.open_channel(settings)
         link = ServerRaceLink(channel, leadership, free_slots_wanted=settings.needs_free_slot)
         return self._leader_agent(Racer(settings, link), leadership, AgentServerLink(channel, leadership))
+
+    def notifier(self, settings: NotifierSettings) -> LeaderAgent:
+        leadership = Leadership(leadership_name(Notifier.name), uuid4().hex)
+        channel = self.open_channel(settings)
+        notifier = Notifier(settings, ServerNotificationLink(channel))
+        return self._leader_agent(notifier, leadership, AgentServerLink(channel, leadership))
 
     def site_director(self, settings: SiteDirectorSettings) -> LeaderAgent:
         folders = GlideinFolders(settings.folder / "pilots", {_CA_NAME: ca} if (ca := self.settings.ca_file) else {})

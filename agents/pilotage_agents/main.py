@@ -20,7 +20,7 @@ from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableE
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage.telemetry import set_up_logging
-from pilotage_agents.app import DRAIN, JOB_ROUTER, POOL_CLEANUP, RACER, SITE_DIRECTOR, build_agents
+from pilotage_agents.app import DRAIN, JOB_ROUTER, NOTIFIER, POOL_CLEANUP, RACER, SITE_DIRECTOR, build_agents
 from pilotage_agents.router.check import add_check_options, check_routes
 from pilotage_agents.runtime.leadership import LeaderAgent
 from pilotage_agents.runtime.loop import AgentLoop
@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         (DRAIN, "make room for multicore jobs on nodes whose policy uses OnlyMulticore"),
         (JOB_ROUTER, "submit waiting jobs to the targets of a route table"),
         (RACER, "start race copies of stragglers and urgent jobs on other sites"),
+        (NOTIFIER, "deliver notifications of jobs by webhooks, mail and the operator's command"),
     ):
         command = _command(commands, name, what)
         command.add_argument("--once", action="store_true", help="run one cycle and exit")

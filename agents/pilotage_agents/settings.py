@@ -13,6 +13,7 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.settings import AnchoredPath, ProgramSettings, load_settings
 from pilotage.telemetry import LogLevel
 from pilotage_agents.drain_controller.settings import DrainControllerSettings
+from pilotage_agents.notifier.settings import NotifierSettings
 from pilotage_agents.pool_cleanup import PoolCleanupSettings
 from pilotage_agents.racer.settings import RacerSettings
 from pilotage_agents.router.settings import JobRouterSettings
@@ -48,6 +49,7 @@ class AgentSettings(ProgramSettings):
         None, description="The section of the drain controller; None = it does not run."
     )
     racer: RacerSettings | None = Field(None, description="The section of the racer; None = it does not run.")
+    notifier: NotifierSettings | None = Field(None, description="The section of the notifier; None = it does not run.")
     job_router: JobRouterSettings | None = Field(
         None, description="The section of the job router; None = it does not run."
     )
@@ -63,7 +65,14 @@ class AgentSettings(ProgramSettings):
 
     def sections(self) -> tuple[AgentSection, ...]:
         """Return the sections of the agents that run."""
-        agents = (self.site_director, self.pool_cleanup, self.drain_controller, self.racer, self.job_router)
+        agents = (
+            self.site_director,
+            self.pool_cleanup,
+            self.drain_controller,
+            self.racer,
+            self.notifier,
+            self.job_router,
+        )
         return tuple(each for each in agents if each is not None)
 
 

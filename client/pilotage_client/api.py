@@ -13,6 +13,7 @@ from pilotage.accounts import Quota, split_account, split_group
 from pilotage.clock import boot_time_s
 from pilotage.job_description import JobDescription, Value, render_text
 from pilotage.jobs.wire import description_from_wire, description_to_wire
+from pilotage.notifications import NewSubscription
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
 from pilotage.v1 import (
@@ -33,6 +34,7 @@ from pilotage.values.jobs import ChangeResult, SubmittedJobs
 from pilotage.values.selections import JobSelection
 from pilotage.values.wire.dependencies import dependency_to_wire
 from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
+from pilotage.values.wire.notifications import submitted_subscription_to_wire
 from pilotage.values.wire.selections import selection_to_wire
 from pilotage_client import files
 from pilotage_client.connection import Connection, new_request_id
@@ -48,6 +50,7 @@ from pilotage_client.models import (
     job_event,
     job_status,
 )
+from pilotage_client.notifications import NotificationCalls, resolve_subscriptions
 from pilotage_client.selections import read_selections
 
 MOST_IDS = 10_000  # the server's limit for one call
@@ -70,12 +73,14 @@ class JobCalls(Connection):
         cluster: bool = False,
         dependencies: Sequence[Dependency] = (),
         workflow: str | None = None,
+        notify: Sequence[NewSubscription] = (),
     ) -> SubmittedJobs:
         """Submit all descriptions or none, with their input files; a repeated `request_id` has one effect.
 
         `cluster` = their jobs are one cluster; else a description begins one, unless it is not the first and has
         `continues_cluster`.
         `dependencies` are those beside `after`, `after_ok`, `after_any` and `after_settled` of the descriptions.
+        `notify` are subscriptions to all jobs, beside those of each cluster in `notify` of the descriptions.
         `workflow` = the name of the workflow that all of the jobs are; None = they are none.
 
         Raises
@@ -89,6 +94,7 @@ class JobCalls(Connection):
             for each, flag in zip(descriptions, continues, strict=True)
         ]
         descriptions, named = resolve_dependencies(descriptions)
+        descriptions, subscriptions = resolve_subscriptions(descriptions, notify)
         if not validate_only:
             files.upload_missing(self._jobs, descriptions)
         request = job_service_pb2.SubmitJobsRequest(
@@ -98,6 +104,7 @@ class JobCalls(Connection):
             validate_only=validate_only,
             dependencies=[dependency_to_wire(each) for each in (*named, *dependencies)],
             workflow=None if workflow is None else job_service_pb2.Workflow(name=workflow),
+            subscriptions=map(submitted_subscription_to_wire, subscriptions),
         )
         answer = self._jobs.SubmitJobs(request, timeout=300)
         return submitted_jobs_from_wire(answer)
@@ -589,5 +596,5 @@ class RouteCalls(Connection):
         return copies
 
 
-class Client(JobCalls, GridCalls, RaceCalls, RouteCalls, OperatorCalls):
+class Client(JobCalls, NotificationCalls, GridCalls, RaceCalls, RouteCalls, OperatorCalls):
     """A connection to a server with one token; raises the errors of `pilotage.errors`."""

@@ -19,6 +19,7 @@ from pilotage.rpc.channel import Endpoint, open_channel
 from pilotage.v1.identity_service_pb2_grpc import IdentityServiceStub
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
+from pilotage.v1.notification_service_pb2_grpc import NotificationServiceStub
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
 from pilotage.v1.pool_service_pb2_grpc import PoolServiceStub
 from pilotage.v1.race_service_pb2_grpc import RaceServiceStub
@@ -117,6 +118,7 @@ class Connection:
         self._resources = ResourceServiceStub(self._channel)
         self._pilots = PilotServiceStub(self._channel)
         self._nodes = NodeServiceStub(self._channel)
+        self._notifications = NotificationServiceStub(self._channel)
         self._races = RaceServiceStub(self._channel)
         self._routes = RouteServiceStub(self._channel)
         self._shares = ShareServiceStub(self._channel)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
 
+from pilotage.notifications import NewSubscription
+
 Scalar = bool | int | float | str
 """One value of a Requirements section, a resource tree or a job attribute."""
 
@@ -81,7 +83,7 @@ class JobDescription:
     `continues_cluster` = in a submission, its jobs continue the cluster of the description before it.
     `after`, `after_ok`, `after_any` and `after_settled` name its parents, by ids of existing jobs, clusters and
     workflows or by names of jobs of the same submission, which has them beside its descriptions: a stored description
-    has none.
+    has none. In the same way `notify` has subscriptions to its jobs.
     """
 
     executable: str
@@ -127,6 +129,7 @@ class JobDescription:
     after_ok: tuple[str, ...] = ()
     after_any: tuple[str, ...] = ()
     after_settled: tuple[str, ...] = ()
+    notify: tuple[NewSubscription, ...] = ()
 
 
 def without_exit_policy(description: JobDescription) -> JobDescription:

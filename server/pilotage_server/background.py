@@ -26,6 +26,8 @@ from pilotage_server.operations.attempts.tails import sync_tails
 from pilotage_server.operations.health import HealthWatch, store_changes
 from pilotage_server.operations.installation import confirm_place, last_seen
 from pilotage_server.operations.jobs.dependencies import advance
+from pilotage_server.operations.jobs.notifications import has_work as has_notifications_to_make
+from pilotage_server.operations.jobs.notifications import make_notifications
 from pilotage_server.operations.jobs.periodic_policies import PolicyScan, apply_policies, scan_changed, scan_next
 from pilotage_server.operations.jobs.retention import PREFIXES, REMOVALS, sweep_files
 from pilotage_server.operations.revocations import sync_revocations
@@ -441,6 +443,17 @@ class DependencyTask:
                 pass
 
 
+NOTIFICATIONS_EVERY_S = 1.0
+"""Interval of comparing new events with the open subscriptions."""
+
+
+async def make_all_notifications(transactions: Transactions) -> None:
+    """Make the notifications that follow from all events so far."""
+    if await transactions.read(has_notifications_to_make):
+        while await transactions.write(make_notifications):
+            pass
+
+
 FINISH_SUBMISSIONS_EVERY_S = 10.0
 """Interval of looking for submissions whose calls have ended early."""
 
@@ -480,6 +493,7 @@ def periodic_tasks(
         PeriodicTask("health of places", HEALTH_EVERY_S, HealthTask(transactions, boot_time_s).run_once),
         PeriodicTask("rest of submissions", FINISH_SUBMISSIONS_EVERY_S, partial(finish_submissions, transactions)),
         PeriodicTask("dependencies", DEPENDENCIES_EVERY_S, dependencies.run_once, dependencies.woken),
+        PeriodicTask("notifications", NOTIFICATIONS_EVERY_S, partial(make_all_notifications, transactions)),
         PeriodicTask("retention", settings.retention_every_s, retention.run_once),
         *neighbours,
     )

@@ -32,6 +32,7 @@ from pilotage.condor.text import definitions, reference_graph, undefined_macros
 from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.job_description import JobPolicy
 from pilotage.mqtt.settings import parse_broker
+from pilotage.notifications import mail_fault
 from pilotage.rpc.channel import is_loopback, split_address
 from pilotage.settings import ProgramSettings, Section, load_settings
 from pilotage.telemetry import LogLevel
@@ -42,6 +43,7 @@ from pilotage_server.core.health.black_holes import HealthRules, LocationLevel
 from pilotage_server.core.identity import ACCOUNTING_GROUP, name_fault
 from pilotage_server.core.jobs.attributes import TRANSFORMED_NAMES, is_reserved
 from pilotage_server.core.jobs.files import JobLimits, Retention
+from pilotage_server.core.jobs.notifications import NotificationRules
 from pilotage_server.core.pilots.pilots import SecondUse
 from pilotage_server.core.rules import PolicyRules, Rules, RunningLimit, Sharing
 from pilotage_server.core.submission.optimizers import check_chain
@@ -347,6 +349,12 @@ class ServerSettings(ProgramSettings):
     max_live_jobs_per_vo: int = Field(50_000_000, ge=1, le=10**12, description="Those of one VO.")
     max_stored_mib_per_owner: int = Field(102_400, ge=0, le=10**12, description="Uploads of one owner or pilot.")
     max_stored_mib_per_vo: int = Field(1_024_000, ge=0, le=10**12, description="Uploads of one VO.")
+    max_subscriptions_per_owner: int = Field(
+        1000, ge=0, le=10**6, description="Open subscriptions to notifications of one owner."
+    )
+    mail_domain: str = Field(
+        "", description="Completes mail addresses without a domain, and those of owners; empty = they are refused."
+    )
     disk_reserve_mib: int = Field(
         1024, ge=0, le=10**7, description="Disk space kept for reports, at most 5 % of the disk; 0 = none."
     )
@@ -361,6 +369,13 @@ class ServerSettings(ProgramSettings):
         DAY_S, ge=60, le=YEAR_S, description="How long answers to repeated requests are kept."
     )
     retention_batch: int = Field(200, ge=1, le=10**5, description="Jobs removed in one transaction.")
+
+    @field_validator("mail_domain")
+    @classmethod
+    def _check_mail_domain(cls, domain: str) -> str:
+        if domain and mail_fault(f"x@{domain}"):
+            raise ValueError("is not a domain such as example.org")
+        return domain
 
     @field_validator("listen")
     @classmethod
@@ -451,6 +466,7 @@ class ServerSettings(ProgramSettings):
             pool_grace=timedelta(seconds=self.pool_grace_s),
             jobs=self._job_limits(),
             retention=self._retention(),
+            notifications=NotificationRules(self.mail_domain, self.max_subscriptions_per_owner),
         )
 
     def _sharing(self) -> Sharing:

@@ -222,6 +222,10 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("eligible", "jobs_ahead", "order", "blockers"),
     ],
     "hold": ["id", "state", "refusal"],
+    "notify": [
+        *("id", "owner", "vo", "first_job", "last_job", "kind", "address", "on", "created", "closed"),
+        "notifications",
+    ],
     "pools": ["id", "vo", "requirements", "waiting", "running", "queues", "mapped", "tree_version", "created"],
     "queues": [
         *("site", "ce", "queue", "params", "origins", "enabled", "banned", "pilots", "pools", "waiting", "running"),

@@ -255,7 +255,10 @@ def whoami(client: Client, as_json: bool) -> None:
 @click.option("--vo", help="The owner's VO (default: yours).")
 @click.option("--group", "groups", multiple=True, help="The owner's groups, the default first.")
 @click.option(
-    "--role", "roles", multiple=True, help="user, operator, admin, director, router, drainer, cleaner or racer."
+    "--role",
+    "roles",
+    multiple=True,
+    help="user, operator, admin, director, router, drainer, cleaner, racer or notifier.",
 )
 @click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Bind an agent to queues, such as SITE/*/*.")
 @click.option("--for-vo", "vos", multiple=True, help="Bind an agent to jobs and pilots of a VO.")

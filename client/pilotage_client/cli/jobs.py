@@ -18,12 +18,14 @@ import click
 from pilotage.clock import boot_time_s
 from pilotage.errors import Faults, InvalidInputError, StateConflictError, Violation, WorldError
 from pilotage.job_description import JobDescription
+from pilotage.notifications import NewSubscription
 from pilotage.units import parse_duration
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.jobs import ChangeResult, SubmittedJobs
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import LONGEST_POLL_S, Client
+from pilotage_client.cli.notify import with_subscriptions
 from pilotage_client.cli.options import (
     AS_JSON,
     FAILED,
@@ -322,6 +324,7 @@ def retry_option(text: str) -> RetryBudget:
 )
 @click.option("--workflow", metavar="NAME", help="All jobs are one workflow with this name.")
 @RESCUE
+@with_subscriptions
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only check the jobs.")
 @IGNORE_UNSUPPORTED
@@ -355,6 +358,7 @@ def submit(
     as_json: bool,
     workflow: str | None,
     rescues: Sequence[str],
+    notify: Sequence[NewSubscription],
     **parents: Sequence[str],
 ) -> None:
     """Submit the jobs of job files, or the workflow of a DAG file, all or none."""
@@ -380,6 +384,7 @@ def submit(
             validate_only=validate_only,
             request_id=request_id,
             dependencies=all_dependencies,
+            notify=notify,
             workflow=workflow or read.workflow,
         )
     warnings = (*read.warnings, *_warnings_of_readers(by_file), *submitted.warnings)

@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import click
 
-from pilotage_client.cli import admin, jobs, pilots, resources, routes, status, usage, why, workflows
+from pilotage_client.cli import admin, jobs, notify, pilots, resources, routes, status, usage, why, workflows
 from pilotage_client.cli.demo import demo
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
@@ -27,6 +27,7 @@ SECTIONS = {
         "release",
         "remove",
         "reschedule",
+        "notify",
         "rescue",
     ),
     "The grid": (
@@ -84,6 +85,7 @@ for command in (
     why.why,
     status.status,
     *jobs.COMMANDS,
+    *notify.COMMANDS,
     *resources.COMMANDS,
     *pilots.COMMANDS,
     *admin.COMMANDS,

@@ -10,6 +10,7 @@ from typing import Any
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import NO_POLICY, InputFile, JobDescription, Value
 from pilotage.jobs.images import ImageKind, has_scheme, image_fault, image_kind, normal_image
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.text import fold
 from pilotage.values.dependencies import DependencyKind
 from pilotage_client.dependencies import parents_of
@@ -57,6 +58,8 @@ class Draft:
     warnings: list[str] = field(default_factory=list)
     unsupported: list[UnsupportedStatement] = field(default_factory=list)
     faults: list[tuple[int, str]] = field(default_factory=list)
+    mail_addresses: tuple[str, ...] = ("",)
+    """Where notifications of a submit file go; "" = to the owner's own address."""
 
     def put(self, **fields: Any) -> None:
         """Set fields of the description; a later value replaces an earlier one."""
@@ -143,7 +146,7 @@ def as_json(description: JobDescription) -> dict[str, Any]:
     """Return the description under the keys of `pilotage convert`, on which scripts depend; an absent field is None.
 
     Sizes are in MiB, times in seconds. `site` and `platform` are always lists. `attributes` and `warnings` may be
-    empty but are never None. The kinds of dependencies are keys only if there are any.
+    empty but are never None. The kinds of dependencies and `notify` are keys only if there are any.
     """
     cpu_time = description.cpu_time
     return {
@@ -168,7 +171,14 @@ def as_json(description: JobDescription) -> dict[str, Any]:
         "count": description.count,
         "warnings": list(description.warnings),
         **{kind.value: list(names) for kind in DependencyKind if (names := parents_of(description, kind))},
+        **({"notify": [_subscription(each) for each in description.notify]} if description.notify else {}),
     }
+
+
+def _subscription(wanted: NewSubscription) -> dict[str, Any]:
+    """Return a subscription under the keys of TOML, without its secret."""
+    recipient = True if wanted.kind is RecipientKind.COMMAND else wanted.address
+    return {wanted.kind.value: recipient, "on": [each.value for each in Occasion if each in wanted.occasions]}
 
 
 def _list(names: Iterable[str]) -> list[str] | None:

@@ -33,7 +33,6 @@ _NO_SIGNAL = "a job is ended by SIGTERM and then SIGKILL"
 _ENCRYPTED = "the operator chooses whether connections are encrypted, for all files alike"
 _IDENTITY = "your identity comes from your token"
 _REQUESTED_ACCOUNT = "is a request; the server's submit policy decides which account is charged"
-_NO_MAIL = "no mail is sent"
 _NO_STREAM = "output is returned when the job has ended"
 _NO_URLS = "the worker node fetches no URLs; fetch them in the job"
 _NO_DESTINATION = "output is kept by the server; copy it in the job, or fetch it afterwards"
@@ -258,8 +257,9 @@ SUBMIT_COMMANDS = AttributeTable(
             "submit_event_notes submit_event_user_notes submit_event_notes_attrs job_ad_information_attrs",
             "the user log has the usual events only",
         ),
-        _harmless("notification", _NO_MAIL, "never"),
-        _harmless("notify_user email_attributes", _NO_MAIL),
+        _done("notification", handlers.notification, "mail at the end, at failures and holds, or none"),
+        _done("notify_user", handlers.notify_user, "the mail addresses; without one your own"),
+        _harmless("email_attributes", "mails name no attributes"),
         _harmless("stream_output stream_error", _NO_STREAM, *FALSE_WORDS),
         _harmless("stream_input", "the standard input is a file of the job", *FALSE_WORDS),
         _harmless("leave_in_queue", "jobs that have ended stay visible", *FALSE_WORDS),
@@ -315,6 +315,7 @@ CUSTOM_ATTRIBUTES = AttributeTable(
         _refused("JobPrio", "write priority"),
         _refused("TransferInput", "write transfer_input_files"),
         _refused("TransferOutput", "write transfer_output_files"),
+        _harmless("JobNotification NotifyUser", "write notification and notify_user"),
         _refused("JobMaxRetries", "the server sets it; write max_retries", "0"),
         _refused("MinHosts MaxHosts", _NO_PARALLEL, "1"),
         _refused("WantParallelScheduling", _NO_PARALLEL, *FALSE_WORDS),
@@ -353,8 +354,8 @@ def is_custom_attribute(name: str) -> bool:
 def draft_of(commands: list[SubmitCommand]) -> Draft:
     """Return the draft of the job that `commands` describe, with the faults of all of them.
 
-    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known, and
-    universe when the image is.
+    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known,
+    universe when the image is, and notification when the addresses are.
     """
     draft = Draft()
     for command in sorted(commands, key=lambda each: _order(each.name)):
@@ -378,9 +379,12 @@ _DEFAULT_RETRIES = 2
 """HTCondor's DEFAULT_JOB_MAX_RETRIES."""
 
 
+_READ_LAST = frozenset({"transferinput", "universe", "notification"})
+
+
 @lru_cache(maxsize=_CACHED_NAMES)
 def _order(name: str) -> tuple[bool, bool]:
-    return squashed(name) in ("transferinput", "universe"), is_custom_attribute(name)
+    return squashed(name) in _READ_LAST, is_custom_attribute(name)
 
 
 @lru_cache(maxsize=_CACHED_NAMES)

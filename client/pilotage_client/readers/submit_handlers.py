@@ -15,6 +15,7 @@ from pilotage.classads.library import AdValue, Expression, InvalidClassAdError, 
 from pilotage.condor.quoting import argument_words, environment_settings, join_arguments
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import InputFile
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.text import fold
 from pilotage.units import parse_duration, parse_size_mib, parse_whole_number
 from pilotage_client.readers.draft import UNUSED_WARNING, USER_LOG, Draft, StatementFaultError
@@ -219,6 +220,35 @@ def user_log(draft: Draft, command: SubmitCommand) -> None:
     """Set the attribute with the path of the user log."""
     if command.value:
         draft.keep(USER_LOG, command.value.strip('"'))
+
+
+_OCCASIONS = {
+    "never": frozenset[Occasion](),
+    "complete": frozenset({Occasion.END}),
+    "error": frozenset({Occasion.FAILURE, Occasion.HOLD}),
+    "always": frozenset({Occasion.END, Occasion.HOLD}),
+}
+"""What the values of `notification` mean here (condor_submit manual)."""
+
+
+def notify_user(draft: Draft, command: SubmitCommand) -> None:
+    """Set the mail addresses of notifications."""
+    draft.keep(command.name, command.value)
+    if addresses := command.value.strip('"').replace(",", " ").split():
+        draft.mail_addresses = tuple(addresses)
+
+
+def notification(draft: Draft, command: SubmitCommand) -> None:
+    """Ask for mail, to the addresses that are set before."""
+    draft.keep(command.name, command.value)
+    occasions = _OCCASIONS.get(fold(command.value.strip('"')) or "never")
+    if occasions is None:
+        raise command.fault(f"{command.value} is none of Always, Complete, Error, Never")
+    wanted = tuple(NewSubscription(RecipientKind.MAIL, each, occasions) for each in draft.mail_addresses if occasions)
+    for each in wanted:
+        if each.fault:
+            raise command.fault(f"notify_user: {each.fault}")
+    draft.put(notify=wanted)
 
 
 def input_files(draft: Draft, command: SubmitCommand) -> None:

@@ -26,6 +26,7 @@ from pilotage.classads.library import InvalidClassAdError, check_expression
 from pilotage.condor.quoting import join_arguments, split_arguments
 from pilotage.errors import InvalidInputError, InvalidRequirementsError
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Scalar, Value
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.units import LARGEST_COUNT, parse_duration, parse_size_mib, parse_whole_number
 from pilotage.values.dependencies import DependencyKind
 from pilotage_client.dependencies import check_parents
@@ -169,6 +170,34 @@ def _user_log(draft: Draft, value: Any) -> None:
     draft.keep(USER_LOG, value)
 
 
+def _notify(draft: Draft, value: Any) -> None:
+    """Put tables such as {mail = "alice@example.org", on = ["end"]}."""
+    wanted = tuple(_subscription(_table_of(each)) for each in (value if isinstance(value, list) else [value]))
+    draft.put(notify=wanted)
+
+
+def _subscription(table: Mapping[str, Any]) -> NewSubscription:
+    unknown = [key for key in table if key not in _NOTIFY_KEYS]
+    recipients = [kind for kind in RecipientKind if kind.value in table]
+    if unknown or len(recipients) != 1:
+        raise InvalidValueError(
+            f"has {', '.join(unknown or recipients) or 'no recipient'}; it has one of {_RECIPIENTS}"
+        )
+    (kind,) = recipients
+    address = "" if table[kind.value] is True and kind is not RecipientKind.URL else _text_of(table[kind.value])
+    names = _texts_of(table.get("on", [each.value for each in Occasion]))
+    if odd := [name for name in names if name not in list(Occasion)]:
+        raise InvalidValueError(f"has {', '.join(odd)} under on, which is none of {', '.join(Occasion)}")
+    wanted = NewSubscription(kind, address, frozenset(map(Occasion, names)), _text_of(table.get("secret", "")))
+    if wanted.fault:
+        raise InvalidValueError(wanted.fault)
+    return wanted
+
+
+_RECIPIENTS = "url, mail and command, and may have on and secret"
+_NOTIFY_KEYS = frozenset({*RecipientKind, "on", "secret"})
+
+
 def _measured(field: str, measure: Callable[[object], object]) -> TomlHandler:
     return lambda draft, value: draft.put(**{field: measure(value)})
 
@@ -270,6 +299,7 @@ KEYS: Mapping[str, TomlHandler] = {
     "priority": _count("priority", least=-LARGEST_COUNT),
     "hold": _hold,
     "log": _user_log,
+    "notify": _notify,
     "policy": _policy,
     "attributes": _attributes,
     "count": _count("count", least=1),

@@ -145,6 +145,10 @@ kill_after_s = 15
 
 [pool_cleanup]
 token_file = {_toml(str(self.token_file("cleaner")))}
+
+[notifier]
+token_file = {_toml(str(self.token_file("notifier")))}
+allowed_hosts = ["localhost", "127.0.0.1"]
 """
         write_private(self.agents_config, text)
 

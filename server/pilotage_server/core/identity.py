@@ -84,6 +84,7 @@ class Role(StrEnum):
     DRAINER = "drainer"
     CLEANER = "cleaner"
     RACER = "racer"
+    NOTIFIER = "notifier"
     ADMIN = "admin"
 
 
@@ -93,6 +94,7 @@ AGENT_NAMES: Mapping[Role, str] = {
     Role.DRAINER: "drain controller",
     Role.CLEANER: "pool cleanup",
     Role.RACER: "racer",
+    Role.NOTIFIER: "notifier",
 }
 """Role of each agent → how the names of its leaderships begin: "site director" or "site director of QUEUES"."""
 

@@ -17,6 +17,7 @@ from pilotage.values.accounts import Account, GroupId
 from pilotage.values.isolation import Isolation
 from pilotage_server.core.health.black_holes import HealthRules
 from pilotage_server.core.jobs.files import JobLimits, Retention
+from pilotage_server.core.jobs.notifications import NotificationRules
 from pilotage_server.core.submission.submit_policy import NO_SUBMIT_POLICY, SubmitPolicy
 
 
@@ -121,6 +122,7 @@ class Rules:
     required_isolation: Mapping[str, Isolation] = field(default_factory=dict)
     jobs: JobLimits = field(default_factory=JobLimits)
     retention: Retention = field(default_factory=Retention)
+    notifications: NotificationRules = field(default_factory=NotificationRules)
 
     def heartbeat_within(self, shortest_lease: timedelta) -> timedelta:
         """Return the time until the next heartbeat: several heartbeats fit in the shortest lease."""

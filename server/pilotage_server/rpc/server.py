@@ -27,6 +27,8 @@ from pilotage.v1 import (
     matcher_service_pb2_grpc,
     node_service_pb2,
     node_service_pb2_grpc,
+    notification_service_pb2,
+    notification_service_pb2_grpc,
     pilot_service_pb2,
     pilot_service_pb2_grpc,
     pool_service_pb2,
@@ -53,6 +55,7 @@ from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.identity import IdentityServicer
 from pilotage_server.rpc.jobs.event_feed import EventFeed
+from pilotage_server.rpc.jobs.notifications import NotificationServicer
 from pilotage_server.rpc.jobs.service import JobServicer
 from pilotage_server.rpc.leadership import AgentServicer
 from pilotage_server.rpc.matching.long_polls import LongPolls
@@ -116,6 +119,7 @@ SERVICES = tuple(
         (job_service_pb2, "JobService"),
         (matcher_service_pb2, "MatcherService"),
         (node_service_pb2, "NodeService"),
+        (notification_service_pb2, "NotificationService"),
         (pilot_service_pb2, "PilotService"),
         (pool_service_pb2, "PoolService"),
         (race_service_pb2, "RaceService"),
@@ -240,6 +244,8 @@ class RpcServer:
         route_service_pb2_grpc.add_RouteServiceServicer_to_server(routes, server)
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(transactions), server)
         race_service_pb2_grpc.add_RaceServiceServicer_to_server(RaceServicer(transactions), server)
+        notifications = NotificationServicer(transactions)
+        notification_service_pb2_grpc.add_NotificationServiceServicer_to_server(notifications, server)
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
 

@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from pilotage.notifications import ALL_OCCASIONS, NewSubscription, RecipientKind
+from pilotage_server.core.jobs.notifications import Subscription
 from pilotage_server.core.jobs.record import PolicyWatch
 from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.core.races.races import RaceSet
@@ -17,6 +19,13 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import events_of, last_attempts_at
 from pilotage_server.storage.jobs import JobQuery, find_jobs
 from pilotage_server.storage.leases import extend_all, lock_expired, running_by_pool
+from pilotage_server.storage.notifications.outbox import waiting_notifications
+from pilotage_server.storage.notifications.subscriptions import (
+    count_open,
+    delete_closed_subscriptions,
+    find_subscriptions,
+    has_moving_job,
+)
 from pilotage_server.storage.pools import load_job_groups, pools_with_live_jobs
 from pilotage_server.storage.retention import delete_ended_jobs, first_watched, next_watched
 from support.sql_statements import plan_of
@@ -27,6 +36,12 @@ EACH_MINUTE = first_watched(PolicyWatch.EACH_MINUTE)
 def race_set(jobs: int) -> RaceSet:
     """Return a race set of this many jobs."""
     return RaceSet(1, jobs, jobs, False)
+
+
+def a_subscription(transaction: Transaction) -> Subscription:
+    """Return a subscription for a million jobs."""
+    wanted = NewSubscription(RecipientKind.COMMAND)
+    return Subscription(1, "sky", "alice", 1, 10**6, wanted, transaction.now, 0, ALL_OCCASIONS)
 
 
 QUERIES: tuple[tuple[str, str, Callable[[Transaction], object]], ...] = (
@@ -116,6 +131,31 @@ QUERIES: tuple[tuple[str, str, Callable[[Transaction], object]], ...] = (
         "old finished jobs",
         "ix_jobs_ended",
         lambda transaction: delete_ended_jobs(transaction.session, transaction.now, 10),
+    ),
+    (
+        "live job of a subscription",
+        "ix_jobs_live_owner",
+        lambda transaction: has_moving_job(transaction.session, a_subscription(transaction)),
+    ),
+    (
+        "due notifications",
+        "ix_notifications_due",
+        lambda transaction: waiting_notifications(transaction.session, transaction.now, ()),
+    ),
+    (
+        "subscriptions of an owner",
+        "ix_subscriptions_owner",
+        lambda transaction: find_subscriptions(transaction.session, "sky", "alice", (), 10),
+    ),
+    (
+        "open subscriptions of an owner",
+        "ix_subscriptions_open",
+        lambda transaction: count_open(transaction.session, "sky", "alice"),
+    ),
+    (
+        "closed subscriptions",
+        "ix_subscriptions_closed",
+        lambda transaction: delete_closed_subscriptions(transaction.session, transaction.now, 10),
     ),
     ("events of a job", "ix_job_events_job_id", lambda transaction: events_of(transaction.session, 1)),
     (

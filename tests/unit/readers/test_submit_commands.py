@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.condor.quoting import split_arguments
+from pilotage.notifications import Occasion, RecipientKind
 from pilotage_client.readers.draft import ReadError
 from support.job_texts import refusals, submit_error, submit_job, submit_jobs
 
@@ -186,7 +187,7 @@ def test_accepts_command_that_asks_for_nothing(command: str) -> None:
     assert (job.ignored, job.warnings, job.input_files) == ((), (), ())
 
 
-@pytest.mark.parametrize("command", ["notification = Error", "stream_output = True", "transfer_output = no"])
+@pytest.mark.parametrize("command", ["email_attributes = Rank", "stream_output = True", "transfer_output = no"])
 def test_keeps_harmless_command_with_warning(command: str) -> None:
     job = submit_job(f'{command}\ntransfer_output_files = ""')
     name, _, value = command.partition(" = ")
@@ -376,3 +377,37 @@ def test_damaged_text_gives_jobs_or_error_with_line(start: int, length: int, ins
     damaged = SMALL[:start] + inserted + SMALL[start + length :]
     line = line_of_error(damaged)
     assert line is None or 1 <= line <= damaged.count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("commands", "wanted"),
+    [
+        ("notification = Complete", [("", {Occasion.END})]),
+        ("notify_user = a@x.ch\nnotification = ERROR", [("a@x.ch", {Occasion.FAILURE, Occasion.HOLD})]),
+        ("notification = always\nnotify_user = bob", [("bob", {Occasion.END, Occasion.HOLD})]),
+        (
+            'notification = complete\nnotify_user = "a@x.ch, b@x.ch"',
+            [("a@x.ch", {Occasion.END}), ("b@x.ch", {Occasion.END})],
+        ),
+        ("notification = Never\nnotify_user = a@x.ch", []),
+        ("notification =", []),
+        ("notify_user = a@x.ch", []),
+    ],
+)
+def test_notification_asks_for_mail(commands: str, wanted: list[tuple[str, set[Occasion]]]) -> None:
+    job = submit_job(commands)
+    assert [(each.address, set(each.occasions)) for each in job.notify] == wanted
+    assert all(each.kind is RecipientKind.MAIL for each in job.notify)
+    assert (job.ignored, job.warnings) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("commands", "fault"),
+    [
+        ("notification = Sometimes", "notification: Sometimes is none of Always, Complete, Error, Never"),
+        ("notification = Error\nnotify_user = -oX@x.ch", "notify_user: '-oX@x.ch' is not a mail address"),
+    ],
+)
+def test_invalid_notification_is_an_error(commands: str, fault: str) -> None:
+    with pytest.raises(ReadError, match=fault):
+        submit_job(commands)

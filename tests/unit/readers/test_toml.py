@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind
+from pilotage_client.readers.draft import as_json
 from support.job_texts import toml_error, toml_jobs
 
 
@@ -135,3 +137,43 @@ def test_dependencies_are_ids_or_names_of_the_file() -> None:
 def test_bad_dependency_is_an_error_with_its_line(value: str, cause: str) -> None:
     text = f'[[job]]\nname = "prepare"\nexecutable = "a"\n[[job]]\nexecutable = "b"\nafter_ok = {value}\n'
     assert toml_error(text) == f"job.toml:6: {cause}"
+
+
+END_OR_FAILURE = frozenset({Occasion.END, Occasion.FAILURE})
+
+
+def test_notify_has_targets_and_occasions() -> None:
+    (job,) = toml_jobs("""
+        executable = "run"
+        notify = [
+            {url = "https://example.org/{x}", on = ["end", "failure"], secret = "wine"},
+            {mail = "alice@example.org", on = "hold"},
+            {mail = true},
+            {command = true},
+        ]
+    """)
+    assert job.notify == (
+        NewSubscription(RecipientKind.URL, "https://example.org/{x}", END_OR_FAILURE, "wine"),
+        NewSubscription(RecipientKind.MAIL, "alice@example.org", frozenset({Occasion.HOLD})),
+        NewSubscription(RecipientKind.MAIL),
+        NewSubscription(RecipientKind.COMMAND),
+    )
+    assert as_json(job)["notify"][0] == {"url": "https://example.org/{x}", "on": ["end", "failure"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        ('"https://example.org"', "notify must be a table"),
+        ("{on = 'end'}", "notify has no recipient; it has one of url, mail and command"),
+        ("{url = 'https://a.org', mail = 'a@b.ch'}", "notify has url, mail; it has one of"),
+        ("{urls = 'https://a.org'}", "notify has urls; it has one of"),
+        ("{url = true}", "notify must be a text"),
+        ("{url = 'ftp://a.org'}", "notify 'ftp://a.org' is not a URL such as"),
+        ("{command = 'rm'}", "notify names a command, which only the operator may choose"),
+        ("{mail = 'a@b.ch', on = ['begin']}", "notify has begin under on, which is none of end, failure, hold"),
+        ("{mail = 'a@b.ch', on = []}", "notify names no occasion"),
+    ],
+)
+def test_invalid_notify_is_an_error_with_its_line(value: str, cause: str) -> None:
+    assert toml_error(f'executable = "a"\nnotify = {value}\n').startswith(f"job.toml:2: {cause}")

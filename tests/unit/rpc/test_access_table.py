@@ -12,6 +12,7 @@ from pilotage.v1 import (
     job_service_pb2,
     matcher_service_pb2,
     node_service_pb2,
+    notification_service_pb2,
     pilot_service_pb2,
     pool_service_pb2,
     race_service_pb2,
@@ -31,6 +32,7 @@ FILES: list[FileDescriptor] = [
         job_service_pb2,
         matcher_service_pb2,
         node_service_pb2,
+        notification_service_pb2,
         pilot_service_pb2,
         pool_service_pb2,
         race_service_pb2,
@@ -71,6 +73,7 @@ AGENT_METHODS = {
     Role.DRAINER: {"ResourceService/ListQueues", "NodeService/GetNodeUse", "NodeService/SetNodeAttributes"},
     Role.CLEANER: {"PoolService/ListPools", "PoolService/RefreshPools", "PoolService/CleanPools"},
     Role.RACER: {"RaceService/FindStragglers", "RaceService/StartCopies"},
+    Role.NOTIFIER: {"NotificationService/TakeNotifications", "NotificationService/ReportDeliveries"},
 }
 OF_ALL_AGENTS = {"AgentService/TakeTurn", "AgentService/GiveBackTurn", "IdentityService/WhoAmI"}
 

@@ -97,6 +97,11 @@ def _visible_workflow(transaction: Transaction, identity: Identity, workflow: in
     return found
 
 
+def extent_of(transaction: Transaction, identity: Identity, selection: JobSelection) -> range:
+    """Return the ids of the selection; raises NotFoundError as `find_jobs` does."""
+    return _extent(transaction, identity, selection)[0]
+
+
 def _id_of_single_job(transaction: Transaction, identity: Identity, selection: JobSelection) -> range:
     """Return the id of a job that begins no cluster; it may be a race copy."""
     job = load_jobs(transaction.session, [selection.id]).get(selection.id)

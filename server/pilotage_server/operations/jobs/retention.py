@@ -7,6 +7,7 @@ from functools import partial
 
 from pilotage_server.core.accounting.fair_share import fading_time
 from pilotage_server.operations.attempts.tails import remove_old_tails
+from pilotage_server.operations.jobs.notifications import remove_closed_subscriptions
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import accounting, resources, routing, task_queues
 from pilotage_server.storage.blobs import FileStore
@@ -103,6 +104,7 @@ REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
     remove_expired_revocations,
     remove_old_requests,
     remove_old_tails,
+    remove_closed_subscriptions,
 )
 """All functions that remove rows; each returns the number removed."""
 

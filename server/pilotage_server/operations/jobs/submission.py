@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import accumulate
 from operator import itemgetter
 
 from pilotage.classads.evaluation import CURRENT_TIME
@@ -16,6 +17,7 @@ from pilotage.text import fold
 from pilotage.values.accounts import Account
 from pilotage.values.dependencies import Dependency
 from pilotage.values.jobs import SubmittedJobs
+from pilotage.values.notifications import SubmittedSubscription
 from pilotage_server.core.identity import Holder, Identity
 from pilotage_server.core.jobs.attributes import description_attributes
 from pilotage_server.core.jobs.descriptions import (
@@ -35,6 +37,7 @@ from pilotage_server.core.submission.submit_policy import ACCOUNT_REQUEST_NAMES,
 from pilotage_server.core.submission.validation import are_valid_overrides
 from pilotage_server.operations.jobs.dependencies import DependencyPlan, find_parents, plan_dependencies
 from pilotage_server.operations.jobs.new_jobs import AcceptedJobs, record_new_jobs
+from pilotage_server.operations.jobs.notifications import add_subscriptions, check_subscriptions
 from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
@@ -139,6 +142,32 @@ def submit_jobs(
         new = StoredWorkflow(ids, account.owner, account.vo, account.group, workflow, transaction.now)
         insert_workflow(transaction.session, new)
     return SubmittedJobs(tuple(ids), (*warnings, *plan.warnings), ids[0] if workflow else 0)
+
+
+def subscribe_to_new_jobs(
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity,
+    descriptions: Sequence[DescriptionGroup],
+    subscriptions: Sequence[SubmittedSubscription],
+    submitted: SubmittedJobs,
+) -> SubmittedJobs:
+    """Add subscriptions for jobs that this transaction has submitted, and their warnings to the result.
+
+    Without new jobs, as in a validation, they are only checked. Raises as `check_subscriptions` does.
+    """
+    owner = Holder(identity.vo, identity.owner)
+    wanted = [each.wanted for each in subscriptions]
+    complete, warnings = check_subscriptions(transaction, state.rules.notifications, owner, wanted)
+    if submitted.job_ids:
+        # The ids are consecutive, in the order of the descriptions.
+        counts = sorted(
+            (overrides.submission_index, each.model.count or 1) for each in descriptions for overrides in each.overrides
+        )
+        ends = list(accumulate((count for _, count in counts), initial=submitted.job_ids[0]))
+        ranges = [range(ends[each.first], ends[each.last + 1]) for each in subscriptions]
+        add_subscriptions(transaction, owner, zip(ranges, complete, strict=True))
+    return replace(submitted, warnings=(*submitted.warnings, *warnings))
 
 
 def group_of(identity: Identity, group: str) -> str:

@@ -14,6 +14,7 @@ _ROUTERS = _OPERATORS | {Role.ROUTER}
 _DRAINERS = _OPERATORS | {Role.DRAINER}
 _CLEANERS = _OPERATORS | {Role.CLEANER}
 _RACERS = _OPERATORS | {Role.RACER}
+_NOTIFIERS = _OPERATORS | {Role.NOTIFIER}
 _AGENTS = _OPERATORS | AGENT_NAMES.keys()
 _PILOTS = frozenset({Role.PILOT})
 _FILE_HOLDERS = _OWNERS | _PILOTS | {Role.ROUTER}
@@ -93,6 +94,13 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "GiveUpCopies": _OPERATORS,
     },
     "RaceService": {"FindStragglers": _RACERS, "StartCopies": _RACERS, "ListRaces": _OWNERS},
+    "NotificationService": {
+        "Subscribe": _OWNERS,
+        "ListSubscriptions": _OWNERS,
+        "Unsubscribe": _OWNERS,
+        "TakeNotifications": _NOTIFIERS,
+        "ReportDeliveries": _NOTIFIERS,
+    },
     "ShareService": {"ListShares": _OWNERS, "SetShares": _OPERATORS, "ListUsage": _OWNERS},
     "IdentityService": {
         "WhoAmI": frozenset(Role),

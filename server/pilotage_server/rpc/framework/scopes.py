@@ -46,7 +46,10 @@ _VIEWS = (
     *("PoolService/ListPools", "ResourceService/ListQueues", "ResourceService/GetEligibleNodes"),
     *("PilotService/ListPilots", "NodeService/ListSlots", "RouteService/ListRoutes", "RouteService/ExplainRoutes"),
     *("RaceService/ListRaces", "ShareService/ListShares", "ShareService/ListUsage"),
+    "NotificationService/ListSubscriptions",
 )
+
+_CHANGES = ("NotificationService/Subscribe", "NotificationService/Unsubscribe")
 
 
 def _rows() -> dict[str, frozenset[Permission]]:
@@ -55,6 +58,7 @@ def _rows() -> dict[str, frozenset[Permission]]:
         for method in methods:
             name = f"/pilotage.v1.JobService/{method}"
             rows[name] = rows.get(name, frozenset()) | {permission}
+    rows |= {f"/pilotage.v1.{change}": frozenset({Permission.MODIFY}) for change in _CHANGES}
     return rows
 
 

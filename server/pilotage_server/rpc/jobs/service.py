@@ -20,6 +20,7 @@ from pilotage.values.wire.dependencies import dependencies_from_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, reason_from_wire
 from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_wire
 from pilotage.values.wire.leadership import leadership_from_wire
+from pilotage.values.wire.notifications import submitted_subscriptions_from_wire
 from pilotage_server.core.identity import Holder, Identity, holder_of
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.record import FeedPage
@@ -42,7 +43,7 @@ from pilotage_server.operations.jobs.queries import (
     read_feed,
 )
 from pilotage_server.operations.jobs.quotas import JobQuotas, check_upload
-from pilotage_server.operations.jobs.submission import submit_jobs
+from pilotage_server.operations.jobs.submission import submit_jobs, subscribe_to_new_jobs
 from pilotage_server.rpc.framework.calls import caller, caller_token, wait_time_s
 from pilotage_server.rpc.framework.scopes import Permission, require
 from pilotage_server.rpc.framework.transactions import Transactions
@@ -271,6 +272,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         identity = caller()
         descriptions = await asyncio.to_thread(submission_from_wire, request.descriptions)  # may be thousands
         dependencies = await asyncio.to_thread(dependencies_from_wire, request.dependencies, len(request.descriptions))
+        subscriptions = submitted_subscriptions_from_wire(request.subscriptions, len(request.descriptions))
 
         workflow = workflow_from_wire(request)
         jobs = sum(group.job_count for group in descriptions)
@@ -292,6 +294,8 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
                 workflow=workflow,
                 validate_only=request.validate_only,
             )
+            if subscriptions:
+                done = subscribe_to_new_jobs(transaction, state, identity, descriptions, subscriptions, done)
             if not request.validate_only:
                 transaction.after_commit(partial(self._live_jobs.add, identity, jobs))
             return submitted_jobs_to_wire(done)

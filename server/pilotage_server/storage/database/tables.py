@@ -12,76 +12,23 @@ job changes, and these begin with the cheap part.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any, ClassVar
+from datetime import datetime
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    DateTime,
-    Dialect,
-    Float,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Text,
-    TextClause,
-    TypeDecorator,
-    false,
-    text,
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, LargeBinary, String, Text, false, text
+from sqlmodel import Field
+
+from pilotage_server.storage.database.columns import (
+    NEVER_REUSED,
+    Base,
+    BigId,
+    id_column,
+    no_text,
+    partial_index,
+    time_column,
+    zero,
 )
-from sqlalchemy.types import TypeEngine
-from sqlmodel import Field, SQLModel
-
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-BigId = BigInteger().with_variant(Integer, "sqlite")
-"""64 bits everywhere; SQLite gives rowids to INTEGER keys only."""
-NEVER_REUSED = {"sqlite_autoincrement": True}
-"""For ids that people and feeds keep: SQLite must not reuse the id of a removed row."""
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """A time that is aware and in UTC in Python, whatever the database stores of its zone."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return the time in UTC; a naive time is a bug."""
-        assert value is None or value.tzinfo is not None, "times are aware"
-        return value and value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return the time in UTC; SQLite returns naive times."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-class Base(SQLModel):
-    """The base of all tables."""
-
-    metadata: ClassVar[MetaData] = metadata
-
-
-def id_column() -> Column[int]:
-    """Return the column of an id that the database assigns."""
-    return Column(BigId, primary_key=True, autoincrement=True)
-
-
-def time_column(*, nullable: bool = False, index: bool = False) -> Column[datetime]:
-    """Return the column of a time."""
-    return Column(UtcDateTime(), nullable=nullable, index=index)
+from pilotage_server.storage.database.columns import UtcDateTime as UtcDateTime
+from pilotage_server.storage.database.columns import metadata as metadata
 
 
 class UsageRow(Base, table=True):
@@ -298,22 +245,17 @@ The condition differs from NOT reported, so that planners do not use the index o
 CREDENTIAL_ENDS = "credential_ends IS NOT NULL"
 """Pilots whose credentials end before their tokens do."""
 
+OPEN_SUBSCRIPTION = "closed IS NULL"
+"""Subscriptions that may still notify."""
+
+CLOSED_SUBSCRIPTION = "closed IS NOT NULL"
+"""Subscriptions that notify of nothing more."""
+
+UNDELIVERED = "due IS NOT NULL"
+"""Notifications that are to be delivered."""
+
 EMPTY = "came_back_empty"
 """Pilots that never ran a job and ended without work, without time left, or by their batch system."""
-
-
-def _partial(name: str, *columns: str | TextClause, where: str) -> Index:
-    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
-
-
-def _zero(kind: type[Any] | TypeEngine[Any]) -> Column[Any]:
-    """Return a column with the server default 0 or false."""
-    return Column(kind, nullable=False, server_default="0")
-
-
-def _no_text() -> Column[str]:
-    """Return a text column with the server default ""."""
-    return Column(String, nullable=False, server_default="")
 
 
 class TaskQueueRow(Base, table=True):
@@ -352,7 +294,7 @@ class TemplateRow(Base, table=True):
     vo: str
     group: str
     description_json: str = Field(sa_column=Column(Text, nullable=False))
-    jobs: int = Field(default=0, sa_column=_zero(Integer))
+    jobs: int = Field(default=0, sa_column=zero(Integer))
 
 
 class JobRow(Base, table=True):
@@ -370,14 +312,14 @@ class JobRow(Base, table=True):
 
     __tablename__ = "jobs"
     __table_args__ = (
-        _partial("ix_jobs_waiting", "task_queue_id", text("priority DESC"), "id", where=WAITING_JOB),
-        _partial("ix_jobs_timed", "lease_until", where=TIMED_JOB),
-        _partial("ix_jobs_live", "task_queue_id", "template_id", where=LIVE_JOB),
-        _partial("ix_jobs_live_owner", "vo", "owner", "id", where=LIVE_JOB),
-        _partial("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
-        _partial("ix_jobs_ended", "ended", where=ENDED_JOB),
-        _partial("ix_jobs_race", "race", where=RACING_JOB),
-        _partial("ix_jobs_race_set", "race_set", "id", where=LIVE_REPEATABLE_JOB),
+        partial_index("ix_jobs_waiting", "task_queue_id", text("priority DESC"), "id", where=WAITING_JOB),
+        partial_index("ix_jobs_timed", "lease_until", where=TIMED_JOB),
+        partial_index("ix_jobs_live", "task_queue_id", "template_id", where=LIVE_JOB),
+        partial_index("ix_jobs_live_owner", "vo", "owner", "id", where=LIVE_JOB),
+        partial_index("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
+        partial_index("ix_jobs_ended", "ended", where=ENDED_JOB),
+        partial_index("ix_jobs_race", "race", where=RACING_JOB),
+        partial_index("ix_jobs_race_set", "race_set", "id", where=LIVE_REPEATABLE_JOB),
         Index("ix_jobs_owner_id", "owner", "id"),
         NEVER_REUSED,
     )
@@ -411,22 +353,22 @@ class JobRow(Base, table=True):
     started: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     state_since: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
-    starts: int = Field(default=0, sa_column=_zero(Integer))
-    wall_clock_s: float = Field(default=0.0, sa_column=_zero(Float))
-    suspended_s: float = Field(default=0.0, sa_column=_zero(Float))
+    starts: int = Field(default=0, sa_column=zero(Integer))
+    wall_clock_s: float = Field(default=0.0, sa_column=zero(Float))
+    suspended_s: float = Field(default=0.0, sa_column=zero(Float))
     hold_code: int | None = None
     hold_subcode: int | None = None
     hold_history_json: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
-    watch: int = Field(default=0, sa_column=_zero(Integer))
-    race: int = Field(default=0, sa_column=_zero(BigId))
-    race_set: int = Field(default=0, sa_column=_zero(BigId))
-    max_starts: int = Field(default=0, sa_column=_zero(Integer))
+    watch: int = Field(default=0, sa_column=zero(Integer))
+    race: int = Field(default=0, sa_column=zero(BigId))
+    race_set: int = Field(default=0, sa_column=zero(BigId))
+    max_starts: int = Field(default=0, sa_column=zero(Integer))
     fenced_until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
-    attempt_floor: int = Field(default=0, sa_column=_zero(Integer))
-    exit_check: int = Field(default=0, sa_column=_zero(Integer))
-    completions: int = Field(default=0, sa_column=_zero(Integer))
-    awaited: int = Field(default=0, sa_column=_zero(Integer))
-    blocked_by: int = Field(default=0, sa_column=_zero(BigId))
+    attempt_floor: int = Field(default=0, sa_column=zero(Integer))
+    exit_check: int = Field(default=0, sa_column=zero(Integer))
+    completions: int = Field(default=0, sa_column=zero(Integer))
+    awaited: int = Field(default=0, sa_column=zero(Integer))
+    blocked_by: int = Field(default=0, sa_column=zero(BigId))
 
 
 class BlockRow(Base, table=True):
@@ -437,7 +379,7 @@ class BlockRow(Base, table=True):
     """
 
     __tablename__ = "blocks"
-    __table_args__ = (_partial("ix_blocks_met", "id", where=MET_BLOCK),)
+    __table_args__ = (partial_index("ix_blocks_met", "id", where=MET_BLOCK),)
     id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
     last: int = Field(sa_column=Column(BigId, nullable=False))
     submission: int = Field(sa_column=Column(BigId, nullable=False))
@@ -455,7 +397,7 @@ class DependencySourceRow(Base, table=True):
 
     __tablename__ = "dependency_sources"
     __table_args__ = (
-        _partial("ix_dependency_sources_range", "first", "last", where=MANY_PARENTS),
+        partial_index("ix_dependency_sources_range", "first", "last", where=MANY_PARENTS),
         NEVER_REUSED,
     )
     id: int | None = Field(default=None, sa_column=id_column())
@@ -464,7 +406,7 @@ class DependencySourceRow(Base, table=True):
     first: int = Field(sa_column=Column(BigId, nullable=False))
     last: int = Field(sa_column=Column(BigId, nullable=False))
     watched: int = Field(sa_column=Column(BigId, nullable=False, index=True))
-    futile: bool = Field(default=False, sa_column=_zero(Boolean))
+    futile: bool = Field(default=False, sa_column=zero(Boolean))
 
 
 class DependencyRow(Base, table=True):
@@ -496,6 +438,64 @@ class WorkflowRow(Base, table=True):
     submitted: datetime = Field(sa_column=time_column())
 
 
+class SubscriptionRow(Base, table=True):
+    """A subscription of the owner of the jobs from `first` to `last`; `core.jobs.notifications` explains the columns.
+
+    `occasions_json` and `left_json` are lists. `host` = that of a URL, else the kind of the recipient in parentheses.
+    """
+
+    __tablename__ = "subscriptions"
+    __table_args__ = (
+        partial_index("ix_subscriptions_open", "vo", "owner", where=OPEN_SUBSCRIPTION),
+        partial_index("ix_subscriptions_closed", "closed", where=CLOSED_SUBSCRIPTION),
+        Index("ix_subscriptions_owner", "owner", "id"),
+        NEVER_REUSED,
+    )
+    id: int | None = Field(default=None, sa_column=id_column())
+    vo: str
+    owner: str
+    first: int = Field(sa_column=Column(BigId, nullable=False))
+    last: int = Field(sa_column=Column(BigId, nullable=False))
+    kind: str
+    address: str = Field(sa_column=Column(Text, nullable=False))
+    host: str
+    secret: str
+    occasions_json: str
+    left_json: str
+    created: datetime = Field(sa_column=time_column())
+    position: int = Field(sa_column=Column(BigId, nullable=False))
+    check_end: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    closed: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+
+
+class NotificationRow(Base, table=True):
+    """A notification of a subscription; `due` = the next try, or the end of the lease of the present one.
+
+    `due` None = it is delivered, or given up.
+    """
+
+    __tablename__ = "notifications"
+    __table_args__ = (partial_index("ix_notifications_due", "due", where=UNDELIVERED), NEVER_REUSED)
+    id: int | None = Field(default=None, sa_column=id_column())
+    subscription: int = Field(sa_column=Column(BigId, nullable=False, index=True))
+    occasion: str
+    body: str = Field(sa_column=Column(Text, nullable=False))
+    made: datetime = Field(sa_column=time_column())
+    due: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    leased: bool = False
+    tries: int = 0
+    error: str = Field(default="", sa_column=Column(Text, nullable=False))
+    delivered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+
+
+class NotificationCursorRow(Base, table=True):
+    """The position up to which events have been examined for all subscriptions; there is one row, or none yet."""
+
+    __tablename__ = "notification_cursor"
+    id: int = Field(primary_key=True)
+    position: int = Field(sa_column=Column(BigId, nullable=False))
+
+
 class SubmissionPartRow(Base, table=True):
     """Jobs of an accepted submission that are not stored yet; `submission` = the id of its first job."""
 
@@ -508,7 +508,7 @@ class SubmissionPartRow(Base, table=True):
     jobs: int
     blocks_json: str = Field(sa_column=Column(Text, nullable=False))
     fenced_until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
-    attempt_floor: int = Field(default=0, sa_column=_zero(Integer))
+    attempt_floor: int = Field(default=0, sa_column=zero(Integer))
 
 
 class AttemptRow(Base, table=True):
@@ -522,8 +522,8 @@ class AttemptRow(Base, table=True):
 
     __tablename__ = "attempts"
     __table_args__ = (
-        _partial("ix_attempts_unreported", "pilot_stamp", "job_id", "attempt", where=UNREPORTED),
-        _partial("ix_attempts_taken", "pilot_stamp", "job_id", "attempt", where=TAKEN),
+        partial_index("ix_attempts_unreported", "pilot_stamp", "job_id", "attempt", where=UNREPORTED),
+        partial_index("ix_attempts_taken", "pilot_stamp", "job_id", "attempt", where=TAKEN),
     )
     job_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
     attempt: int = Field(primary_key=True)
@@ -546,16 +546,16 @@ class AttemptRow(Base, table=True):
     suspended_s: float = 0.0
     peak_memory_mib: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
     reported: bool = False
-    weight: float = Field(default=0.0, sa_column=_zero(Float))
-    charged_vo: str = Field(default="", sa_column=_no_text())
-    charged_group: str = Field(default="", sa_column=_no_text())
-    charged_owner: str = Field(default="", sa_column=_no_text())
+    weight: float = Field(default=0.0, sa_column=zero(Float))
+    charged_vo: str = Field(default="", sa_column=no_text())
+    charged_group: str = Field(default="", sa_column=no_text())
+    charged_owner: str = Field(default="", sa_column=no_text())
     metered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
-    trial: bool = Field(default=False, sa_column=_zero(Boolean))
-    plugged: bool = Field(default=False, sa_column=_zero(Boolean))
-    gpus: int = Field(default=0, sa_column=_zero(Integer))
-    system_cpu_s: float = Field(default=0.0, sa_column=_zero(Float))
-    peak_disk_mib: int = Field(default=0, sa_column=_zero(BigInteger))
+    trial: bool = Field(default=False, sa_column=zero(Boolean))
+    plugged: bool = Field(default=False, sa_column=zero(Boolean))
+    gpus: int = Field(default=0, sa_column=zero(Integer))
+    system_cpu_s: float = Field(default=0.0, sa_column=zero(Float))
+    peak_disk_mib: int = Field(default=0, sa_column=zero(BigInteger))
 
 
 class JobEventRow(Base, table=True):
@@ -586,7 +586,7 @@ class PilotRow(Base, table=True):
     __table_args__ = (
         Index("ix_pilots_queue", "site", "ce", "queue", "registered"),
         Index("ix_pilots_empty", "ended", sqlite_where=text(EMPTY), postgresql_where=text(EMPTY)),
-        _partial("ix_pilots_credential_ends", "stamp", "credential_ends", where=CREDENTIAL_ENDS),
+        partial_index("ix_pilots_credential_ends", "stamp", "credential_ends", where=CREDENTIAL_ENDS),
     )
     stamp: str = Field(primary_key=True)
     site: str

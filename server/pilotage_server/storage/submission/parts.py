@@ -156,6 +156,16 @@ def clusters_in_parts(session: Session, owners: Iterable[tuple[str, str]]) -> se
     return found
 
 
+def has_jobs_in_parts(session: Session, vo: str, owner: str, first: int, last: int) -> bool:
+    """Return whether jobs of this owner with ids from `first` to `last` are not stored yet."""
+    return any(
+        start <= last and stop > first
+        for (blocks,) in sql.rows(session, _CLUSTERS, vo, owner)
+        for block in json.loads(blocks)
+        for start, stop in block["ids"]
+    )
+
+
 _FIELDS = ("clusters", "template_ids", "names", "hold_reason", "race_set", "blocked_by")
 
 

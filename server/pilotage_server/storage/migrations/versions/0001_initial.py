@@ -438,6 +438,54 @@ def upgrade() -> None:
     op.create_index("ix_stored_files_stored", "stored_files", ["stored"])
 
     op.create_table(
+        "notification_cursor",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("position", _ID, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_notification_cursor"),
+    )
+    op.create_table(
+        "notifications",
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("subscription", _ID, nullable=False),
+        sa.Column("occasion", sa.String(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("made", _TIME, nullable=False),
+        sa.Column("due", _TIME, nullable=True),
+        sa.Column("leased", sa.Boolean(), nullable=False),
+        sa.Column("tries", sa.Integer(), nullable=False),
+        sa.Column("error", sa.Text(), nullable=False),
+        sa.Column("delivered", _TIME, nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_notifications"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_notifications_subscription", "notifications", ["subscription"])
+    _partial("ix_notifications_due", "notifications", ["due"], "due IS NOT NULL")
+
+    op.create_table(
+        "subscriptions",
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("vo", sa.String(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("first", _ID, nullable=False),
+        sa.Column("last", _ID, nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("host", sa.String(), nullable=False),
+        sa.Column("secret", sa.String(), nullable=False),
+        sa.Column("occasions_json", sa.String(), nullable=False),
+        sa.Column("left_json", sa.String(), nullable=False),
+        sa.Column("created", _TIME, nullable=False),
+        sa.Column("position", _ID, nullable=False),
+        sa.Column("check_end", _TIME, nullable=True),
+        sa.Column("closed", _TIME, nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_subscriptions"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_subscriptions_owner", "subscriptions", ["owner", "id"])
+    _partial("ix_subscriptions_open", "subscriptions", ["vo", "owner"], "closed IS NULL")
+    _partial("ix_subscriptions_closed", "subscriptions", ["closed"], "closed IS NOT NULL")
+
+    op.create_table(
         "submission_parts",
         sa.Column("id", _ID, autoincrement=True, nullable=False),
         sa.Column("submission", _ID, nullable=False),

@@ -1,0 +1,89 @@
+"""Runs the operator's commands: for mail, and for all that the operator thinks of. Users choose no part of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from email.message import EmailMessage
+
+from pilotage.notifications import mail_fault
+from pilotage_agents.notifier.webhook import DeliveryError
+
+MAX_ERROR_BYTES = 500
+"""How much of a command's standard error is reported."""
+
+_LAST_OUTPUT_S = 1.0
+
+_PASSED = ("PATH", "HOME", "LANG", "TZ")
+"""The variables of the environment that commands get: others may hold the agent's token."""
+
+
+def mail_text(to: str, sender: str | None, subject: str, text: str) -> bytes:
+    """Return a mail; raises DeliveryError for an invalid address. Texts of users are in its body only."""
+    if not to or "@" not in to or mail_fault(to):
+        raise DeliveryError("the address is not valid", is_permanent=True)
+    mail = EmailMessage()
+    mail["To"] = to
+    if sender is not None:
+        mail["From"] = sender
+    mail["Subject"] = f"Pilotage: {subject}"
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(f"{text}\n")
+    return mail.as_bytes()
+
+
+async def run_command(command: Sequence[str], given: bytes, timeout_s: float) -> None:
+    """Run a command with this standard input; raises DeliveryError unless it exits with 0 in time."""
+    environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    try:
+        transport, run = await asyncio.get_running_loop().subprocess_exec(
+            lambda: _Run(given),
+            *command,
+            stdout=asyncio.subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise DeliveryError(f"the command {command[0]} does not start: {error.strerror}") from error
+    try:
+        async with asyncio.timeout(timeout_s):
+            await run.exited.wait()
+    except TimeoutError:
+        raise DeliveryError(f"the command {command[0]} did not end within {timeout_s:g} s") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(transport.get_pid(), signal.SIGKILL)  # also what it has left behind
+        with contextlib.suppress(TimeoutError):  # what has left the process group may keep the pipe open
+            async with asyncio.timeout(_LAST_OUTPUT_S):
+                await run.closed.wait()
+        transport.close()
+    if status := transport.get_returncode():
+        raise DeliveryError(f"the command {command[0]} exited with {status}: {run.errors.decode(errors='replace')}")
+
+
+class _Run(asyncio.SubprocessProtocol):
+    """A command that runs: takes its input, and keeps the start of its standard error."""
+
+    def __init__(self, given: bytes) -> None:
+        self.errors = b""
+        self.exited, self.closed = asyncio.Event(), asyncio.Event()
+        self._given = given
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        stdin = transport.get_pipe_transport(0)
+        assert isinstance(stdin, asyncio.WriteTransport)
+        stdin.write(self._given)
+        stdin.write_eof()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.errors = (self.errors + data)[:MAX_ERROR_BYTES]
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()

@@ -1,0 +1,304 @@
+"""Subscriptions are made, listed and removed; events turn into notifications, which the notifier delivers.
+
+Rules
+-----
+Nothing of this is done when jobs change. A periodic task of every server reads the event feed from a cursor, but only
+while subscriptions are open. The cursor, the subscriptions and the new notifications change in one transaction under
+the lock of the cursor: a crash or another server neither loses nor doubles one. The end of jobs is read from their
+states, so that no event of it can be missed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from pilotage.errors import Faults, InvalidInputError, NotFoundError, QuotaExceededError, Violation
+from pilotage.notifications import NewSubscription, Occasion, RecipientKind, complete_mail
+from pilotage.values.notifications import DeliveryReport, DueNotification
+from pilotage.values.selections import JobSelection
+from pilotage_server.core.identity import AGENT_NAMES, Holder, Identity, Role
+from pilotage_server.core.jobs import notifications as core
+from pilotage_server.core.jobs.changes import may_change
+from pilotage_server.core.jobs.notifications import NotificationRules, Occurrences, Subscription
+from pilotage_server.operations.jobs.clusters import extent_of
+from pilotage_server.operations.jobs.queries import JobFilter, job_query
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.events import first_after
+from pilotage_server.storage.jobs import load_jobs
+from pilotage_server.storage.leadership import active_agents
+from pilotage_server.storage.notifications import outbox
+from pilotage_server.storage.notifications import subscriptions as stored
+from pilotage_server.storage.notifications.outbox import NewNotification, NotificationRecord
+from pilotage_server.storage.submission.clusters import count_by_state, load_first_job
+from pilotage_server.storage.submission.dependencies import load_unmet
+from pilotage_server.storage.submission.parts import has_jobs_in_parts
+
+WINDOW = 10_000
+"""The most positions of the feed that one transaction examines."""
+
+CHECK_AGAIN = timedelta(seconds=5)
+"""The pause until an end is checked again that no event announces: the jobs that are left are blocked or not stored."""
+
+MOST_LISTED = 1000
+
+
+def check_subscriptions(
+    transaction: Transaction, rules: NotificationRules, owner: Holder, wanted: Sequence[NewSubscription]
+) -> tuple[list[NewSubscription], list[str]]:
+    """Return new subscriptions of an owner with complete addresses, and warnings.
+
+    Raises
+    ------
+    InvalidInputError
+        With every mail address that cannot be completed.
+    QuotaExceededError
+        The owner would have too many open ones.
+    """
+    faults, complete = Faults(), list[NewSubscription]()
+    for index, each in enumerate(wanted):
+        with faults.within(f"subscriptions[{index}]"):
+            complete.append(_complete(each, owner.owner, rules.mail_domain))
+    faults.raise_any()
+    present = stored.count_open(transaction.session, owner.vo, owner.owner)
+    if present + len(complete) > rules.max_open_of_owner:
+        have = f"{owner.owner} of the VO {owner.vo} has {present} open ones, and may have {rules.max_open_of_owner}"
+        raise QuotaExceededError(f"{len(complete)} more subscriptions are too many: {have}; remove some")
+    is_served = AGENT_NAMES[Role.NOTIFIER] in active_agents(transaction.session, transaction.now)
+    return complete, [] if is_served else ["no notifier runs now: notifications wait until one does, for a day at most"]
+
+
+def _complete(wanted: NewSubscription, owner: str, domain: str) -> NewSubscription:
+    if wanted.kind is not RecipientKind.MAIL:
+        return wanted
+    address = complete_mail(wanted.address, owner, domain)
+    if not address:
+        missing = f"{wanted.address!r} has no domain" if wanted.address else "no mail address is given"
+        hint = "write the whole address (notify_user in a submit file), or ask for no mail"
+        raise InvalidInputError(Violation("", f"{missing}, and the server has no mail domain; {hint}"))
+    return replace(wanted, address=address)
+
+
+def add_subscriptions(
+    transaction: Transaction, owner: Holder, wanted: Iterable[tuple[range, NewSubscription]]
+) -> list[Subscription]:
+    """Store checked subscriptions for ids of jobs of this owner."""
+    position = stored.newest_position(transaction.session)
+    new = [
+        Subscription(
+            id=0,
+            vo=owner.vo,
+            owner=owner.owner,
+            first=ids[0],
+            last=ids[-1],
+            wanted=each,
+            created=transaction.now,
+            position=position,
+            left=each.occasions,
+            check_end=transaction.now,
+        )
+        for ids, each in wanted
+    ]
+    ids_of_new = stored.insert_subscriptions(transaction.session, new)
+    return [replace(each, id=id_) for each, id_ in zip(new, ids_of_new, strict=True)]
+
+
+def subscribe(
+    transaction: Transaction, state: ServerState, identity: Identity, jobs: JobSelection, wanted: NewSubscription
+) -> tuple[Subscription, list[str]]:
+    """Make a subscription of the owner of existing jobs; returns warnings, too.
+
+    Raises
+    ------
+    NotFoundError
+        The caller cannot see one of the jobs, or it is a race copy.
+    InvalidInputError, QuotaExceededError
+        As `check_subscriptions` raises them.
+    """
+    ids = extent_of(transaction, identity, jobs)
+    first = load_first_job(transaction.session, ids.start)
+    if first is None or first.id not in ids:
+        raise NotFoundError("job", str(jobs))
+    owner = Holder(first.vo, first.owner)
+    (complete,), warnings = check_subscriptions(transaction, state.rules.notifications, owner, [wanted])
+    (made,) = add_subscriptions(transaction, owner, [(ids, complete)])
+    return made, warnings
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSubscription:
+    """A subscription with its notifications, the oldest first."""
+
+    subscription: Subscription
+    notifications: tuple[NotificationRecord, ...] = ()
+
+
+def list_subscriptions(
+    transaction: Transaction, identity: Identity, jobs: Sequence[JobSelection], owner: str = ""
+) -> list[ListedSubscription]:
+    """Return the newest subscriptions that the caller may see, with their notifications.
+
+    `jobs` empty = for any jobs. `owner` "" = the caller's, "*" = of all owners. Raises NotFoundError for unknown jobs.
+    """
+    ranges = [extent_of(transaction, identity, each) for each in jobs]
+    query = job_query(identity, JobFilter(owner=owner or ("*" if jobs else "")))
+    if query.nothing:
+        return []
+    found = stored.find_subscriptions(transaction.session, query.vo, query.owner, ranges, MOST_LISTED)
+    of: dict[int, list[NotificationRecord]] = {}
+    for each in outbox.load_notifications(transaction.session, [one.id for one in found]):
+        of.setdefault(each.subscription, []).append(each)
+    return [ListedSubscription(each, tuple(of.get(each.id, ()))) for each in found]
+
+
+def unsubscribe(transaction: Transaction, identity: Identity, ids: Sequence[int]) -> None:
+    """Remove subscriptions, with what is not delivered yet; raises NotFoundError, and then removes none."""
+    owners = stored.lock_owners(transaction.session, ids)
+    for id_ in ids:
+        vo, owner = owners.get(id_, ("", ""))
+        if id_ not in owners or not may_change(identity, owner, vo):
+            raise NotFoundError("subscription", str(id_))
+    stored.delete_subscriptions(transaction.session, ids)
+
+
+def has_work(transaction: Transaction, _state: ServerState) -> bool:
+    """Whether open subscriptions have events to examine, or the end of their jobs is to be checked."""
+    work = stored.find_work(transaction.session)
+    if work is None:
+        return False
+    is_due = work.check_end is not None and work.check_end <= transaction.now
+    return is_due or first_after(transaction.session, work.position) is not None
+
+
+def make_notifications(transaction: Transaction, _state: ServerState) -> bool:
+    """Examine events for all open subscriptions, and store the notifications that follow; return whether more are left.
+
+    One transaction examines at most `WINDOW` positions of the feed.
+    """
+    session = transaction.session
+    stored.lock_cursor(session)
+    work = stored.find_work(session)
+    if work is None:
+        return False
+    newest, first = stored.newest_position(session), first_after(session, work.position)
+    after = work.position if first is None else first - 1  # a restore leaves a gap
+    up_to = max(after, min(newest, after + WINDOW))
+    occurrences = Occurrences(stored.occurrences_between(session, after, up_to))
+    concerned = [each for each in stored.load_open(session) if _is_concerned(transaction, each, occurrences)]
+    kept = stored.lock_open(session, (each.id for each in concerned))
+    changed: list[Subscription] = []
+    new: list[NewNotification] = []
+    for each in concerned:
+        if each.id in kept:
+            now_left = _notify_of_jobs(transaction, each, occurrences, new)
+            changed.append(_check_end(transaction, now_left, occurrences, up_to, new))
+    stored.update_subscriptions(session, changed)
+    outbox.insert_notifications(session, new, transaction.now)
+    stored.move_cursor(session, up_to)
+    return up_to < newest
+
+
+def _is_concerned(transaction: Transaction, each: Subscription, occurrences: Occurrences) -> bool:
+    has_job = next(occurrences.first(each), None) is not None
+    return has_job or _must_check_end(transaction, each, occurrences)
+
+
+def _must_check_end(transaction: Transaction, each: Subscription, occurrences: Occurrences) -> bool:
+    is_due = each.check_end is not None and each.check_end <= transaction.now
+    return is_due or occurrences.has_end(each)
+
+
+def _notify_of_jobs(
+    transaction: Transaction, of: Subscription, occurrences: Occurrences, new: list[NewNotification]
+) -> Subscription:
+    """Add the notifications of the first failure and the first hold to `new`; return what is left to notify of."""
+    for occasion, event in occurrences.first(of):
+        of = replace(of, left=of.left - {occasion})
+        job = load_jobs(transaction.session, [event.job_id]).get(event.job_id)
+        if job is not None:  # else retention was faster than a server that was down
+            body = core.body_of_job(of, occasion, job, event.reason, transaction.now)
+            new.append(NewNotification(of.id, occasion, body))
+    return of
+
+
+def _check_end(
+    transaction: Transaction, of: Subscription, occurrences: Occurrences, up_to: int, new: list[NewNotification]
+) -> Subscription:
+    """Close a subscription that notifies of nothing more: its jobs have ended, or nothing is left to notify of.
+
+    `occurrences` are those up to the position `up_to`.
+    """
+    session = transaction.session
+    if not of.left:
+        return replace(of, check_end=None, closed=transaction.now)
+    if not _must_check_end(transaction, of, occurrences):
+        return of
+    if stored.has_moving_job(session, of):
+        return replace(of, check_end=None)
+    if not _rest_stays_blocked(transaction, of) or has_jobs_in_parts(session, of.vo, of.owner, of.first, of.last):
+        return replace(of, check_end=transaction.now + CHECK_AGAIN)
+    if of.left - {Occasion.END}:
+        # The states are newer than the events that were examined: no event of before the end may be missed.
+        later = stored.occurrences_between(session, up_to, stored.newest_position(session))
+        of = _notify_of_jobs(transaction, of, Occurrences(later), new)
+    if Occasion.END in of.left:
+        new.append(NewNotification(of.id, Occasion.END, _end_of(transaction, of)))
+    return replace(of, left=frozenset(), check_end=None, closed=transaction.now)
+
+
+def _rest_stays_blocked(transaction: Transaction, of: Subscription) -> bool:
+    """Whether the live jobs, which are all blocked, cannot run any more; also if there are none."""
+    blocks = stored.live_blocks(transaction.session, of)
+    if not blocks:
+        return True
+    unmet = load_unmet(transaction.session, blocks)
+    parents = load_jobs(transaction.session, {watched for _, _, watched in unmet})
+    return core.stays_blocked(blocks, unmet, parents)
+
+
+def _end_of(transaction: Transaction, of: Subscription) -> str:
+    session, ids = transaction.session, range(of.first, of.last + 1)
+    first = load_first_job(session, of.first)
+    cluster = first.ids if first is not None else range(0)
+    job = load_jobs(session, ids).get(of.first) if len(ids) == 1 else None
+    return core.body_of_end(of, count_by_state(session, ids), cluster, job, transaction.now)
+
+
+def has_due_notifications(transaction: Transaction, identity: Identity) -> bool:
+    """Whether notifications of the VOs in the caller's bounds are due."""
+    return bool(outbox.waiting_notifications(transaction.session, transaction.now, identity.bounds.vos))
+
+
+def take_notifications(transaction: Transaction, identity: Identity, most: int) -> list[DueNotification]:
+    """Lease at most `most` due notifications, of the VOs in the caller's bounds, and return them."""
+    session, now = transaction.session, transaction.now
+    waiting = outbox.waiting_notifications(session, now, identity.bounds.vos)
+    chosen = core.choose_due(waiting, outbox.leased_notifications(session, now), most)
+    leased = outbox.lease_notifications(session, chosen, now, now + core.LEASE) if chosen else []
+    due = []
+    for each in leased:
+        body = json.dumps({"id": each.id, **json.loads(each.body)})
+        sign = core.signature(body, each.secret)
+        due.append(DueNotification(each.id, each.kind, each.address, body, sign, each.tries))
+    return due
+
+
+def record_deliveries(transaction: Transaction, identity: Identity, reports: Sequence[DeliveryReport]) -> None:
+    """Record the results of tries; those of unknown notifications and of earlier tries change nothing."""
+    session, now = transaction.session, transaction.now
+    made = outbox.lock_undelivered(session, (each.id for each in reports), identity.bounds.vos)
+    for each in reports:
+        if each.id not in made:
+            continue
+        retry = None if not each.error or each.is_permanent else core.next_try(made[each.id], each.tries, now)
+        delivered = None if each.error else now
+        outbox.record_try(session, each.id, each.tries, error=each.error, due=retry, delivered=delivered)
+
+
+def remove_closed_subscriptions(transaction: Transaction, state: ServerState) -> int:
+    """Remove a batch of subscriptions that closed as long ago as finished jobs are kept; return how many."""
+    kept = state.rules.retention
+    return stored.delete_closed_subscriptions(transaction.session, transaction.now - kept.finished_jobs, kept.batch)

@@ -1,0 +1,1 @@
+"""Subscriptions and notifications in the database. Owns their rows; decides nothing about them."""

@@ -1,0 +1,286 @@
+"""The notifier with a real HTTP server and real commands: retries, time limits, redirects, addresses, and mail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.notifications import RecipientKind
+from pilotage.values.notifications import DeliveryReport, DueNotification
+from pilotage_agents.notifier.notifier import Notifier
+from pilotage_agents.notifier.settings import NotifierSettings
+from support.server import self_signed_certificate
+
+BODY = json.dumps({"id": 7, "subject": "job 12 has failed", "text": "Job 12 (Fit é) has failed: exit code 1"})
+OK = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+class ServerStandIn:
+    """The server's side of the link: notifications to be taken once, and the reports so far."""
+
+    def __init__(self, *due: DueNotification) -> None:
+        self.due = list(due)
+        self.reports: list[DeliveryReport] = []
+        self._reported = asyncio.Event()
+
+    async def take(self, most: int) -> Sequence[DueNotification]:
+        taken, self.due = self.due[:most], self.due[most:]
+        return taken
+
+    async def report(self, reports: Sequence[DeliveryReport]) -> None:
+        self.reports += reports
+        self._reported.set()
+
+    async def next_report(self) -> DeliveryReport:
+        await self._reported.wait()
+        self._reported.clear()
+        return self.reports[-1]
+
+
+class HttpRequest:
+    """A request as the web server has received it."""
+
+    def __init__(self, head: str, body: bytes) -> None:
+        self.line, *lines = head.split("\r\n")
+        self.headers = dict(line.split(": ", 1) for line in lines if line)
+        self.body = body
+
+
+async def read_request(reader: asyncio.StreamReader) -> HttpRequest:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
+    return HttpRequest(head, await reader.readexactly(length))
+
+
+Answer = Callable[[asyncio.StreamWriter], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def web_server(
+    *answers: bytes | Answer, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[str, list[HttpRequest]]]:
+    """Run an HTTP server that answers so, the last answer repeated; yields its URL and the requests."""
+    requests: list[HttpRequest] = []
+    open_connections: set[asyncio.StreamWriter] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_connections.add(writer)
+        try:
+            requests.append(await read_request(reader))
+            answer = answers[min(len(requests), len(answers)) - 1]
+            if isinstance(answer, bytes):
+                writer.write(answer)
+                await writer.drain()
+                writer.close()
+            else:
+                await answer(writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{port}/hook?key=1", requests
+    finally:
+        server.close()
+        for writer in open_connections:
+            writer.close()
+        await server.wait_closed()
+
+
+async def never(_writer: asyncio.StreamWriter) -> None:
+    """Answer nothing."""
+
+
+async def endless_head(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 100 Continue\r\n")
+    while True:
+        writer.write(b"X-More: yes\r\n")
+        await writer.drain()
+
+
+def due(url: str, id_: int = 7, **fields: Any) -> DueNotification:
+    return DueNotification(
+        id_, **({"kind": RecipientKind.URL, "address": url, "body": BODY, "signature": ""} | fields), tries=1
+    )
+
+
+async def deliver(notification: DueNotification, **settings: Any) -> DeliveryReport:
+    """Deliver one notification and return the report."""
+    server = ServerStandIn(notification)
+    notifier = Notifier(NotifierSettings(**({"allowed_hosts": ["127.0.0.1"]} | settings)), server)
+    await notifier.run_to_completion()
+    (report,) = server.reports
+    return report
+
+
+async def test_request_has_body_id_and_signature() -> None:
+    async with web_server(OK) as (url, requests):
+        report = await deliver(due(url, signature="abc"))
+    assert report == DeliveryReport(7, 1)
+    (request,) = requests
+    assert request.line == "POST /hook?key=1 HTTP/1.1"
+    assert request.body.decode() == BODY
+    assert request.headers["Host"] == url.split("/")[2]
+    assert request.headers["Pilotage-Notification"] == "7"
+    assert request.headers["Pilotage-Signature"] == "sha256=abc"
+
+
+async def test_informational_answers_are_skipped() -> None:
+    async with web_server(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n") as (url, _):
+        assert await deliver(due(url)) == DeliveryReport(7, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "permanent"),
+    [
+        (b"HTTP/1.1 500 Oops\r\n\r\n", "status 500", False),
+        (b"HTTP/1.1 429 Slow\r\n\r\n", "status 429", False),
+        (b"HTTP/1.1 404 Gone\r\n\r\n", "status 404", True),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", "redirects are not followed", True),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "not HTTP", False),
+        (b"HTTP/1.1 " + b"x" * 100_000, "the request failed", False),
+        (b"", "the request failed", False),
+        (endless_head, "too many lines", False),
+    ],
+)
+async def test_answer_is_an_error(answer: bytes | Answer, error: str, permanent: bool) -> None:
+    async with web_server(answer) as (url, requests):
+        report = await deliver(due(url))
+    assert error in report.error
+    assert report.is_permanent is permanent
+    assert len(requests) == 1
+
+
+async def test_request_without_answer_is_given_up() -> None:
+    async with web_server(never) as (url, _):
+        report = await deliver(due(url), timeout_s=0.2)
+    assert report == DeliveryReport(7, 1, "no answer within 0.2 s")
+
+
+async def test_server_that_never_answers_delays_no_other() -> None:
+    async with web_server(never) as (slow, waiting):
+        server = ServerStandIn(due(slow, 1), due(slow, 2))
+        notifier = Notifier(NotifierSettings(allowed_hosts=("127.0.0.1",), timeout_s=60), server)
+        async with web_server(OK) as (fast, requests):
+            await notifier.run_once()
+            server.due.append(due(fast, 3))
+            await notifier.run_once()
+            assert await server.next_report() == DeliveryReport(3, 1)
+            assert len(requests) == 1
+    await notifier.stop()
+    assert {report.id for report in server.reports} == {1, 2, 3}
+    assert len(waiting) == 2
+
+
+async def test_number_of_deliveries_is_bounded() -> None:
+    async with web_server(never) as (slow, _):
+        server = ServerStandIn(*(due(slow, id_) for id_ in range(5)))
+        notifier = Notifier(NotifierSettings(allowed_hosts=("127.0.0.1",), timeout_s=0.5, max_deliveries=2), server)
+        await notifier.run_once()
+        await notifier.run_once()
+        assert len(server.due) == 3
+        await notifier.stop()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1", "2130706433"])
+async def test_private_address_is_refused(host: str) -> None:
+    async with web_server(OK) as (url, requests):
+        port = url.split(":")[2].partition("/")[0]
+        report = await deliver(due(f"https://{host}:{port}/"), allowed_hosts=[])
+    assert "private address" in report.error or "failed" in report.error
+    assert requests == []
+
+
+@pytest.mark.parametrize(
+    ("allowed", "error"),
+    [
+        ("127.0.0.1", ""),
+        ("127.0.0.1:{port}", ""),
+        ("127.0.0.1:1", "http is not allowed"),
+        ("example.org", "http is not allowed"),
+    ],
+)
+async def test_allowed_host_is_reached_by_http(allowed: str, error: str) -> None:
+    async with web_server(OK) as (url, requests):
+        port = url.split(":")[2].partition("/")[0]
+        report = await deliver(due(url), allowed_hosts=[allowed.format(port=port)])
+    assert report.error.startswith(error)
+    assert bool(report.error) is bool(error)
+    assert len(requests) == (0 if error else 1)
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_certificate_is_checked(tmp_path: Path, is_trusted: bool) -> None:
+    certificate, key = self_signed_certificate(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    async with web_server(OK, tls=tls) as (url, requests):
+        url = url.replace("127.0.0.1", "localhost")
+        report = await deliver(due(url), allowed_hosts=["localhost"], ca_file=certificate if is_trusted else None)
+    assert report.error == "" if is_trusted else "CERTIFICATE_VERIFY_FAILED" in report.error
+    assert len(requests) == is_trusted
+
+
+def program(folder: Path, text: str) -> str:
+    """Write a program of the shell and return its path."""
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+async def test_mail_goes_to_the_operators_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTAGE_TOKEN", "secret")
+    command = program(
+        tmp_path, f'echo "$@" > {tmp_path}/arguments; env > {tmp_path}/environment; cat > {tmp_path}/mail'
+    )
+    mail = due("alice@example.org", kind=RecipientKind.MAIL)
+    report = await deliver(mail, mail_command=[command, "-t", "-i"], mail_from="grid@example.org")
+    assert report == DeliveryReport(7, 1)
+    assert (tmp_path / "arguments").read_text() == "-t -i\n"
+    assert "secret" not in (tmp_path / "environment").read_text()
+    sent = (tmp_path / "mail").read_text()
+    assert sent.startswith("To: alice@example.org\nFrom: grid@example.org\nSubject: Pilotage: job 12 has failed\n")
+
+
+async def test_command_gets_json(tmp_path: Path) -> None:
+    command = program(tmp_path, f"cat > {tmp_path}/given")
+    report = await deliver(due("", kind=RecipientKind.COMMAND), command=[command])
+    assert report == DeliveryReport(7, 1)
+    assert (tmp_path / "given").read_text() == BODY
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("echo no such user >&2; exit 3", "exited with 3: no such user\n"),
+        ("yes >&2 & exec sleep 60", "did not end within 0.5 s"),
+        ("exit 0", ""),
+    ],
+)
+async def test_command_fails_or_hangs(tmp_path: Path, text: str, error: str) -> None:
+    command = program(tmp_path, text)
+    report = await deliver(due("", kind=RecipientKind.COMMAND, body=BODY * 10_000), command=[command], timeout_s=0.5)
+    assert report.error.endswith(error)
+    assert not report.is_permanent
+
+
+@pytest.mark.parametrize("kind", [RecipientKind.MAIL, RecipientKind.COMMAND])
+async def test_missing_command_is_reported(kind: RecipientKind) -> None:
+    report = await deliver(due("alice@example.org" if kind is RecipientKind.MAIL else "", kind=kind))
+    assert "the notifier's operator has set no" in report.error
+    assert report.is_permanent
+
+
+async def test_command_that_does_not_exist_is_reported() -> None:
+    report = await deliver(due("", kind=RecipientKind.COMMAND), command=["/no/such/program"])
+    assert "does not start: No such file" in report.error
