@@ -26,8 +26,7 @@ from pilotage_server.operations.attempts.tails import sync_tails
 from pilotage_server.operations.health import HealthWatch, store_changes
 from pilotage_server.operations.installation import confirm_place, last_seen
 from pilotage_server.operations.jobs.dependencies import advance
-from pilotage_server.operations.jobs.notifications import has_work as has_notifications_to_make
-from pilotage_server.operations.jobs.notifications import make_notifications
+from pilotage_server.operations.jobs.notifications import make_notifications, scan_events
 from pilotage_server.operations.jobs.periodic_policies import PolicyScan, apply_policies, scan_changed, scan_next
 from pilotage_server.operations.jobs.retention import PREFIXES, REMOVALS, sweep_files
 from pilotage_server.operations.revocations import sync_revocations
@@ -449,9 +448,10 @@ NOTIFICATIONS_EVERY_S = 1.0
 
 async def make_all_notifications(transactions: Transactions) -> None:
     """Make the notifications that follow from all events so far."""
-    if await transactions.read(has_notifications_to_make):
-        while await transactions.write(make_notifications):
-            pass
+    while (scan := await transactions.read(scan_events)) is not None:
+        await transactions.write(partial(make_notifications, scan=scan))
+        if not scan.more:
+            return
 
 
 FINISH_SUBMISSIONS_EVERY_S = 10.0

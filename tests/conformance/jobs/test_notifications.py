@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,11 +31,12 @@ from pilotage_server.operations.jobs.notifications import (
     CHECK_AGAIN,
     WINDOW,
     ListedSubscription,
-    has_work,
+    give_up_old_notifications,
     list_subscriptions,
     make_notifications,
     record_deliveries,
     remove_closed_subscriptions,
+    scan_events,
     subscribe,
     take_notifications,
     unsubscribe,
@@ -108,9 +110,10 @@ class NotifiedJobs:
 
     def make(self) -> None:
         """Make notifications, as a server does each second."""
-        if self.grid.read(has_work):
-            while self.grid.write(make_notifications):
-                pass
+        while (scan := self.grid.read(scan_events)) is not None:
+            self.grid.write(partial(make_notifications, scan=scan))
+            if not scan.more:
+                return
 
     def take(self, most: int = 100, notifier: Identity = NOTIFIER) -> list[DueNotification]:
         return self.grid.write(lambda transaction, _: take_notifications(transaction, notifier, most))
@@ -221,8 +224,11 @@ def test_crash_loses_and_doubles_no_notification(jobs: NotifiedJobs) -> None:
     (job,) = jobs.submit(hook())
     jobs.run(job, 1)
 
+    scan = jobs.grid.read(scan_events)
+    assert scan is not None
+
     def crash(transaction: Any, state: Any) -> None:
-        make_notifications(transaction, state)
+        make_notifications(transaction, state, scan)
         raise RuntimeError("killed before the commit")
 
     with pytest.raises(RuntimeError):
@@ -237,8 +243,10 @@ def test_servers_at_once_make_each_notification_once(jobs: NotifiedJobs) -> None
     for _ in range(8):
         jobs.submit(hook(FAILURE, END))
     jobs.run_all([1] * 8)
+    scans = [scan for _ in range(4) if (scan := jobs.grid.read(scan_events)) is not None]
     with ThreadPoolExecutor(4) as servers:
-        for each in [servers.submit(jobs.grid.write, make_notifications) for _ in range(4)]:
+        made = [servers.submit(jobs.grid.write, partial(make_notifications, scan=scan)) for scan in scans]
+        for each in made:
             each.result()
     listed = jobs.listed()
     assert [len(each.notifications) for each in listed] == [2] * 8
@@ -255,14 +263,14 @@ def test_events_before_the_subscription_do_not_count(jobs: NotifiedJobs) -> None
 
 
 def test_without_open_subscriptions_events_are_not_read(jobs: NotifiedJobs) -> None:
-    assert not jobs.grid.read(has_work)
+    assert jobs.grid.read(scan_events) is None
     jobs.run_all(0 for _ in jobs.submit(count=3))
-    assert not jobs.grid.read(has_work)
+    assert jobs.grid.read(scan_events) is None
     (job,) = jobs.submit(hook(END))
     jobs.run(job)
     assert jobs.notified() == [("end", f"job {job} is DONE")]
     jobs.run_all(0 for _ in jobs.submit(count=3))
-    assert not jobs.grid.read(has_work)
+    assert jobs.grid.read(scan_events) is None
 
 
 def test_many_events_are_examined_in_windows(jobs: NotifiedJobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,6 +354,29 @@ def test_notification_is_leased_retried_and_given_up(jobs: NotifiedJobs) -> None
     assert max(pauses) == timedelta(hours=1)
     assert TRY_FOR - timedelta(hours=1) <= jobs.grid.clock() - began <= TRY_FOR
     assert (shown.error, shown.delivered) == ("still 503", None)
+
+
+def test_notification_that_no_notifier_takes_is_given_up(jobs: NotifiedJobs) -> None:
+    (job,) = jobs.submit(hook(END))
+    jobs.run(job)
+    jobs.make()
+    jobs.grid.clock.advance(TRY_FOR)
+    assert jobs.grid.write(give_up_old_notifications) == 0
+    jobs.grid.clock.advance(timedelta(seconds=1))
+    assert jobs.grid.write(give_up_old_notifications) == 1
+    assert jobs.take() == []
+    assert jobs.listed()[0].notifications[0].error == "no notifier has run"
+
+
+def test_subscription_that_is_removed_meanwhile_is_not_notified(jobs: NotifiedJobs) -> None:
+    (job,) = jobs.submit(hook(END))
+    jobs.run(job)
+    scan = jobs.grid.read(scan_events)
+    assert scan is not None
+    (listed,) = jobs.listed()
+    jobs.grid.write(lambda transaction, _: unsubscribe(transaction, ALICE, [listed.subscription.id]))
+    jobs.grid.write(partial(make_notifications, scan=scan))
+    assert jobs.notified() == []
 
 
 def test_permanent_error_is_not_retried(jobs: NotifiedJobs) -> None:

@@ -3,9 +3,9 @@
 Rules
 -----
 Nothing of this is done when jobs change. A periodic task of every server reads the event feed from a cursor, but only
-while subscriptions are open. The cursor, the subscriptions and the new notifications change in one transaction under
-the lock of the cursor: a crash or another server neither loses nor doubles one. The end of jobs is read from their
-states, so that no event of it can be missed.
+while subscriptions are open. The cursor, the subscriptions and the new notifications change in one transaction, by
+compare and set of the cursor: a crash or another server neither loses nor doubles one. The end of jobs is read from
+their states, so that no event of it can be missed.
 """
 
 from __future__ import annotations
@@ -164,41 +164,48 @@ def unsubscribe(transaction: Transaction, identity: Identity, ids: Sequence[int]
     stored.delete_subscriptions(transaction.session, ids)
 
 
-def has_work(transaction: Transaction, _state: ServerState) -> bool:
-    """Whether open subscriptions have events to examine, or the end of their jobs is to be checked."""
-    work = stored.find_work(transaction.session)
-    if work is None:
-        return False
-    is_due = work.check_end is not None and work.check_end <= transaction.now
-    return is_due or first_after(transaction.session, work.position) is not None
+@dataclass(frozen=True, slots=True)
+class EventScan:
+    """New events, and the open subscriptions that they or a due check concern; `more` = newer events are left.
 
-
-def make_notifications(transaction: Transaction, _state: ServerState) -> bool:
-    """Examine events for all open subscriptions, and store the notifications that follow; return whether more are left.
-
-    One transaction examines at most `WINDOW` positions of the feed.
+    `cursor` is the position before and `up_to` the one after these events.
     """
+
+    cursor: int
+    up_to: int
+    occurrences: Occurrences
+    concerned: tuple[int, ...]
+    more: bool
+
+
+def scan_events(transaction: Transaction, _state: ServerState) -> EventScan | None:
+    """Return what open subscriptions have to be compared with, at most `WINDOW` positions; None = nothing is new."""
     session = transaction.session
-    stored.lock_cursor(session)
     work = stored.find_work(session)
     if work is None:
-        return False
+        return None
     newest, first = stored.newest_position(session), first_after(session, work.position)
+    if first is None and (work.check_end is None or work.check_end > transaction.now):
+        return None
     after = work.position if first is None else first - 1  # a restore leaves a gap
     up_to = max(after, min(newest, after + WINDOW))
     occurrences = Occurrences(stored.occurrences_between(session, after, up_to))
-    concerned = [each for each in stored.load_open(session) if _is_concerned(transaction, each, occurrences)]
-    kept = stored.lock_open(session, (each.id for each in concerned))
+    concerned = (each.id for each in stored.load_open(session) if _is_concerned(transaction, each, occurrences))
+    return EventScan(work.cursor, up_to, occurrences, tuple(concerned), up_to < newest)
+
+
+def make_notifications(transaction: Transaction, _state: ServerState, scan: EventScan) -> None:
+    """Store the notifications that follow from a scan, unless another server has been faster."""
+    session = transaction.session
+    if not stored.swap_cursor(session, scan.cursor, scan.up_to):
+        return
     changed: list[Subscription] = []
     new: list[NewNotification] = []
-    for each in concerned:
-        if each.id in kept:
-            now_left = _notify_of_jobs(transaction, each, occurrences, new)
-            changed.append(_check_end(transaction, now_left, occurrences, up_to, new))
+    for each in stored.lock_open(session, scan.concerned):
+        now_left = _notify_of_jobs(transaction, each, scan.occurrences, new)
+        changed.append(_check_end(transaction, now_left, scan.occurrences, scan.up_to, new))
     stored.update_subscriptions(session, changed)
     outbox.insert_notifications(session, new, transaction.now)
-    stored.move_cursor(session, up_to)
-    return up_to < newest
 
 
 def _is_concerned(transaction: Transaction, each: Subscription, occurrences: Occurrences) -> bool:
@@ -299,6 +306,14 @@ def record_deliveries(transaction: Transaction, identity: Identity, reports: Seq
 
 
 def remove_closed_subscriptions(transaction: Transaction, state: ServerState) -> int:
-    """Remove a batch of subscriptions that closed as long ago as finished jobs are kept; return how many."""
+    """Remove a batch of subscriptions that closed as long ago as finished jobs are kept; return how many.
+
+    Those with notifications that may still be delivered stay.
+    """
     kept = state.rules.retention
     return stored.delete_closed_subscriptions(transaction.session, transaction.now - kept.finished_jobs, kept.batch)
+
+
+def give_up_old_notifications(transaction: Transaction, _state: ServerState) -> int:
+    """Give up the notifications that no notifier has delivered for too long; return how many."""
+    return outbox.give_up(transaction.session, transaction.now, transaction.now - core.TRY_FOR)

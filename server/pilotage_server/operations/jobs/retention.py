@@ -7,7 +7,7 @@ from functools import partial
 
 from pilotage_server.core.accounting.fair_share import fading_time
 from pilotage_server.operations.attempts.tails import remove_old_tails
-from pilotage_server.operations.jobs.notifications import remove_closed_subscriptions
+from pilotage_server.operations.jobs.notifications import give_up_old_notifications, remove_closed_subscriptions
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import accounting, resources, routing, task_queues
 from pilotage_server.storage.blobs import FileStore
@@ -104,9 +104,10 @@ REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
     remove_expired_revocations,
     remove_old_requests,
     remove_old_tails,
+    give_up_old_notifications,
     remove_closed_subscriptions,
 )
-"""All functions that remove rows; each returns the number removed."""
+"""All functions that remove rows, or end what is too old; each returns the number of them."""
 
 
 def sweep_files(transaction: Transaction, state: ServerState, store: FileStore, prefix: str) -> int:

@@ -132,6 +132,19 @@ def record_try(
     sql.execute(session, _RECORD, next_due, False, error, done, id_, tries)
 
 
+_GIVE_UP = f"""
+    UPDATE notifications SET due = NULL, leased = ?,
+        error = CASE error WHEN '' THEN 'no notifier has run' ELSE error END
+    WHERE {UNDELIVERED} AND due <= ? AND made < ?
+"""  # noqa: S608 - a condition of ours
+
+
+def give_up(session: Session, now: datetime, made_before: datetime) -> int:
+    """Give up notifications that are due and were made earlier; return how many."""
+    times = (sql.column_time(session, time) for time in (now, made_before))
+    return sql.execute(session, _GIVE_UP, False, *times)
+
+
 _OF_SUBSCRIPTIONS = """
     SELECT id, subscription, occasion, body, made, tries, error, due, delivered FROM notifications
     WHERE subscription = ANY(?) ORDER BY id

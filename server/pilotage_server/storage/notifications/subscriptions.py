@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlmodel import Session
@@ -48,9 +49,14 @@ def _occasions_json(occasions: Collection[Occasion]) -> str:
     return json.dumps(sorted(occasions))
 
 
+@lru_cache(maxsize=64)
+def _occasions(text: str) -> frozenset[Occasion]:
+    return frozenset(map(Occasion, json.loads(text)))
+
+
 def _subscription(row: Sequence[Any]) -> Subscription:
     id_, vo, owner, first, last, kind, address, secret, occasions, created, position, left, check_end, closed = row
-    wanted = NewSubscription(RecipientKind(kind), address, frozenset(map(Occasion, json.loads(occasions))), secret)
+    wanted = NewSubscription(RecipientKind(kind), address, _occasions(occasions), secret)
     return Subscription(
         id=id_,
         vo=vo,
@@ -60,7 +66,7 @@ def _subscription(row: Sequence[Any]) -> Subscription:
         wanted=wanted,
         created=sql.utc_time(created),
         position=position,
-        left=frozenset(map(Occasion, json.loads(left))),
+        left=_occasions(left),
         check_end=check_end and sql.utc_time(check_end),
         closed=closed and sql.utc_time(closed),
     )
@@ -68,6 +74,9 @@ def _subscription(row: Sequence[Any]) -> Subscription:
 
 _COUNT_OPEN = f"SELECT count(*) FROM subscriptions WHERE vo = ? AND owner = ? AND {OPEN_SUBSCRIPTION}"  # noqa: S608
 _OPEN = f"SELECT {_COLUMNS} FROM subscriptions WHERE {OPEN_SUBSCRIPTION} ORDER BY id"  # noqa: S608 - names of ours
+_LOCK_OPEN = f"""
+    SELECT {_COLUMNS} FROM subscriptions WHERE id = ANY(?) AND {OPEN_SUBSCRIPTION} ORDER BY id FOR UPDATE
+"""  # noqa: S608 - names of ours
 _WORK = f"SELECT min(position), min(check_end) FROM subscriptions WHERE {OPEN_SUBSCRIPTION}"  # noqa: S608
 
 
@@ -82,10 +91,9 @@ def load_open(session: Session) -> list[Subscription]:
     return [_subscription(row) for row in sql.rows(session, _OPEN)]
 
 
-def lock_open(session: Session, ids: Iterable[int]) -> set[int]:
-    """Lock those of the subscriptions that are still there, and return them: no concurrent call can remove them."""
-    statement = "SELECT id FROM subscriptions WHERE id = ANY(?) ORDER BY id FOR UPDATE"
-    return {id_ for (id_,) in sql.rows(session, statement, sorted(ids))}
+def lock_open(session: Session, ids: Collection[int]) -> list[Subscription]:
+    """Return those of the subscriptions that are still open, and lock them: no concurrent call can remove them."""
+    return [_subscription(row) for row in sql.rows(session, _LOCK_OPEN, sorted(ids))] if ids else []
 
 
 def update_subscriptions(session: Session, changed: Sequence[Subscription]) -> None:
@@ -145,34 +153,34 @@ def delete_closed_subscriptions(session: Session, before: datetime, limit: int) 
 
 
 class SubscriptionWork(NamedTuple):
-    """What open subscriptions wait for: events after `position`, and the check of an end at `check_end`, None = no."""
+    """What open subscriptions wait for: events after `position`, and the check of an end at `check_end`, None = no.
 
+    `cursor` = the position up to which events have been examined. It rests while no subscription is open: what came
+    before the oldest of the open ones concerns none.
+    """
+
+    cursor: int
     position: int
     check_end: datetime | None
 
 
 def find_work(session: Session) -> SubscriptionWork | None:
-    """Return the work; None = no subscription is open.
-
-    The cursor rests while no subscription is open: what came before the oldest of the open ones concerns none.
-    """
+    """Return the work; None = no subscription is open."""
     ((position, check_end),) = sql.rows(session, _WORK)
     if position is None:
         return None
-    cursor = sql.rows(session, "SELECT position FROM notification_cursor")
-    return SubscriptionWork(max(position, cursor[0][0] if cursor else 0), check_end and sql.utc_time(check_end))
+    cursor = sum(each for (each,) in sql.rows(session, "SELECT position FROM notification_cursor WHERE id = 1"))
+    return SubscriptionWork(cursor, max(position, cursor), check_end and sql.utc_time(check_end))
 
 
-def lock_cursor(session: Session) -> None:
-    """Let no other transaction examine events until this one ends."""
-    if not sql.rows(session, "SELECT position FROM notification_cursor WHERE id = 1 FOR UPDATE"):
+_SWAP = "UPDATE notification_cursor SET position = ? WHERE id = 1 AND position = ?"
+
+
+def swap_cursor(session: Session, old: int, new: int) -> bool:
+    """Move the cursor, and lock it until the transaction ends; False = another transaction has moved it."""
+    if not old:
         sql.insert_if_absent(session, CURSOR, {"id": 1, "position": 0})
-        sql.rows(session, "SELECT position FROM notification_cursor WHERE id = 1 FOR UPDATE")
-
-
-def move_cursor(session: Session, position: int) -> None:
-    """Store the position up to which events are examined."""
-    sql.execute(session, "UPDATE notification_cursor SET position = ? WHERE id = 1", position)
+    return sql.execute(session, _SWAP, new, old) == 1
 
 
 def newest_position(session: Session) -> int:
