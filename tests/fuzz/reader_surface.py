@@ -23,6 +23,7 @@ from pilotage.values.amounts import Amounts
 from pilotage_agents.router.table_file import read_route_file
 from pilotage_client.readers import read_jobs
 from pilotage_client.templates import read_template
+from pilotage_client.workflows import read_dag
 from pilotage_pilot.policy.loading import load_policy
 
 SLOWEST_S = 30.0
@@ -36,9 +37,13 @@ def _jobs(mutator: Mutator, folder: Path) -> None:
     if mutator.random.random() < 0.1:
         read_template(_written(folder / "template.toml", mutator, mutator.random.choice(seeds.TEMPLATES)))
         return
+    ignore_unsupported = mutator.random.random() < 0.5
+    if mutator.random.random() < 0.15:
+        dag = _written(folder / "flow.dag", mutator, seeds.DAG)
+        read_dag(dag, ignore_unsupported=ignore_unsupported, with_files=mutator.random.random() < 0.5)
+        return
     language = mutator.random.choice([*seeds.JOBS])
     path = _written(folder / f"job.{language}", mutator, seeds.JOBS[language])
-    ignore_unsupported = mutator.random.random() < 0.5
     read_jobs(path, language=mutator.random.choice([language, None]), ignore_unsupported=ignore_unsupported)
 
 

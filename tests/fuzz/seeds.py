@@ -94,6 +94,37 @@ sites:
 }
 
 POLICIES = tuple(path.read_text() for path in sorted((_DEPLOY / "policies").glob("*.conf")))
+DAG = """# a diamond
+SUBMIT-DESCRIPTION fit {
+executable = /bin/echo
+arguments = "$(JOB) '$(part)'"
+if defined early
+output = $(early).out
+endif
+}
+JOB A {
+executable = /bin/true
+priority = 3
+} DIR sub
+JOB B fit
+NODE C fit NOOP
+JOB D fit DONE
+FINAL F fit
+PARENT A CHILD B C
+PARENT B C CHILD D
+VARS ALL_NODES part="say ''hi''" +Kind = '"x"'
+VARS B APPEND early="$(JOB)" MY.Size="3"
+RETRY B 3 UNLESS-EXIT 2
+PRIORITY ALL_NODES -4
+CATEGORY B few
+CATEGORY D +all
+MAXJOBS few 2
+SCRIPT DEFER 1 10 POST B post.sh $RETURN
+ABORT-DAG-ON A 3 RETURN 1
+DOT flow.dot UPDATE
+DONE C
+"""
+
 TEMPLATES = tuple(path.read_text() for path in sorted((_DEPLOY / "templates").glob("*.toml")))
 
 ROUTES = """[ name = "A"; GridResource = "batch slurm"; MaxJobs = 10; MaxIdleJobs = 3; FailureRateThreshold = 0.03;

@@ -58,15 +58,17 @@ def newest_clusters(
         conditions, values = [*conditions, "id >= ? AND id < ?"], [*values, within.start, within.stop]
     text = f"SELECT {_COLUMNS} FROM jobs WHERE {' AND '.join(conditions)}"  # noqa: S608 - names of ours
     last = before_id
-    workflow = None if within is not None else newest_workflow(session, _LARGEST_ID if last is None else last - 1)
+    workflow: StoredWorkflow | None = None
+    known_from = 0 if within is not None else _LARGEST_ID  # of the jobs from there on it is the newest workflow
     while True:
         below, bound = ("", ()) if last is None else (" AND id < ?", (last,))
         found = sql.rows(session, f"{text}{below} {_newest_first(wanted)} LIMIT 1", *values, *bound)
         if not found:
             return
         job = _cluster_job(found[0])
-        if workflow is not None and job.id < workflow.ids.start:
+        if job.id < known_from:
             workflow = newest_workflow(session, job.id)
+            known_from = workflow.ids.start if workflow is not None else 0
         whole = workflow if workflow is not None and job.id in workflow.ids else job
         yield whole
         last = whole.ids.start
