@@ -393,15 +393,18 @@ def submit(
         more = {"workflow": submitted.workflow} if submitted.workflow else {}
         echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings)} | more)
     else:
-        for warning in warnings:
-            click.echo(f"warning: {warning}", err=True)
         number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
-        jobs = f"{number} job{'s' if number != 1 else ''}"
-        click.echo(f"{jobs} would be submitted" if validate_only else f"{jobs} submitted: {names}")
+        _echo_submission(number, warnings, "would be submitted" if validate_only else f"submitted: {names}")
     if follow:
         _follow(ctx, client, submitted.job_ids, retry_option(patience), as_json=as_json)
     elif submitted.job_ids and any(user_log_of(each) for each in descriptions):
         click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
+
+
+def _echo_submission(jobs: int, warnings: Iterable[str], what: str) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"{jobs} job{'s' if jobs != 1 else ''} {what}")
 
 
 @contextmanager
