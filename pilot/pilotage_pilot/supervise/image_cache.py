@@ -18,6 +18,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -31,9 +32,9 @@ from pathlib import Path
 import structlog
 
 from pilotage import clock
-from pilotage.errors import WorldError
+from pilotage.errors import PilotageError, WorldError
 from pilotage.jobs.files import JobFaultError, remove_tree
-from pilotage_pilot.supervise.base import NodeFaultError
+from pilotage_pilot.supervise.base import NodeFaultError, RegistryFaultError
 from pilotage_pilot.supervise.containers import ContainerRules, ContainerRuntime, ReadyImage
 from pilotage_pilot.supervise.folders import disk_use_mib
 
@@ -103,7 +104,10 @@ class ImageCache:
         self._executor.shutdown(cancel_futures=True)
 
     async def get(self, source: ImageSource) -> ReadyImage:
-        """Return an image, brought into the cache if it is not there; raises JobFaultError or NodeFaultError."""
+        """Return an image, brought into the cache if it is not there.
+
+        Raises JobFaultError, NodeFaultError or RegistryFaultError.
+        """
         found = self._find(source)
         if found is not None:
             return found
@@ -118,7 +122,10 @@ class ImageCache:
             if not pull.jobs:
                 pull.is_over.set()
                 self._forget(pull)
-                pull.work.add_done_callback(_release)
+                if pull.work.done():
+                    _release(pull.work)  # now: the next pull may ask at once whether the image is used
+                else:
+                    pull.work.add_done_callback(_release)
 
     def _start(self, source: ImageSource) -> Pull:
         """Start a pull, which all jobs with this image share until it has ended."""
@@ -202,7 +209,7 @@ class ImageCache:
             folder = Path(tempfile.mkdtemp(dir=self._arriving))
             try:
                 return self._fill(pull, folder)
-            except JobFaultError as error:
+            except (JobFaultError, RegistryFaultError) as error:
                 old = self._find_old(pull.source)
                 if old is None:
                     raise
@@ -289,6 +296,15 @@ def _release(work: asyncio.Future[ReadyImage]) -> None:
 _STORE = "store"
 _KEEPER = "libpod/tmp/pause.pid"
 _FULL = ("no space left on device", "disk quota exceeded")
+_PULLED = "pulled"
+# Errors of Go's network and HTTP libraries, with which all of the programs pull.
+_NOT_SERVED = re.compile(
+    r"""\b(dial|read|write)\ (tcp|udp)\b          # includes names that cannot be resolved
+    | handshake\ timeout | deadline\ exceeded | \bEOF$
+    | too\ ?many\ ?requests
+    | \bstatus:?\ ?(code)?(\ from\ registry)?:?\ (429|5\d\d)\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
 _SHORT = "/tmp"  # noqa: S108 - podman refuses longer paths of run folders, whatever TMPDIR is
 
 
@@ -311,8 +327,8 @@ class _Steps:
     def run(self, what: str, *command: str, output: Path | None = None, user: int | None = None) -> str:
         """Run a command to its end and return its output, or write it to a file.
 
-        Raises JobFaultError with its last line if it fails or is not in time, NodeFaultError if it was stopped or the
-        disk is full.
+        Raises JobFaultError with its last line if it fails or is not in time, RegistryFaultError if it cannot pull
+        from here now, NodeFaultError if it was stopped or the disk is full.
         """
         errors = self.folder / "errors"
         printed = output if output is not None else self.folder / "output"
@@ -333,8 +349,7 @@ class _Steps:
         label = self._pull.source.label
         if process.returncode != 0:
             why = _last_words(errors, process.returncode)
-            is_full = any(text in why.lower() for text in _FULL)
-            raise (NodeFaultError if is_full else JobFaultError)(f"its image {label} cannot be {what}: {why}")
+            raise _fault(what, why)(f"its image {label} cannot be {what}: {why}")
         return "" if output is not None else printed.read_text(errors="replace")
 
     def _wait(self, what: str, process: subprocess.Popen[bytes]) -> None:
@@ -360,6 +375,13 @@ class _Steps:
         return copy
 
 
+def _fault(what: str, why: str) -> type[PilotageError]:
+    """Return the kind of fault of a failed step, from the last line of its program."""
+    if any(text in why.lower() for text in _FULL):
+        return NodeFaultError
+    return RegistryFaultError if what == _PULLED and _NOT_SERVED.search(why) else JobFaultError
+
+
 def _last_words(errors: Path, code: int) -> str:
     lines = [line.strip() for line in errors.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1][-_LAST_LINE:] if lines else f"exit code {code}"
@@ -371,7 +393,7 @@ def _build_sif(
     """Make a SIF file of an image; returns nothing, as the file has its environment and commands."""
     file = str(entry / _SIF)
     if archive is None:
-        steps.run("pulled", runtime.program, "pull", file, f"docker://{source.name}")
+        steps.run(_PULLED, runtime.program, "pull", file, f"docker://{source.name}")
     else:
         steps.run("unpacked", runtime.program, "build", file, f"docker-archive:{archive}")
     Path(file).chmod(0o555)
@@ -390,7 +412,7 @@ def _unpack_by(
     podman: tuple[str, ...], steps: _Steps, source: ImageSource, archive: Path | None, entry: Path
 ) -> dict[str, object]:
     if archive is None:
-        steps.run("pulled", *podman, "pull", "--quiet", f"docker://{source.name}")
+        steps.run(_PULLED, *podman, "pull", "--quiet", f"docker://{source.name}")
     else:
         steps.run("unpacked", *podman, "load", "--quiet", "--input", str(archive))
     found = set(steps.run("found", *podman, "images", "--quiet", "--no-trunc").split())
