@@ -6,6 +6,7 @@ Rules
   does not wait for it.
 - An entry is made beside the others and renamed, so that it is complete. Each user of it holds a shared lock on the
   entry; only an entry that nobody uses is removed, the least recently used first.
+- An entry whose facts cannot be read, as after a crash of the node, counts as absent.
 - Pulls run in a thread of their own, so that neither the event loop nor other files wait. They end at a timeout, and
   when the job is gone that needs them.
 - Programs that pull get a home and a run folder of their own: neither the pilot's logins nor its settings are used.
@@ -28,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -145,14 +147,14 @@ class ImageCache:
 
     def _find(self, source: ImageSource) -> ReadyImage | None:
         """Return an entry, locked for its user; None = there is none, or it is too old."""
-        entry = self._entry(source)
-        lock = _locked(entry, fcntl.LOCK_SH)
-        if lock is None:
+        image = self._ready(self._entry(source))
+        if image is None or not source.name:
+            return image
+        made_s = Path(image.path).parent.joinpath(_FACTS).stat().st_mtime
+        if clock.now().timestamp() - made_s > self._rules.max_age_s:
+            image.release()
             return None
-        if source.name and clock.now().timestamp() - (entry / _FACTS).stat().st_mtime > self._rules.max_age_s:
-            os.close(lock)
-            return None
-        return self._ready(entry, lock)
+        return image
 
     def _find_old(self, source: ImageSource, *, in_use: bool = False) -> ReadyImage | None:
         """Return an entry of any age, locked for its user; None = there is none, or it must be `in_use` and is not."""
@@ -161,12 +163,18 @@ class ImageCache:
         if unused is not None:
             os.close(unused)
             return None
-        lock = _locked(entry, fcntl.LOCK_SH)
-        return self._ready(entry, lock) if lock is not None else None
+        return self._ready(entry)
 
-    def _ready(self, entry: Path, lock: int) -> ReadyImage:
+    def _ready(self, entry: Path) -> ReadyImage | None:
+        """Return an entry, locked for its user; None = it is not there, or not whole."""
+        lock = _locked(entry, fcntl.LOCK_SH)
+        if lock is None:
+            return None
+        facts = _read_facts(entry)
+        if facts is None:
+            os.close(lock)
+            return None
         os.utime(lock)
-        facts = json.loads((entry / _FACTS).read_text())
         path = entry / (_ROOT if self._runtime.unpacks else _SIF)
         settings = (setting.partition("=") for setting in facts.get("Env") or ())
         environment = {name: value for name, equals, value in settings if name and equals}
@@ -188,8 +196,11 @@ class ImageCache:
         """Remove the least recently used entries that nobody uses until the others fit."""
         sizes = {}
         for entry in self._entries.iterdir():
-            facts = json.loads((entry / _FACTS).read_text())
-            sizes[entry] = (entry / _LOCK).stat().st_mtime, int(facts["MiB"])
+            facts = _read_facts(entry)
+            if facts is not None:
+                sizes[entry] = (entry / _LOCK).stat().st_mtime, int(facts["MiB"])
+            else:
+                self._remove(entry)
         excess = sum(size for _, size in sizes.values()) - self._rules.cache_mib
         for entry, (_, size) in sorted(sizes.items(), key=lambda item: item[1]):
             if excess > 0 and entry != kept and self._remove(entry):
@@ -254,12 +265,13 @@ class ImageCache:
         place = self._entry(pull.source)
         if self._remove(place):
             entry.rename(place)
-        lock = _locked(place, fcntl.LOCK_SH)
-        assert lock is not None, "it is new or in use, and the lock of pulls is held"
+        image = self._ready(place)
+        if image is None:
+            raise NodeFaultError(f"its image {pull.source.label} in the cache is damaged and used by another job")
         self._make_room(place)
         took_s = round(clock.boot_time_s() - began_s, 1)
         log.info("image brought into the cache", image=pull.source.label, mib=size_mib, seconds=took_s)
-        return self._ready(place, lock)
+        return image
 
 
 def _make_own(folder: Path) -> None:
@@ -284,6 +296,15 @@ def _locked(entry: Path, how: int) -> int | None:
         pass
     os.close(lock)
     return None
+
+
+def _read_facts(entry: Path) -> dict[str, Any] | None:
+    """Return the facts of an entry; None = they cannot be read."""
+    try:
+        facts = json.loads((entry / _FACTS).read_text())
+    except (OSError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) and "MiB" in facts else None
 
 
 def _release(work: asyncio.Future[ReadyImage]) -> None:

@@ -192,6 +192,26 @@ def test_runtime_that_does_not_work_is_not_used(scratch: Path, program: Path) ->
     confinement.close()
 
 
+@pytest.mark.parametrize("facts", [None, b"", b"{", b"[]", b"{}", b"\xff"])
+async def test_entry_of_the_cache_without_readable_facts_counts_as_absent(
+    scratch: Path, program: Path, facts: bytes | None
+) -> None:
+    runtime = ContainerRuntime(RuntimeKind.APPTAINER, str(program), "1.3.4")
+    sources = [ImageSource(name, name, name=name) for name in ("one", "two")]
+    with closing(ImageCache(ContainerRules(scratch / "images"), runtime, PATH)) as cache:
+        (await cache.get(sources[0])).release()
+        (entry,) = (scratch / "images/apptainer/images").iterdir()
+        for source in sources:
+            damaged = entry.stat().st_ino
+            (entry / "facts.json").unlink()
+            if facts is not None:
+                (entry / "facts.json").write_bytes(facts)
+            image = await cache.get(source)
+            assert source_of(image.path) == f"docker://{source.name}"
+            image.release()
+            assert not entry.exists() or entry.stat().st_ino != damaged
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
