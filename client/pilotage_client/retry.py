@@ -12,7 +12,7 @@ from typing import TypeVar
 from pilotage.backoff import Retry, backoff
 from pilotage.clock import BootClock, boot_time_s
 from pilotage.errors import FeedPositionLostError, WorldError
-from pilotage.v1 import job_service_pb2
+from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage_client.api import JobCalls
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 
@@ -22,6 +22,7 @@ Returned = TypeVar("Returned")
 
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 5.0
+_BLOCKED_POLL_S = 10.0
 
 
 class RetryBudget:
@@ -82,12 +83,52 @@ def opened(stream: Callable[[], Iterator[Returned]]) -> Iterator[Returned]:
 def wait_until_final(
     client: JobCalls, job_ids: Sequence[int], retry: RetryBudget, timeout_s: float = math.inf
 ) -> list[JobStatus]:
-    """Return the jobs when all are final, or in their present state after `timeout_s`."""
+    """Return the jobs when all are final or futile, or in their present state after `timeout_s`."""
     ends_s = boot_time_s() + timeout_s
+    poll_s = 0.0
     while True:
-        jobs = retry(lambda: client.wait(job_ids, max(0.0, ends_s - boot_time_s())), until_s=ends_s)
-        if all(job.is_final for job in jobs) or boot_time_s() >= ends_s:
+        left_s = max(0.0, ends_s - boot_time_s())
+        jobs = retry(partial(client.wait, job_ids, min(poll_s, left_s)), until_s=ends_s)
+        left = [job for job in jobs if not job.is_final]
+        if boot_time_s() >= ends_s or are_futile(client, left, retry, until_s=ends_s):
             return jobs
+        # A poll ends early when all jobs are final, not when the last of them becomes futile.
+        poll_s = _BLOCKED_POLL_S if any(job.state == "BLOCKED" for job in left) else math.inf
+
+
+_BLOCKING_KINDS = (
+    job_service_pb2.DEPENDENCY_KIND_AFTER,
+    job_service_pb2.DEPENDENCY_KIND_AFTER_OK,
+    job_service_pb2.DEPENDENCY_KIND_AFTER_ANY,
+)
+"""The kinds that a parent that is blocked for good never meets."""
+
+
+def are_futile(client: JobCalls, jobs: Sequence[JobStatus], retry: RetryBudget, *, until_s: float = math.inf) -> bool:
+    """Return whether all jobs are blocked behind parents that have ended badly, so that none of them can run."""
+    if any(job.state != "BLOCKED" for job in jobs):
+        return False
+    futile: set[int] = set()
+    descriptions: set[tuple[int, int]] = set()
+    for job in reversed(jobs):  # the path of a child, which comes later, has its parents
+        description = job.cluster, job.description_id
+        if job.id in futile or description in descriptions:
+            continue
+        blockers = retry(partial(client.explain, job.id), until_s=until_s).blockers
+        if not _are_of_futile_job(blockers):
+            return False
+        futile.update(blocker.job.id for blocker in blockers)
+        descriptions.add(description)  # its jobs wait for the same parents
+    return True
+
+
+def _are_of_futile_job(blockers: Sequence[job_service_pb2.Blocker]) -> bool:
+    *between, last = blockers or (job_service_pb2.Blocker(),)
+    ended_badly = last.job.state in (jobs_pb2.JOB_STATE_FAILED, jobs_pb2.JOB_STATE_REMOVED)
+    # An unmet dependency of another kind on a job that has ended is met in a moment.
+    if last.kind != job_service_pb2.DEPENDENCY_KIND_AFTER_OK or not ended_badly:
+        return False
+    return all(each.kind in _BLOCKING_KINDS for each in between)
 
 
 def follow_until_final(client: JobCalls, job_id: int, retry: RetryBudget) -> Iterator[JobEvent]:

@@ -33,7 +33,7 @@ from pilotage_pilot.core.model import Now
 from pilotage_pilot.link.base import MqttPublisher, NodeDescription, PilotServerLink, failure_of
 from pilotage_pilot.node.resources import PilotNode
 from pilotage_pilot.policy.loading import PolicyKeeper
-from pilotage_pilot.supervise.base import NodeFaultError, PayloadRunner
+from pilotage_pilot.supervise.base import NodeFaultError, PayloadRunner, RegistryFaultError
 from pilotage_pilot.supervise.tails import OutputTails
 
 log = structlog.get_logger()
@@ -153,6 +153,8 @@ class PayloadTasks:
 def _start_failed(key: AttemptKey, error: Exception) -> ev.StartFailed:
     if isinstance(error, JobFaultError):
         return ev.StartFailed(key, Outcome.REFUSED_BY_JOB, str(error))
+    if isinstance(error, RegistryFaultError):
+        return ev.StartFailed(key, Outcome.DECLINED, str(error))
     expected = error if isinstance(error, NodeFaultError) else _unexpected(key, error)
     return ev.StartFailed(key, Outcome.START_FAILED, str(expected))
 

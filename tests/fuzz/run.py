@@ -35,8 +35,8 @@ SHARES = {
 MAX_GROWTH_MB = 20.0
 MAX_SLOWDOWN = 5.0
 ROUNDS = 20
-WARM_UP_ROUNDS = 5
-"""The first rounds fill caches and pools, which are bounded."""
+WARM_UP_ROUNDS = 10
+"""The first rounds fill bounded caches: those of 20,000 ad parts, of tokens, and of the database."""
 
 QUIET_S = 2.0
 """How long the other user is alone before each round."""

@@ -91,7 +91,10 @@ def _run(*command: object, env: Mapping[str, str] | None = None) -> None:
 
 
 class _Registry(http.server.BaseHTTPRequestHandler):
-    """Serves the image `tiny:1` by the registry protocol; `hang` is never answered, and other images do not exist."""
+    """Serves the image `tiny:1` by the registry protocol; `hang` is never answered, and other images do not exist.
+
+    `STATUS/` in front of a name is the status of its answer.
+    """
 
     layout: Path
     requests: ClassVar[list[str]] = []
@@ -124,6 +127,9 @@ class _Registry(http.server.BaseHTTPRequestHandler):
         manifest = (self.layout / "manifest.json").read_bytes()
         if self.path == "/v2/tiny/manifests/1":
             return 200, json.loads(manifest)["mediaType"], manifest
+        status = self.path.split("/")[2]
+        if status.isdecimal():
+            return int(status), "text/plain", b""
         blob = self.layout / self.path.rpartition("/")[2].removeprefix("sha256:")
         if self.path.startswith("/v2/tiny/blobs/") and blob.is_file():
             return 200, "application/octet-stream", blob.read_bytes()

@@ -615,7 +615,10 @@ def edit(ctx: click.Context, client: Client, ids: Sequence[str], changes: Sequen
 def wait(
     ctx: click.Context, client: Client, ids: Sequence[str], timeout_s: float | None, patience: str, as_json: bool
 ) -> None:
-    """Wait until jobs have ended; exits 1 if a job did not end as DONE, or at the timeout."""
+    """Wait until jobs have ended; exits 1 if a job did not end as DONE, or at the timeout.
+
+    Jobs that are blocked behind parents that have ended badly are not waited for.
+    """
     retry, ends_s = retry_option(patience), boot_time_s() + (math.inf if timeout_s is None else timeout_s)
     wanted = retry(lambda: client.find_jobs(ids).ids, until_s=ends_s)
     show_ends(ctx, wait_until_final(client, wanted, retry, ends_s - boot_time_s()), as_json=as_json)
@@ -629,7 +632,8 @@ def show_ends(ctx: click.Context, finished: Iterable[JobStatus], *, as_json: boo
         if as_json:
             echo_json(job.as_json())
         elif job.state != "DONE":
-            click.echo(f"job {job.id} is {job.state}: {job.reason}", err=True)
+            advice = f"; see `pilotage why {job.id}`" if job.state == "BLOCKED" else ""
+            click.echo(f"job {job.id} is {job.state}: {job.reason}{advice}", err=True)
     if failed:
         ctx.exit(FAILED)
 

@@ -94,6 +94,8 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
     click.echo(f"Job {job.id} is {job.state}. {answer.summary}")
     if job.ignored:
         click.echo(f"Ignored in its job file: {'; '.join(job.ignored)}")
+    if job.state == "WAITING" and job.attempt and job.reason:
+        click.echo(f"It waits again after attempt {job.attempt}: {job.reason}")
     child = job
     for blocker in answer.blockers:
         parent = job_status(blocker.job)

@@ -18,7 +18,7 @@ from pilotage.text import fold
 from pilotage_client.api import JobCalls
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 from pilotage_client.readers.draft import USER_LOG
-from pilotage_client.retry import RetryBudget, opened
+from pilotage_client.retry import RetryBudget, are_futile, opened
 from pilotage_client.user_log.events import UserLogEvent, user_log_events
 from pilotage_client.user_log.file import UserLogFile
 
@@ -61,7 +61,7 @@ def find_user_logs(client: JobCalls, jobs: Iterable[JobStatus], file: Path | Non
 def write_user_logs(
     client: JobCalls, jobs: Sequence[JobStatus], logs: Mapping[int, Path], retry: RetryBudget
 ) -> list[JobStatus]:
-    """Write the events of the jobs that have a log until these jobs have ended, and return them.
+    """Write the events of the jobs that have a log until these jobs have ended or are futile, and return them.
 
     Raises
     ------
@@ -71,13 +71,15 @@ def write_user_logs(
     writer = _LogWriter(client, {job.id: job for job in jobs if job.id in logs}, logs, retry)
     ids = sorted(logs)
     position = _first_position(client, writer.jobs.values(), retry)
-    unfinished = set(ids)
+    unfinished, moving = set(ids), set(ids)
     for page in _pages(client, ids, position, retry):
         events = [event for event in page if event.job_id in logs]
         writer.write(events)
         for event in events:
-            (unfinished.discard if writer.is_last(event) else unfinished.add)(event.job_id)
-        if not unfinished:
+            is_last = writer.is_last(event)
+            (unfinished.discard if is_last else unfinished.add)(event.job_id)
+            (moving.discard if is_last or event.after == "BLOCKED" else moving.add)(event.job_id)
+        if not moving and writer.are_futile(unfinished):
             break
     return [writer.jobs[job_id] for job_id in ids]
 
@@ -141,6 +143,12 @@ class _LogWriter:
         """Return whether the job has ended by this event; a rescheduled job has ended before, too."""
         job = self.jobs[event.job_id]
         return event.after in FINAL_STATES and job.is_final and event.attempt == job.attempt
+
+    def are_futile(self, job_ids: Iterable[int]) -> bool:
+        """Return whether all of these jobs, which are read again, are blocked behind parents that have ended badly."""
+        found = self._retry(partial(self._client.jobs, sorted(job_ids)))
+        self.jobs.update((job.id, job) for job in found)
+        return are_futile(self._client, found, self._retry)
 
     def _is_stale(self, event: JobEvent) -> bool:
         """Return whether the job may have changed by this event since it was read, in what its log shows."""

@@ -264,7 +264,10 @@ class JobPrepared:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """An attempt could not be prepared or started; `outcome` says whether job or node is at fault."""
+    """An attempt could not be prepared or started; `outcome` says whether job or node is at fault.
+
+    DECLINED = neither is; other jobs of its task queue would not start here either for now.
+    """
 
     key: AttemptKey
     outcome: Outcome

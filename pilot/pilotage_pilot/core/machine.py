@@ -81,6 +81,7 @@ class PilotMachine:
             case ev.PayloadStarted(key):
                 return self._payloads.started(key, now) + self._late_warning(key, now)
             case ev.StartFailed():
+                self._session.decline_after(event, now)
                 return self._payloads.start_failed(event, now)
             case ev.PayloadExited():
                 return self._payloads.ends.exited(event, now)

@@ -26,6 +26,7 @@ from pilotage_pilot.core.events import (
     JobsGranted,
     NodeAttributes,
     RequestFailed,
+    StartFailed,
 )
 from pilotage_pilot.core.heartbeat import HeartbeatSchedule, PoolList
 from pilotage_pilot.core.instructions import (
@@ -113,6 +114,12 @@ class ServerSession:
                 self._heartbeat.request_soon()
             case _:
                 assert_never(event)
+
+    def decline_after(self, event: StartFailed, now: Now) -> None:
+        """Decline the task queue of an attempt on all slots, if it was declined when it was to be started."""
+        attempt = self._payloads.get(event.key)
+        if attempt is not None and event.outcome is Outcome.DECLINED:
+            self.job_pull.offers.decline_on_node(attempt.job.task_queue, now)
 
     # Heartbeats -------------------------------------------------------------------------------------------------
 

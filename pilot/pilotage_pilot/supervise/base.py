@@ -22,6 +22,10 @@ class NodeFaultError(PilotageError):
     """The payload cannot be started, by a fault of the pilot or the node; another node may start it."""
 
 
+class RegistryFaultError(PilotageError):
+    """The registry of a job's image does not serve this node now; neither job nor node is at fault."""
+
+
 @dataclass(frozen=True, slots=True)
 class PayloadTime:
     """The CPU seconds that a payload has used so far, and the name of its slot."""
@@ -57,7 +61,10 @@ class PayloadRunner(Protocol):
         """Make the folder of an attempt; raises NodeFaultError."""
 
     async def fetch(self, key: AttemptKey) -> None:
-        """Fetch the input files of a prepared attempt; raises JobFaultError or NodeFaultError."""
+        """Fetch the input files and the image of a prepared attempt.
+
+        Raises JobFaultError, NodeFaultError or RegistryFaultError.
+        """
 
     def set_deadline(self, key: AttemptKey, boot_s: float) -> None:
         """Have the watchdog kill the payload at this time on the boot clock, in place of the time before."""

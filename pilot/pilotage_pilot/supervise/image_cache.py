@@ -6,6 +6,7 @@ Rules
   does not wait for it.
 - An entry is made beside the others and renamed, so that it is complete. Each user of it holds a shared lock on the
   entry; only an entry that nobody uses is removed, the least recently used first.
+- An entry whose facts cannot be read, as after a crash of the node, counts as absent.
 - Pulls run in a thread of their own, so that neither the event loop nor other files wait. They end at a timeout, and
   when the job is gone that needs them.
 - Programs that pull get a home and a run folder of their own: neither the pilot's logins nor its settings are used.
@@ -18,6 +19,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -27,13 +29,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from pilotage import clock
-from pilotage.errors import WorldError
+from pilotage.errors import PilotageError, WorldError
 from pilotage.jobs.files import JobFaultError, remove_tree
-from pilotage_pilot.supervise.base import NodeFaultError
+from pilotage_pilot.supervise.base import NodeFaultError, RegistryFaultError
 from pilotage_pilot.supervise.containers import ContainerRules, ContainerRuntime, ReadyImage
 from pilotage_pilot.supervise.folders import disk_use_mib
 
@@ -103,7 +106,10 @@ class ImageCache:
         self._executor.shutdown(cancel_futures=True)
 
     async def get(self, source: ImageSource) -> ReadyImage:
-        """Return an image, brought into the cache if it is not there; raises JobFaultError or NodeFaultError."""
+        """Return an image, brought into the cache if it is not there.
+
+        Raises JobFaultError, NodeFaultError or RegistryFaultError.
+        """
         found = self._find(source)
         if found is not None:
             return found
@@ -118,7 +124,10 @@ class ImageCache:
             if not pull.jobs:
                 pull.is_over.set()
                 self._forget(pull)
-                pull.work.add_done_callback(_release)
+                if pull.work.done():
+                    _release(pull.work)  # now: the next pull may ask at once whether the image is used
+                else:
+                    pull.work.add_done_callback(_release)
 
     def _start(self, source: ImageSource) -> Pull:
         """Start a pull, which all jobs with this image share until it has ended."""
@@ -138,14 +147,14 @@ class ImageCache:
 
     def _find(self, source: ImageSource) -> ReadyImage | None:
         """Return an entry, locked for its user; None = there is none, or it is too old."""
-        entry = self._entry(source)
-        lock = _locked(entry, fcntl.LOCK_SH)
-        if lock is None:
+        image = self._ready(self._entry(source))
+        if image is None or not source.name:
+            return image
+        made_s = Path(image.path).parent.joinpath(_FACTS).stat().st_mtime
+        if clock.now().timestamp() - made_s > self._rules.max_age_s:
+            image.release()
             return None
-        if source.name and clock.now().timestamp() - (entry / _FACTS).stat().st_mtime > self._rules.max_age_s:
-            os.close(lock)
-            return None
-        return self._ready(entry, lock)
+        return image
 
     def _find_old(self, source: ImageSource, *, in_use: bool = False) -> ReadyImage | None:
         """Return an entry of any age, locked for its user; None = there is none, or it must be `in_use` and is not."""
@@ -154,12 +163,18 @@ class ImageCache:
         if unused is not None:
             os.close(unused)
             return None
-        lock = _locked(entry, fcntl.LOCK_SH)
-        return self._ready(entry, lock) if lock is not None else None
+        return self._ready(entry)
 
-    def _ready(self, entry: Path, lock: int) -> ReadyImage:
+    def _ready(self, entry: Path) -> ReadyImage | None:
+        """Return an entry, locked for its user; None = it is not there, or not whole."""
+        lock = _locked(entry, fcntl.LOCK_SH)
+        if lock is None:
+            return None
+        facts = _read_facts(entry)
+        if facts is None:
+            os.close(lock)
+            return None
         os.utime(lock)
-        facts = json.loads((entry / _FACTS).read_text())
         path = entry / (_ROOT if self._runtime.unpacks else _SIF)
         settings = (setting.partition("=") for setting in facts.get("Env") or ())
         environment = {name: value for name, equals, value in settings if name and equals}
@@ -181,8 +196,11 @@ class ImageCache:
         """Remove the least recently used entries that nobody uses until the others fit."""
         sizes = {}
         for entry in self._entries.iterdir():
-            facts = json.loads((entry / _FACTS).read_text())
-            sizes[entry] = (entry / _LOCK).stat().st_mtime, int(facts["MiB"])
+            facts = _read_facts(entry)
+            if facts is not None:
+                sizes[entry] = (entry / _LOCK).stat().st_mtime, int(facts["MiB"])
+            else:
+                self._remove(entry)
         excess = sum(size for _, size in sizes.values()) - self._rules.cache_mib
         for entry, (_, size) in sorted(sizes.items(), key=lambda item: item[1]):
             if excess > 0 and entry != kept and self._remove(entry):
@@ -202,7 +220,7 @@ class ImageCache:
             folder = Path(tempfile.mkdtemp(dir=self._arriving))
             try:
                 return self._fill(pull, folder)
-            except JobFaultError as error:
+            except (JobFaultError, RegistryFaultError) as error:
                 old = self._find_old(pull.source)
                 if old is None:
                     raise
@@ -247,12 +265,13 @@ class ImageCache:
         place = self._entry(pull.source)
         if self._remove(place):
             entry.rename(place)
-        lock = _locked(place, fcntl.LOCK_SH)
-        assert lock is not None, "it is new or in use, and the lock of pulls is held"
+        image = self._ready(place)
+        if image is None:
+            raise NodeFaultError(f"its image {pull.source.label} in the cache is damaged and used by another job")
         self._make_room(place)
         took_s = round(clock.boot_time_s() - began_s, 1)
         log.info("image brought into the cache", image=pull.source.label, mib=size_mib, seconds=took_s)
-        return self._ready(place, lock)
+        return image
 
 
 def _make_own(folder: Path) -> None:
@@ -279,6 +298,15 @@ def _locked(entry: Path, how: int) -> int | None:
     return None
 
 
+def _read_facts(entry: Path) -> dict[str, Any] | None:
+    """Return the facts of an entry; None = they cannot be read."""
+    try:
+        facts = json.loads((entry / _FACTS).read_text())
+    except (OSError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) and "MiB" in facts else None
+
+
 def _release(work: asyncio.Future[ReadyImage]) -> None:
     if not work.cancelled() and work.exception() is None:
         work.result().release()
@@ -289,6 +317,15 @@ def _release(work: asyncio.Future[ReadyImage]) -> None:
 _STORE = "store"
 _KEEPER = "libpod/tmp/pause.pid"
 _FULL = ("no space left on device", "disk quota exceeded")
+_PULLED = "pulled"
+# Errors of Go's network and HTTP libraries, with which all of the programs pull.
+_NOT_SERVED = re.compile(
+    r"""\b(dial|read|write)\ (tcp|udp)\b          # includes names that cannot be resolved
+    | handshake\ timeout | deadline\ exceeded | \bEOF$
+    | too\ ?many\ ?requests
+    | \bstatus:?\ ?(code)?(\ from\ registry)?:?\ (429|5\d\d)\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
 _SHORT = "/tmp"  # noqa: S108 - podman refuses longer paths of run folders, whatever TMPDIR is
 
 
@@ -311,8 +348,8 @@ class _Steps:
     def run(self, what: str, *command: str, output: Path | None = None, user: int | None = None) -> str:
         """Run a command to its end and return its output, or write it to a file.
 
-        Raises JobFaultError with its last line if it fails or is not in time, NodeFaultError if it was stopped or the
-        disk is full.
+        Raises JobFaultError with its last line if it fails or is not in time, RegistryFaultError if it cannot pull
+        from here now, NodeFaultError if it was stopped or the disk is full.
         """
         errors = self.folder / "errors"
         printed = output if output is not None else self.folder / "output"
@@ -333,8 +370,7 @@ class _Steps:
         label = self._pull.source.label
         if process.returncode != 0:
             why = _last_words(errors, process.returncode)
-            is_full = any(text in why.lower() for text in _FULL)
-            raise (NodeFaultError if is_full else JobFaultError)(f"its image {label} cannot be {what}: {why}")
+            raise _fault(what, why)(f"its image {label} cannot be {what}: {why}")
         return "" if output is not None else printed.read_text(errors="replace")
 
     def _wait(self, what: str, process: subprocess.Popen[bytes]) -> None:
@@ -360,6 +396,13 @@ class _Steps:
         return copy
 
 
+def _fault(what: str, why: str) -> type[PilotageError]:
+    """Return the kind of fault of a failed step, from the last line of its program."""
+    if any(text in why.lower() for text in _FULL):
+        return NodeFaultError
+    return RegistryFaultError if what == _PULLED and _NOT_SERVED.search(why) else JobFaultError
+
+
 def _last_words(errors: Path, code: int) -> str:
     lines = [line.strip() for line in errors.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1][-_LAST_LINE:] if lines else f"exit code {code}"
@@ -371,7 +414,7 @@ def _build_sif(
     """Make a SIF file of an image; returns nothing, as the file has its environment and commands."""
     file = str(entry / _SIF)
     if archive is None:
-        steps.run("pulled", runtime.program, "pull", file, f"docker://{source.name}")
+        steps.run(_PULLED, runtime.program, "pull", file, f"docker://{source.name}")
     else:
         steps.run("unpacked", runtime.program, "build", file, f"docker-archive:{archive}")
     Path(file).chmod(0o555)
@@ -390,7 +433,7 @@ def _unpack_by(
     podman: tuple[str, ...], steps: _Steps, source: ImageSource, archive: Path | None, entry: Path
 ) -> dict[str, object]:
     if archive is None:
-        steps.run("pulled", *podman, "pull", "--quiet", f"docker://{source.name}")
+        steps.run(_PULLED, *podman, "pull", "--quiet", f"docker://{source.name}")
     else:
         steps.run("unpacked", *podman, "load", "--quiet", "--input", str(archive))
     found = set(steps.run("found", *podman, "images", "--quiet", "--no-trunc").split())

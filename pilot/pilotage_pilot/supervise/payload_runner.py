@@ -212,7 +212,10 @@ class LocalPayloadRunner:
         self._work[order.job.key] = Work(order, folders, streams)
 
     async def fetch(self, key: AttemptKey) -> None:
-        """Fetch the input files of a prepared attempt; raises JobFaultError or NodeFaultError."""
+        """Fetch the input files and the image of a prepared attempt.
+
+        Raises JobFaultError, NodeFaultError or RegistryFaultError.
+        """
         work = self._work[key]
         try:
             for file in work.order.job.description.input_files:

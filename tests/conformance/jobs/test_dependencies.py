@@ -18,7 +18,7 @@ from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.operations.jobs.changes import change_jobs
-from pilotage_server.operations.jobs.dependencies import advance
+from pilotage_server.operations.jobs.dependencies import advance, find_parents, plan_dependencies
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS
 from pilotage_server.operations.jobs.retention import remove_finished
@@ -370,6 +370,24 @@ def test_failed_parent_outlives_its_retention_while_a_child_waits(jobs: Dependen
     removed = jobs.grid.write(remove_finished)
     assert removed + jobs.grid.write(remove_finished) == 5
     assert jobs.rows() == {}
+
+
+@pytest.mark.parametrize("kind", [AFTER_OK, AFTER_ANY])
+def test_parent_that_retention_removes_while_a_child_is_submitted_is_missing(
+    jobs: DependentJobs, kind: DependencyKind
+) -> None:
+    (parent,) = jobs.submit()
+    jobs.run(parent)
+    jobs.grid.clock.advance(jobs.grid.state.rules.retention.finished_jobs + timedelta(days=1))
+    wanted = [Dependency(0, kind, (JobSelection(parent),))]
+
+    def submit(transaction: Transaction, state: Any) -> None:
+        found = find_parents(transaction, ALICE, wanted)
+        assert remove_finished(transaction, state) == 1
+        plan_dependencies(transaction, wanted, found)
+
+    with pytest.raises(InvalidInputError, match=rf"dependencies\[0\]: there is no job or cluster {parent}"):
+        jobs.grid.write(submit)
 
 
 def test_why_shows_the_path_to_the_root_cause(jobs: DependentJobs) -> None:

@@ -185,6 +185,11 @@ def test_commands_submit_workflow_and_show_what_blocks_it(grid: WireGrid, tmp_pa
     assert refused.exit_code == 1
     assert f"job {plot} is BLOCKED" in refused.stderr
 
+    waited = shell.run("wait", f"{prepare}-{later}", "--patience", "1m")
+    assert waited.exit_code == 1
+    assert f"job {prepare} is FAILED: exit code 3\n" in waited.stderr
+    assert f"job {later} is BLOCKED: waits for 2 of 2 parents; see `pilotage why {later}`\n" in waited.stderr
+
     shell.run("reschedule", prepare)
     for _ in range(5):
         (match,) = pilot.request_jobs(wait_s=20).matches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ import pytest
 from pilotage.jobs.files import JobFaultError
 from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import Isolation
-from pilotage_pilot.supervise.containers import ContainerRules, failure_of_runtime
+from pilotage_pilot.supervise.base import NodeFaultError, RegistryFaultError
+from pilotage_pilot.supervise.containers import ContainerRules, ContainerRuntime, failure_of_runtime
 from pilotage_pilot.supervise.folders import PilotFolder
+from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource
 from pilotage_pilot.supervise.runtimes import find_containers
 from support.pilot_bench import a_job
 from support.pilot_ports import FakeServerLink, PayloadBench, a_confinement, a_local_payload_runner, a_prepare_job
@@ -188,3 +190,57 @@ def test_runtime_that_does_not_work_is_not_used(scratch: Path, program: Path) ->
     found, refused = find_containers(rules, confinement, folder.jobs, PATH)
     assert (found, refused) == (None, {"apptainer": f"{program} --version fails: broken"})
     confinement.close()
+
+
+@pytest.mark.parametrize("facts", [None, b"", b"{", b"[]", b"{}", b"\xff"])
+async def test_entry_of_the_cache_without_readable_facts_counts_as_absent(
+    scratch: Path, program: Path, facts: bytes | None
+) -> None:
+    runtime = ContainerRuntime(RuntimeKind.APPTAINER, str(program), "1.3.4")
+    sources = [ImageSource(name, name, name=name) for name in ("one", "two")]
+    with closing(ImageCache(ContainerRules(scratch / "images"), runtime, PATH)) as cache:
+        (await cache.get(sources[0])).release()
+        (entry,) = (scratch / "images/apptainer/images").iterdir()
+        for source in sources:
+            damaged = entry.stat().st_ino
+            (entry / "facts.json").unlink()
+            if facts is not None:
+                (entry / "facts.json").write_bytes(facts)
+            image = await cache.get(source)
+            assert source_of(image.path) == f"docker://{source.name}"
+            image.release()
+            assert not entry.exists() or entry.stat().st_ino != damaged
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("dial tcp: lookup ghcr.io on 10.0.0.1:53: no such host", RegistryFaultError),
+        ("dial tcp 140.82.121.34:443: connect: network is unreachable", RegistryFaultError),
+        ("read tcp 10.0.0.7:40162->140.82.121.34:443: read: connection reset by peer", RegistryFaultError),
+        ('Get "https://ghcr.io/v2/": net/http: TLS handshake timeout', RegistryFaultError),
+        ('Get "https://ghcr.io/v2/": EOF', RegistryFaultError),
+        (
+            "reading manifest 8 in docker.io/library/rocky: toomanyrequests: the rate limit is reached",
+            RegistryFaultError,
+        ),
+        ("too many requests to registry", RegistryFaultError),
+        ("received unexpected HTTP status: 503 Service Unavailable", RegistryFaultError),
+        ("invalid status code from registry 502 (Bad Gateway)", RegistryFaultError),
+        ("reading manifest 500 in ghcr.io/a/b: manifest unknown", JobFaultError),
+        ("reading manifest 1 in docker.io/library/status: 404 (Not Found)", JobFaultError),
+        ("Requesting bearer token: invalid status code from registry 403 (Forbidden)", JobFaultError),
+        ("requested access to the resource is denied", JobFaultError),
+        ("write /image.sif: no space left on device", NodeFaultError),
+    ],
+)
+async def test_fault_of_a_pull_is_that_of_registry_job_or_node(
+    scratch: Path, line: str, fault: type[Exception]
+) -> None:
+    program = scratch / "apptainer"
+    program.write_text(f"#!/bin/sh\necho 'FATAL:   While making image from oci registry: {line}' >&2\nexit 255\n")
+    program.chmod(0o755)
+    runtime = ContainerRuntime(RuntimeKind.APPTAINER, str(program), "1.3.4")
+    cache = ImageCache(ContainerRules(scratch / "images"), runtime, PATH)
+    with closing(cache), pytest.raises(fault, match="its image x cannot be pulled: "):
+        await cache.get(ImageSource("docker://x", "x", name="x"))

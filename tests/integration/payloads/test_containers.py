@@ -21,6 +21,7 @@ from pilotage.values.attempts import AttemptKey
 from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.model import GrantedJob
+from pilotage_pilot.supervise.base import RegistryFaultError
 from pilotage_pilot.supervise.containers import ContainerRules, ContainerRuntime, ReadyImage, gpu_files
 from pilotage_pilot.supervise.folders import PilotFolder, disk_use_mib
 from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource, folders_of_programs, podman_in
@@ -345,6 +346,13 @@ async def test_image_that_does_not_exist_fails_its_job(scratch: Path, registry: 
     async with a_bench(scratch) as bench:
         with pytest.raises(JobFaultError, match=r"its image .*/none:1 cannot be pulled: .*manifest unknown"):
             await bench.prepare(a_job(executable="sh", image=f"{registry.address}/none:1"))
+
+
+@pytest.mark.parametrize("image", ["{registry}/503/x:1", "127.0.0.1:1/x:1"])
+async def test_failure_of_a_registry_is_no_fault_of_its_job(scratch: Path, registry: Registry, image: str) -> None:
+    async with a_bench(scratch) as bench:
+        with pytest.raises(RegistryFaultError, match=r"its image .*/x:1 cannot be pulled: "):
+            await bench.prepare(a_job(executable="sh", image=image.format(registry=registry.address)))
 
 
 async def test_hanging_pull_ends_at_its_timeout(scratch: Path, registry: Registry) -> None:

@@ -62,3 +62,6 @@ async def test_docker_job_waits_for_a_pilot_with_containers_and_runs_in_its_imag
             ended = await grid.done(none)
             assert ended.state == jobs_pb2.JOB_STATE_FAILED
             assert "cannot be pulled" in ended.reason
+            elsewhere = grid.submit(image=f"{registry.address}/503/x:1")
+            declined = "It waits again after attempt 1: declined: its image"
+            await until(lambda: declined in pilotage("why", elsewhere))

@@ -26,6 +26,8 @@ KINDS = st.sampled_from(ev.FailureKind)
 CHANCE, UNLIKELY = st.integers(0, 20), 13
 """An event happens when `UNLIKELY` is drawn; it is not an end of the range, as those are drawn more often."""
 
+NOT_STARTED = Outcome.START_FAILED, Outcome.REFUSED_BY_JOB, Outcome.DECLINED
+
 BUSY_POLICY = {
     "rank": "TARGET.Wanted",
     "want_suspend": "KeyboardIdle < 60",
@@ -168,7 +170,7 @@ class PilotModel(ModelShell, RuleBasedStateMachine):
         self._feed(ev.HeartbeatFailed(request_id, ev.Failure(kind, "no")))
 
     @precondition(lambda self: self.preparing)
-    @rule(data=st.data(), outcome=st.sampled_from([None, None, None, Outcome.START_FAILED, Outcome.REFUSED_BY_JOB]))
+    @rule(data=st.data(), outcome=st.sampled_from([None, None, None, *NOT_STARTED]))
     def job_is_prepared(self, data: st.DataObject, outcome: Outcome | None) -> None:
         key = data.draw(st.sampled_from(sorted(self.preparing)))
         if outcome is not None:

@@ -98,6 +98,30 @@ def test_job_too_large_for_offer_is_declined_and_barred() -> None:
     assert bench.one(RequestJobs).slots[0].declined_task_queues == {big.task_queue}
 
 
+def test_task_queue_whose_image_was_not_served_is_declined_by_the_node_for_five_minutes() -> None:
+    bench = PilotBench(cpus=3)
+    bench.grant(job := replace(a_job(1), task_queue=5), other := replace(a_job(2), task_queue=6))
+    before = bench.one(RequestJobs)
+    assert before.slots[0].declined_task_queues == frozenset()
+    bench.feed(ev.StartFailed(job.key, Outcome.DECLINED, "its image a cannot be pulled: no such host"))
+    assert bench.one(RecallRequest).request_id == before.request_id
+    bench.feed(ev.JobsGranted(before.request_id))
+    bench.feed(ev.JobPrepared(other.key))
+    bench.feed(ev.PayloadStarted(other.key))
+    barred: dict[bool, set[frozenset[int]]] = {True: set(), False: set()}
+    for second in range(310):
+        if second == 100:
+            bench.exit(other)
+            bench.feed(ev.OutputStored(other.key))
+        for call in bench.take(RequestJobs):
+            barred[bench.after_s < 300].add(call.slots[0].declined_task_queues)
+            bench.feed(ev.JobsGranted(call.request_id))
+        bench.pass_time(1)
+    assert bench.outcome(job) is Outcome.DECLINED
+    assert barred == {True: {frozenset({5})}, False: {frozenset()}}
+    assert not bench.take(EndPilot)
+
+
 def test_offer_has_time_left_until_pilot_closes() -> None:
     bench = PilotBench(ends_after_s=1000)
     first = bench.one(RequestJobs)

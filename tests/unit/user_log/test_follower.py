@@ -11,6 +11,7 @@ import pytest
 
 from pilotage.errors import FeedPositionLostError, InvalidInputError, ServerUnreachableError
 from pilotage.job_description import JobDescription
+from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage_client.api import JobCalls
 from pilotage_client.models import JobEvent, JobStatus
 from pilotage_client.retry import RetryBudget
@@ -112,6 +113,21 @@ def test_rescheduled_job_is_followed_to_its_last_end(tmp_path: Path) -> None:
     server = ScriptedServer(([SUBMITTED, STARTED, ENDED, *again], None), attempt=2)
     follow(server, tmp_path / "log")
     assert numbers(tmp_path / "log") == [0, 1, 5, 1, 5]
+
+
+class ServerWithFailedParent(ScriptedServer):
+    """Says of each job that a parent has failed."""
+
+    def explain(self, _job_id: int) -> job_service_pb2.ExplainJobResponse:
+        parent = jobs_pb2.Job(id=3, state=jobs_pb2.JOB_STATE_FAILED)
+        blocker = job_service_pb2.Blocker(kind=job_service_pb2.DEPENDENCY_KIND_AFTER_OK, job=parent)
+        return job_service_pb2.ExplainJobResponse(blockers=[blocker])
+
+
+def test_job_that_can_never_run_is_not_followed_further(tmp_path: Path) -> None:
+    server = ServerWithFailedParent(([event(1, "RECEIVED", "BLOCKED", 0)], None), now="BLOCKED", attempt=0)
+    assert [job.state for job in follow(server, tmp_path / "log")] == ["BLOCKED"]
+    assert numbers(tmp_path / "log") == [0]
 
 
 class Descriptions:

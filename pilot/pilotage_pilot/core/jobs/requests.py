@@ -4,7 +4,7 @@ Rules
 -----
 Offered are free slots, claimed slots that wait for their account's next job, and occupied slots if the policy may
 prefer another job. An offer is stale when the slot or its ad has changed. A task queue whose job was declined is not
-offered to the unchanged slot again for UPDATE_INTERVAL.
+offered to the unchanged slot again for UPDATE_INTERVAL. If the whole node declines it, no slot is, changed or not.
 A pilot with one owner at a time names the owner whose jobs it holds, and has one request in flight: an offer is stale,
 too, when that owner changes.
 Requests in flight offer disjoint parts of a partitionable slot, and every other slot at most once. A failed request is
@@ -75,6 +75,7 @@ class SlotOffers:
         self._rules = rules
         self._lifetime = lifetime
         self._declined: dict[tuple[str, int], _Declined] = {}
+        self._declined_on_node: dict[int, float] = {}
         self._known_parts: set[str] = set()
         self.bound_to: OwnerId | None = None
         """The owner whose jobs the pilot holds, if it runs those of one owner at a time; else None."""
@@ -87,6 +88,7 @@ class SlotOffers:
         ad, left_s = ads.offer(name, now), self._lifetime.time_left_s(now)
         as_it_is = (slot.stamp, self._slots.ads.version(slot.name))
         self._declined = {key: each for key, each in self._declined.items() if each.until_boot_s > now.boot_s}
+        self._declined_on_node = {key: end for key, end in self._declined_on_node.items() if end > now.boot_s}
         of_slot = ((queue, each) for (name, queue), each in self._declined.items() if name == slot.name)
         offer = SlotOffer(
             name,
@@ -94,7 +96,9 @@ class SlotOffers:
             partitionable=slot.is_partitionable,
             time_left=None if left_s is None else timedelta(seconds=left_s),
             cpu_power=self._rules.cpu_power,
-            declined_task_queues=frozenset(queue for queue, each in of_slot if (each.stamp, each.version) == as_it_is),
+            declined_task_queues=frozenset(
+                (*self._declined_on_node, *(queue for queue, each in of_slot if (each.stamp, each.version) == as_it_is))
+            ),
             ad_parts=ad.part_keys,
             ad_changes=ad.changes,
             claim=slot.machine.claim.holder if slot.machine.claim is not None and slot.attempt is None else None,
@@ -142,8 +146,10 @@ class SlotOffers:
         return slot.machine.entered_activity.boot_s + OCCUPIED_AFTER_S <= now.boot_s
 
     def is_stale(self, offered: SentOffer) -> bool:
-        """Whether the slot or its ad has changed since the offer."""
+        """Whether the slot, its ad or what the node declines has changed since the offer."""
         slot = offered.slot
+        if not self._declined_on_node.keys() <= offered.offer.declined_task_queues:
+            return True
         if slot.machine.deleted or slot.stamp != offered.stamp or offered.offer.bound_to != self.bound_to:
             return True
         return self._slots.ads.version(slot.name) != offered.version
@@ -155,6 +161,10 @@ class SlotOffers:
             version = self._slots.ads.version(name)
             until = now.boot_s + UPDATE_INTERVAL_S
             self._declined[name, task_queue] = _Declined(slot.stamp, version, until)
+
+    def decline_on_node(self, task_queue: int, now: Now) -> None:
+        """Record that no slot takes the jobs of a task queue for a while."""
+        self._declined_on_node[task_queue] = now.boot_s + UPDATE_INTERVAL_S
 
     # Parts of ads -----------------------------------------------------------------------------------------------
 

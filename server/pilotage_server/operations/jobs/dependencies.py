@@ -57,8 +57,7 @@ def find_parents(
         name: each.parents for name, each in found.items() if may_change(identity, each.owner, each.vo)
     }  # others count as missing
     for index, each in enumerate(dependencies if not faults else ()):
-        unknown = [parent for parent in each.parents if parent not in visible]
-        faults += (Violation(f"dependencies[{index}]", f"there is no job or cluster {parent}") for parent in unknown)
+        faults += (_missing(index, parent) for parent in each.parents if parent not in visible)
     if faults:
         raise InvalidInputError(*faults)
     _check_stored(transaction, {name: found[name] for name, parents in visible.items() if not parents.is_single})
@@ -72,6 +71,10 @@ def _check_stored(transaction: Transaction, several: Mapping[JobSelection, Found
         if has_any_parts(transaction.session, name.id) if name.workflow else name.id in clusters:
             what = name if name.workflow else f"cluster {name.id}"
             raise StateConflictError(f"{what} is still being stored; repeat the call in a moment")
+
+
+def _missing(index: int, parent: JobSelection) -> Violation:
+    return Violation(f"dependencies[{index}]", f"there is no job or cluster {parent}")
 
 
 ParentKey = tuple[DependencyKind, Parents]
@@ -107,7 +110,10 @@ class DependencyPlan:
 def plan_dependencies(
     transaction: Transaction, dependencies: Sequence[Dependency], found: Mapping[JobSelection, Parents]
 ) -> DependencyPlan:
-    """Return the dependencies that are unmet now, and lock the existing parents that are to be watched."""
+    """Return the dependencies that are unmet now, and lock the existing parents that are to be watched.
+
+    Raises InvalidInputError for parents that retention has removed since they were found.
+    """
     plan = DependencyPlan()
     asked: dict[ParentKey, dict[int, None]] = {}
     inner: dict[InnerKey, dict[int, None]] = {}
@@ -126,14 +132,20 @@ def plan_dependencies(
             plan.watched[key] = watches[source.id]
             plan.waiting[key] = list(asked[key])
     plan.inner = {key: list(children) for key, children in inner.items()}
-    plan.warnings = _warnings(transaction, plan)
+    jobs = load_jobs(transaction.session, [watch.job for watch in plan.watched.values()])
+    gone = {key for key, watch in plan.watched.items() if watch.job not in jobs}
+    if gone:
+        asked_of = ((index, each.kind, parent) for index, each in enumerate(dependencies) for parent in each.parents)
+        raise InvalidInputError(
+            *(_missing(index, name) for index, kind, name in asked_of if (kind, found[name]) in gone)
+        )
+    plan.warnings = _warnings(plan, jobs)
     return plan
 
 
-def _warnings(transaction: Transaction, plan: DependencyPlan) -> list[str]:
+def _warnings(plan: DependencyPlan, jobs: Mapping[int, JobRecord]) -> list[str]:
     """Return which parents have ended already, but not as it is asked of them."""
     warnings: list[str] = []
-    jobs = load_jobs(transaction.session, [watch.job for watch in plan.watched.values()])
     for (kind, _), watch in plan.watched.items():
         job = jobs[watch.job]
         if job.state in FINAL:
