@@ -329,11 +329,10 @@ def is_custom_attribute(name: str) -> bool:
 def draft_of(commands: list[SubmitCommand]) -> Draft:
     """Return the draft of the job that `commands` describe, with the faults of all of them.
 
-    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known, and
-    universe when the image is.
+    They must be in the order of `reading_order`.
     """
     draft = Draft()
-    for command in sorted(commands, key=lambda each: _order(each.name)):
+    for command in commands:
         try:
             if is_custom_attribute(command.name):
                 own = SubmitCommand(command.name[len(CUSTOM_PREFIX) :], command.value, command.line)
@@ -354,8 +353,12 @@ _DEFAULT_RETRIES = 2
 """HTCondor's DEFAULT_JOB_MAX_RETRIES."""
 
 
-@lru_cache(maxsize=_CACHED_NAMES)
-def _order(name: str) -> tuple[bool, bool]:
+def reading_order(name: str) -> tuple[bool, bool]:
+    """Return the order in which the commands of a job are read.
+
+    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known, and
+    universe when the image is.
+    """
     return squashed(name) in ("transferinput", "universe"), is_custom_attribute(name)
 
 
