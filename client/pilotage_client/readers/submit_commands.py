@@ -315,6 +315,7 @@ def is_command(name: str) -> bool:
     return is_custom_attribute(name) or SUBMIT_COMMANDS.get(name) is not None
 
 
+@lru_cache(maxsize=_CACHED_NAMES)
 def resembles_command(name: str) -> bool:
     """Return whether a name is that of a command, or may be meant to be one."""
     return is_command(name) or SUBMIT_COMMANDS.similar(name) is not None
