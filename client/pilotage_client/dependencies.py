@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from pilotage.errors import Faults, InvalidInputError, Violation
@@ -16,6 +17,8 @@ from pilotage.job_description import JobDescription
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.selections import JobSelection
 from pilotage_client.selections import names_workflow, read_selections
+
+_parents = attrgetter(*(kind.value for kind in DependencyKind))
 
 
 def resolve_dependencies(
@@ -28,6 +31,9 @@ def resolve_dependencies(
     InvalidInputError
         With all names that no description has.
     """
+    waiting = {index for index, each in enumerate(descriptions, start=first) if any(_parents(each))}
+    if not waiting:
+        return list(descriptions), []
     by_name: dict[str, list[int]] = {}
     for index, description in enumerate(descriptions, start=first):
         by_name.setdefault(description.name, []).append(index)
@@ -41,7 +47,6 @@ def resolve_dependencies(
                     dependencies.append(_dependency(index, kind, names, by_name))
     faults.raise_any()
     without: dict[str, Any] = {kind.value: () for kind in DependencyKind}
-    waiting = {dependency.description for dependency in dependencies}
     return [
         replace(each, **without) if index in waiting else each for index, each in enumerate(descriptions, start=first)
     ], dependencies

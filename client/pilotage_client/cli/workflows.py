@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pilotage.errors import InvalidInputError, Violation
+from pilotage.errors import InvalidInputError, StateConflictError, Violation
 from pilotage_client.api import Client
 from pilotage_client.cli.options import with_client
 from pilotage_client.files import whole_file
@@ -58,7 +58,17 @@ def _done(client: Client, text: str) -> Path | frozenset[str]:
     """Return a rescue file, or the names of the nodes that a workflow such as "w12" has done."""
     if not names_workflow(text) or Path(text).exists():
         return Path(text)
-    return done_nodes(client.jobs(client.find_jobs([text]).ids))
+    return _done_of(client, text)
+
+
+def _done_of(client: Client, text: str) -> frozenset[str]:
+    """Return the names of the nodes that a workflow has done; raises StateConflictError if jobs of it are gone."""
+    found = client.find_jobs([text])
+    missing = sum(each.jobs for each in found.clusters) - len(found.ids)
+    if missing > 0:
+        why = f"{missing} jobs of {text} have ended long ago and are not kept any more, so it is unknown which are DONE"
+        raise StateConflictError(f"{why}; use a rescue file that was written before")
+    return done_nodes(client.jobs(found.ids))
 
 
 def _unused_rescues(dag: Path) -> list[Path]:
@@ -92,7 +102,7 @@ def rescue(client: Client, workflows: Sequence[str], file: Path | None) -> None:
             raise InvalidInputError(Violation(text, "is not a workflow, such as w12"))
     done: frozenset[str] = frozenset()
     for text in workflows:
-        done |= done_nodes(client.jobs(client.find_jobs([text]).ids))
+        done |= _done_of(client, text)
     shown = rescue_text(done, " ".join(workflows))
     if file is None:
         click.echo(shown, nl=False)

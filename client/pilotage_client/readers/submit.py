@@ -16,7 +16,7 @@ from pilotage.text import fold
 from pilotage.units import LARGEST_COUNT
 from pilotage_client.files import content_of
 from pilotage_client.readers.draft import Draft, FileFaults, StatementFaultError
-from pilotage_client.readers.submit_commands import draft_of, is_command, resembles_command, squashed
+from pilotage_client.readers.submit_commands import draft_of, is_command, reading_order, resembles_command, squashed
 from pilotage_client.readers.submit_handlers import SubmitCommand
 from pilotage_client.readers.submit_text import (
     PROCESS_MACROS,
@@ -439,7 +439,8 @@ class _Commands:
         self._structure = program.structure
         references = program.references() | macros
         names = [name for name in program.names() if is_command(name) or fold(name) not in references]
-        self._lines = sorted((program.line_of(name), name) for name in names)
+        lines = ((program.line_of(name), name) for name in names)
+        self._lines = sorted(lines, key=lambda each: (reading_order(each[1]), each))
         given = {squashed(name): line for line, name in self._lines}
         if "shell" in given and not given.keys().isdisjoint({"executable", "arguments"}):
             raise StatementFaultError(given["shell"], "shell: give either shell, or executable and arguments")

@@ -340,6 +340,7 @@ def is_command(name: str) -> bool:
     return is_custom_attribute(name) or SUBMIT_COMMANDS.get(name) is not None
 
 
+@lru_cache(maxsize=_CACHED_NAMES)
 def resembles_command(name: str) -> bool:
     """Return whether a name is that of a command, or may be meant to be one."""
     return is_command(name) or SUBMIT_COMMANDS.similar(name) is not None
@@ -354,11 +355,10 @@ def is_custom_attribute(name: str) -> bool:
 def draft_of(commands: list[SubmitCommand]) -> Draft:
     """Return the draft of the job that `commands` describe, with the faults of all of them.
 
-    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known,
-    universe when the image is, and notification when the addresses are.
+    They must be in the order of `reading_order`.
     """
     draft = Draft()
-    for command in sorted(commands, key=lambda each: _order(each.name)):
+    for command in commands:
         try:
             if is_custom_attribute(command.name):
                 own = SubmitCommand(command.name[len(CUSTOM_PREFIX) :], command.value, command.line)
@@ -382,8 +382,12 @@ _DEFAULT_RETRIES = 2
 _READ_LAST = frozenset({"transferinput", "universe", "notification"})
 
 
-@lru_cache(maxsize=_CACHED_NAMES)
-def _order(name: str) -> tuple[bool, bool]:
+def reading_order(name: str) -> tuple[bool, bool]:
+    """Return the order in which the commands of a job are read.
+
+    Custom attributes override commands, as in HTCondor. transfer_input is read when the standard input is known,
+    universe when the image is, and notification when the addresses are.
+    """
     return squashed(name) in _READ_LAST, is_custom_attribute(name)
 
 

@@ -99,6 +99,8 @@ def _new_name(dag: Dag, statement: DagStatement, words: list[str]) -> str:
 
 def _node_options(dag: Dag, statement: DagStatement, options: list[str]) -> tuple[Path, bool, bool]:
     """Return folder, NOOP and DONE of the words behind a node's submit file."""
+    if not options:
+        return dag.folder, False, False
     folder, flags, words = dag.folder, set[str](), iter(options)
     for word in words:
         match word.upper():

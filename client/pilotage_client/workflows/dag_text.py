@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """A line of a file, counted from 1."""
+    """A line of a file, counted from 1; 0 = the whole."""
 
     file: str
     line: int
 
     def __str__(self) -> str:
         """Return file:line."""
-        return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 class InlineDescription(NamedTuple):

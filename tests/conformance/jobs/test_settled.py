@@ -158,6 +158,21 @@ def test_rescheduled_root_lets_its_descendants_count_again(jobs: DependentJobs) 
     assert jobs.rows() == {}
 
 
+def test_repaired_root_frees_its_children_before_the_last_job_is_judged(jobs: DependentJobs) -> None:
+    """All of it happens before an examination, as if the server had ended meanwhile."""
+    root, middle, leaf, other, last = jobs.submit(inner(1, AFTER_OK, 0), inner(2, AFTER_OK, 1), final(4), count=5)
+    jobs.run(root, other, exit_code=None)
+    jobs.finish(root, exit_code=1)
+    (lease,) = jobs.pilot.held
+    jobs.grid.change(JobChange.RESCHEDULE, root)
+    jobs.pilot.finish(jobs.pilot.take())
+    jobs.pilot.finish(lease)  # type: ignore[arg-type]
+    jobs.grid.advance()
+    assert jobs.states(root, other, middle, leaf, last) == [DONE, DONE, WAITING, BLOCKED, BLOCKED]
+    for job_id in (middle, leaf, last):
+        jobs.run(job_id)
+
+
 def test_parent_that_is_rescheduled_after_it_was_settled_runs_nothing_twice(jobs: DependentJobs) -> None:
     root, middle, last = jobs.submit(inner(1, AFTER_OK, 0), final(2), count=3)
     jobs.run(root, exit_code=1)

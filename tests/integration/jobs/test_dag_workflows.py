@@ -90,9 +90,7 @@ def test_reschedule_continues_the_same_workflow(grid: WireGrid, folder: Folder) 
     pilot = grid.start_pilot()
     workflow = folder.submit()
     run_nodes(grid, pilot, [0, 7, 0, 0])
-    with Client(*folder._where) as client:
-        failed = [job.id for job in client.jobs(client.find_jobs([workflow]).ids) if job.state == "FAILED"]
-    assert folder.run("reschedule", *failed).exit_code == 0
+    assert folder.run("reschedule", workflow).exit_code == 0
     run_nodes(grid, pilot, [0, 0])
     assert set(folder.states(workflow).values()) == {"DONE"}
 
@@ -108,6 +106,17 @@ def test_faults_name_files_and_nodes(folder: Folder) -> None:
     assert "--rescue: belongs to a DAG file" in folder.run("submit", "a.sub", "--rescue", "w1").stderr
     assert "is not a workflow" in folder.run("rescue", "12").stderr
     assert "there is no workflow" in folder.run("submit", "flow.dag", "--rescue", f"w{10**12}").stderr
+
+
+def test_ignored_statement_is_shown_by_why(folder: Folder) -> None:
+    Path("flow.dag").write_text(f"{DIAMOND}SCRIPT POST B post.sh $RETURN\n")
+    refused = folder.run("submit", "flow.dag")
+    assert refused.exit_code == 2
+    assert "flow.dag:9: SCRIPT POST B post.sh $RETURN: no scripts run beside the jobs" in refused.stderr
+    workflow = folder.submit("--ignore-unsupported")
+    shown = [each for each in folder.run("why", workflow).stdout.split("\n\n") if "Ignored" in each]
+    assert len(shown) == 1
+    assert "Ignored in its job file: SCRIPT POST B post.sh $RETURN" in shown[0]
 
 
 def test_convert_shows_nodes_and_their_parents(folder: Folder) -> None:

@@ -152,3 +152,4 @@ def test_rescue_of_another_dag_is_refused() -> None:
         "rescue:2: JOB in a rescue file; known are DONE and RETRY, as in partial ones",
         "rescue:1: there is no node B",
     ]
+    assert dag_faults("JOB A a.sub\n", done=[frozenset("B")]) == ["--rescue: there is no node B"]

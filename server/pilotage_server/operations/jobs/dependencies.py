@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlmodel import Session
+
 from pilotage.errors import InvalidInputError, InvalidRequirementsError, StateConflictError, Violation
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.selections import JobSelection
@@ -187,6 +189,17 @@ def advance(transaction: Transaction, state: ServerState) -> bool:
     stored.lock_examination(session)
     happened = stored.take_parent_events(session, EVENTS_AT_ONCE)
     sources = stored.lock_sources_of(session, happened)
+    follows = _examine(session, [each for each in sources if each.kind is not DependencyKind.AFTER_SETTLED])
+    # Later: a child that has just become free, or can run again, is not settled.
+    follows |= _examine(session, [each for each in sources if each.kind is DependencyKind.AFTER_SETTLED])
+    free, more = stored.next_free(session, FREED_AT_ONCE)
+    if free:
+        _unblock(transaction, state, free)
+    return more or follows or len(happened) == EVENTS_AT_ONCE
+
+
+def _examine(session: Session, sources: Sequence[Source]) -> bool:
+    """Update sources by the present states of their parents; return whether those that wait for them must follow."""
     watches = stored.next_watched(session, sources)
     turned = [each.id for each in sources if watches[each.id].futile is not each.futile]
     follows = stored.insert_events_of_children(session, turned)
@@ -195,10 +208,7 @@ def advance(transaction: Transaction, state: ServerState) -> bool:
         each.id: watches[each.id] for each in sources if watches[each.id] not in (MET, (each.watched, each.futile))
     }
     stored.move_watches(session, moved)
-    free, more = stored.next_free(session, FREED_AT_ONCE)
-    if free:
-        _unblock(transaction, state, free)
-    return more or follows or len(happened) == EVENTS_AT_ONCE
+    return follows
 
 
 def _unblock(transaction: Transaction, state: ServerState, job_ids: Sequence[int]) -> None:
