@@ -54,6 +54,23 @@ class HttpRequest:
         self.body = body
 
 
+class ReceivedRequests(list[HttpRequest]):
+    """The requests so far."""
+
+    def __init__(self) -> None:
+        self._has_arrived = asyncio.Event()
+
+    def append(self, request: HttpRequest) -> None:
+        super().append(request)
+        self._has_arrived.set()
+
+    async def until(self, count: int) -> None:
+        """Wait until so many have arrived."""
+        while len(self) < count:
+            self._has_arrived.clear()
+            await self._has_arrived.wait()
+
+
 async def read_request(reader: asyncio.StreamReader) -> HttpRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
@@ -66,9 +83,9 @@ Answer = Callable[[asyncio.StreamWriter], Awaitable[Any]]
 @asynccontextmanager
 async def web_server(
     *answers: bytes | Answer, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[tuple[str, list[HttpRequest]]]:
+) -> AsyncIterator[tuple[str, ReceivedRequests]]:
     """Run an HTTP server that answers so, the last answer repeated; yields its URL and the requests."""
-    requests: list[HttpRequest] = []
+    requests = ReceivedRequests()
     open_connections: set[asyncio.StreamWriter] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -176,15 +193,9 @@ async def test_server_that_never_answers_delays_no_other() -> None:
             await notifier.run_once()
             assert await server.next_report() == DeliveryReport(3, 1)
             assert len(requests) == 1
-        await until(lambda: len(waiting) == 2)
+        await waiting.until(2)
     await notifier.stop()
     assert {report.id for report in server.reports} == {1, 2, 3}
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let the loop run until the condition holds."""
-    while not is_so():
-        await asyncio.sleep(0)
 
 
 def patient_notifier(server: ServerStandIn, **settings: Any) -> Notifier:
@@ -200,7 +211,7 @@ async def test_number_of_deliveries_is_bounded() -> None:
         await notifier.run_once()
         await notifier.run_once()
         assert len(server.due) == 3
-        await until(lambda: len(waiting) == 2)
+        await waiting.until(2)
     await notifier.stop()
 
 
