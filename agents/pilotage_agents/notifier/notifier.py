@@ -76,14 +76,24 @@ class Notifier:
         )
 
     async def run_once(self) -> timedelta:
-        """Start the deliveries that are due; returns how long to wait until the next cycle."""
+        """Start deliveries while some are due; returns how long to wait until the next cycle.
+
+        The server leases a few at a time, so each end of a delivery may allow another one.
+        """
+        interval_s = self._settings.interval_s
+        while await self._start_due():
+            await asyncio.wait(self._running, timeout=interval_s, return_when=asyncio.FIRST_COMPLETED)
+        return timedelta(seconds=interval_s)
+
+    async def _start_due(self) -> bool:
+        """Start what is due, as far as there is room; return whether there was anything."""
         free = self._settings.max_deliveries - len(self._running)
         due = await self._link.take(free) if free else ()
         for each in due:
             task = asyncio.create_task(self._deliver(each))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        return timedelta(seconds=self._settings.interval_s)
+        return bool(due)
 
     def leadership_gained(self) -> None:
         """Do nothing: what another replica delivers is leased to it."""

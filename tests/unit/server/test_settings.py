@@ -95,6 +95,8 @@ def test_durations_are_in_seconds(tmp_path: Path) -> None:
         ({"running_limits": [{"site": "A"}]}, "running_limits.0.at_most"),
         ({"required_isolation": {"cms": "strict"}}, "required_isolation.cms"),
         ({"health": {"node_rate": 0}}, "health.node_rate"),
+        ({"mail_domain": "me@example.org"}, "mail_domain"),
+        ({"max_subscriptions_per_owner": -1}, "max_subscriptions_per_owner"),
         ({"health": {"plug": True}}, "health.plug"),
     ],
 )
