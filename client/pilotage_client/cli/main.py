@@ -6,7 +6,20 @@ from importlib.metadata import version
 
 import click
 
-from pilotage_client.cli import admin, jobs, notify, pilots, resources, routes, status, usage, why, workflows
+from pilotage_client.cli import (
+    admin,
+    jobs,
+    notify,
+    output,
+    pilots,
+    resources,
+    routes,
+    status,
+    submit,
+    usage,
+    why,
+    workflows,
+)
 from pilotage_client.cli.demo import demo
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
@@ -84,7 +97,9 @@ for command in (
     demo,
     why.why,
     status.status,
+    submit.submit,
     *jobs.COMMANDS,
+    *output.COMMANDS,
     *notify.COMMANDS,
     *resources.COMMANDS,
     *pilots.COMMANDS,

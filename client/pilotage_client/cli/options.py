@@ -26,9 +26,11 @@ from pilotage.errors import (
     UnauthenticatedError,
     Violation,
 )
+from pilotage.units import parse_duration
 from pilotage.v1 import values_pb2
 from pilotage_client.api import Client
 from pilotage_client.connection import ServerOptions
+from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
 
 DONE, FAILED, INVALID_REQUEST, UNREACHABLE = 0, 1, 2, 3
 """The documented exit codes."""
@@ -244,3 +246,18 @@ def _plain(value: AdValue) -> Any:
             return {name: _plain(each) for name, each in value.items()}
         case _:
             return value
+
+
+PATIENCE = click.option(
+    "--patience",
+    default=f"{DEFAULT_RETRY_S / 60:.0f} min",
+    show_default=True,
+    metavar="TIME",
+    help="How long to retry while the server cannot be reached.",
+)
+
+
+def retry_option(text: str) -> RetryBudget:
+    """Return the retries of the option --patience; they are reported on the standard error."""
+    seconds = parse_duration(text, "--patience").total_seconds()
+    return RetryBudget(seconds, lambda line: click.echo(f"pilotage: {line}", err=True))

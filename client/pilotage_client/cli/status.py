@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from pilotage_client.api import Client
-from pilotage_client.cli.jobs import warn_truncated
 from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_client
+from pilotage_client.cli.output import warn_truncated
 from pilotage_client.cli.usage import usage_text
 from pilotage_client.models import LIVE_STATES, STATES, ClusterStatus, JobStatus
 

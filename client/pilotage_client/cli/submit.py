@@ -1,0 +1,309 @@
+"""The command that submits jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import click
+
+from pilotage.errors import Faults, InvalidInputError, Violation, WorldError
+from pilotage.job_description import JobDescription
+from pilotage.notifications import NewSubscription
+from pilotage.values.dependencies import Dependency, DependencyKind
+from pilotage.values.jobs import SubmittedJobs
+from pilotage.values.selections import JobSelection
+from pilotage_client.api import Client
+from pilotage_client.cli.jobs import ranges, show_ends
+from pilotage_client.cli.notify import with_subscriptions
+from pilotage_client.cli.options import (
+    PATIENCE,
+    echo_json,
+    retry_option,
+    with_client,
+)
+from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
+from pilotage_client.cli.workflows import RESCUE, read_workflow
+from pilotage_client.connection import new_request_id
+from pilotage_client.dependencies import read_parent, resolve_dependencies
+from pilotage_client.readers import read_jobs_with_files
+from pilotage_client.retry import (
+    RetryBudget,
+    wait_until_final,
+)
+from pilotage_client.templates import apply_template, find_template
+from pilotage_client.user_log.follower import find_user_logs, user_log_of, write_user_logs
+
+_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]\.(?P<field>.*)", re.ASCII)
+_DEPENDENCY = re.compile(r"dependencies\[(?P<index>\d+)\]", re.ASCII)
+_NAMED_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]", re.ASCII)
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@LANGUAGE
+@click.option("--template", metavar="NAME", help="Apply this job template, given by name or path.")
+@click.option(
+    "--templates",
+    "folder",
+    envvar="PILOTAGE_TEMPLATES",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder of your site's job templates.",
+)
+@click.option("--after", multiple=True, metavar="ID", help="Wait until this job or cluster has started.")
+@click.option("--after-ok", multiple=True, metavar="ID", help="Wait until this job or cluster is DONE.")
+@click.option("--after-any", multiple=True, metavar="ID", help="Wait until this job or cluster has ended, however.")
+@click.option(
+    "--after-settled",
+    multiple=True,
+    metavar="ID",
+    help="Wait until this job or cluster has ended, or cannot run because a parent has ended badly.",
+)
+@click.option("--workflow", metavar="NAME", help="All jobs are one workflow with this name.")
+@RESCUE
+@with_subscriptions
+@click.option("--group", default="", help="Submit under this group (default: your first).")
+@click.option("--validate-only", is_flag=True, help="Only check the jobs.")
+@IGNORE_UNSUPPORTED
+@click.option(
+    "--request-id",
+    default=None,
+    metavar="ID",
+    help="Repeat the submission with this id, which a failed one printed: the jobs are submitted once.",
+)
+@click.option(
+    "--follow", is_flag=True, help="Wait until the jobs have ended, as `wait` does, and write their user logs (log=)."
+)
+@PATIENCE
+@click.option("--json", "as_json", is_flag=True, help='One JSON object {"jobs": [ID...], "warnings": [...]}.')
+@with_client
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    /,
+    client: Client,
+    files: Sequence[Path],
+    language: str | None,
+    template: str | None,
+    folder: Path | None,
+    group: str,
+    validate_only: bool,
+    ignore_unsupported: bool,
+    request_id: str | None,
+    follow: bool,
+    patience: str,
+    as_json: bool,
+    workflow: str | None,
+    rescues: Sequence[str],
+    notify: Sequence[NewSubscription],
+    **parents: Sequence[str],
+) -> None:
+    """Submit the jobs of job files, or the workflow of a DAG file, all or none."""
+    if follow and validate_only:
+        raise InvalidInputError(Violation("--follow", "cannot be combined with --validate-only"))
+    read = _read_files(client, files, language, rescues, ignore_unsupported=ignore_unsupported)
+    by_file = read.by_file
+    if template is not None:
+        job_template = find_template(template, [folder] if folder else [])
+        by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
+    descriptions, dependencies = _with_dependencies([by_file[file] for file in files], parents)
+    if not descriptions:
+        click.echo("nothing is left to submit: all nodes are done", err=True)
+        return
+    all_dependencies = [*dependencies, *read.dependencies]
+    with (
+        _unknown_outcome(request_id or new_request_id(), validate_only=validate_only) as request_id,
+        _in_files(by_file, descriptions, all_dependencies, are_nodes=read.workflow is not None),
+    ):
+        submitted = client.submit(
+            descriptions,
+            group=group,
+            validate_only=validate_only,
+            request_id=request_id,
+            dependencies=all_dependencies,
+            notify=notify,
+            workflow=workflow or read.workflow,
+        )
+    warnings = (*read.warnings, *_warnings_of_readers(by_file), *submitted.warnings)
+    names = _selection_of(descriptions, submitted)
+    if as_json:
+        more = {"workflow": submitted.workflow} if submitted.workflow else {}
+        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings)} | more)
+    else:
+        number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
+        _echo_submission(number, warnings, "would be submitted" if validate_only else f"submitted: {names}")
+    if follow:
+        _follow(ctx, client, submitted.job_ids, retry_option(patience), as_json=as_json)
+    elif submitted.job_ids and any(user_log_of(each) for each in descriptions):
+        click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
+
+
+def _echo_submission(jobs: int, warnings: Iterable[str], what: str) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"{jobs} job{'s' if jobs != 1 else ''} {what}")
+
+
+@contextmanager
+def _unknown_outcome(request_id: str, *, validate_only: bool) -> Iterator[str]:
+    """Say how to repeat a submission of which no answer came."""
+    try:
+        yield request_id
+    except WorldError:
+        if not validate_only:
+            repeat = f"repeat the command with --request-id {request_id}, which submits them once"
+            click.echo(f"pilotage: it is unknown whether the jobs were submitted: {repeat}", err=True)
+        raise
+
+
+@contextmanager
+def _in_files(
+    by_file: Mapping[Path, Sequence[JobDescription]],
+    descriptions: Sequence[JobDescription],
+    dependencies: Sequence[Dependency],
+    *,
+    are_nodes: bool,
+) -> Iterator[None]:
+    """Name the files and jobs, and the nodes of a DAG, in the faults that the server finds."""
+    try:
+        yield
+    except InvalidInputError as error:
+        placed = (_in_file(each, by_file, are_nodes=are_nodes) for each in error.violations)
+        named = (_without_indexes(each, descriptions, dependencies) for each in placed)
+        raise InvalidInputError(*dict.fromkeys(named)) from error
+
+
+def _selection_of(descriptions: Sequence[JobDescription], submitted: SubmittedJobs) -> str:
+    """Return new jobs in the form that commands accept: "w12", or "12.0-99" for each cluster, "12" for a single job."""
+    if submitted.workflow:
+        return f"w{submitted.workflow}"
+    return " ".join(_cluster_names(descriptions, submitted.job_ids))
+
+
+def _cluster_names(descriptions: Sequence[JobDescription], ids: Sequence[int]) -> Iterator[str]:
+    sizes: list[int] = []
+    for description in descriptions if ids else ():
+        if not description.continues_cluster:
+            sizes.append(0)
+        sizes[-1] += description.count or 1
+    ends = accumulate(sizes)
+    for size, end in zip(sizes, ends, strict=True):
+        yield f"{ids[end - size]}.0-{size - 1}" if size > 1 else str(ids[end - 1])
+
+
+def _follow(ctx: click.Context, client: Client, job_ids: Sequence[int], retry: RetryBudget, *, as_json: bool) -> None:
+    """Write the user logs of new jobs, if they name some, and wait until the jobs have ended."""
+    try:
+        jobs = retry(lambda: client.jobs(job_ids))
+        if logs := retry(lambda: find_user_logs(client, jobs)):
+            write_user_logs(client, jobs, logs, retry)
+        finished = wait_until_final(client, job_ids, retry)
+    except KeyboardInterrupt:
+        click.echo(f"pilotage: the jobs go on; to follow them again: pilotage userlog {ranges(job_ids)}", err=True)
+        raise
+    show_ends(ctx, finished, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadFiles:
+    """The jobs of files; of a DAG also their dependencies and the name of the workflow."""
+
+    by_file: dict[Path, list[JobDescription]]
+    dependencies: tuple[Dependency, ...] = ()
+    workflow: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def _read_files(
+    client: Client, files: Sequence[Path], language: str | None, rescues: Sequence[str], *, ignore_unsupported: bool
+) -> _ReadFiles:
+    """Return the jobs of job files, or of one DAG; raises InvalidInputError with the faults of all files."""
+    dag = read_workflow(client, files, language, rescues, ignore_unsupported=ignore_unsupported)
+    if dag is None:
+        return _ReadFiles(_read_all(files, language, ignore_unsupported))
+    return _ReadFiles({files[0]: list(dag.descriptions)}, dag.dependencies, dag.name, dag.warnings)
+
+
+def _read_all(
+    files: Iterable[Path], language: str | None, ignore_unsupported: bool
+) -> dict[Path, list[JobDescription]]:
+    """Return the jobs of all files; raises ReadError or InvalidInputError with the faults of all files."""
+    by_file: dict[Path, list[JobDescription]] = {}
+    errors: list[InvalidInputError] = []
+    for file in files:
+        try:
+            by_file[file] = read_jobs_with_files(file, language=language, ignore_unsupported=ignore_unsupported)
+        except InvalidInputError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        raise InvalidInputError(*(violation for error in errors for violation in error.violations))
+    if errors:
+        raise errors[0]
+    return by_file
+
+
+def _in_file(violation: Violation, by_file: Mapping[Path, Sequence[JobDescription]], *, are_nodes: bool) -> Violation:
+    """Return a fault that the server found in `descriptions[N]` with the file of that description in its place."""
+    found = _DESCRIPTION.fullmatch(violation.where)
+    if found is None:
+        return violation
+    index = int(found["index"])
+    for file, descriptions in by_file.items():
+        if index < len(descriptions):
+            job = f"job {index + 1}: " if len(descriptions) > 1 else ""
+            if are_nodes:
+                job = f"node {descriptions[index].name}: "
+            return Violation(f"{file}: {job}{found['field']}", violation.why)
+        index -= len(descriptions)
+    return violation
+
+
+def _without_indexes(
+    violation: Violation, descriptions: Sequence[JobDescription], dependencies: Sequence[Dependency]
+) -> Violation:
+    """Return a fault of dependencies with their kind, and with names of jobs, in place of indexes."""
+
+    def name(found: re.Match[str]) -> str:
+        index = int(found["index"])
+        return descriptions[index].name or f"job {index + 1}"
+
+    dependency = _DEPENDENCY.match(violation.where)
+    where = violation.where if dependency is None else dependencies[int(dependency["index"])].kind.value
+    return Violation(where, _NAMED_DESCRIPTION.sub(name, violation.why))
+
+
+def _with_dependencies(
+    files: Sequence[Sequence[JobDescription]], parents: Mapping[str, Sequence[str]]
+) -> tuple[list[JobDescription], list[Dependency]]:
+    """Return all descriptions and their dependencies.
+
+    Names are those of the same file; `parents` are of all jobs, by kind.
+    """
+    descriptions: list[JobDescription] = []
+    dependencies: list[Dependency] = []
+    for jobs in files:
+        resolved, named = resolve_dependencies(jobs, len(descriptions))
+        descriptions += resolved
+        dependencies += named
+    faults = Faults()
+    for kind in DependencyKind:
+        existing: list[JobSelection] = []
+        for text in parents[kind.value]:
+            with faults.within(""):
+                existing.append(read_parent(text))
+        if existing:
+            dependencies += (Dependency(index, kind, tuple(existing)) for index in range(len(descriptions)))
+    faults.raise_any()
+    return descriptions, dependencies
+
+
+def _warnings_of_readers(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[str]:
+    """Yield the warnings of the readers, each once a file."""
+    for file, descriptions in by_file.items():
+        for warning in dict.fromkeys(warning for each in descriptions for warning in each.warnings):
+            yield f"{file}: {warning}"
