@@ -146,13 +146,13 @@ def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, 
     """Return at most `limit` events with after < position ≤ up_to, oldest first."""
     query = select(EVENTS).where(EVENTS.c.id > after, EVENTS.c.id <= up_to)
     if wanted.job_ids:
-        query = query.where(EVENTS.c.job_id.in_(wanted.job_ids))
+        query = query.where(sql.one_of(EVENTS.c.job_id, wanted.job_ids))
     visible: list[ColumnElement[bool]] = []
     if wanted.whose is not None:
         vo, owner = wanted.whose
         visible += (JOBS.c.vo == vo, JOBS.c.owner == owner)
     if wanted.vos:
-        visible.append(func.lower(JOBS.c.vo).in_([vo.lower() for vo in wanted.vos]))
+        visible.append(sql.one_of(func.lower(JOBS.c.vo), [vo.lower() for vo in wanted.vos]))
     if visible:
         # A scalar subquery runs row by row. PostgreSQL may read all jobs of the owner for each event of a join: after
         # a long submission its statistics are old.

@@ -258,7 +258,7 @@ def release_fences(session: Session, job_ids: Iterable[int], now: datetime) -> l
     waiting: list[tuple[int, QueueHead]] = []
     for chunk in chunks(sorted(set(job_ids))):
         is_over = or_(JOBS.c.fenced_until.is_(None), JOBS.c.fenced_until <= now, JOBS.c.state != JobState.WAITING.value)
-        fenced = update(JOBS).where(JOBS.c.id.in_(chunk), _IS_FENCED, is_over)
+        fenced = update(JOBS).where(sql.one_of(JOBS.c.id, chunk), _IS_FENCED, is_over)
         over = fenced.values(lease_until=None).returning(*columns)
         rows = session.connection().execute(over).all()
         waiting += (
@@ -278,10 +278,12 @@ def lock_fences_of_pilots(session: Session, stamps: Iterable[str]) -> list[int]:
     found: list[int] = []
     for chunk in chunks(sorted(stamps)):
         # This uses the index on the attempts that were taken from a pilot and not reported.
-        asked = select(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).where(ATTEMPTS.c.pilot_stamp.in_(chunk), text(TAKEN))
+        asked = select(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).where(
+            sql.one_of(ATTEMPTS.c.pilot_stamp, chunk), text(TAKEN)
+        )
         taken = [(row.job_id, row.attempt) for row in session.execute(asked)]
         ids = sorted({job_id for job_id, _ in fenced_of(session, taken)})
-        fenced = select(JOBS.c.id).where(JOBS.c.id.in_(ids), _IS_FENCED).order_by(JOBS.c.id).with_for_update()
+        fenced = select(JOBS.c.id).where(sql.one_of(JOBS.c.id, ids), _IS_FENCED).order_by(JOBS.c.id).with_for_update()
         found += session.execute(fenced).scalars()
     return found
 

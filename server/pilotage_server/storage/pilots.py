@@ -287,7 +287,9 @@ def load_node_pilots(session: Session, nodes: Iterable[NodeId]) -> tuple[NodePil
     rows = [
         row
         for chunk in chunks(names)
-        for row in session.execute(select(PILOTS).where(IS_ALIVE, PILOTS.c.node.in_(chunk)).order_by(PILOTS.c.stamp))
+        for row in session.execute(
+            select(PILOTS).where(IS_ALIVE, sql.one_of(PILOTS.c.node, chunk)).order_by(PILOTS.c.stamp)
+        )
     ]
     found = (
         NodePilot(row.stamp, NodeId(row.site, row.node), row.node_json, QueueId(row.site, row.ce, row.queue))
@@ -328,13 +330,13 @@ def store_slots(session: Session, pilot_stamp: str, slots: Iterable[ReportedSlot
             session.execute(update(SLOTS).where(*of_slot).values(**after[name]))
     gone = sorted(before.keys() - after.keys())
     if gone:
-        session.execute(delete(SLOTS).where(SLOTS.c.pilot_stamp == pilot_stamp, SLOTS.c.name.in_(gone)))
+        session.execute(delete(SLOTS).where(SLOTS.c.pilot_stamp == pilot_stamp, sql.one_of(SLOTS.c.name, gone)))
 
 
 def remove_slots(session: Session, pilot_stamps: Iterable[str]) -> None:
     """Remove the slots of ended pilots."""
     for chunk in chunks(pilot_stamps):
-        session.execute(delete(SLOTS).where(SLOTS.c.pilot_stamp.in_(chunk)))
+        session.execute(delete(SLOTS).where(sql.one_of(SLOTS.c.pilot_stamp, chunk)))
 
 
 def load_slots(session: Session, queue: QueueId | None = None) -> tuple[SlotInfo, ...]:

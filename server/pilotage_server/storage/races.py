@@ -143,7 +143,7 @@ def sum_losses_since(session: Session, since: datetime) -> dict[Account, float]:
 
 
 def _conditions(wanted: RaceQuery) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = [RACES.c.job_id.in_(wanted.job_ids)] if wanted.job_ids else []
+    conditions: list[ColumnElement[bool]] = [sql.one_of(RACES.c.job_id, wanted.job_ids)] if wanted.job_ids else []
     for column, value in ((RACES.c.owner, wanted.owner), (RACES.c.vo, wanted.vo)):
         if value is not None:
             conditions.append(column == value)

@@ -56,7 +56,7 @@ def delete_ended_pilots(session: Session, ended_before: datetime, limit: int) ->
     stamps = session.execute(locked).scalars().all()
     remove_slots(session, stamps)
     for chunk in chunks(stamps):
-        session.execute(delete(PILOTS).where(PILOTS.c.stamp.in_(chunk)))
+        session.execute(delete(PILOTS).where(sql.one_of(PILOTS.c.stamp, chunk)))
     return len(stamps)
 
 
@@ -83,7 +83,7 @@ def unnamed_checksums(session: Session, checksums: Iterable[str]) -> set[str]:
     for chunk in chunks(checksums):
         unnamed |= set(chunk)
         for table in (STORED, OUTPUTS, INPUT_FILES):
-            query = select(table.c.checksum).where(table.c.checksum.in_(chunk))
+            query = select(table.c.checksum).where(sql.one_of(table.c.checksum, chunk))
             unnamed -= set(session.execute(query.distinct()).scalars())
     return unnamed
 

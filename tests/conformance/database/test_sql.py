@@ -157,6 +157,31 @@ def test_list_parameter_matches_any_of_its_values(database: Database) -> None:
     assert database.write(lambda transaction: sql.rows(transaction.session, SELECT_BANS, [])) == []
 
 
+SITES = ["A", "it's", 'say "hi"', "é, %", "5"]
+
+
+@pytest.mark.parametrize(
+    ("column", "wanted", "found"),
+    [
+        ("site", ["it's", 'say "hi"', "é, %", "nobody"], ["it's", 'say "hi"', "é, %"]),
+        ("site", ["5"], ["5"]),
+        ("site", [], []),
+        ("id", [2, 4, 2**40], ["it's", "é, %"]),
+    ],
+)
+def test_condition_finds_rows_with_one_of_the_values(
+    database: Database, column: str, wanted: list[Any], found: list[str]
+) -> None:
+    ban_all(database, SITES)
+    query = select(BANS.c.site).where(sql.one_of(BANS.c[column], wanted)).order_by(BANS.c.id)
+    assert database.read(lambda transaction: list(transaction.session.execute(query).scalars())) == found
+
+
+def test_statement_is_the_same_for_any_number_of_values(database: Database) -> None:
+    queries = [select(BANS.c.site).where(sql.one_of(BANS.c.id, range(count))) for count in (0, 1, 50)]
+    assert len({str(query.compile(database.engine)) for query in queries}) == 1
+
+
 def test_statement_returns_number_of_changed_rows(database: Database) -> None:
     ban_all(database, ["A", "B", "C"])
     change = "UPDATE bans SET reason = ? WHERE site = ANY(?)"
