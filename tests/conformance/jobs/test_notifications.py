@@ -75,6 +75,7 @@ class NotifiedJobs:
         dependencies: Sequence[Dependency] = (),
         user: Identity = ALICE,
         descriptions: Sequence[JobDescription] = (),
+        workflow: str = "",
         **fields: Any,
     ) -> list[int]:
         """Submit jobs with subscriptions for all of them."""
@@ -83,7 +84,7 @@ class NotifiedJobs:
         groups = single_groups(described)
 
         def submit(transaction: Transaction, state: ServerState) -> SubmittedJobs:
-            done = submit_jobs(transaction, state, user, groups, dependencies=dependencies)
+            done = submit_jobs(transaction, state, user, groups, dependencies=dependencies, workflow=workflow)
             return subscribe_to_new_jobs(transaction, state, user, groups, subscriptions, done)
 
         return list(self.grid.write(submit).job_ids)
@@ -297,13 +298,13 @@ def after_ok(description: int, *parents: int, existing: Sequence[int] = ()) -> D
 
 def test_workflow_ends_when_the_rest_stays_blocked(jobs: NotifiedJobs) -> None:
     dependencies = [after_ok(1, 0), after_ok(2, 1), after_ok(3, 2, 1)]
-    first, *_ = jobs.submit(hook(), descriptions=[TRUE] * 4, dependencies=dependencies)
+    first, *_ = jobs.submit(hook(), descriptions=[TRUE] * 4, dependencies=dependencies, workflow="flow")
     jobs.run(first)
     jobs.grid.advance()
     assert jobs.notified() == []
     jobs.run(first + 1, 1)
     jobs.grid.advance()
-    expected = [("failure", f"job {first + 1} has failed"), ("end", f"jobs {first}-{first + 3} have ended")]
+    expected = [("failure", f"job {first + 1} has failed"), ("end", f"workflow w{first} (flow) has ended")]
     assert jobs.notified() == expected
 
 

@@ -16,7 +16,7 @@ import hmac
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -24,7 +24,6 @@ from typing import NamedTuple
 from pilotage.backoff import backoff
 from pilotage.job_description import render_text
 from pilotage.notifications import NewSubscription, Occasion
-from pilotage.values.dependencies import DependencyKind
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import FINAL, JobState
 
@@ -115,32 +114,6 @@ def _counts(found: JobOccurrence, subscription: Subscription) -> bool:
     return found.position > subscription.position and not is_own
 
 
-def stays_blocked(
-    blocks: Collection[int], unmet: Iterable[tuple[int, DependencyKind, int]], parents: Mapping[int, JobRecord]
-) -> bool:
-    """Whether all these blocks wait for what cannot happen, unless a parent is rescheduled.
-
-    `unmet` has block, kind and watched parent of each unmet dependency.
-    """
-    stuck: set[int] = set()
-    left = [(block, kind, parents[watched]) for block, kind, watched in unmet if watched in parents]
-    before = -1
-    while len(stuck) > before:
-        before = len(stuck)
-        stuck.update(block for block, kind, parent in left if _never_met(kind, parent, stuck))
-    return stuck.issuperset(blocks)
-
-
-def _never_met(kind: DependencyKind, parent: JobRecord, stuck: Collection[int]) -> bool:
-    if parent.state is JobState.BLOCKED:
-        return parent.blocked_by in stuck and kind in _NEEDS_A_RUN
-    return kind is DependencyKind.AFTER_OK and parent.state in FINAL and parent.state is not JobState.DONE
-
-
-_NEEDS_A_RUN = frozenset({DependencyKind.AFTER, DependencyKind.AFTER_OK, DependencyKind.AFTER_ANY})
-"""Kinds that a parent which stays blocked never meets."""
-
-
 def body_of_job(subscription: Subscription, occasion: Occasion, job: JobRecord, reason: str, now: datetime) -> str:
     """Return the body of the notification that a job has failed or was held."""
     what = "has failed" if occasion is Occasion.FAILURE else "is held"
@@ -152,20 +125,19 @@ def body_of_job(subscription: Subscription, occasion: Occasion, job: JobRecord, 
 
 
 def body_of_end(
-    subscription: Subscription, counts: Mapping[JobState, int], cluster: range, job: JobRecord | None, now: datetime
+    subscription: Subscription, counts: Mapping[JobState, int], name: str, job: JobRecord | None, now: datetime
 ) -> str:
     """Return the body of the notification that all jobs have ended.
 
-    `cluster` = the ids of the cluster of the first one; `job` = the only job, None = there are several or none is left.
+    `name` = their cluster or workflow in words, "" = they are neither. `job` = the only job, None = there are several
+    or none is left.
     """
-    first, last = subscription.first, subscription.last
     numbers = {state.value: counts[state] for state in JobState if counts.get(state)}
     if job is not None:
         subject = f"job {job.id} is {job.state}"
         text = f"Job {_named(job)} is {job.state}" + (f": {job.reason}" if job.reason else "")
     else:
-        whole = cluster == range(first, last + 1)
-        subject = f"cluster {first} has ended" if whole else f"jobs {first}-{last} have ended"
+        subject = f"{name} has ended" if name else f"jobs {subscription.first}-{subscription.last} have ended"
         summary = ", ".join(f"{count} {state}" for state, count in numbers.items())
         text = f"{subject.capitalize()}: {summary or 'all removed'}"
     return _body(subscription, Occasion.END, now, subject, text, states=numbers)

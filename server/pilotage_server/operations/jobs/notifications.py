@@ -34,8 +34,9 @@ from pilotage_server.storage.notifications import outbox
 from pilotage_server.storage.notifications import subscriptions as stored
 from pilotage_server.storage.notifications.outbox import NewNotification, NotificationRecord
 from pilotage_server.storage.submission.clusters import count_by_state, load_first_job
-from pilotage_server.storage.submission.dependencies import load_unmet
+from pilotage_server.storage.submission.dependencies import futile_blocks
 from pilotage_server.storage.submission.parts import has_jobs_in_parts
+from pilotage_server.storage.submission.workflows import load_workflow
 
 WINDOW = 10_000
 """The most positions of the feed that one transaction examines."""
@@ -259,19 +260,22 @@ def _check_end(
 def _rest_stays_blocked(transaction: Transaction, of: Subscription) -> bool:
     """Whether the live jobs, which are all blocked, cannot run any more; also if there are none."""
     blocks = stored.live_blocks(transaction.session, of)
-    if not blocks:
-        return True
-    unmet = load_unmet(transaction.session, blocks)
-    parents = load_jobs(transaction.session, {watched for _, _, watched in unmet})
-    return core.stays_blocked(blocks, unmet, parents)
+    return futile_blocks(transaction.session, blocks).issuperset(blocks)
 
 
 def _end_of(transaction: Transaction, of: Subscription) -> str:
     session, ids = transaction.session, range(of.first, of.last + 1)
-    first = load_first_job(session, of.first)
-    cluster = first.ids if first is not None else range(0)
     job = load_jobs(session, ids).get(of.first) if len(ids) == 1 else None
-    return core.body_of_end(of, count_by_state(session, ids), cluster, job, transaction.now)
+    return core.body_of_end(of, count_by_state(session, ids), _name_of(transaction, ids), job, transaction.now)
+
+
+def _name_of(transaction: Transaction, ids: range) -> str:
+    """Return the workflow or cluster that has exactly these jobs, "" = none."""
+    workflow = load_workflow(transaction.session, ids.start)
+    if workflow is not None and workflow.ids == ids:
+        return f"workflow {JobSelection(ids.start, workflow=True)} ({workflow.name})"
+    first = load_first_job(transaction.session, ids.start)
+    return f"cluster {ids.start}" if first is not None and first.ids == ids else ""
 
 
 def has_due_notifications(transaction: Transaction, identity: Identity) -> bool:

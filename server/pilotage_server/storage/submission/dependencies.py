@@ -327,7 +327,7 @@ def next_watched(session: Session, sources: Sequence[Source]) -> dict[int, Watch
 def _lock_states(session: Session, job_ids: Collection[int]) -> dict[int, _ParentState]:
     rows = sql.rows(session, _LOCK, sorted(job_ids))
     blocks = sorted({block for _, state, _, block in rows if block and state not in FINAL})
-    futile = {block for (block,) in sql.rows(session, _FUTILE_BLOCKS, blocks)} if blocks else set()
+    futile = futile_blocks(session, blocks)
     return {
         id_: _ParentState(JobState(state), starts, block in futile and state not in FINAL)
         for id_, state, starts, block in rows
@@ -434,6 +434,11 @@ _UNMET = """
     SELECT block, kind, watched FROM dependencies JOIN dependency_sources ON dependency_sources.id = dependencies.source
     WHERE block = ANY(?) ORDER BY block, watched
 """
+
+
+def futile_blocks(session: Session, block_ids: Collection[int]) -> set[int]:
+    """Return those of these blocks whose jobs cannot run, unless a parent is rescheduled."""
+    return {block for (block,) in sql.rows(session, _FUTILE_BLOCKS, sorted(block_ids))} if block_ids else set()
 
 
 def load_unmet(session: Session, block_ids: Collection[int]) -> list[tuple[int, DependencyKind, int]]:
