@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from pilotage.errors import Faults, InvalidInputError, NotFoundError, QuotaExceededError, Violation
+from pilotage.errors import InvalidInputError, NotFoundError, QuotaExceededError, Violation
 from pilotage.notifications import NewSubscription, Occasion, RecipientKind, complete_mail
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage.values.selections import JobSelection
@@ -49,38 +49,34 @@ MOST_LISTED = 1000
 
 def check_subscriptions(
     transaction: Transaction, rules: NotificationRules, owner: Holder, wanted: Sequence[NewSubscription]
-) -> tuple[list[NewSubscription], list[str]]:
+) -> tuple[list[NewSubscription | None], list[str]]:
     """Return new subscriptions of an owner with complete addresses, and warnings.
 
-    Raises
-    ------
-    InvalidInputError
-        With every mail address that cannot be completed.
-    QuotaExceededError
-        The owner would have too many open ones.
+    None = the server cannot complete the mail address; a warning tells why.
+    Raises QuotaExceededError if the owner would have too many open subscriptions.
     """
-    faults, complete = Faults(), list[NewSubscription]()
-    for index, each in enumerate(wanted):
-        with faults.within(f"subscriptions[{index}]"):
-            complete.append(_complete(each, owner.owner, rules.mail_domain))
-    faults.raise_any()
+    complete = [_complete(each, owner.owner, rules.mail_domain) for each in wanted]
+    warnings = [_no_address(each) for each, whole in zip(wanted, complete, strict=True) if whole is None]
     present = stored.count_open(transaction.session, owner.vo, owner.owner)
     if present + len(complete) > rules.max_open_of_owner:
         have = f"{owner.owner} of the VO {owner.vo} has {present} open ones, and may have {rules.max_open_of_owner}"
         raise QuotaExceededError(f"{len(complete)} more subscriptions are too many: {have}; remove some")
-    is_served = AGENT_NAMES[Role.NOTIFIER] in active_agents(transaction.session, transaction.now)
-    return complete, [] if is_served else ["no notifier runs now: notifications wait until one does, for a day at most"]
+    if AGENT_NAMES[Role.NOTIFIER] not in active_agents(transaction.session, transaction.now):
+        warnings.append("no notifier runs now: notifications wait until one does, for a day at most")
+    return complete, list(dict.fromkeys(warnings))
 
 
-def _complete(wanted: NewSubscription, owner: str, domain: str) -> NewSubscription:
+def _complete(wanted: NewSubscription, owner: str, domain: str) -> NewSubscription | None:
     if wanted.kind is not RecipientKind.MAIL:
         return wanted
     address = complete_mail(wanted.address, owner, domain)
-    if not address:
-        missing = f"{wanted.address!r} has no domain" if wanted.address else "no mail address is given"
-        hint = "write the whole address (notify_user in a submit file), or ask for no mail"
-        raise InvalidInputError(Violation("", f"{missing}, and the server has no mail domain; {hint}"))
-    return replace(wanted, address=address)
+    return replace(wanted, address=address) if address else None
+
+
+def _no_address(wanted: NewSubscription) -> str:
+    missing = f"{wanted.address!r} has no domain" if wanted.address else "no mail address is given"
+    hint = "give the whole address (notify_user in a submit file)"
+    return f"no mail will be sent: {missing}, and the server has no mail domain; {hint}"
 
 
 def add_subscriptions(
@@ -116,8 +112,10 @@ def subscribe(
     ------
     NotFoundError
         The caller cannot see one of the jobs, or it is a race copy.
-    InvalidInputError, QuotaExceededError
-        As `check_subscriptions` raises them.
+    InvalidInputError
+        The server cannot complete the mail address.
+    QuotaExceededError
+        The owner would have too many open subscriptions.
     """
     ids = extent_of(transaction, identity, jobs)
     first = load_first_job(transaction.session, ids.start)
@@ -125,6 +123,8 @@ def subscribe(
         raise NotFoundError("job", str(jobs))
     owner = Holder(first.vo, first.owner)
     (complete,), warnings = check_subscriptions(transaction, state.rules.notifications, owner, [wanted])
+    if complete is None:
+        raise InvalidInputError(Violation("", warnings[0]))
     (made,) = add_subscriptions(transaction, owner, [(ids, complete)])
     return made, warnings
 

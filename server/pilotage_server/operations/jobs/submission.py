@@ -154,7 +154,8 @@ def subscribe_to_new_jobs(
 ) -> SubmittedJobs:
     """Add subscriptions for jobs that this transaction has submitted, and their warnings to the result.
 
-    Without new jobs, as in a validation, they are only checked. Raises as `check_subscriptions` does.
+    A mail without a complete address is left out with a warning: the jobs are the same without it. Without new jobs,
+    as in a validation, subscriptions are only checked. Raises as `check_subscriptions` does.
     """
     owner = Holder(identity.vo, identity.owner)
     wanted = [each.wanted for each in subscriptions]
@@ -166,7 +167,8 @@ def subscribe_to_new_jobs(
         )
         ends = list(accumulate((count for _, count in counts), initial=submitted.job_ids[0]))
         ranges = [range(ends[each.first], ends[each.last + 1]) for each in subscriptions]
-        add_subscriptions(transaction, owner, zip(ranges, complete, strict=True))
+        new = [(ids, each) for ids, each in zip(ranges, complete, strict=True) if each is not None]
+        add_subscriptions(transaction, owner, new)
     return replace(submitted, warnings=(*submitted.warnings, *warnings))
 
 
