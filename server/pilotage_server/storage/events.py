@@ -13,6 +13,7 @@ from sqlmodel import Session
 from pilotage_server.core.jobs.record import FeedEvent
 from pilotage_server.core.jobs.states import FINAL, JobCause, JobState
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.jobs import JOBS
 
@@ -146,13 +147,13 @@ def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, 
     """Return at most `limit` events with after < position ≤ up_to, oldest first."""
     query = select(EVENTS).where(EVENTS.c.id > after, EVENTS.c.id <= up_to)
     if wanted.job_ids:
-        query = query.where(sql.one_of(EVENTS.c.job_id, wanted.job_ids))
+        query = query.where(one_of(EVENTS.c.job_id, wanted.job_ids))
     visible: list[ColumnElement[bool]] = []
     if wanted.whose is not None:
         vo, owner = wanted.whose
         visible += (JOBS.c.vo == vo, JOBS.c.owner == owner)
     if wanted.vos:
-        visible.append(sql.one_of(func.lower(JOBS.c.vo), [vo.lower() for vo in wanted.vos]))
+        visible.append(one_of(func.lower(JOBS.c.vo), [vo.lower() for vo in wanted.vos]))
     if visible:
         # A scalar subquery runs row by row. PostgreSQL may read all jobs of the owner for each event of a join: after
         # a long submission its statistics are old.

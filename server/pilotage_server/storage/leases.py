@@ -18,6 +18,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.storage.attempts import ATTEMPTS, AttemptKey
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.sql import insert_if_absent
 from pilotage_server.storage.database.tables import FENCED_JOB, LEASED_JOB, RACING_JOB, TAKEN, metadata
 from pilotage_server.storage.jobs import JOBS, chunks, job_record
@@ -258,7 +259,7 @@ def release_fences(session: Session, job_ids: Iterable[int], now: datetime) -> l
     waiting: list[tuple[int, QueueHead]] = []
     for chunk in chunks(sorted(set(job_ids))):
         is_over = or_(JOBS.c.fenced_until.is_(None), JOBS.c.fenced_until <= now, JOBS.c.state != JobState.WAITING.value)
-        fenced = update(JOBS).where(sql.one_of(JOBS.c.id, chunk), _IS_FENCED, is_over)
+        fenced = update(JOBS).where(one_of(JOBS.c.id, chunk), _IS_FENCED, is_over)
         over = fenced.values(lease_until=None).returning(*columns)
         rows = session.connection().execute(over).all()
         waiting += (
@@ -278,12 +279,10 @@ def lock_fences_of_pilots(session: Session, stamps: Iterable[str]) -> list[int]:
     found: list[int] = []
     for chunk in chunks(sorted(stamps)):
         # This uses the index on the attempts that were taken from a pilot and not reported.
-        asked = select(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).where(
-            sql.one_of(ATTEMPTS.c.pilot_stamp, chunk), text(TAKEN)
-        )
+        asked = select(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).where(one_of(ATTEMPTS.c.pilot_stamp, chunk), text(TAKEN))
         taken = [(row.job_id, row.attempt) for row in session.execute(asked)]
         ids = sorted({job_id for job_id, _ in fenced_of(session, taken)})
-        fenced = select(JOBS.c.id).where(sql.one_of(JOBS.c.id, ids), _IS_FENCED).order_by(JOBS.c.id).with_for_update()
+        fenced = select(JOBS.c.id).where(one_of(JOBS.c.id, ids), _IS_FENCED).order_by(JOBS.c.id).with_for_update()
         found += session.execute(fenced).scalars()
     return found
 

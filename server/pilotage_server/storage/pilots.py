@@ -21,6 +21,7 @@ from pilotage_server.core.matching.demand import EmptyPilot
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, Setting, node_facts, slot_from_json, slot_to_json
 from pilotage_server.core.pilots.pilots import ALIVE, ARRIVING, OVER, PilotRecord, SlotInfo
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.tables import CREDENTIAL_ENDS, EMPTY, TAKEN, UNREPORTED, metadata
 from pilotage_server.storage.jobs import chunks
 
@@ -288,7 +289,7 @@ def load_node_pilots(session: Session, nodes: Iterable[NodeId]) -> tuple[NodePil
         row
         for chunk in chunks(names)
         for row in session.execute(
-            select(PILOTS).where(IS_ALIVE, sql.one_of(PILOTS.c.node, chunk)).order_by(PILOTS.c.stamp)
+            select(PILOTS).where(IS_ALIVE, one_of(PILOTS.c.node, chunk)).order_by(PILOTS.c.stamp)
         )
     ]
     found = (
@@ -330,13 +331,13 @@ def store_slots(session: Session, pilot_stamp: str, slots: Iterable[ReportedSlot
             session.execute(update(SLOTS).where(*of_slot).values(**after[name]))
     gone = sorted(before.keys() - after.keys())
     if gone:
-        session.execute(delete(SLOTS).where(SLOTS.c.pilot_stamp == pilot_stamp, sql.one_of(SLOTS.c.name, gone)))
+        session.execute(delete(SLOTS).where(SLOTS.c.pilot_stamp == pilot_stamp, one_of(SLOTS.c.name, gone)))
 
 
 def remove_slots(session: Session, pilot_stamps: Iterable[str]) -> None:
     """Remove the slots of ended pilots."""
     for chunk in chunks(pilot_stamps):
-        session.execute(delete(SLOTS).where(sql.one_of(SLOTS.c.pilot_stamp, chunk)))
+        session.execute(delete(SLOTS).where(one_of(SLOTS.c.pilot_stamp, chunk)))
 
 
 def load_slots(session: Session, queue: QueueId | None = None) -> tuple[SlotInfo, ...]:

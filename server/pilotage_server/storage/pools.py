@@ -24,6 +24,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.queueing.tree_plan import JobGroup
 from pilotage_server.core.resources.pools import Pool
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.sql import insert_if_absent
 from pilotage_server.storage.database.tables import LIVE_JOB, metadata
 from pilotage_server.storage.jobs import JOBS, chunks, load_jobs
@@ -73,7 +74,7 @@ def _locked(session: Session, ids: Collection[str], query: Select[Any]) -> tuple
     found: list[Pool] = []
     newest = newest_made(session)
     for batch in chunks(sorted(ids)):
-        found += (_pool(row, newest) for row in session.execute(query.where(sql.one_of(_POOLS.c.id, batch))))
+        found += (_pool(row, newest) for row in session.execute(query.where(one_of(_POOLS.c.id, batch))))
     return tuple(found)
 
 
@@ -117,9 +118,7 @@ def set_mapped(session: Session, ids: Collection[str], mapped: datetime, tree_ve
     earlier = or_(_POOLS.c.mapped.is_(None), _POOLS.c.mapped < mapped)
     for batch in chunks(sorted(ids)):
         these = (
-            update(_POOLS)
-            .where(sql.one_of(_POOLS.c.id, batch), earlier)
-            .values(mapped=mapped, tree_version=tree_version)
+            update(_POOLS).where(one_of(_POOLS.c.id, batch), earlier).values(mapped=mapped, tree_version=tree_version)
         )
         found += session.execute(these.returning(_POOLS.c.id)).scalars()
     return tuple(sorted(found))
@@ -128,7 +127,7 @@ def set_mapped(session: Session, ids: Collection[str], mapped: datetime, tree_ve
 def unmap(session: Session, ids: Collection[str]) -> None:
     """Record that pools have no mapping."""
     for batch in chunks(sorted(ids)):
-        session.execute(update(_POOLS).where(sql.one_of(_POOLS.c.id, batch)).values(mapped=None))
+        session.execute(update(_POOLS).where(one_of(_POOLS.c.id, batch)).values(mapped=None))
 
 
 def set_sections(session: Session, pools: Iterable[Pool]) -> None:
@@ -142,7 +141,7 @@ def set_sections(session: Session, pools: Iterable[Pool]) -> None:
 def set_idle_since(session: Session, ids: Collection[str], since: datetime | None) -> None:
     """Record since when pools are idle; None = they are not."""
     for batch in chunks(ids):
-        session.execute(update(_POOLS).where(sql.one_of(_POOLS.c.id, batch)).values(idle_since=since))
+        session.execute(update(_POOLS).where(one_of(_POOLS.c.id, batch)).values(idle_since=since))
 
 
 def note_job(session: Session, pool_id: str) -> None:
@@ -155,7 +154,7 @@ def note_job(session: Session, pool_id: str) -> None:
 def delete_pools(session: Session, ids: Collection[str]) -> None:
     """Remove pools."""
     for batch in chunks(ids):
-        session.execute(delete(_POOLS).where(sql.one_of(_POOLS.c.id, batch)))
+        session.execute(delete(_POOLS).where(one_of(_POOLS.c.id, batch)))
 
 
 def delete_task_queues(session: Session, pool_ids: Collection[str]) -> tuple[int, ...]:
@@ -163,7 +162,7 @@ def delete_task_queues(session: Session, pool_ids: Collection[str]) -> tuple[int
     # The placement of a job locks the pool before it looks for the task queue, so it cannot find one of these.
     removed: list[int] = []
     for batch in chunks(pool_ids):
-        query = delete(_TASK_QUEUES).where(sql.one_of(_TASK_QUEUES.c.pool_id, batch)).returning(_TASK_QUEUES.c.id)
+        query = delete(_TASK_QUEUES).where(one_of(_TASK_QUEUES.c.pool_id, batch)).returning(_TASK_QUEUES.c.id)
         removed += session.execute(query).scalars()
     return tuple(removed)
 
@@ -176,7 +175,7 @@ def pools_with_live_jobs(session: Session, ids: Collection[str]) -> frozenset[st
     )
     found: set[str] = set()
     for batch in chunks(sorted(ids)):
-        found.update(session.execute(select(_POOLS.c.id).where(sql.one_of(_POOLS.c.id, batch), live_job)).scalars())
+        found.update(session.execute(select(_POOLS.c.id).where(one_of(_POOLS.c.id, batch), live_job)).scalars())
     return frozenset(found)
 
 
@@ -217,7 +216,7 @@ def load_job_groups(session: Session, pool_ids: Collection[str]) -> tuple[JobGro
     waiting = func.sum(case((_IS_WAITING, 1), else_=0))
     rows: list[tuple[str, int, int, str, int]] = []
     for batch in chunks(sorted(pool_ids)):
-        of_pools = select(TASK_QUEUES.c.id).where(sql.one_of(TASK_QUEUES.c.pool_id, batch))
+        of_pools = select(TASK_QUEUES.c.id).where(one_of(TASK_QUEUES.c.pool_id, batch))
         query = select(*group, waiting).where(JOBS.c.task_queue_id.in_(of_pools), _IS_LIVE)
         rows += (tuple(row) for row in session.execute(query.group_by(*group).order_by(*group)))
     descriptions = load_descriptions(session, (row[2] for row in rows))
@@ -246,8 +245,7 @@ def pools_now(session: Session, job_ids: Collection[int]) -> dict[int, str]:
     found: dict[int, str] = {}
     for chunk in chunks(sorted(job_ids)):
         found |= {
-            row[0]: row[1]
-            for row in session.execute(select(JOBS.c.id, JOBS.c.pool_id).where(sql.one_of(JOBS.c.id, chunk)))
+            row[0]: row[1] for row in session.execute(select(JOBS.c.id, JOBS.c.pool_id).where(one_of(JOBS.c.id, chunk)))
         }
     return found
 

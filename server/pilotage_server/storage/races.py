@@ -16,6 +16,7 @@ from pilotage_server.core.races.races import Race, RaceSet, is_copy_in
 from pilotage_server.core.races.stragglers import MAX_TAIL_JOBS, LiveJob, Sampled
 from pilotage_server.storage.attempts import AttemptKey
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.tables import LIVE_REPEATABLE_JOB, OPEN_RACE, RACING_JOB, metadata
 from pilotage_server.storage.database.transaction import WriteConflictError
 from pilotage_server.storage.jobs import load_jobs
@@ -143,7 +144,7 @@ def sum_losses_since(session: Session, since: datetime) -> dict[Account, float]:
 
 
 def _conditions(wanted: RaceQuery) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = [sql.one_of(RACES.c.job_id, wanted.job_ids)] if wanted.job_ids else []
+    conditions: list[ColumnElement[bool]] = [one_of(RACES.c.job_id, wanted.job_ids)] if wanted.job_ids else []
     for column, value in ((RACES.c.owner, wanted.owner), (RACES.c.vo, wanted.vo)):
         if value is not None:
             conditions.append(column == value)

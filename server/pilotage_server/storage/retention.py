@@ -12,6 +12,7 @@ from sqlmodel import Session
 from pilotage_server.core.jobs.record import JobRecord, PolicyWatch
 from pilotage_server.storage.attempts import ATTEMPTS
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.tables import LIVE_JOB, UNREPORTED, WATCHED_JOB
 from pilotage_server.storage.jobs import JOBS, chunks, job_record
 from pilotage_server.storage.pilots import IS_OVER, PILOTS, remove_slots
@@ -56,7 +57,7 @@ def delete_ended_pilots(session: Session, ended_before: datetime, limit: int) ->
     stamps = session.execute(locked).scalars().all()
     remove_slots(session, stamps)
     for chunk in chunks(stamps):
-        session.execute(delete(PILOTS).where(sql.one_of(PILOTS.c.stamp, chunk)))
+        session.execute(delete(PILOTS).where(one_of(PILOTS.c.stamp, chunk)))
     return len(stamps)
 
 
@@ -83,7 +84,7 @@ def unnamed_checksums(session: Session, checksums: Iterable[str]) -> set[str]:
     for chunk in chunks(checksums):
         unnamed |= set(chunk)
         for table in (STORED, OUTPUTS, INPUT_FILES):
-            query = select(table.c.checksum).where(sql.one_of(table.c.checksum, chunk))
+            query = select(table.c.checksum).where(one_of(table.c.checksum, chunk))
             unnamed -= set(session.execute(query.distinct()).scalars())
     return unnamed
 

@@ -25,6 +25,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits, task_queue_key, traits_from_json, traits_to_json
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.sql import insert_if_absent
 from pilotage_server.storage.database.tables import LIVE_JOB, WAITING_JOB, metadata
 from pilotage_server.storage.jobs import CHUNK, JOBS, chunks, job_record
@@ -67,7 +68,7 @@ def delete_idle(session: Session, created_before: datetime, limit: int) -> tuple
     locked = session.execute(old.limit(limit).with_for_update(skip_locked=True)).scalars().all()
     removed: list[int] = []
     for chunk in chunks(locked):
-        gone = delete(TASK_QUEUES).where(sql.one_of(TASK_QUEUES.c.id, chunk), idle).returning(TASK_QUEUES.c.id)
+        gone = delete(TASK_QUEUES).where(one_of(TASK_QUEUES.c.id, chunk), idle).returning(TASK_QUEUES.c.id)
         removed += session.connection().execute(gone).scalars()
     return tuple(removed)
 
@@ -76,7 +77,7 @@ def load_task_queues(session: Session, ids: Iterable[int]) -> tuple[TaskQueue, .
     """Return the existing ones of these task queues, by id."""
     found: list[TaskQueue] = []
     for chunk in chunks(sorted(set(ids))):
-        query = select(TASK_QUEUES.c.id, TASK_QUEUES.c.needs_json).where(sql.one_of(TASK_QUEUES.c.id, chunk))
+        query = select(TASK_QUEUES.c.id, TASK_QUEUES.c.needs_json).where(one_of(TASK_QUEUES.c.id, chunk))
         found += (_task_queue(row) for row in session.execute(query.order_by(TASK_QUEUES.c.id)).mappings())
     return tuple(found)
 
@@ -119,8 +120,8 @@ def count_waiting(
 ) -> dict[int, int]:
     """Return the numbers of waiting jobs of these task queues (None = all), without `but_for`; zeros are left out."""
     query = select(JOBS.c.task_queue_id, func.count()).where(IS_WAITING).group_by(JOBS.c.task_queue_id)
-    queues = (query.where(sql.one_of(JOBS.c.task_queue_id, batch)) for batch in chunks(sorted(ids or ())))
-    left_out = (query.where(sql.one_of(JOBS.c.id, batch)) for batch in chunks(sorted(but_for)))
+    queues = (query.where(one_of(JOBS.c.task_queue_id, batch)) for batch in chunks(sorted(ids or ())))
+    left_out = (query.where(one_of(JOBS.c.id, batch)) for batch in chunks(sorted(but_for)))
     found = Counter[int]()
     for each in [query] if ids is None else queues:
         found.update({row[0]: row[1] for row in session.execute(each)})
@@ -161,7 +162,7 @@ def count_before(session: Session, task_queue_ids: Iterable[int], head: QueueHea
     earlier = (JOBS.c.priority == head.priority) & (JOBS.c.id < head.job_id)
     before = 0
     for chunk in chunks(sorted(set(task_queue_ids))):
-        query = select(func.count()).where(sql.one_of(JOBS.c.task_queue_id, chunk), IS_WAITING, higher | earlier)
+        query = select(func.count()).where(one_of(JOBS.c.task_queue_id, chunk), IS_WAITING, higher | earlier)
         before += session.execute(query).scalar_one()
     return before
 
@@ -268,14 +269,14 @@ def waiting_with_past(session: Session) -> Iterator[list[JobRecord]]:
 def move_templates(session: Session, template_ids: Iterable[int], before: int, after: int) -> None:
     """Move the waiting jobs of these templates from one task queue to another."""
     for chunk in chunks(template_ids):
-        conditions = (sql.one_of(JOBS.c.template_id, chunk), JOBS.c.task_queue_id == before)
+        conditions = (one_of(JOBS.c.template_id, chunk), JOBS.c.task_queue_id == before)
         session.execute(update(JOBS).where(*conditions, *_WAITS).values(task_queue_id=after))
 
 
 def move_jobs(session: Session, job_ids: Iterable[int], after: int) -> None:
     """Move these jobs, if they still wait, to another task queue."""
     for chunk in chunks(sorted(job_ids)):
-        session.execute(update(JOBS).where(sql.one_of(JOBS.c.id, chunk), *_WAITS).values(task_queue_id=after))
+        session.execute(update(JOBS).where(one_of(JOBS.c.id, chunk), *_WAITS).values(task_queue_id=after))
 
 
 _ATTRIBUTES = metadata.tables["significant_attributes"]

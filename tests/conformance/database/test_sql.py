@@ -13,6 +13,7 @@ from sqlalchemy import Table, delete, insert, select
 
 from pilotage_server.storage.attempts import ATTEMPTS
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
@@ -173,12 +174,12 @@ def test_condition_finds_rows_with_one_of_the_values(
     database: Database, column: str, wanted: list[Any], found: list[str]
 ) -> None:
     ban_all(database, SITES)
-    query = select(BANS.c.site).where(sql.one_of(BANS.c[column], wanted)).order_by(BANS.c.id)
+    query = select(BANS.c.site).where(one_of(BANS.c[column], wanted)).order_by(BANS.c.id)
     assert database.read(lambda transaction: list(transaction.session.execute(query).scalars())) == found
 
 
 def test_statement_is_the_same_for_any_number_of_values(database: Database) -> None:
-    queries = [select(BANS.c.site).where(sql.one_of(BANS.c.id, range(count))) for count in (0, 1, 50)]
+    queries = [select(BANS.c.site).where(one_of(BANS.c.id, range(count))) for count in (0, 1, 50)]
     assert len({str(query.compile(database.engine)) for query in queries}) == 1
 
 

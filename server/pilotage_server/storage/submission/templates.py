@@ -18,6 +18,7 @@ from pilotage_server.core.jobs.descriptions import description_from_json
 from pilotage_server.core.jobs.files import OutputFile
 from pilotage_server.storage.attempts import ATTEMPTS, AttemptKey
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.sql import insert_if_absent
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.jobs import chunks
@@ -104,7 +105,7 @@ def _kept(text: str) -> SizedDescription:
 
 def _found(session: Session, template_ids: Iterable[int], *columns: ColumnElement[Any]) -> Iterator[Any]:
     for chunk in chunks(sorted(set(template_ids))):
-        yield from session.execute(select(TEMPLATES.c.id, *columns).where(sql.one_of(TEMPLATES.c.id, chunk)))
+        yield from session.execute(select(TEMPLATES.c.id, *columns).where(one_of(TEMPLATES.c.id, chunk)))
 
 
 def load_description(session: Session, template_id: int) -> JobDescription:
@@ -123,9 +124,7 @@ def load_ignored(session: Session, template_ids: Iterable[int]) -> dict[int, tup
     """Return the ignored statements of those descriptions that have any, by the ids of their templates."""
     found: dict[int, tuple[str, ...]] = {}
     for chunk in chunks(sorted(set(template_ids))):
-        query = select(TEMPLATES.c.id, TEMPLATES.c.description_json).where(
-            sql.one_of(TEMPLATES.c.id, chunk), _HAS_IGNORED
-        )
+        query = select(TEMPLATES.c.id, TEMPLATES.c.description_json).where(one_of(TEMPLATES.c.id, chunk), _HAS_IGNORED)
         found |= {id_: description_from_json(text).ignored for id_, text in session.execute(query)}
     return found
 
@@ -142,7 +141,7 @@ def sizes_of(session: Session, holder: Holder, checksums: Iterable[str]) -> dict
     """Return the sizes in bytes of those contents that the holder has uploaded."""
     found: dict[str, int] = {}
     for chunk in chunks(sorted(set(checksums))):
-        query = select(STORED.c.checksum, STORED.c.size).where(sql.one_of(STORED.c.checksum, chunk), _of(holder))
+        query = select(STORED.c.checksum, STORED.c.size).where(one_of(STORED.c.checksum, chunk), _of(holder))
         found |= {row.checksum: row.size for row in session.execute(query)}
     return found
 
@@ -158,7 +157,7 @@ def stored_bytes(session: Session, holder: Holder) -> int:
 def refresh_stored(session: Session, holder: Holder, checksums: Iterable[str], now: datetime) -> None:
     """Renew the times of the holder's uploads, so that they are kept until a job uses them."""
     for chunk in chunks(sorted(checksums)):
-        condition = sql.one_of(STORED.c.checksum, chunk) & _of(holder)
+        condition = one_of(STORED.c.checksum, chunk) & _of(holder)
         session.execute(update(STORED).where(condition).values(stored=now))
 
 
