@@ -115,8 +115,8 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
 def _share_freed_memory() -> None:
     """Let all threads allocate from one arena of glibc; other C libraries are left as they are.
 
-    By default each thread gets an arena of its own. What is freed in one serves no other thread, and the server would
-    grow by 5 MB with each 50,000 varied calls.
+    By default each thread gets an arena of its own. What is freed in one serves no other thread, so the server would
+    grow with varied calls although it needs no more.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

@@ -120,7 +120,8 @@ def list_clusters(
 ) -> ClusterPage:
     """Return the next page of the clusters that have a wanted job, newest first; their counts are those of all jobs.
 
-    A workflow takes the place of its clusters. `workflow` = only the clusters of this one, whoever owns it.
+    A workflow is listed in place of its clusters. With `workflow`, only the clusters of this workflow are listed,
+    whoever owns it.
 
     Raises
     ------
