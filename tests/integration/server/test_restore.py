@@ -124,6 +124,8 @@ async def test_no_attempt_starts_while_one_of_the_lost_time_lives(tmp_path: Path
             assert made.returncode == 0, made.stderr
         async with grid.pilot(cpus=1) as first:
             await until(lambda: bool(marks_in(marks)))
+            # Stopped while it starts a payload, the pilot would be killed by its watchdog.
+            await until(lambda: grid.job(job_id).state == jobs_pb2.JOB_STATE_RUNNING)
             os.kill(first.pid, signal.SIGSTOP)
             request = submission("the same")
             lost = list(call(server, "SubmitJobs", request).job_ids)
