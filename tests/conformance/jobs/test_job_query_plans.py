@@ -28,6 +28,7 @@ from pilotage_server.storage.notifications.subscriptions import (
 )
 from pilotage_server.storage.pools import load_job_groups, pools_with_live_jobs
 from pilotage_server.storage.retention import delete_ended_jobs, first_watched, next_watched
+from pilotage_server.storage.submission.templates import load_descriptions
 from support.sql_statements import plan_of
 
 EACH_MINUTE = first_watched(PolicyWatch.EACH_MINUTE)
@@ -93,6 +94,16 @@ QUERIES: tuple[tuple[str, str, Callable[[Transaction], object]], ...] = (
         "idle task queues",
         "ix_jobs_live",
         lambda transaction: task_queues.delete_idle(transaction.session, transaction.now, 10),
+    ),
+    (
+        "descriptions",
+        "templates USING INTEGER PRIMARY KEY|pk_templates",
+        lambda transaction: load_descriptions(transaction.session, [1, 2]),
+    ),
+    (
+        "waiting jobs of task queues",
+        "ix_jobs_waiting",
+        lambda transaction: task_queues.count_waiting(transaction.session, [1, 2]),
     ),
     ("templates of a task queue", "ix_jobs_live", lambda transaction: task_queues.templates_of(transaction.session, 1)),
     (

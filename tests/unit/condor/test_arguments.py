@@ -42,4 +42,4 @@ def test_quick_check_of_overrides_agrees_with_full_validation(text: str, name: s
     model = JobDescription("run", arguments=text, name=name)
     for each in (replace(model, stdout=stream), replace(model, stderr=stream)):
         faults = description_faults(each, FEW_CHARACTERS, {})
-        assert are_valid_overrides(Overrides.of(0, each), FEW_CHARACTERS) == (not faults)
+        assert are_valid_overrides([Overrides.of(0, each)], FEW_CHARACTERS) == (not faults)

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from functools import reduce
-from operator import attrgetter
+from itertools import compress, repeat
+from operator import add, attrgetter, ne
 from typing import Any, NamedTuple, Protocol, Self
 
 from pilotage.classads.references import References, references
@@ -189,7 +190,6 @@ _LISTS = frozenset({"output_files", "sites", "banned_sites", "platforms", "warni
 _SECTIONS = frozenset({"requirements", "attributes"})
 _NAMES = tuple(field.name for field in fields(JobDescription))
 _EMPTY = JobDescription(executable="")
-_NOT_SET = tuple(getattr(_EMPTY, name) for name in _OVERRIDDEN)
 _GAP = "\0"
 """A text that no description contains: zero characters are refused."""
 _quoted = json.encoder.encode_basestring
@@ -204,32 +204,32 @@ def description_to_json(description: JobDescription) -> str:
 
 def canonical_texts(group: DescriptionGroup) -> Iterator[str]:
     """Yield the canonical text of each description of the group."""
-    if len(group.overrides) == 1:
-        yield description_to_json(group.model)
+    columns = {name: list(map(attrgetter(name), group.overrides)) for name in _OVERRIDDEN}
+    varying = {name: column for name, column in columns.items() if len(set(column)) > 1}
+    if not varying:
+        yield from repeat(description_to_json(group.model), len(group.overrides))
         return
-    forms: dict[tuple[bool, ...], Callable[[Overrides], str]] = {}
-    for override in group.overrides:
-        present = tuple(value != empty for value, empty in zip(_overridden(override), _NOT_SET, strict=True))
-        if present not in forms:
-            forms[present] = _form(group.model, present)
-        yield forms[present](override)
+    defaults = [getattr(_EMPTY, name) for name in varying]
+    forms: dict[tuple[bool, ...], Callable[[Sequence[Any]], str]] = {}
+    for values in zip(*varying.values(), strict=True):
+        given = tuple(map(ne, values, defaults))
+        if given not in forms:
+            forms[given] = _form(group.model, dict(zip(varying, given, strict=True)))
+        yield forms[given](values)
 
 
-def _form(model: JobDescription, present: Sequence[bool]) -> Callable[[Overrides], str]:
-    """Return a function from overrides, of which these are set, to the canonical text.
+def _form(model: JobDescription, varying: Mapping[str, bool]) -> Callable[[Sequence[Any]], str]:
+    """Return a function from the values of the varying overrides to the canonical text.
 
-    The model's text is built once, with gaps for the overrides; keys are sorted.
+    `varying` tells which of the values differ from their defaults. The model's text is built once, with gaps for these
+    values; keys are sorted.
     """
-    names = [name for name, is_set in zip(_OVERRIDDEN, present, strict=True) if is_set]
-    gaps = dict(zip(_OVERRIDDEN, _NOT_SET, strict=True)) | dict.fromkeys(names, _GAP)
-    first, *others = description_to_json(replace(model, **gaps)).split(_quoted(_GAP))
-    pieces = list(zip(names, others, strict=True))
+    own: dict[str, Any] = {name: _GAP if is_given else getattr(_EMPTY, name) for name, is_given in varying.items()}
+    first, *others = description_to_json(replace(model, **own)).split(_quoted(_GAP))
+    is_given = tuple(varying.values())
 
-    def text(override: Overrides) -> str:
-        parts = [first]
-        for name, piece in pieces:
-            parts += (_quoted(getattr(override, name)), piece)
-        return "".join(parts)
+    def text(values: Sequence[Any]) -> str:
+        return first + "".join(map(add, map(_quoted, compress(values, is_given)), others))
 
     return text
 

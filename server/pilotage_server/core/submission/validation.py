@@ -6,7 +6,7 @@ Every fault is reported with its field; nothing is corrected. Limits come from `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 
@@ -54,13 +54,16 @@ def description_faults(
     return tuple(found)
 
 
-def are_valid_overrides(overrides: Overrides, limits: JobLimits) -> bool:
-    """Whether the overrides of one description of a group are valid; the model is checked by `description_faults`."""
+def are_valid_overrides(overrides: Sequence[Overrides], limits: JobLimits) -> bool:
+    """Whether the overrides of a group are valid; its model is checked by `description_faults`."""
+    streams = {name for each in overrides for name in (each.stdout, each.stderr)}
+    return all(_fits(each, limits) for each in overrides) and not any(map(_fault_of_stream, streams))
+
+
+def _fits(overrides: Overrides, limits: JobLimits) -> bool:
     arguments, name = overrides.arguments, overrides.name
     fits = len(arguments) <= limits.max_text and len(name) <= _LONGEST_NAME
-    if not fits or "\0" in arguments or "\0" in name or quoting_fault(arguments):
-        return False
-    return not (_fault_of_stream(overrides.stdout) or _fault_of_stream(overrides.stderr))
+    return fits and not ("\0" in arguments or "\0" in name or quoting_fault(arguments))
 
 
 def _fault_of_stream(name: str | None) -> str:

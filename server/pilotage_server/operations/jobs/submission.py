@@ -243,7 +243,7 @@ def _effective_groups(descriptions: Iterable[DescriptionGroup], rules: Rules) ->
     policy = rules.submission.input_references
     for group in descriptions:
         reads_overrides = may_see_overrides(policy | description_references(group.model))
-        if reads_overrides or not all(are_valid_overrides(overrides, rules.jobs) for overrides in group.overrides):
+        if reads_overrides or not are_valid_overrides(group.overrides, rules.jobs):
             yield from group.split()
         else:
             yield group

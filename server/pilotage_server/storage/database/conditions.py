@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import BigInteger, Boolean, ColumnElement, Dialect, Text, TypeDecorator, bindparam
 from sqlalchemy.dialects import postgresql
@@ -37,6 +37,10 @@ class _ValueList(TypeDecorator[list[Any]]):
 class _OneOf(FunctionElement[bool]):
     inherit_cache = True
     type = Boolean()
+
+    def self_group(self, against: Any = None) -> Self:
+        """Return this condition. For SQLite, SQLAlchemy would compare it with 1, and then no index is used."""
+        return self
 
 
 @compiles(_OneOf, "sqlite")
