@@ -13,12 +13,12 @@ Rules
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from functools import reduce
 from itertools import compress, repeat
-from operator import add, attrgetter, ne
+from operator import attrgetter, ne
 from typing import Any, NamedTuple, Protocol, Self
 
 from pilotage.classads.references import References, references
@@ -210,28 +210,18 @@ def canonical_texts(group: DescriptionGroup) -> Iterator[str]:
         yield from repeat(description_to_json(group.model), len(group.overrides))
         return
     defaults = [getattr(_EMPTY, name) for name in varying]
-    forms: dict[tuple[bool, ...], Callable[[Sequence[Any]], str]] = {}
+    templates: dict[tuple[bool, ...], str] = {}
     for values in zip(*varying.values(), strict=True):
         given = tuple(map(ne, values, defaults))
-        if given not in forms:
-            forms[given] = _form(group.model, dict(zip(varying, given, strict=True)))
-        yield forms[given](values)
+        if given not in templates:
+            templates[given] = _template(group.model, dict(zip(varying, given, strict=True)))
+        yield templates[given] % tuple(map(_quoted, compress(values, given)))
 
 
-def _form(model: JobDescription, varying: Mapping[str, bool]) -> Callable[[Sequence[Any]], str]:
-    """Return a function from the values of the varying overrides to the canonical text.
-
-    `varying` tells which of the values differ from their defaults. The model's text is built once, with gaps for these
-    values; keys are sorted.
-    """
+def _template(model: JobDescription, varying: Mapping[str, bool]) -> str:
+    """Return the canonical text with "%s" for the values of varying overrides; True = it differs from its default."""
     own: dict[str, Any] = {name: _GAP if is_given else getattr(_EMPTY, name) for name, is_given in varying.items()}
-    first, *others = description_to_json(replace(model, **own)).split(_quoted(_GAP))
-    is_given = tuple(varying.values())
-
-    def text(values: Sequence[Any]) -> str:
-        return first + "".join(map(add, map(_quoted, compress(values, is_given)), others))
-
-    return text
+    return description_to_json(replace(model, **own)).replace("%", "%%").replace(_quoted(_GAP), "%s")
 
 
 def description_from_json(text: str) -> JobDescription:

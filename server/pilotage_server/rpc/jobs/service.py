@@ -16,6 +16,7 @@ from pilotage.clock import BootClock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.jobs.wire import description_to_wire
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
+from pilotage.values.dependencies import Dependency
 from pilotage.values.wire.dependencies import dependencies_from_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, reason_from_wire
 from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_wire
@@ -23,6 +24,7 @@ from pilotage.values.wire.leadership import leadership_from_wire
 from pilotage.values.wire.notifications import submitted_subscriptions_from_wire
 from pilotage_server.core.identity import Holder, Identity, holder_of
 from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.descriptions import DescriptionGroup
 from pilotage_server.core.jobs.record import FeedPage
 from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
@@ -238,6 +240,14 @@ def _feed_request(request: job_service_pb2.WatchEventsRequest) -> tuple[int, tup
     return position, job_ids
 
 
+def _jobs_from_wire(
+    request: job_service_pb2.SubmitJobsRequest,
+) -> tuple[tuple[DescriptionGroup, ...], tuple[Dependency, ...]]:
+    """Return the descriptions and the dependencies of a submission."""
+    descriptions = submission_from_wire(request.descriptions)
+    return descriptions, dependencies_from_wire(request.dependencies, len(request.descriptions))
+
+
 async def store_parts(transactions: Transactions, submission: int) -> None:
     """Store the parts that are left of a submission, given by the id of its first job."""
     batch = PartStorage(transactions.state)
@@ -270,8 +280,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         self, request: job_service_pb2.SubmitJobsRequest, context: Any
     ) -> job_service_pb2.SubmitJobsResponse:
         identity = caller()
-        descriptions = await asyncio.to_thread(submission_from_wire, request.descriptions)  # may be thousands
-        dependencies = await asyncio.to_thread(dependencies_from_wire, request.dependencies, len(request.descriptions))
+        descriptions, dependencies = await asyncio.to_thread(_jobs_from_wire, request)  # may be thousands
         subscriptions = submitted_subscriptions_from_wire(request.subscriptions, len(request.descriptions))
 
         workflow = workflow_from_wire(request)

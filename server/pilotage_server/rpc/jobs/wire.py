@@ -95,17 +95,15 @@ def _group_key(message: jobs_pb2.JobDescription) -> bytes:
 
 
 def _overrides(index: int, message: jobs_pb2.JobDescription) -> Overrides:
-    fields = Fields(message)
-    overrides = Overrides(
+    """Return the overrides; submission checks them, of all descriptions of the group at once."""
+    return Overrides(
         index,
-        fields.text("arguments"),
-        fields.text("name"),
+        message.arguments,
+        message.name,
         message.continues_cluster,
-        fields.text("stdout") if message.HasField("stdout") else None,
-        fields.text("stderr") if message.HasField("stderr") else None,
+        message.stdout if message.HasField("stdout") else None,
+        message.stderr if message.HasField("stderr") else None,
     )
-    fields.done()
-    return overrides
 
 
 def checksums_from_wire(checksums: Sequence[str]) -> tuple[str, ...]:
