@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -273,5 +274,6 @@ def _inside(name: str | None) -> str | None:
     """Return the name of a stream's file in the job's folder; of a path outside of it only the last part is kept."""
     if name is None or name == _NULL_DEVICE or ("/" not in name and name != ".."):
         return name
-    path = PurePosixPath(name)
-    return path.name if path.is_absolute() or ".." in path.parts else str(path)
+    if name.startswith("/") or ".." in name.split("/"):
+        return PurePosixPath(name).name
+    return posixpath.normpath(name)
