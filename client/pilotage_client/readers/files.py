@@ -1,4 +1,7 @@
-"""Resolves the files of a job at submission: existence, checksums, and names in the job's folder."""
+"""Resolves the files of a job at submission: existence, checksums, and names in the job's folder.
+
+`os.path` looks for them: for a name that is too long, or in a folder that cannot be read, `Path` would raise.
+"""
 
 from __future__ import annotations
 
@@ -120,9 +123,9 @@ class FileResolver:
 
 
 def _user_log_faults(name: str, path: str) -> Iterator[Violation]:
-    if not Path(path).parent.is_dir():
+    if not os.path.isdir(Path(path).parent):
         yield Violation(name, f"{path}: there is no folder {Path(path).parent}; make it first")
-    elif Path(path).is_dir():
+    elif os.path.isdir(path):
         yield Violation(name, f"{path} is a folder, not a file")
 
 
@@ -178,7 +181,7 @@ def _executables(description: JobDescription, base_dir: Path, ships_programs: bo
     is_asked_for = fold(str(_attribute(description, _TRANSFER_EXECUTABLE))) in _YES
     is_usual = not path.is_absolute() or (ships_programs and description.image is None)
     is_shipped = _ships_executable(description) if is_usual else is_asked_for
-    if is_shipped and path.name and not _has_input_file(description, path) and (base_dir / path).is_file():
+    if is_shipped and path.name and not _has_input_file(description, path) and os.path.isfile(base_dir / path):
         yield InputFile(path.name, source=description.executable, executable=True)
 
 
@@ -189,7 +192,7 @@ def _image_file(description: JobDescription, folder: Path, ships: bool) -> Input
         return None
     if kind is ImageKind.NODE_PATH:
         is_kept = image.startswith("/cvmfs/") or fold(str(_attribute(description, _TRANSFER_CONTAINER))) in _NO
-        if is_kept or not ships or not Path(image).is_file():
+        if is_kept or not ships or not os.path.isfile(image):
             return None
     return InputFile(PurePosixPath(image).name, source=image)
 
@@ -198,7 +201,7 @@ def _standard_inputs(description: JobDescription, folder: Path) -> Iterator[Inpu
     """Yield the file of the standard input if it exists here and is not among the input files."""
     if description.stdin is not None and description.stdin != _NULL_DEVICE:
         path = PurePosixPath(description.stdin)
-        if not path.is_absolute() and not _has_input_file(description, path) and (folder / path).is_file():
+        if not path.is_absolute() and not _has_input_file(description, path) and os.path.isfile(folder / path):
             yield InputFile(path.name, source=description.stdin)
 
 

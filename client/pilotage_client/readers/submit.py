@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -331,7 +332,7 @@ def _included(statement: SubmitStatement, base_dir: Path, depth: int) -> SubmitS
     if depth == _DEEPEST_INCLUDE:
         raise StatementFaultError(statement.line, f"files include each other, deeper than {_DEEPEST_INCLUDE}")
     path = base_dir.absolute() / found["path"]
-    if not path.exists():  # HTCondor's parser reports it, if an `if` does not skip it
+    if not os.path.exists(path):  # HTCondor's parser reports it, if an `if` does not skip it
         return replace(statement, lines=(f"{found['head']}{path}",))
     try:
         inner = _with_included_files(submit_statements(content_of(path).decode(errors="replace")), base_dir, depth + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -183,7 +184,7 @@ class _DagReader:
 
 def missing_hint(path: Path, dag: Path) -> str:
     """Return what to do about a missing file of a DAG, if it lies in the folder of the DAG file."""
-    if path.is_absolute() or path.exists() or not (dag.parent / path).exists():
+    if path.is_absolute() or os.path.exists(path) or not os.path.exists(dag.parent / path):  # `Path` may raise
         return ""
     return f"; paths in a DAG are relative to the working directory: run the command in {dag.parent}"
 

@@ -114,6 +114,13 @@ def test_error_lists_all_missing_files(tmp_path: Path) -> None:
     assert [violation.why.split(":")[0] for violation in caught.value.violations] == ["one", "two/three", "*.none"]
 
 
+def test_name_that_is_too_long_is_no_local_file(tmp_path: Path) -> None:
+    name = "a" * 300
+    assert not files_of(job_with(executable=name, stdin=name), tmp_path)
+    with pytest.raises(InvalidJobError, match="file name too long"):
+        resolve_local_files(job_with(name), tmp_path)
+
+
 def test_rejects_different_contents_under_one_name(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "x").write_text("1")

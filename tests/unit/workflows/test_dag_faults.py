@@ -36,6 +36,7 @@ def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ["flow.dag:2: an inline description has no queue statement (node A, flow.dag:1)"],
         ),
         ("JOB A {\n# no program\nexecutable =\n}\n", ["flow.dag:3: executable: is empty (node A, flow.dag:1)"]),
+        (f"JOB A {'a' * 300}\n", [f"flow.dag:1: {'a' * 300}: file name too long"]),
         ("JOB A none.sub\n", ["flow.dag:1: none.sub: no such file or directory"]),
         ("JOB A inner.dag\n", ["flow.dag:1: inner.dag: a node needs a submit file, and this one is dag"]),
         ("JOB A two.sub\n", ["two.sub: the jobs of a node are one cluster with one executable (node A, flow.dag:1)"]),
