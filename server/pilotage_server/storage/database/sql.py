@@ -7,23 +7,22 @@ locks (FOR UPDATE, SKIP LOCKED) are dropped, because SQLite has one writer. A st
 keep it prepared. Its text contains no values and no other `?` or `%`. Values are not converted: times go in through
 `column_time` and come out through `utc_time`.
 
-Many rows are given column by column. New rows go in by one statement: columns that vary as arrays (for SQLite as
-JSON, where that is exact), and columns with one value as single values, which costs half of row after row. PostgreSQL
-takes updates in the same way. SQLite updates in blocks with one prepared statement for each, because a statement for
-each row costs twice as much.
+Many rows are given column by column. PostgreSQL gets one statement: columns that vary as arrays, and columns with one
+value as single values, which costs half of row after row. SQLite gets one prepared statement for each block of rows,
+with the values that vary row by row, because a statement for each row costs two to four times as much.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, compress
 from typing import Any, Self
 
-from sqlalchemy import Connection, Float, LargeBinary, Table
+from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
@@ -182,12 +181,10 @@ def insert_rows(session: Session, table: Table, columns: Columns) -> None:
     """Insert rows."""
     if not _count(columns):
         return
-    dialect = dialect_name(session)
-    kept = _kept(session, table, columns)
-    if dialect == "sqlite" and not _has_exact_json(table, kept):
-        execute_many(session, _insertion(table, tuple(kept)), list(zip(*kept.values(), strict=True)))
+    if is_sqlite(session):
+        _insert_in_blocks(session, table, columns)
     else:
-        execute(session, *_insertion_at_once(dialect, table, kept))
+        execute(session, *_insertion_at_once(table, columns))
 
 
 def insert_numbered_rows(session: Session, table: Table, columns: Columns) -> Sequence[int]:
@@ -196,7 +193,7 @@ def insert_numbered_rows(session: Session, table: Table, columns: Columns) -> Se
     if not count:
         return ()
     if not is_sqlite(session):
-        statement, *values = _insertion_at_once("postgresql", table, columns)
+        statement, *values = _insertion_at_once(table, columns)
         return [row[0] for row in rows(session, f"{statement} RETURNING id", *values)]
     insert_rows(session, table, columns)
     return _newest(session, count)
@@ -254,18 +251,38 @@ def update_rows_if(session: Session, table: Table, where: Columns, to: Columns) 
     return set(where["id"])
 
 
+def _insert_in_blocks(session: Session, table: Table, columns: Columns) -> None:
+    """Insert rows in SQLite, in order."""
+    first, *others = columns  # at least one column must be a value of each row
+    shared, own = _shared_and_own({name: columns[name] for name in others})
+    own = {first: columns[first], **own}
+    _run_in_blocks(session, table, shared, (own,), partial(_insertion, table, tuple(shared), tuple(own)))
+
+
 def _change_in_blocks(session: Session, table: Table, where: Columns, to: Columns) -> None:
-    """Update rows in SQLite: varying columns are values of each row, constant ones of each block."""
-    common = {name: values[:1] for name, values in to.items() if values.count(values[0]) == len(values)}
-    shared = tuple(values[0] for values in _kept(session, table, common).values())
-    own = {name: values for name, values in to.items() if name not in common}
-    kept = *_kept(session, table, where).values(), *_kept(session, table, own).values()
-    rows = list(zip(*kept, strict=True))
+    """Update rows in SQLite."""
+    shared, own = _shared_and_own(to)
+    statement = partial(_update, table, tuple(shared), tuple(where), tuple(own))
+    _run_in_blocks(session, table, shared, (where, own), statement)
+
+
+def _shared_and_own(columns: Columns) -> tuple[Columns, Columns]:
+    """Return the columns that have one value, and those that vary."""
+    own = {name: values for name, values in columns.items() if values.count(values[0]) < len(values)}
+    return {name: values for name, values in columns.items() if name not in own}, own
+
+
+def _run_in_blocks(
+    session: Session, table: Table, shared: Columns, own: Sequence[Columns], statement: Callable[[int], str]
+) -> None:
+    """Run statements for blocks of so many rows; their values are the shared ones, then the own ones row by row."""
+    common = tuple(values[0] for values in _kept(session, table, shared).values())
+    rows = list(zip(*(values for columns in own for values in _kept(session, table, columns).values()), strict=True))
     done = 0
     for size in (*_BLOCKS, 1):
         begins = range(done, len(rows) - size + 1, size)
-        blocks = [(*shared, *chain.from_iterable(rows[begin : begin + size])) for begin in begins]
-        execute_many(session, _update(table, tuple(common), tuple(where), tuple(own), size), blocks)
+        blocks = [(*common, *chain.from_iterable(rows[begin : begin + size])) for begin in begins]
+        execute_many(session, statement(size), blocks)
         done += len(begins) * size
 
 
@@ -285,23 +302,18 @@ def _kept(session: Session, table: Table, columns: Columns) -> Columns:
     return {name: _column_times(session, values) if name in times else values for name, values in columns.items()}
 
 
-def _has_exact_json(table: Table, columns: Columns) -> bool:
-    """Whether there are several rows and SQLite reads the exact values back from JSON: it may round fractions."""
-    return _count(columns) > 1 and not any(
-        isinstance(table.c[name].type, Float | LargeBinary) and values.count(values[0]) < len(values)
-        for name, values in columns.items()
-    )
-
-
 def _column_times(session: Session, times: Sequence[Any]) -> list[Any]:
     """Return the times as time columns store them; most of them are equal."""
     kept = {time: time and column_time(session, time) for time in set(times)}
     return [kept[time] for time in times]
 
 
-@lru_cache(maxsize=256)
-def _insertion(table: Table, names: tuple[str, ...]) -> str:
-    return f"INSERT INTO {table.name} ({_list(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - names of ours
+@lru_cache(maxsize=512)
+def _insertion(table: Table, shared: tuple[str, ...], own: tuple[str, ...], size: int) -> str:
+    """Return SQLite's statement that inserts a block of rows; its values are the shared ones, then row after row."""
+    names = _list((*shared, *own))
+    values = ", ".join([*("?" for _ in shared), *(f"column{index}" for index, _ in enumerate(own, 1))])
+    return f"INSERT INTO {table.name} ({names}) SELECT {values} FROM {_block(len(own), size)}"  # noqa: S608 - names of ours
 
 
 @lru_cache(maxsize=512)
@@ -311,9 +323,13 @@ def _update(table: Table, shared: tuple[str, ...], where: tuple[str, ...], own: 
     changed = [f'"{name}" = {value}' for name, value in zip(own, given[len(where) :], strict=True)]
     values = ", ".join([*(f'"{name}" = ?' for name in shared), *changed])
     found = " AND ".join(f'{table.name}."{name}" = {value}' for name, value in zip(where, given, strict=False))
-    row = f"({', '.join('?' * len(given))})"
-    source = f"(VALUES {', '.join([row] * size)}) AS each"
-    return f"UPDATE {table.name} SET {values} FROM {source} WHERE {found}"  # noqa: S608 - names of ours
+    return f"UPDATE {table.name} SET {values} FROM {_block(len(given), size)} WHERE {found}"  # noqa: S608 - names of ours
+
+
+def _block(columns: int, size: int) -> str:
+    """Return the FROM item of a block of rows, whose columns are column1 and so on."""
+    row = f"({', '.join('?' * columns)})"
+    return f"(VALUES {', '.join([row] * size)}) AS each"
 
 
 @lru_cache(maxsize=256)
@@ -325,15 +341,11 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _insertion_at_once(dialect: str, table: Table, columns: Columns) -> tuple[Any, ...]:
-    """Return the statement that inserts all rows in their order, followed by its values."""
+def _insertion_at_once(table: Table, columns: Columns) -> tuple[Any, ...]:
+    """Return PostgreSQL's statement that inserts all rows in their order, followed by its values."""
     given = tuple(columns.values())
     varies = (True, *_differ(given[1:]))  # at least one column must be an array
-    statement = _insertion_of_arrays(dialect, table, tuple(columns), varies)
-    if dialect != "sqlite":
-        return statement, *_arrays_first(given, varies)
-    rows = list(zip(*compress(given, varies), strict=True))
-    return statement, rows, *_shared(given, varies)
+    return _insertion_of_arrays(table, tuple(columns), varies), *_arrays_first(given, varies)
 
 
 def _update_at_once(table: Table, where: Columns, to: Columns) -> tuple[Any, ...]:
@@ -358,9 +370,9 @@ def _shared(columns: Sequence[Sequence[Any]], varies: Sequence[bool]) -> list[An
 
 
 @lru_cache(maxsize=1024)
-def _insertion_of_arrays(dialect: str, table: Table, names: tuple[str, ...], varies: tuple[bool, ...]) -> str:
+def _insertion_of_arrays(table: Table, names: tuple[str, ...], varies: tuple[bool, ...]) -> str:
     values = ", ".join(f"v{index}" for index in range(len(names)))
-    source = _source_of_json(varies) if dialect == "sqlite" else _source(table, names, varies)
+    source = _source(table, names, varies)
     return f"INSERT INTO {table.name} ({_list(names)}) SELECT {values} FROM {source} ORDER BY nth"  # noqa: S608 - names of ours
 
 
@@ -381,16 +393,6 @@ def _source(table: Table, names: Sequence[str], varies: Sequence[bool]) -> str:
     if not shared:
         return source
     return f"{source}, (SELECT {', '.join(f'?::{types[index]} AS v{index}' for index in shared)}) AS shared"
-
-
-def _source_of_json(varies: Sequence[bool]) -> str:
-    """Return the same for SQLite: the arrays are one JSON array of rows."""
-    arrays, shared = ([index for index, differs in enumerate(varies) if differs is which] for which in (True, False))
-    values = ", ".join(f"json_extract(value, '$[{nth}]') AS v{index}" for nth, index in enumerate(arrays))
-    source = f"(SELECT key AS nth, {values} FROM json_each(?)) AS each"  # noqa: S608 - names of ours
-    if not shared:
-        return source
-    return f"{source}, (SELECT {', '.join(f'? AS v{index}' for index in shared)}) AS shared"
 
 
 def insert_if_absent(session: Session, table: Table, values: Mapping[str, Any]) -> bool:
