@@ -42,7 +42,7 @@ def resolve_subscriptions(
     faults.raise_any()
     found = [SubmittedSubscription(first, last, each) for first, last, wanted in runs for each in wanted]
     found += (SubmittedSubscription(0, len(descriptions) - 1, each) for each in of_all)
-    return [replace(each, notify=()) for each in descriptions], found
+    return [replace(each, notify=()) if each.notify else each for each in descriptions], found
 
 
 class NotificationCalls(Connection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from importlib.metadata import version
 
 import click
@@ -23,6 +24,9 @@ from pilotage_client.cli import (
 from pilotage_client.cli.demo import demo
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
+
+_OBJECTS_OF_A_COLLECTION = 50_000
+"""A command reads thousands of jobs and keeps them: with 700, collections take a sixth of its time and free nothing."""
 
 SECTIONS = {
     "Jobs": (
@@ -90,6 +94,7 @@ SECTIONS = {
 @click.version_option(version("pilotage"), prog_name="pilotage")
 def main() -> None:
     """Pilotage: one job queue over all your clusters."""
+    gc.set_threshold(_OBJECTS_OF_A_COLLECTION)
 
 
 for command in (
