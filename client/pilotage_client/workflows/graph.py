@@ -73,23 +73,24 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Nodes that others wait for together; groups are shared, as one statement may name many parents and children."""
+    """Nodes that others wait for together; groups are shared, as one statement may name many parents and children.
+
+    `with_jobs` = the nodes with jobs that it stands for, in order, once the graph is ordered.
+    """
 
     members: tuple[Node, ...]
-    _with_jobs: tuple[Node, ...] | None = None
+    with_jobs: tuple[Node, ...] = ()
 
-    def with_jobs(self) -> tuple[Node, ...]:
-        """Return the nodes with jobs that this group stands for, in order; the graph must be ordered."""
-        if self._with_jobs is None:
-            found = {node: None for member in self.members for node in _standing_for(member)}
-            self._with_jobs = tuple(sorted(found, key=lambda node: node.order))
-        return self._with_jobs
+    def fill(self) -> None:
+        """Set `with_jobs`; the groups that the members wait for must be filled."""
+        found = {node: None for member in self.members for node in _standing_for(member)}
+        self.with_jobs = tuple(sorted(found, key=lambda node: node.order))
 
 
 def _standing_for(node: Node) -> Iterable[Node]:
     if node.has_job or node.is_done:
         return (node,) if node.has_job else ()
-    return (parent for group in node.waits for parent in group.with_jobs())
+    return (parent for group in node.waits for parent in group.with_jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,10 @@ def ordered(dag: Dag) -> list[Node]:
         place = circle.index(first)
         names = " → ".join(node.name for node in (*circle[place:], *circle[:place], first))
         raise DagFault(first.place, f"nodes wait for each other in a circle: {names}")
-    return sorted(nodes, key=lambda node: node.order)
+    nodes = sorted(nodes, key=lambda node: node.order)
+    for group in {group: None for node in nodes for group in (*node.waits, *node.settles)}:
+        group.fill()  # parents come first, so the groups of the members are filled
+    return nodes
 
 
 class _Waiting:
@@ -278,6 +282,7 @@ def add_lanes(dag: Dag) -> None:
         lane.sort(key=lambda each: min(node.order for node in each.all()))
         for earlier, later in zip(lane, lane[limit:], strict=False):
             group = Group(tuple(node for node in earlier.all() if node.has_job))
+            group.fill()
             for node in later.initial():
                 node.settles.append(group)
 

@@ -72,7 +72,7 @@ def _dependencies(places: dict[Node, Range]) -> tuple[Dependency, ...]:
     def ranges_of(groups: Sequence[Group]) -> tuple[Range, ...]:
         for group in groups:
             if group not in ranges:
-                ranges[group] = _joined(places[node] for node in group.with_jobs())
+                ranges[group] = _joined(places[node] for node in group.with_jobs)
         return tuple(dict.fromkeys(each for group in groups for each in ranges[group]))
 
     dependencies: list[Dependency] = []

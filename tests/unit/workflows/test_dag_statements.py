@@ -193,6 +193,19 @@ def test_node_without_job_hands_on_its_parents() -> None:
     assert (flow.nodes, flow.left_out) == (3, 2)
 
 
+@pytest.mark.parametrize("is_subdag", [False, True])
+def test_long_chain_of_nodes_without_jobs_hands_on_its_parents(is_subdag: bool) -> None:
+    count = 2000
+    nodes = "".join(f"JOB N{index} a.sub{'' if is_subdag else ' NOOP'}\n" for index in range(count))
+    chain = nodes + "".join(f"PARENT N{index} CHILD N{index + 1}\n" for index in range(count - 1))
+    if is_subdag:
+        text, first, last = "SUBDAG EXTERNAL S chain.dag NOOP\n", "S", "S"
+    else:
+        text, first, last = chain, "N0", f"N{count - 1}"
+    flow = dag(f"{AB}{text}PARENT A CHILD {first}\nPARENT {last} CHILD B\n", {"chain.dag": chain})
+    assert parents(flow) == {"B": {"A"}}
+
+
 @pytest.mark.parametrize("done", ["JOB B a.sub DONE\n", "JOB B a.sub\nDONE B\n"])
 def test_done_node_is_met(done: str) -> None:
     flow = dag(f"JOB A a.sub\n{done}JOB C a.sub\nPARENT A CHILD B\nPARENT A B CHILD C\n")
