@@ -283,8 +283,19 @@ def add_lanes(dag: Dag) -> None:
         for earlier, later in zip(lane, lane[limit:], strict=False):
             group = Group(tuple(node for node in earlier.all() if node.has_job))
             group.fill()
-            for node in later.initial():
+            for node in _first_jobs(later):
                 node.settles.append(group)
+
+
+def _first_jobs(part: Node | Dag) -> Sequence[Node]:
+    """Return the nodes with jobs that wait for no job of the same part to succeed."""
+    if isinstance(part, Node):
+        return (part,)
+    nodes = [node for node in part.all() if node.has_job]
+    members = set(nodes)
+    groups = {group for node in nodes for group in node.waits}
+    inner = {group for group in groups if not members.isdisjoint(group.with_jobs)}
+    return [node for node in nodes if inner.isdisjoint(node.waits)]
 
 
 def _collect_categories(dag: Dag, limits: dict[str, int], members: dict[str, list[Node | Dag]]) -> None:

@@ -84,6 +84,23 @@ def test_limit_of_category_holds_and_every_node_ends(random_dag: RandomDag, chan
         assert len(running & limited) <= random_dag.limit
 
 
+@given(
+    st.lists(st.tuples(random_dags(), st.sampled_from(["", "FINAL F a.sub\n"])), min_size=2, max_size=4),
+    st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3))),
+    st.integers(1, 2),
+    st.randoms(use_true_random=False),
+)
+def test_limit_of_sub_dags_holds_and_every_node_ends(
+    parts: list[tuple[RandomDag, str]], pairs: set[tuple[int, int]], limit: int, chance: random.Random
+) -> None:
+    lines = [f"SUBDAG EXTERNAL S{index} {index}.dag\n" for index in range(len(parts))]
+    lines += [f"PARENT S{above} CHILD S{below}\n" for above, below in pairs if above < below < len(parts)]
+    files = {f"{index}.dag": part.text() + final for index, (part, final) in enumerate(parts)}
+    flow = dag("".join([*lines, f"CATEGORY ALL_NODES few\nMAXJOBS few {limit}\n"]), files)
+    for running in _run(flow, chance):
+        assert len({node.partition("+")[0] for node in running}) <= limit
+
+
 def _run(flow: DagWorkflow, chance: random.Random) -> Iterator[set[str]]:
     """Run a workflow in random order on a large farm; some nodes fail. Yield the running nodes after each step."""
     after_ok, after_settled = parents(flow), parents(flow, "after_settled")

@@ -165,6 +165,14 @@ def test_subdag_passes_priority_retries_and_category() -> None:
     assert flow.warnings == ("flow.dag:7: VARS of the sub-DAG S have no effect on its nodes",)
 
 
+@pytest.mark.parametrize("first", ["DONE", "NOOP"])
+def test_subdag_whose_first_nodes_have_no_jobs_keeps_its_place(first: str) -> None:
+    text = "SUBDAG EXTERNAL S inner.dag\nSUBDAG EXTERNAL T other.dag\nCATEGORY ALL_NODES c\nMAXJOBS c 1\n"
+    other = "JOB A a.sub " + first + "\nJOB B a.sub\nJOB C a.sub\nPARENT A CHILD B\nPARENT B CHILD C\n"
+    flow = dag(text, {"inner.dag": INNER, "other.dag": other})
+    assert parents(flow, "after_settled") == {"T+B": {"S+A", "S+B"}}
+
+
 def test_shared_category_limits_all_splices_and_outer_limit_counts() -> None:
     inner = "JOB A a.sub\nJOB B a.sub\nCATEGORY A +all\nCATEGORY B own\nMAXJOBS own 5\nMAXJOBS +all 9\n"
     text = "SPLICE S inner.dag\nSPLICE T inner.dag\nSUBDAG EXTERNAL U inner.dag\nMAXJOBS +all 1\nMAXJOBS S+own 7\n"
