@@ -106,9 +106,8 @@ class NodeJobs:
 
 def _inline_text(inline: InlineDescription) -> str:
     """Return an inline description as a submit file, with its lines at their places."""
-    if has_queue_statement(inline.text):
-        raise InvalidInputError(Violation(str(inline.place), "an inline description has no queue statement"))
-    return "\n" * (inline.place.line - 1) + inline.text + "\nqueue\n"
+    queue = "" if has_queue_statement(inline.text) else "queue\n"
+    return "\n" * (inline.place.line - 1) + f"{inline.text}\n{queue}"
 
 
 def _shown(node: Node) -> str:

@@ -31,10 +31,7 @@ def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("JOB A {\nexecutable = a\n", ["flow.dag:1: the inline description has no end; } ends it"]),
         ("JOB A @=\nexecutable = a\n", ["flow.dag:1: the inline description needs a mark behind @="]),
         ("JOB A { executable = a\n}\n", ["flow.dag:1: write the lines of the description below, not executable = a"]),
-        (
-            "JOB A {\nexecutable = a\nqueue 3\n}\n",
-            ["flow.dag:2: an inline description has no queue statement (node A, flow.dag:1)"],
-        ),
+        ("JOB A {\nexecutable = a\nqueue x\n}\n", ["flow.dag:3: queue x: x is not a number of jobs (node A, flow.dag:1)"]),
         ("JOB A {\n# no program\nexecutable =\n}\n", ["flow.dag:3: executable: is empty (node A, flow.dag:1)"]),
         ("JOB A none.sub\n", ["flow.dag:1: none.sub: no such file or directory"]),
         ("JOB A inner.dag\n", ["flow.dag:1: inner.dag: a node needs a submit file, and this one is dag"]),

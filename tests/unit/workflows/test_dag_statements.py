@@ -65,6 +65,11 @@ def test_inline_descriptions_are_read() -> None:
     assert flow.descriptions[1].arguments == "B"
 
 
+def test_inline_description_may_have_its_queue_statement() -> None:
+    flow = dag("JOB A {\nexecutable = /bin/a\nqueue 2\n}\nJOB B {\nexecutable = /bin/b\nQueue\n}\n")
+    assert [(job.name, job.count) for job in flow.descriptions] == [("A", 2), ("B", None)]
+
+
 def test_variables_replace_macros() -> None:
     files = {
         "a.sub": "executable = /bin/echo\nkept = file\nif defined early\nerror = $(early)\nendif\n"
