@@ -142,3 +142,29 @@ def test_large_groups_are_shared() -> None:
     flow = dag(text)
     ranges = {each.ranges for each in flow.dependencies}
     assert ranges == {((0, 299),), ((0, 599),)}
+
+
+def _many(kind: str) -> str:
+    return " ".join(f"{kind}{index}" for index in range(50))
+
+
+@pytest.mark.parametrize(
+    ("edges", "ranges"),
+    [
+        (f"PARENT {_many('p')} CHILD {_many('r')}\n", 50),
+        ("".join(f"PARENT p{index} CHILD Z\n" for index in range(50)), 1),
+        ("".join(f"PARENT p{index} CHILD Z r{index}\nPARENT q{index} CHILD Y\n" for index in range(50)), 52),
+        (f"PARENT {_many('p')} CHILD {_many('r')}\n" + f"PARENT {_many('p')} {_many('q')} CHILD Z\n", 51),
+        (f"PARENT {_many('p')} CHILD N\nPARENT N CHILD {_many('r')}\n", 50),
+    ],
+)
+def test_parents_that_alternate_with_others_are_one_range(edges: str, ranges: int) -> None:
+    nodes = "".join(f"JOB {kind}{index} a.sub\n" for index in range(50) for kind in "pqr")
+    flow = dag(f"{nodes}JOB Y a.sub\nJOB Z a.sub\nJOB N a.sub NOOP\n{edges}")
+    assert sum(len(each.ranges) for each in flow.dependencies) == ranges
+
+
+def test_nodes_without_common_children_keep_the_order_of_the_file() -> None:
+    nodes = "".join(f"JOB {kind}{index} a.sub\n" for index in range(3) for kind in "pq")
+    flow = dag(f"{nodes}JOB Z a.sub\nJOB Y a.sub\nPARENT q0 CHILD Z\nPARENT p1 CHILD Y\n")
+    assert [job.name for job in flow.descriptions] == ["p0", "q0", "p1", "q1", "p2", "q2", "Z", "Y"]
