@@ -80,7 +80,9 @@ def _new_node(dag: Dag, statement: DagStatement, reading: Reading) -> Node:
     if submit is None and len(words) < 2:
         raise DagFault(statement.place, f"{statement.keyword} {name}: there is no submit file")
     reading.nodes += 1
-    node = Node(f"{dag.prefix}{name}", statement.place, submit or words[1], dag.folder, reading.nodes)
+    name = f"{dag.prefix}{name}"
+    inner_name = name.removeprefix(dag.outer_prefix)
+    node = Node(name, inner_name, statement.place, submit or words[1], dag.folder, reading.nodes)
     node.folder, node.is_noop, node.is_done = _node_options(dag, statement, options)
     return node
 
@@ -215,12 +217,19 @@ def _retry(dag: Dag, statement: DagStatement, reading: Reading) -> None:
             raise DagFault(statement.place, f"RETRY: {word} is unexpected; known is UNLESS-EXIT")
         last_code = _number(statement, _next(statement, words, "the exit code"), -LARGEST_COUNT)
     _end(statement, words)
+    skipped: list[str] = []
     for node in _not_final(statement, _selected(dag, statement, name)):
-        node.retries = retries
         if isinstance(node, Node):
-            node.last_code = last_code
-        elif last_code is not None:
+            node.retries, node.last_code = retries, last_code
+        elif last_code is None:
+            node.retries = retries
+        elif name.upper() == ALL_NODES:
+            skipped.append(node.prefix.removeprefix(dag.prefix).removesuffix("+"))
+        else:
             raise DagFault(statement.place, f"a sub-DAG has no exit code; write UNLESS-EXIT into the file of {name}")
+    if skipped:
+        why = f"a sub-DAG has no exit code, so this does not apply to {', '.join(skipped)}"
+        reading.warnings.append(f"{statement.place}: {why}; write UNLESS-EXIT into their files")
 
 
 def _vars(dag: Dag, statement: DagStatement, reading: Reading) -> None:
@@ -240,7 +249,7 @@ def _vars(dag: Dag, statement: DagStatement, reading: Reading) -> None:
             reading.warnings.append(f"{statement.place}: VARS of the sub-DAG {name} have no effect on its nodes")
             continue
         for key, value in pairs:
-            given = value.replace("$(JOB)", node.name)
+            given = value.replace("$(JOB)", node.inner_name)
             node.prepended.pop(key, None)
             node.appended.pop(key, None)
             (node.appended if is_appended else node.prepended)[key] = given

@@ -8,7 +8,7 @@ Rules
 - Nodes are ordered by level, the longest path from the start, then by priority, then as in the file. But nodes with
   the same children lie together at the place of the first, as a range of nodes is one parent of each child.
 - Of a category with at most n jobs, each node waits until the node n places before it is settled. At most n of them
-  run so, and one that cannot run stops no other.
+  run so. One that cannot run stops no other; it is settled before its turn, so more than n may run then.
 - A FINAL node waits until all other nodes of its DAG are settled.
 """
 
@@ -26,7 +26,8 @@ from pilotage_client.workflows.dag_text import DagFault, InlineDescription, Plac
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node: a submit description with its variables, and what is asked of its jobs. `name` is its full name.
+    """A node: a submit description with its variables, and what is asked of its jobs. `name` is its full name, and
+    `inner_name` its name within the innermost sub-DAG.
 
     `waits` = parents that must be DONE, `settles` = nodes that must be settled. `last_code` = the exit code that ends
     its retries; `category` is a full name, "" = none. `level` is 0 until the graph is ordered, `order` is then the
@@ -34,6 +35,7 @@ class Node:
     """
 
     name: str
+    inner_name: str
     place: Place
     submit: str | InlineDescription
     folder: Path

@@ -130,6 +130,21 @@ def test_unsupported_command_of_submit_file_needs_the_option() -> None:
     assert "--ignore-unsupported" in hint
 
 
+@pytest.mark.parametrize(
+    ("retry", "command", "why"),
+    [
+        ("1", "retry_until = 3", "RETRY cannot be combined with retry_until of the submit file"),
+        ("1 UNLESS-EXIT 5", "success_exit_code = 1", "UNLESS-EXIT cannot be combined with success_exit_code or max_retries of"),
+        ("1 UNLESS-EXIT 5", "max_retries = 1", "UNLESS-EXIT cannot be combined with max_retries of the submit file"),
+    ],
+)
+def test_retries_that_cannot_be_combined_are_named(retry: str, command: str, why: str) -> None:
+    files = {"a.sub": f"executable = a\n{command}\nqueue\n"}
+    (fault,) = dag_faults(f"JOB A a.sub\nRETRY A {retry}\n", files)
+    assert fault.startswith(f"flow.dag:1: node A: {why}")
+    assert fault.endswith("keep only one of the two")
+
+
 def test_missing_input_file_is_named_with_its_node() -> None:
     write_dag(Path(), "JOB A a.sub\n", {"a.sub": "executable = /bin/true\ntransfer_input_files = none\nqueue\n"})
     with pytest.raises(InvalidInputError) as caught:

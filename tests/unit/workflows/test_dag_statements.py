@@ -113,6 +113,20 @@ def test_retry_is_of_each_job(statement: str, submit: str, retries: int | None, 
     assert (job.retries, job.retry_until) == (retries, until)
 
 
+def test_retries_of_all_nodes_unless_exit_leave_out_sub_dags() -> None:
+    text = "JOB X a.sub\nSUBDAG EXTERNAL S inner.dag\nSUBDAG EXTERNAL T inner.dag\nRETRY ALL_NODES 2 UNLESS-EXIT 4\n"
+    flow = dag(text, {"inner.dag": "JOB A a.sub\n"})
+    assert {job.name: (job.retries, job.retry_until) for job in flow.descriptions} == {
+        "X": (2, "4"),
+        "S+A": (None, None),
+        "T+A": (None, None),
+    }
+    why = "a sub-DAG has no exit code, so this does not apply to S, T; write UNLESS-EXIT into their files"
+    assert flow.warnings == (f"flow.dag:4: {why}",)
+    (fault,) = dag_faults(text.replace("ALL_NODES", "S"), {"inner.dag": "JOB A a.sub\n"})
+    assert fault == "flow.dag:4: a sub-DAG has no exit code; write UNLESS-EXIT into the file of S"
+
+
 def test_priority_overrides_submit_file_unless_it_is_zero() -> None:
     files = {"a.sub": "executable = a\npriority = 7\nqueue\n"}
     flow = dag(AB + "PRIORITY ALL_NODES 0\nPRIORITY B -3\n", files)
@@ -152,6 +166,20 @@ def test_parts_nest_and_know_their_folders() -> None:
         ("Z", "deep", ""),
     ]
     assert parents(flow) == {"S+L+A": {"S+M"}, "Z": {"S+L+A"}}
+
+
+def test_name_of_node_is_that_within_its_sub_dag_as_a_macro() -> None:
+    files = {
+        "middle.dag": 'SPLICE T leaf.dag\nJOB M a.sub\nVARS M x="$(JOB)"\n',
+        "leaf.dag": 'JOB A a.sub\nVARS A x="$(JOB)"\n',
+        "a.sub": "executable = a\narguments = $(JOB) $(x)\nqueue\n",
+    }
+    flow = dag("SUBDAG EXTERNAL S middle.dag\nSPLICE P leaf.dag\n", files)
+    assert {job.name: job.arguments for job in flow.descriptions} == {
+        "S+M": "M M",
+        "S+T+A": "T+A T+A",
+        "P+A": "P+A P+A",
+    }
 
 
 def test_subdag_passes_priority_retries_and_category() -> None:
