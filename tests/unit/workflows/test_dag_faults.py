@@ -45,6 +45,10 @@ def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "SPLICE S final.dag\n",
             ["final.dag:2: a splice has no FINAL node; write it into the DAG that has the splice"],
         ),
+        (
+            "# partial\nDONE A\nRETRY B 1\n",
+            ["flow.dag:2: this is a rescue file; submit the DAG itself with --rescue flow.dag"],
+        ),
         ("REJECT\n", ["flow.dag:1: REJECT: this is what DAGMan could read of a faulty file; submit the file itself"]),
     ],
 )

@@ -307,6 +307,27 @@ def test_refused_statement_is_ignored_only_on_demand(statement: str, why: str, n
     assert flow.warnings[0].startswith(f"flow.dag:3: {statement.split()[0]} is ignored: {why}")
 
 
+@pytest.mark.parametrize("arguments", ["it's fine", 'a "b'])
+def test_arguments_of_scripts_are_not_read(arguments: str) -> None:
+    statement = f"SCRIPT DEFER 1 2 PRE A p.sh {arguments}"
+    flow = dag(f"{AB}{statement}\n", ignore_unsupported=True)
+    assert [job.ignored for job in flow.descriptions] == [(statement,), ()]
+
+
+def test_statements_that_are_ignored_have_one_warning() -> None:
+    text = f"{AB}SCRIPT PRE A a.sh\nCONFIG c\nSCRIPT POST A b.sh\nSCRIPT PRE B a.sh\n"
+    flow = dag(text, ignore_unsupported=True)
+    assert [warning.partition(" ignored")[0] for warning in flow.warnings] == [
+        "flow.dag:3: SCRIPT, here and in 2 other lines, is",
+        "flow.dag:4: CONFIG is",
+    ]
+    assert flow.descriptions[0].ignored == ("SCRIPT PRE A a.sh", "CONFIG c", "SCRIPT POST A b.sh")
+
+
+def test_node_may_have_a_name_like_that_of_all_nodes() -> None:
+    assert names("JOB ALL-NODES a.sub\n") == ["ALL-NODES"]
+
+
 @pytest.mark.parametrize("macro", ["RETRY", "DAG_STATUS", "failed_count"])
 def test_macro_that_changes_later_is_refused(macro: str) -> None:
     files = {"a.sub": f"executable = a\narguments = $({macro})\nqueue\n"}
