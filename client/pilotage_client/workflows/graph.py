@@ -26,9 +26,9 @@ from pilotage_client.workflows.dag_text import DagFault, InlineDescription, Plac
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node: a submit description with its variables, and what is asked of its jobs. `name` is its full name, and
-    `inner_name` its name within the innermost sub-DAG.
+    """A node: a submit description with its variables, and what is asked of its jobs.
 
+    `name` is its full name, and `inner_name` that within the innermost sub-DAG.
     `waits` = parents that must be DONE, `settles` = nodes that must be settled. `last_code` = the exit code that ends
     its retries; `category` is a full name, "" = none. `level` is 0 until the graph is ordered, `order` is then the
     place of the node among all.

@@ -1,6 +1,6 @@
 """Graphs of random DAG files equal those of a plain oracle, and their lanes keep to the limits while no node fails.
 
-A node that cannot run any more is settled at once, also if its place in the lane has not come; so failures raise limits.
+A node that cannot run any more is settled at once, also before its turn in the lane; so failures raise limits.
 """
 
 from __future__ import annotations
