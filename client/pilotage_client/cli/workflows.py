@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from pilotage.errors import InvalidInputError, StateConflictError, Violation
 from pilotage_client.api import Client
 from pilotage_client.cli.options import with_client
 from pilotage_client.files import whole_file
+from pilotage_client.models import LIVE_STATES, JobStatus
 from pilotage_client.readers import guess_language, text_of
 from pilotage_client.readers.draft import as_json
+from pilotage_client.retry import RetryBudget, are_futile
 from pilotage_client.selections import names_workflow
 from pilotage_client.workflows import DagWorkflow, done_nodes, read_dag, rescue_text
 
@@ -58,17 +62,43 @@ def _done(client: Client, text: str) -> Path | frozenset[str]:
     """Return a rescue file, or the names of the nodes that a workflow such as "w12" has done."""
     if not names_workflow(text) or Path(text).exists():
         return Path(text)
-    return _done_of(client, text)
+    jobs = _jobs_of(client, text)
+    if live := _live_jobs(client, text, jobs):
+        raise StateConflictError(live)
+    return done_nodes(jobs)
 
 
-def _done_of(client: Client, text: str) -> frozenset[str]:
-    """Return the names of the nodes that a workflow has done; raises StateConflictError if jobs of it are gone."""
+def _jobs_of(client: Client, text: str) -> list[JobStatus]:
+    """Return the jobs of a workflow; raises StateConflictError if some are gone."""
     found = client.find_jobs([text])
     missing = sum(each.jobs for each in found.clusters) - len(found.ids)
     if missing > 0:
         why = f"{missing} jobs of {text} have ended long ago and are not kept any more, so it is unknown which are DONE"
         raise StateConflictError(f"{why}; use a rescue file that was written before")
-    return done_nodes(client.jobs(found.ids))
+    return client.jobs(found.ids)
+
+
+def _live_jobs(client: Client, text: str, jobs: Sequence[JobStatus]) -> str:
+    """Return why a rescue of this workflow is too early, as jobs of it may still run; "" = it is not.
+
+    Of jobs that are left behind failed nodes and cannot run, a warning says how to avoid that they run later.
+    """
+    left = [job for job in jobs if not job.is_final]
+    if not left:
+        return ""
+    is_one = len(left) == 1
+    count = f"1 job of {text}" if is_one else f"{len(left)} jobs of {text}"
+    if not are_futile(client, left, RetryBudget(0.0, partial(click.echo, err=True))):
+        states = Counter(job.state for job in left)
+        shown = ", ".join(f"{states[state]} {state}" for state in LIVE_STATES if state in states)
+        why = f"{count} {'has' if is_one else 'have'} not ended ({shown}), and nodes would run twice"
+        return f"{why}: wait for {text}, or remove these jobs with pilotage remove {text}"
+    click.echo(
+        f"warning: {count} {'is' if is_one else 'are'} BLOCKED and cannot run: pilotage remove {text} removes "
+        f"{'it' if is_one else 'them'}; reschedule {text} would run the nodes of a rescue a second time",
+        err=True,
+    )
+    return ""
 
 
 def _unused_rescues(dag: Path) -> list[Path]:
@@ -102,7 +132,10 @@ def rescue(client: Client, workflows: Sequence[str], file: Path | None) -> None:
             raise InvalidInputError(Violation(text, "is not a workflow, such as w12"))
     done: frozenset[str] = frozenset()
     for text in workflows:
-        done |= _done_of(client, text)
+        jobs = _jobs_of(client, text)
+        if live := _live_jobs(client, text, jobs):
+            click.echo(f"warning: {live}", err=True)
+        done |= done_nodes(jobs)
     shown = rescue_text(done, " ".join(workflows))
     if file is None:
         click.echo(shown, nl=False)

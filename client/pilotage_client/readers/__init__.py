@@ -35,8 +35,9 @@ _SUFFIXES = {
     ".dag": "dag",
 }
 _DAG_COMMAND = re.compile(
-    r"""\s*(?:JOB|NODE|DATA|SUBDAG|SPLICE|FINAL|PARENT|SCRIPT|RETRY|VARS|PRIORITY|CATEGORY|MAXJOBS|CONFIG|DOT|INCLUDE|SERVICE
-    |NODE_STATUS_FILE|JOBSTATE_LOG|SET_JOB_ATTR|ABORT-DAG-ON|PRE_SKIP|ENV|SUBMIT-DESCRIPTION|PROVISIONER)\s+[^\s=:]""",
+    r"""\s*(?:(?:JOB|NODE|DATA|SUBDAG|SPLICE|FINAL|PARENT|SCRIPT|RETRY|VARS|PRIORITY|CATEGORY|MAXJOBS|CONFIG|DOT|INCLUDE
+    |SERVICE|NODE_STATUS_FILE|JOBSTATE_LOG|SET_JOB_ATTR|ABORT[-_]DAG[-_]ON|PRE_SKIP|ENV|SUBMIT[-_]DESCRIPTION|PROVISIONER
+    |DONE|REJECT|SAVE_POINT_FILE|CONNECT|PIN_IN|PIN_OUT)\s+[^\s=:]|REJECT\s*$)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _BATCH_OPTION = re.compile(r"#(?:SBATCH|PBS|BSUB|\$)\s")
@@ -146,7 +147,7 @@ def foreign_language(text: str) -> tuple[int, str] | None:
         (
             (number, line)
             for number, line in enumerate(lines, start=1)
-            if line.strip(" \t\r") and not line.lstrip().startswith("#")
+            if line.strip(" \t\r") and not line.lstrip().startswith(("#", "//"))
         ),
         None,
     )

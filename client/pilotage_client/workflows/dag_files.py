@@ -17,6 +17,8 @@ MAX_PARTS = 50_000
 """The most nodes and parts: files that contain each other many times must not fill the memory."""
 
 _MOST_FAULTS = 100
+_IN_RESCUE_FILES = frozenset({"DONE", "RETRY"})
+"""The keywords of partial rescue files."""
 
 
 def read_dag_files(
@@ -49,7 +51,11 @@ class _DagReader:
         dag = Dag("", "", Place(str(self._path), 1), Path())
         faults = self._reading.faults
         self._files.append(self._path.resolve())
-        self._apply(dag, list(self._read_statements(self._path, dag.folder)))
+        statements = list(self._read_statements(self._path, dag.folder))
+        if statements and {each.keyword for each in statements} <= _IN_RESCUE_FILES:
+            why = f"this is a rescue file; submit the DAG itself with --rescue {self._path}"
+            raise ReadError(*statements[0].place, why)
+        self._apply(dag, statements)
         for rescue in rescues:
             self._apply_rescue(dag, rescue)
         dag.link(faults)
@@ -151,7 +157,7 @@ class _DagReader:
             self._reading.faults += (
                 DagFault(each.place, f"{each.keyword} in a rescue file; known are DONE and RETRY, as in partial ones")
                 for each in statements
-                if each.keyword not in ("DONE", "RETRY")
+                if each.keyword not in _IN_RESCUE_FILES
             )
             self._apply(dag, [each for each in statements if each.keyword == "RETRY"])
             names = [(each.text, each) for each in statements if each.keyword == "DONE"]
@@ -166,16 +172,21 @@ class _DagReader:
         found = {Violation(str(fault.place), fault.cause): None for fault in self._reading.faults}
         warnings = [*self._reading.warnings]
         unsupported: dict[Violation, None] = {}
+        ignored: dict[tuple[str, str], list[Place]] = {}
         for statement, why, nodes in self._reading.refused:
             name = spelling(statement.keyword)
             shown = f"{name} {statement.text}"
             if self._ignore_unsupported:
-                warnings.append(f"{statement.place}: {name} is ignored: {why}")
+                ignored.setdefault((name, why), []).append(statement.place)
                 for node in nodes:
                     if shown not in node.ignored:
                         node.ignored.append(shown)
             else:
                 unsupported[Violation(str(statement.place), f"{shown}: {why}")] = None
+        for (name, why), places in ignored.items():
+            others = len(places) - 1
+            shown = f"{name}, here and in {others} other line{'s' if others > 1 else ''}," if others else name
+            warnings.append(f"{places[0]}: {shown} is ignored: {why}")
         if found or unsupported:
             hint = [] if found else [Violation(str(self._path), IGNORE_HINT)]
             raise InvalidInputError(*[*found, *unsupported][:_MOST_FAULTS], *hint)

@@ -80,7 +80,9 @@ def _new_node(dag: Dag, statement: DagStatement, reading: Reading) -> Node:
     if submit is None and len(words) < 2:
         raise DagFault(statement.place, f"{statement.keyword} {name}: there is no submit file")
     reading.nodes += 1
-    node = Node(f"{dag.prefix}{name}", statement.place, submit or words[1], dag.folder, reading.nodes)
+    name = f"{dag.prefix}{name}"
+    inner_name = name.removeprefix(dag.outer_prefix)
+    node = Node(name, inner_name, statement.place, submit or words[1], dag.folder, reading.nodes)
     node.folder, node.is_noop, node.is_done = _node_options(dag, statement, options)
     return node
 
@@ -90,7 +92,7 @@ def _new_name(dag: Dag, statement: DagStatement, words: list[str]) -> str:
     if not words:
         raise DagFault(statement.place, f"{statement.keyword} without a name")
     name = words[0]
-    if "+" in name or folded_keyword(name) in ("PARENT", "CHILD", ALL_NODES):
+    if "+" in name or name.upper() in ("PARENT", "CHILD", ALL_NODES):
         raise DagFault(statement.place, f"{name} cannot be the name of a node")
     if (other := dag.find(name)) is not None:
         raise DagFault(statement.place, f"the name {name} is taken: {other.place} has a node {name}")
@@ -215,12 +217,19 @@ def _retry(dag: Dag, statement: DagStatement, reading: Reading) -> None:
             raise DagFault(statement.place, f"RETRY: {word} is unexpected; known is UNLESS-EXIT")
         last_code = _number(statement, _next(statement, words, "the exit code"), -LARGEST_COUNT)
     _end(statement, words)
+    skipped: list[str] = []
     for node in _not_final(statement, _selected(dag, statement, name)):
-        node.retries = retries
         if isinstance(node, Node):
-            node.last_code = last_code
-        elif last_code is not None:
+            node.retries, node.last_code = retries, last_code
+        elif last_code is None:
+            node.retries = retries
+        elif name.upper() == ALL_NODES:
+            skipped.append(node.prefix.removeprefix(dag.prefix).removesuffix("+"))
+        else:
             raise DagFault(statement.place, f"a sub-DAG has no exit code; write UNLESS-EXIT into the file of {name}")
+    if skipped:
+        why = f"a sub-DAG has no exit code, so this does not apply to {', '.join(skipped)}"
+        reading.warnings.append(f"{statement.place}: {why}; write UNLESS-EXIT into their files")
 
 
 def _vars(dag: Dag, statement: DagStatement, reading: Reading) -> None:
@@ -240,7 +249,7 @@ def _vars(dag: Dag, statement: DagStatement, reading: Reading) -> None:
             reading.warnings.append(f"{statement.place}: VARS of the sub-DAG {name} have no effect on its nodes")
             continue
         for key, value in pairs:
-            given = value.replace("$(JOB)", node.name)
+            given = value.replace("$(JOB)", node.inner_name)
             node.prepended.pop(key, None)
             node.appended.pop(key, None)
             (node.appended if is_appended else node.prepended)[key] = given
@@ -315,14 +324,17 @@ def _reject(dag: Dag, statement: DagStatement, reading: Reading) -> None:
 
 
 def _ignore(dag: Dag, statement: DagStatement, reading: Reading) -> None:
-    """Ignore a harmless statement."""
+    """Do nothing: the statement is harmless, or the reader of files has replaced it (INCLUDE)."""
 
 
 def _refuse_for_node(why: str, position: int = 0) -> DagHandler:
-    """Return a handler that refuses a statement of the node whose name is the word at this position."""
+    """Return a handler that refuses a statement of the node whose name is the word at this position.
+
+    The words behind it, such as arguments of scripts, may have any quotes.
+    """
 
     def put(dag: Dag, statement: DagStatement, reading: Reading) -> None:
-        words = words_of(statement)[position:]
+        words = statement.text.split()[position:]
         nodes = [node for each in _selected(dag, statement, words[0]) for node in each.all()] if words else []
         reading.refused.append((statement, why, nodes))
 
@@ -330,7 +342,7 @@ def _refuse_for_node(why: str, position: int = 0) -> DagHandler:
 
 
 def _script(dag: Dag, statement: DagStatement, reading: Reading) -> None:
-    words = [word.upper() for word in words_of(statement)]
+    words = statement.text.upper().split()
     kind = next((index for index, word in enumerate(words) if word in ("PRE", "POST", "HOLD")), None)
     if kind is None:
         raise DagFault(statement.place, "SCRIPT needs PRE, POST or HOLD")
@@ -344,10 +356,6 @@ def _refuse(why: str) -> DagHandler:
         reading.refused.append((statement, why, list(dag.all())))
 
     return put
-
-
-def _include(dag: Dag, statement: DagStatement, reading: Reading) -> None:
-    raise AssertionError("the reader of files puts the statements of the included file in its place")
 
 
 def _of(support: Support, names: str, note: str, handler: DagHandler) -> KnownAttribute[DagHandler]:
@@ -366,7 +374,7 @@ DAG_STATEMENTS = AttributeTable(
         _of(Support.DONE, "MAXJOBS", "how many nodes of the category may run at once", _max_jobs),
         _of(Support.DONE, "SPLICE", "the nodes of another file, named `S+A`", _splice),
         _of(Support.DONE, "SUBDAG", "`SUBDAG EXTERNAL`: as a splice, with its own FINAL node and categories", _subdag),
-        _of(Support.DONE, "INCLUDE", "the statements of another file", _include),
+        _of(Support.DONE, "INCLUDE", "the statements of another file", _ignore),
         _of(Support.DONE, "FINAL", "a node that runs when all others have ended or cannot run", _final),
         _of(Support.DONE, "DONE", "the node counts as done and is not submitted", _done),
         _of(Support.DONE, "REJECT", "the file is refused, as by DAGMan", _reject),

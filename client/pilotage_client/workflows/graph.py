@@ -5,30 +5,37 @@ Rules
 - A part is the DAG of a splice or a sub-DAG. Its parents are those of its initial nodes; its children wait for its
   terminal nodes, or for its FINAL node, whose end decides whether a sub-DAG has succeeded.
 - A node that is done, or has no job (NOOP), is left out: its children wait for the parents of the latter instead.
-- Nodes are ordered by level, the longest path from the start, then by priority, then as in the file.
+- Nodes are ordered by level, the longest path from the start, then by priority, then as in the file. But nodes with
+  the same children lie together at the place of the first, as a range of nodes is one parent of each child.
 - Of a category with at most n jobs, each node waits until the node n places before it is settled. At most n of them
-  run so, and one that cannot run stops no other.
+  run so. One that cannot run stops no other; it is settled before its turn, so more than n may run then.
 - A FINAL node waits until all other nodes of its DAG are settled.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
+from pilotage.units import LARGEST_COUNT
 from pilotage_client.workflows.dag_text import DagFault, InlineDescription, Place
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node: a submit description with its variables, and what is asked of its jobs. `name` is its full name.
+    """A node: a submit description with its variables, and what is asked of its jobs.
 
+    `name` is its full name, and `inner_name` that within the innermost sub-DAG.
     `waits` = parents that must be DONE, `settles` = nodes that must be settled. `last_code` = the exit code that ends
-    its retries; `category` is a full name, "" = none. `level` is 0 until the graph is ordered.
+    its retries; `category` is a full name, "" = none. `level` is 0 until the graph is ordered, `order` is then the
+    place of the node among all.
     """
 
     name: str
+    inner_name: str
     place: Place
     submit: str | InlineDescription
     folder: Path
@@ -47,16 +54,12 @@ class Node:
     settles: list[Group] = field(default_factory=list)
     has_children: bool = False
     level: int = 0
+    order: int = 0
 
     @property
     def has_job(self) -> bool:
         """Whether jobs of this node are submitted."""
         return not (self.is_noop or self.is_done)
-
-    @property
-    def order(self) -> tuple[int, int, int]:
-        """The place of the node among all."""
-        return self.level, -self.priority, self.number
 
     def initial(self) -> Sequence[Node]:
         """Return the nodes that wait for the parents of this one."""
@@ -73,23 +76,24 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Nodes that others wait for together; groups are shared, as one statement may name many parents and children."""
+    """Nodes that others wait for together; groups are shared, as one statement may name many parents and children.
+
+    `with_jobs` = the nodes with jobs that it stands for, in order, once the graph is ordered.
+    """
 
     members: tuple[Node, ...]
-    _with_jobs: tuple[Node, ...] | None = None
+    with_jobs: tuple[Node, ...] = ()
 
-    def with_jobs(self) -> tuple[Node, ...]:
-        """Return the nodes with jobs that this group stands for, in order; the graph must be ordered."""
-        if self._with_jobs is None:
-            found = {node: None for member in self.members for node in _standing_for(member)}
-            self._with_jobs = tuple(sorted(found, key=lambda node: node.order))
-        return self._with_jobs
+    def fill(self) -> None:
+        """Set `with_jobs`; the groups that the members wait for must be filled."""
+        found = {node: None for member in self.members for node in _standing_for(member)}
+        self.with_jobs = tuple(sorted(found, key=attrgetter("order")))
 
 
 def _standing_for(node: Node) -> Iterable[Node]:
     if node.has_job or node.is_done:
         return (node,) if node.has_job else ()
-    return (parent for group in node.waits for parent in group.with_jobs())
+    return (parent for group in node.waits for parent in group.with_jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,45 @@ def ordered(dag: Dag) -> list[Node]:
         place = circle.index(first)
         names = " → ".join(node.name for node in (*circle[place:], *circle[:place], first))
         raise DagFault(first.place, f"nodes wait for each other in a circle: {names}")
-    return sorted(nodes, key=lambda node: node.order)
+    blocks = _blocks(nodes)
+    nodes = sorted(nodes, key=lambda node: (node.level, -node.priority, blocks[node]))
+    for order, node in enumerate(nodes):
+        node.order = order
+    for group in {group: None for node in nodes for group in (*node.waits, *node.settles)}:
+        group.fill()  # parents come first, so the groups of the members are filled
+    return nodes
+
+
+_MOST_BLOCKS = 8
+
+
+def _blocks(nodes: Sequence[Node]) -> dict[Node, list[tuple[int, int]]]:
+    """Return sort keys by which nodes that are parents of the same children lie together.
+
+    A block is all parents of some nodes. It has the number of its first node, and an index, as several begin there. The
+    key of a node has its blocks, those with the most dependencies first, and then its own number.
+    """
+    children = Counter(tuple(groups) for node in nodes for groups in (node.waits, node.settles))
+    size = {groups: sum(len(group.members) for group in groups) for groups in children}
+    blocks = [groups for groups in children if size[groups] > 1]
+    blocks.sort(key=lambda groups: -children[groups] * size[groups])
+    firsts: dict[Group, int] = {}
+    blocks_of: dict[Group, list[tuple[int, int]]] = {}
+    for index, groups in enumerate(blocks):
+        for group in groups:
+            if group not in firsts:
+                firsts[group] = min((member.number for member in group.members), default=LARGEST_COUNT)
+        block = min(firsts[group] for group in groups), index
+        for group in groups:
+            blocks_of.setdefault(group, []).append(block)
+    keys: dict[Node, list[tuple[int, int]]] = {}
+    for group, found in blocks_of.items():
+        for member in group.members:
+            keys.setdefault(member, []).extend(found[:_MOST_BLOCKS])
+    for node in nodes:
+        key = sorted(set(keys.get(node, ())), key=itemgetter(1))[:_MOST_BLOCKS]
+        keys[node] = [*key, (node.number, -1)]
+    return keys
 
 
 class _Waiting:
@@ -278,8 +320,20 @@ def add_lanes(dag: Dag) -> None:
         lane.sort(key=lambda each: min(node.order for node in each.all()))
         for earlier, later in zip(lane, lane[limit:], strict=False):
             group = Group(tuple(node for node in earlier.all() if node.has_job))
-            for node in later.initial():
+            group.fill()
+            for node in _first_jobs(later):
                 node.settles.append(group)
+
+
+def _first_jobs(part: Node | Dag) -> Sequence[Node]:
+    """Return the nodes with jobs that wait for no job of the same part to succeed."""
+    if isinstance(part, Node):
+        return (part,)
+    nodes = [node for node in part.all() if node.has_job]
+    members = set(nodes)
+    groups = {group for node in nodes for group in node.waits}
+    inner = {group for group in groups if not members.isdisjoint(group.with_jobs)}
+    return [node for node in nodes if inner.isdisjoint(node.waits)]
 
 
 def _collect_categories(dag: Dag, limits: dict[str, int], members: dict[str, list[Node | Dag]]) -> None:

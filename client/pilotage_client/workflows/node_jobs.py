@@ -64,7 +64,7 @@ class NodeJobs:
             ignore_unsupported=self._ignore_unsupported,
             first=node.prepended,
             last=node.appended,
-            builtin={"JOB": node.name},
+            builtin={"JOB": node.inner_name},
         )
         if any(not each.continues_cluster for each in jobs[1:]):
             raise InvalidInputError(Violation(_shown(node), "the jobs of a node are one cluster with one executable"))
@@ -106,9 +106,8 @@ class NodeJobs:
 
 def _inline_text(inline: InlineDescription) -> str:
     """Return an inline description as a submit file, with its lines at their places."""
-    if has_queue_statement(inline.text):
-        raise InvalidInputError(Violation(str(inline.place), "an inline description has no queue statement"))
-    return "\n" * (inline.place.line - 1) + inline.text + "\nqueue\n"
+    queue = "" if has_queue_statement(inline.text) else "queue\n"
+    return "\n" * (inline.place.line - 1) + f"{inline.text}\n{queue}"
 
 
 def _shown(node: Node) -> str:
@@ -135,9 +134,15 @@ def _fields_of(node: Node, job: JobDescription) -> dict[str, Any]:
 
 def _retries(node: Node, job: JobDescription) -> dict[str, Any]:
     """Return the fields for RETRY: each run of the node has all of the job's own retries."""
-    if job.retries and (job.retry_until is not None or node.last_code is not None):
-        why = "RETRY cannot be combined with retry_until, and UNLESS-EXIT not with max_retries of the submit file"
-        raise InvalidInputError(Violation(str(node.place), f"node {node.name}: {why}; keep one of both"))
+    conflict = ""
+    if job.retries and job.retry_until is not None:
+        conflict = "RETRY cannot be combined with retry_until"
+    elif job.retries and node.last_code is not None:
+        own = "max_retries" if job.success_exit_code is None else "success_exit_code or max_retries"
+        conflict = f"UNLESS-EXIT cannot be combined with {own}"
+    if conflict:
+        why = f"node {node.name}: {conflict} of the submit file; keep only one of the two"
+        raise InvalidInputError(Violation(str(node.place), why))
     fields: dict[str, Any] = {"retries": (node.retries + 1) * ((job.retries or 0) + 1) - 1}
     if node.last_code is not None:
         fields["retry_until"] = str(node.last_code)

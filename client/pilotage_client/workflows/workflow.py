@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,31 +67,33 @@ def read_dag(
 
 def _dependencies(places: dict[Node, Range]) -> tuple[Dependency, ...]:
     """Return what the nodes at these places wait for; a range of descriptions counts as one parent."""
-    ranges: dict[Group, list[Range]] = {}
+    ranges: dict[tuple[Group, ...], tuple[Range, ...]] = {}
 
-    def ranges_of(groups: Sequence[Group]) -> tuple[Range, ...]:
-        for group in groups:
-            if group not in ranges:
-                ranges[group] = _joined(places[node] for node in group.with_jobs())
-        return tuple(dict.fromkeys(each for group in groups for each in ranges[group]))
+    def ranges_of(*groups: Group) -> tuple[Range, ...]:
+        if groups not in ranges:
+            if len(groups) == 1:
+                ranges[groups] = _joined(places[node] for node in groups[0].with_jobs)
+            else:
+                ranges[groups] = _joined(sorted({each for group in groups for each in ranges_of(group)}))
+        return ranges[groups]
 
     dependencies: list[Dependency] = []
     for node, (first, last) in places.items():
         for kind, groups in ((DependencyKind.AFTER_OK, node.waits), (DependencyKind.AFTER_SETTLED, node.settles)):
-            if groups and (parents := ranges_of(groups)):
+            if groups and (parents := ranges_of(*groups)):
                 dependencies += (Dependency(index, kind, ranges=parents) for index in range(first, last + 1))
     return tuple(dependencies)
 
 
-def _joined(places: Iterable[Range]) -> list[Range]:
-    """Return ascending ranges, with neighbours joined."""
+def _joined(ascending: Iterable[Range]) -> tuple[Range, ...]:
+    """Return ranges with neighbours and overlapping ones joined."""
     joined: list[Range] = []
-    for first, last in places:
-        if joined and joined[-1][1] + 1 == first:
-            joined[-1] = (joined[-1][0], last)
+    for first, last in ascending:
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
         else:
             joined.append((first, last))
-    return joined
+    return tuple(joined)
 
 
 def done_nodes(jobs: Iterable[JobStatus]) -> frozenset[str]:

@@ -70,9 +70,12 @@ def test_rescue_runs_only_what_has_not_succeeded(grid: WireGrid, folder: Folder)
     run_nodes(grid, pilot, [0, 7, 0, 0])
     assert folder.states(first) == {"A": "DONE", "B": "FAILED", "C": "DONE", "D": "BLOCKED", "F": "DONE"}
 
+    left = f"warning: 1 job of {first} is BLOCKED and cannot run: pilotage remove {first} removes it"
     written = folder.run("rescue", first, "-o", "flow.dag.rescue001")
     assert written.stdout == "3 nodes are done: flow.dag.rescue001\n"
     assert Path("flow.dag.rescue001").read_text() == f"# Rescue file of {first}\nDONE A\nDONE C\nDONE F\n"
+    assert left in written.stderr
+    assert f"reschedule {first} would run the nodes of a rescue a second time" in written.stderr
     assert folder.run("rescue", first).stdout == Path("flow.dag.rescue001").read_text()
     hint = folder.run("submit", "flow.dag", "--validate-only")
     assert hint.stdout == "5 jobs would be submitted\n"
@@ -81,9 +84,28 @@ def test_rescue_runs_only_what_has_not_succeeded(grid: WireGrid, folder: Folder)
     second = folder.submit("--rescue", "flow.dag.rescue001")
     assert folder.states(second) == {"B": "WAITING", "D": "BLOCKED", "F": "BLOCKED"}
     run_nodes(grid, pilot, [0, 1, 0])
+    assert left in folder.run("submit", "flow.dag", "--rescue", first, "--validate-only").stderr
     third = folder.submit("--rescue", first, "--rescue", second)
     run_nodes(grid, pilot, [0, 0])
     assert folder.states(third) == {"D": "DONE", "F": "DONE"}
+
+
+def test_live_workflow_has_no_rescue(grid: WireGrid, folder: Folder) -> None:
+    pilot = grid.start_pilot()
+    workflow = folder.submit()
+    run_nodes(grid, pilot, [0, 7])
+    why = f"3 jobs of {workflow} have not ended (1 WAITING, 2 BLOCKED), and nodes would run twice"
+    refused = folder.run("submit", "flow.dag", "--rescue", workflow)
+    assert refused.exit_code != 0
+    assert f"{why}: wait for {workflow}, or remove these jobs with pilotage remove {workflow}" in refused.stderr
+    written = folder.run("rescue", workflow)
+    assert written.stdout == f"# Rescue file of {workflow}\nDONE A\n"
+    assert written.stderr.startswith("warning: ")
+    assert why in written.stderr
+
+    assert folder.run("remove", workflow).exit_code == 0
+    assert folder.run("rescue", workflow).stderr == ""
+    assert folder.states(folder.submit("--rescue", workflow))["B"] == "WAITING"
 
 
 def test_reschedule_continues_the_same_workflow(grid: WireGrid, folder: Folder) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pilotage_client.readers import read_jobs
+from pilotage_client.readers import guess_language, read_jobs
 from pilotage_client.readers.draft import ReadError
+from pilotage_client.workflows.dag_statements import DAG_STATEMENTS
 
 DAG = '# a flow\n\nJOB A a.sub\nJOB B b.sub\nPARENT A CHILD B\nVARS A x="1"\n'
 SBATCH = "#!/bin/bash\n# a comment\n#SBATCH --ntasks=4\n#SBATCH --time=10\nsrun ./a.out\n"
@@ -32,6 +33,12 @@ def test_text_of_another_language_is_named(text: str, line: int, what: str, suff
     with pytest.raises(ReadError) as caught:
         read_jobs(file)
     assert str(caught.value).startswith(f"{file}:{line}: {what}")
+
+
+@pytest.mark.parametrize("keyword", [name for known in DAG_STATEMENTS for name in known.names])
+def test_text_that_begins_with_a_statement_of_dagman_is_a_dag(keyword: str) -> None:
+    assert guess_language(Path("flow"), f"// a flow\n# it\n{keyword} A b\n") == "dag"
+    assert guess_language(Path("flow"), f"{keyword} = A\n") != "dag"
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("JOB A @=\nexecutable = a\n", ["flow.dag:1: the inline description needs a mark behind @="]),
         ("JOB A { executable = a\n}\n", ["flow.dag:1: write the lines of the description below, not executable = a"]),
         (
-            "JOB A {\nexecutable = a\nqueue 3\n}\n",
-            ["flow.dag:2: an inline description has no queue statement (node A, flow.dag:1)"],
+            "JOB A {\nexecutable = a\nqueue x\n}\n",
+            ["flow.dag:3: queue x: x is not a number of jobs (node A, flow.dag:1)"],
         ),
         ("JOB A {\n# no program\nexecutable =\n}\n", ["flow.dag:3: executable: is empty (node A, flow.dag:1)"]),
         (f"JOB A {'a' * 300}\n", [f"flow.dag:1: {'a' * 300}: file name too long"]),
@@ -48,6 +48,10 @@ def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "SPLICE S final.dag\n",
             ["final.dag:2: a splice has no FINAL node; write it into the DAG that has the splice"],
+        ),
+        (
+            "# partial\nDONE A\nRETRY B 1\n",
+            ["flow.dag:2: this is a rescue file; submit the DAG itself with --rescue flow.dag"],
         ),
         ("REJECT\n", ["flow.dag:1: REJECT: this is what DAGMan could read of a faulty file; submit the file itself"]),
     ],
@@ -132,6 +136,21 @@ def test_unsupported_command_of_submit_file_needs_the_option() -> None:
     assert first.startswith("a.sub:2: nice_user = true: ")
     assert "(node A, flow.dag:1)" in first
     assert "--ignore-unsupported" in hint
+
+
+@pytest.mark.parametrize(
+    ("retry", "command", "why"),
+    [
+        ("1", "retry_until = 3", "RETRY cannot be combined with retry_until of the submit file"),
+        ("1 UNLESS-EXIT 5", "success_exit_code = 1", "UNLESS-EXIT cannot be combined with success_exit_code or max_"),
+        ("1 UNLESS-EXIT 5", "max_retries = 1", "UNLESS-EXIT cannot be combined with max_retries of the submit file"),
+    ],
+)
+def test_retries_that_cannot_be_combined_are_named(retry: str, command: str, why: str) -> None:
+    files = {"a.sub": f"executable = a\n{command}\nqueue\n"}
+    (fault,) = dag_faults(f"JOB A a.sub\nRETRY A {retry}\n", files)
+    assert fault.startswith(f"flow.dag:1: node A: {why}")
+    assert fault.endswith("keep only one of the two")
 
 
 def test_missing_input_file_is_named_with_its_node() -> None:

@@ -1,4 +1,7 @@
-"""Graphs of random DAG files equal those of a plain oracle, and their lanes keep to the limits."""
+"""Graphs of random DAG files equal those of a plain oracle, and their lanes keep to the limits while no node fails.
+
+A node that cannot run any more is settled at once, also before its turn in the lane; so failures raise limits.
+"""
 
 from __future__ import annotations
 
@@ -80,12 +83,36 @@ def _with_jobs(random_dag: RandomDag) -> list[int]:
 def test_limit_of_category_holds_and_every_node_ends(random_dag: RandomDag, chance: random.Random) -> None:
     flow = dag(random_dag.text())
     limited = {f"N{node}" for node in random_dag.limited}
+    for _ in _run(flow, chance, failures=0.2):
+        pass
     for running in _run(flow, chance):
         assert len(running & limited) <= random_dag.limit
 
 
-def _run(flow: DagWorkflow, chance: random.Random) -> Iterator[set[str]]:
-    """Run a workflow in random order on a large farm; some nodes fail. Yield the running nodes after each step."""
+@given(
+    st.lists(st.tuples(random_dags(), st.sampled_from(["", "FINAL F a.sub\n"])), min_size=2, max_size=4),
+    st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3))),
+    st.integers(1, 2),
+    st.randoms(use_true_random=False),
+)
+def test_limit_of_sub_dags_holds_and_every_node_ends(
+    parts: list[tuple[RandomDag, str]], pairs: set[tuple[int, int]], limit: int, chance: random.Random
+) -> None:
+    lines = [f"SUBDAG EXTERNAL S{index} {index}.dag\n" for index in range(len(parts))]
+    lines += [f"PARENT S{above} CHILD S{below}\n" for above, below in pairs if above < below < len(parts)]
+    files = {f"{index}.dag": part.text() + final for index, (part, final) in enumerate(parts)}
+    flow = dag("".join([*lines, f"CATEGORY ALL_NODES few\nMAXJOBS few {limit}\n"]), files)
+    for _ in _run(flow, chance, failures=0.2):
+        pass
+    for running in _run(flow, chance):
+        assert len({node.partition("+")[0] for node in running}) <= limit
+
+
+def _run(flow: DagWorkflow, chance: random.Random, failures: float = 0.0) -> Iterator[set[str]]:
+    """Run a workflow in random order on a large farm and yield the running nodes after each step.
+
+    `failures` = the share of nodes that fail.
+    """
     after_ok, after_settled = parents(flow), parents(flow, "after_settled")
     left = {job.name for job in flow.descriptions}
     running, done, failed = set[str](), set[str](), set[str]()
@@ -106,7 +133,7 @@ def _run(flow: DagWorkflow, chance: random.Random) -> Iterator[set[str]]:
         else:
             node = chance.choice(sorted(running))
             running.remove(node)
-            (failed if chance.random() < 0.2 else done).add(node)
+            (failed if chance.random() < failures else done).add(node)
         yield running
 
 
@@ -125,3 +152,29 @@ def test_large_groups_are_shared() -> None:
     flow = dag(text)
     ranges = {each.ranges for each in flow.dependencies}
     assert ranges == {((0, 299),), ((0, 599),)}
+
+
+def _many(kind: str) -> str:
+    return " ".join(f"{kind}{index}" for index in range(50))
+
+
+@pytest.mark.parametrize(
+    ("edges", "ranges"),
+    [
+        (f"PARENT {_many('p')} CHILD {_many('r')}\n", 50),
+        ("".join(f"PARENT p{index} CHILD Z\n" for index in range(50)), 1),
+        ("".join(f"PARENT p{index} CHILD Z r{index}\nPARENT q{index} CHILD Y\n" for index in range(50)), 52),
+        (f"PARENT {_many('p')} CHILD {_many('r')}\n" + f"PARENT {_many('p')} {_many('q')} CHILD Z\n", 51),
+        (f"PARENT {_many('p')} CHILD N\nPARENT N CHILD {_many('r')}\n", 50),
+    ],
+)
+def test_parents_that_alternate_with_others_are_one_range(edges: str, ranges: int) -> None:
+    nodes = "".join(f"JOB {kind}{index} a.sub\n" for index in range(50) for kind in "pqr")
+    flow = dag(f"{nodes}JOB Y a.sub\nJOB Z a.sub\nJOB N a.sub NOOP\n{edges}")
+    assert sum(len(each.ranges) for each in flow.dependencies) == ranges
+
+
+def test_nodes_without_common_children_keep_the_order_of_the_file() -> None:
+    nodes = "".join(f"JOB {kind}{index} a.sub\n" for index in range(3) for kind in "pq")
+    flow = dag(f"{nodes}JOB Z a.sub\nJOB Y a.sub\nPARENT q0 CHILD Z\nPARENT p1 CHILD Y\n")
+    assert [job.name for job in flow.descriptions] == ["p0", "q0", "p1", "q1", "p2", "q2", "Z", "Y"]

@@ -65,6 +65,11 @@ def test_inline_descriptions_are_read() -> None:
     assert flow.descriptions[1].arguments == "B"
 
 
+def test_inline_description_may_have_its_queue_statement() -> None:
+    flow = dag("JOB A {\nexecutable = /bin/a\nqueue 2\n}\nJOB B {\nexecutable = /bin/b\nQueue\n}\n")
+    assert [(job.name, job.count) for job in flow.descriptions] == [("A", 2), ("B", None)]
+
+
 def test_variables_replace_macros() -> None:
     files = {
         "a.sub": "executable = /bin/echo\nkept = file\nif defined early\nerror = $(early)\nendif\n"
@@ -108,6 +113,20 @@ def test_retry_is_of_each_job(statement: str, submit: str, retries: int | None, 
     assert (job.retries, job.retry_until) == (retries, until)
 
 
+def test_retries_of_all_nodes_unless_exit_leave_out_sub_dags() -> None:
+    text = "JOB X a.sub\nSUBDAG EXTERNAL S inner.dag\nSUBDAG EXTERNAL T inner.dag\nRETRY ALL_NODES 2 UNLESS-EXIT 4\n"
+    flow = dag(text, {"inner.dag": "JOB A a.sub\n"})
+    assert {job.name: (job.retries, job.retry_until) for job in flow.descriptions} == {
+        "X": (2, "4"),
+        "S+A": (None, None),
+        "T+A": (None, None),
+    }
+    why = "a sub-DAG has no exit code, so this does not apply to S, T; write UNLESS-EXIT into their files"
+    assert flow.warnings == (f"flow.dag:4: {why}",)
+    (fault,) = dag_faults(text.replace("ALL_NODES", "S"), {"inner.dag": "JOB A a.sub\n"})
+    assert fault == "flow.dag:4: a sub-DAG has no exit code; write UNLESS-EXIT into the file of S"
+
+
 def test_priority_overrides_submit_file_unless_it_is_zero() -> None:
     files = {"a.sub": "executable = a\npriority = 7\nqueue\n"}
     flow = dag(AB + "PRIORITY ALL_NODES 0\nPRIORITY B -3\n", files)
@@ -149,6 +168,20 @@ def test_parts_nest_and_know_their_folders() -> None:
     assert parents(flow) == {"S+L+A": {"S+M"}, "Z": {"S+L+A"}}
 
 
+def test_name_of_node_is_that_within_its_sub_dag_as_a_macro() -> None:
+    files = {
+        "middle.dag": 'SPLICE T leaf.dag\nJOB M a.sub\nVARS M x="$(JOB)"\n',
+        "leaf.dag": 'JOB A a.sub\nVARS A x="$(JOB)"\n',
+        "a.sub": "executable = a\narguments = $(JOB) $(x)\nqueue\n",
+    }
+    flow = dag("SUBDAG EXTERNAL S middle.dag\nSPLICE P leaf.dag\n", files)
+    assert {job.name: job.arguments for job in flow.descriptions} == {
+        "S+M": "M M",
+        "S+T+A": "T+A T+A",
+        "P+A": "P+A P+A",
+    }
+
+
 def test_subdag_passes_priority_retries_and_category() -> None:
     text = (
         "SUBDAG EXTERNAL S inner.dag\nSUBDAG EXTERNAL T inner.dag\nPRIORITY S 10\nRETRY S 1\n"
@@ -163,6 +196,14 @@ def test_subdag_passes_priority_retries_and_category() -> None:
     }
     assert parents(flow, "after_settled") == {"T+A": {"S+A", "S+B"}}
     assert flow.warnings == ("flow.dag:7: VARS of the sub-DAG S have no effect on its nodes",)
+
+
+@pytest.mark.parametrize("first", ["DONE", "NOOP"])
+def test_subdag_whose_first_nodes_have_no_jobs_keeps_its_place(first: str) -> None:
+    text = "SUBDAG EXTERNAL S inner.dag\nSUBDAG EXTERNAL T other.dag\nCATEGORY ALL_NODES c\nMAXJOBS c 1\n"
+    other = "JOB A a.sub " + first + "\nJOB B a.sub\nJOB C a.sub\nPARENT A CHILD B\nPARENT B CHILD C\n"
+    flow = dag(text, {"inner.dag": INNER, "other.dag": other})
+    assert parents(flow, "after_settled") == {"T+B": {"S+A", "S+B"}}
 
 
 def test_shared_category_limits_all_splices_and_outer_limit_counts() -> None:
@@ -191,6 +232,19 @@ def test_node_without_job_hands_on_its_parents() -> None:
     flow = dag(text + "PARENT A B CHILD N\nPARENT N CHILD M\nPARENT M CHILD C\n")
     assert parents(flow) == {"C": {"A", "B"}}
     assert (flow.nodes, flow.left_out) == (3, 2)
+
+
+@pytest.mark.parametrize("is_subdag", [False, True])
+def test_long_chain_of_nodes_without_jobs_hands_on_its_parents(is_subdag: bool) -> None:
+    count = 2000
+    nodes = "".join(f"JOB N{index} a.sub{'' if is_subdag else ' NOOP'}\n" for index in range(count))
+    chain = nodes + "".join(f"PARENT N{index} CHILD N{index + 1}\n" for index in range(count - 1))
+    if is_subdag:
+        text, first, last = "SUBDAG EXTERNAL S chain.dag NOOP\n", "S", "S"
+    else:
+        text, first, last = chain, "N0", f"N{count - 1}"
+    flow = dag(f"{AB}{text}PARENT A CHILD {first}\nPARENT {last} CHILD B\n", {"chain.dag": chain})
+    assert parents(flow) == {"B": {"A"}}
 
 
 @pytest.mark.parametrize("done", ["JOB B a.sub DONE\n", "JOB B a.sub\nDONE B\n"])
@@ -251,6 +305,27 @@ def test_refused_statement_is_ignored_only_on_demand(statement: str, why: str, n
     flow = dag(f"{AB}{statement}\n", ignore_unsupported=True)
     assert [job.name for job in flow.descriptions if job.ignored == (statement,)] == nodes
     assert flow.warnings[0].startswith(f"flow.dag:3: {statement.split()[0]} is ignored: {why}")
+
+
+@pytest.mark.parametrize("arguments", ["it's fine", 'a "b'])
+def test_arguments_of_scripts_are_not_read(arguments: str) -> None:
+    statement = f"SCRIPT DEFER 1 2 PRE A p.sh {arguments}"
+    flow = dag(f"{AB}{statement}\n", ignore_unsupported=True)
+    assert [job.ignored for job in flow.descriptions] == [(statement,), ()]
+
+
+def test_statements_that_are_ignored_have_one_warning() -> None:
+    text = f"{AB}SCRIPT PRE A a.sh\nCONFIG c\nSCRIPT POST A b.sh\nSCRIPT PRE B a.sh\n"
+    flow = dag(text, ignore_unsupported=True)
+    assert [warning.partition(" ignored")[0] for warning in flow.warnings] == [
+        "flow.dag:3: SCRIPT, here and in 2 other lines, is",
+        "flow.dag:4: CONFIG is",
+    ]
+    assert flow.descriptions[0].ignored == ("SCRIPT PRE A a.sh", "CONFIG c", "SCRIPT POST A b.sh")
+
+
+def test_node_may_have_a_name_like_that_of_all_nodes() -> None:
+    assert names("JOB ALL-NODES a.sub\n") == ["ALL-NODES"]
 
 
 @pytest.mark.parametrize("macro", ["RETRY", "DAG_STATUS", "failed_count"])
