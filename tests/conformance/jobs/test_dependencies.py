@@ -422,6 +422,7 @@ def test_many_children_of_one_parent_are_freed_in_parts(jobs: DependentJobs) -> 
         pass
     match = jobs.pilot.take()
     jobs.pilot.finish(match)
+    assert jobs.grid.write(advance)  # it finds that they are free
     assert jobs.grid.write(advance)
     assert set(jobs.states(*ids)) == {WAITING, BLOCKED}
     jobs.grid.advance()

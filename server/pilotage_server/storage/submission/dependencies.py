@@ -289,7 +289,7 @@ _LAST_OPEN = {
     kind: _LAST_OF.format(f"ended IS NULL AND {undone} AND NOT {_IS_FUTILE}") for kind, undone in _UNDONE.items()
 } | {DependencyKind.AFTER_SETTLED: _LAST_UNDONE[DependencyKind.AFTER_SETTLED]}
 """Finds the last of the parents that may still do it."""
-_LOCK = "SELECT id, state, starts, blocked_by FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE"
+_STATES = "SELECT id, state, starts, blocked_by FROM jobs WHERE id = ANY(?)"
 
 
 class _ParentState(NamedTuple):
@@ -298,34 +298,36 @@ class _ParentState(NamedTuple):
     is_futile: bool
 
 
-def next_watched(session: Session, sources: Sequence[Source]) -> dict[int, Watch]:
-    """Return what each source has to watch from now on, by the source's id.
+def candidates(session: Session, sources: Sequence[Source]) -> dict[int, int]:
+    """Return the parent that each source may have to watch from now on, by the source's id; 0 = all have done it."""
+    return {each.id: _candidate(session, each) for each in sources}
 
-    These parents are locked until the commit: none of them can do it before it is marked.
+
+def next_watched(session: Session, sources: Sequence[Source], locked: Collection[int]) -> dict[int, Watch]:
+    """Return what each source has to watch from now on, by the source's id, given the locked ones of the parents.
+
+    None of these can do it before it is marked. A source is left out if it has to watch another parent: the states of
+    its parents have changed since the candidates were chosen.
     """
     found: dict[int, Watch] = {}
-    left = list(sources)
-    while left:
-        candidates = {each.id: _candidate(session, each) for each in left}
-        states = _lock_states(session, set(candidates.values()) - {0})
-        again: list[Source] = []
-        for each in left:
-            candidate = candidates[each.id]
-            parent = states.get(candidate)
-            if parent is None:  # none is left, or it is not stored yet
-                found[each.id] = Watch(candidate)
-            elif not is_met(each.kind, *parent):
-                found[each.id] = Watch(candidate, parent.is_futile or parent.state in FINAL)
-            elif each.parents.is_single:
-                found[each.id] = MET
-            else:
-                again.append(each)  # it did so before it was locked: another one may be left
-        left = again
+    present = candidates(session, sources)
+    states = _load_states(session, set(present.values()).intersection(locked))
+    for each in sources:
+        candidate = present[each.id]
+        parent = states.get(candidate)  # None = none is left, or it is not stored yet
+        if candidate and candidate not in locked:
+            continue
+        if parent is None:
+            found[each.id] = Watch(candidate)
+        elif not is_met(each.kind, *parent):
+            found[each.id] = Watch(candidate, parent.is_futile or parent.state in FINAL)
+        else:  # it is the only parent: of several, a candidate has not done it
+            found[each.id] = MET
     return found
 
 
-def _lock_states(session: Session, job_ids: Collection[int]) -> dict[int, _ParentState]:
-    rows = sql.rows(session, _LOCK, sorted(job_ids))
+def _load_states(session: Session, job_ids: Collection[int]) -> dict[int, _ParentState]:
+    rows = sql.rows(session, _STATES, sorted(job_ids))
     blocks = sorted({block for _, state, _, block in rows if block and state not in FINAL})
     futile = futile_blocks(session, blocks)
     return {
