@@ -36,8 +36,9 @@ from pilotage_server.storage.submission.templates import load_descriptions
 
 ACTOR = "server"
 EVENTS_AT_ONCE = 1000
+MET_AT_ONCE = 1000
 FREED_AT_ONCE = 1000
-"""The most events, and the most jobs, of one transaction: others wait for it."""
+"""The most events, met dependencies of each kind, and freed jobs of one transaction: others wait for it."""
 
 
 def find_parents(
@@ -215,11 +216,11 @@ def _examine(session: Session, sources: Sequence[Source], locked: Collection[int
     found = [(each, watches[each.id]) for each in sources if each.id in watches]
     turned = [each.id for each, watch in found if watch.futile is not each.futile]
     follows = stored.insert_events_of_children(session, turned)
-    met = [each.id for each, watch in found if watch == MET]
-    stored.meet(session, met)
+    met = {each.id for each, watch in found if watch == MET}
+    is_left = stored.meet(session, sorted(met), MET_AT_ONCE)
     moved = {each.id: watch for each, watch in found if watch not in (MET, (each.watched, each.futile))}
     stored.move_watches(session, moved)
-    again = {each.watched for each in sources if each.id not in watches}
+    again = {each.watched for each in sources if each.id not in watches or (is_left and each.id in met)}
     stored.insert_parent_events(session, sorted(again))
     return follows or bool(met or again)
 

@@ -364,22 +364,34 @@ def move_watches(session: Session, watches: Mapping[int, Watch]) -> None:
     mark_watched(session, jobs)
 
 
-_DEPENDANTS = "SELECT block FROM dependencies WHERE source = ANY(?)"
+_DEPENDANTS = "SELECT source, block FROM dependencies WHERE source = ANY(?) ORDER BY source, block LIMIT ?"
 _LOCK_BLOCKS = "SELECT id, unmet FROM blocks WHERE id = ANY(?) ORDER BY id FOR UPDATE"
+_DELETE_UP_TO = "DELETE FROM dependencies WHERE source = ANY(?) AND (source < ? OR (source = ? AND block <= ?))"
+_DELETE_UNUSED = """
+    DELETE FROM dependency_sources WHERE id = ANY(?)
+    AND NOT EXISTS (SELECT 1 FROM dependencies WHERE source = dependency_sources.id)
+"""
 
 
-def meet(session: Session, source_ids: Sequence[int]) -> None:
-    """Remove sources, which are met, and their dependencies; count down the blocks that have waited for them."""
+def meet(session: Session, source_ids: Sequence[int], most: int) -> bool:
+    """Remove at most `most` dependencies on sources, which are met; count down the blocks that have waited for them.
+
+    The sources go away with the last dependencies. Returns whether some may be left.
+    """
     if not source_ids:
-        return
+        return False
     ids = list(source_ids)
-    met = Counter(row[0] for row in sql.rows(session, _DEPENDANTS, ids))
-    blocks = dict(sql.rows(session, _LOCK_BLOCKS, sorted(met)))
-    sql.update_rows(
-        session, BLOCKS, {"id": list(blocks)}, {"unmet": [unmet - met[block] for block, unmet in blocks.items()]}
-    )
-    sql.execute(session, "DELETE FROM dependencies WHERE source = ANY(?)", ids)
-    sql.execute(session, "DELETE FROM dependency_sources WHERE id = ANY(?)", ids)
+    waits = sql.rows(session, _DEPENDANTS, ids, most)
+    if waits:
+        met = Counter(block for _, block in waits)
+        blocks = dict(sql.rows(session, _LOCK_BLOCKS, sorted(met)))
+        sql.update_rows(
+            session, BLOCKS, {"id": list(blocks)}, {"unmet": [unmet - met[block] for block, unmet in blocks.items()]}
+        )
+        source, block = waits[-1]
+        sql.execute(session, _DELETE_UP_TO, ids, source, source, block)
+    sql.execute(session, _DELETE_UNUSED, ids)
+    return len(waits) == most
 
 
 _MET = f"SELECT id FROM blocks WHERE {MET_BLOCK} ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED"  # noqa: S608
@@ -460,10 +472,6 @@ _DELETE_EMPTY = """
     ) RETURNING id
 """
 _DELETE_WAITS = "DELETE FROM dependencies WHERE block = ANY(?) RETURNING source"
-_DELETE_UNUSED = """
-    DELETE FROM dependency_sources WHERE id = ANY(?)
-    AND NOT EXISTS (SELECT 1 FROM dependencies WHERE source = dependency_sources.id)
-"""
 
 
 def delete_empty_blocks(session: Session, block_ids: Collection[int]) -> None:
