@@ -47,7 +47,7 @@ class JobStatus:
 
     `cluster` is the id of the first job of its cluster, `process` its index there. Jobs with one `description_id`
     have the same description. `ignored` are statements of its job file that are not done, as its owner allowed.
-    `usage` is that of the last attempt.
+    `usage` is that of the last attempt. `futile` = it is blocked, and cannot run unless a parent is rescheduled.
     """
 
     id: int
@@ -75,6 +75,7 @@ class JobStatus:
     description_id: int = 0
     ignored: tuple[str, ...] = ()
     usage: JobUsage | None = None
+    futile: bool = False
 
     @property
     def is_final(self) -> bool:
@@ -241,6 +242,7 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         description_id=job.description_id,
         ignored=tuple(job.ignored),
         usage=_job_usage(job.usage) if job.HasField("usage") else None,
+        futile=job.futile,
     )
 
 

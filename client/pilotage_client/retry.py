@@ -12,7 +12,7 @@ from typing import TypeVar
 from pilotage.backoff import Retry, backoff
 from pilotage.clock import BootClock, boot_time_s
 from pilotage.errors import FeedPositionLostError, WorldError
-from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.v1 import job_service_pb2
 from pilotage_client.api import JobCalls
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 
@@ -90,49 +90,17 @@ def wait_until_final(
         left_s = max(0.0, ends_s - boot_time_s())
         jobs = retry(partial(client.wait, job_ids, min(poll_s, left_s)), until_s=ends_s)
         left = [job for job in jobs if not job.is_final]
-        if boot_time_s() >= ends_s or are_futile(client, left, retry, until_s=ends_s):
+        if boot_time_s() >= ends_s or all(job.futile for job in left):
             return jobs
         # A poll ends early when all jobs are final, not when the last of them becomes futile.
         poll_s = _BLOCKED_POLL_S if any(job.state == "BLOCKED" for job in left) else math.inf
 
 
-_BLOCKING_KINDS = (
-    job_service_pb2.DEPENDENCY_KIND_AFTER,
-    job_service_pb2.DEPENDENCY_KIND_AFTER_OK,
-    job_service_pb2.DEPENDENCY_KIND_AFTER_ANY,
-)
-"""The kinds that a parent that is blocked for good never meets."""
-
-
-def are_futile(client: JobCalls, jobs: Sequence[JobStatus], retry: RetryBudget, *, until_s: float = math.inf) -> bool:
-    """Return whether all jobs are blocked behind parents that have ended badly, so that none of them can run."""
-    if any(job.state != "BLOCKED" for job in jobs):
-        return False
-    futile: set[int] = set()
-    descriptions: set[tuple[int, int]] = set()
-    for job in reversed(jobs):  # the path of a child, which comes later, has its parents
-        description = job.cluster, job.description_id
-        if job.id in futile or description in descriptions:
-            continue
-        blockers = retry(partial(client.explain, job.id), until_s=until_s).blockers
-        if not _are_of_futile_job(blockers):
-            return False
-        futile.update(blocker.job.id for blocker in blockers)
-        descriptions.add(description)  # its jobs wait for the same parents
-    return True
-
-
-def _are_of_futile_job(blockers: Sequence[job_service_pb2.Blocker]) -> bool:
-    *between, last = blockers or (job_service_pb2.Blocker(),)
-    ended_badly = last.job.state in (jobs_pb2.JOB_STATE_FAILED, jobs_pb2.JOB_STATE_REMOVED)
-    # An unmet dependency of another kind on a job that has ended is met in a moment.
-    if last.kind != job_service_pb2.DEPENDENCY_KIND_AFTER_OK or not ended_badly:
-        return False
-    return all(each.kind in _BLOCKING_KINDS for each in between)
-
-
 def follow_until_final(client: JobCalls, job_id: int, retry: RetryBudget) -> Iterator[JobEvent]:
-    """Yield a job's events from the first to the final one, each once, across restarts of the server."""
+    """Yield a job's events from the first to the final one, each once, across restarts of the server.
+
+    It ends before that when the job is futile.
+    """
     position = 0
     while True:
         # Read again after each interruption: a job that had ended may have been rescheduled.
@@ -141,11 +109,16 @@ def follow_until_final(client: JobCalls, job_id: int, retry: RetryBudget) -> Ite
         position = events[-1].position if events else position
         if events and events[-1].after in FINAL_STATES:
             return
+        blocked = bool(events) and events[-1].after == "BLOCKED"
         try:
-            for event in client.follow([job_id], after=position):
-                position = event.position
-                yield event
-                if event.after in FINAL_STATES:
+            for page in client.event_pages([job_id], after=position):
+                for event in page:
+                    position, blocked = event.position, event.after == "BLOCKED"
+                    yield event
+                    if event.after in FINAL_STATES:
+                        return
+                # A job becomes futile without an event; an empty page comes first, and then twice a minute.
+                if blocked and not page and client.jobs([job_id])[0].futile:
                     return
         except FeedPositionLostError as error:  # a backup was restored: what came after this position is void
             position = error.resume_after
@@ -156,7 +129,10 @@ def follow_until_final(client: JobCalls, job_id: int, retry: RetryBudget) -> Ite
 def follow_output_until_final(
     client: JobCalls, job_id: int, retry: RetryBudget, *, error: bool = False
 ) -> Iterator[job_service_pb2.FollowOutputResponse]:
-    """Yield a job's standard output, or with `error` its standard error, to its end, across restarts of the server."""
+    """Yield a job's standard output, or with `error` its standard error, to its end, across restarts of the server.
+
+    It ends without a last part when the job is futile.
+    """
     attempt = offset = 0
     while True:
         parts = partial(client.follow_output, job_id, error=error, attempt=attempt, offset=offset)
@@ -165,7 +141,7 @@ def follow_output_until_final(
                 if part.attempt:  # else no attempt runs
                     attempt, offset = part.attempt, part.offset + len(part.content)
                 yield part
-                if part.over:
+                if part.over or (not part.attempt and client.jobs([job_id])[0].futile):
                     return
         except WorldError as interruption:
             retry.pause_after(interruption)

@@ -212,8 +212,8 @@ _STATUS = [
 _REVOCATION = ["kind", "subject", "issuer", "owner", "vo", "by", "made", "expires", "reason"]
 KEYS: Mapping[str, Sequence[str]] = {
     "submit": ["jobs", "warnings"],
-    "status": [*_STATUS, "usage"],
-    "wait": [*_STATUS, "usage"],
+    "status": [*_STATUS, "usage", "futile"],
+    "wait": [*_STATUS, "usage", "futile"],
     "events": ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"],
     "output": ["name", "size", "truncated"],
     "why": [

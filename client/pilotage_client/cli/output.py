@@ -188,8 +188,15 @@ def _show_events(client: Client, job_id: int, retry: RetryBudget, *, follow: boo
             cause = f"{last.cause} by {last.actor}"
             reason = f": {last.reason}" if last.reason not in ("", cause) else ""
             click.echo(f"{time_text(last.time)}  {last.after:<10} {cause}{reason}")
-    if last is not None and last.after in FINAL_STATES and not as_json:
+    is_final = last is not None and last.after in FINAL_STATES
+    if is_final and not as_json:
         warn_truncated(retry(lambda: client.output_files(job_id)))
+    elif follow and not is_final:
+        _warn_futile(job_id)
+
+
+def _warn_futile(job_id: int) -> None:
+    click.echo(f"pilotage: job {job_id} cannot run as things stand; see `pilotage why {job_id}`", err=True)
 
 
 @click.command()
@@ -210,7 +217,8 @@ def logs(client: Client, job: str, follow: bool, error: bool, patience: str) -> 
         raise InvalidInputError(Violation(job, f"names {len(found)} jobs; name one, such as {job}.0"))
     job_id = found[0]
     if follow:
-        _print_parts(follow_output_until_final(client, job_id, retry, error=error))
+        if not _print_parts(follow_output_until_final(client, job_id, retry, error=error)):
+            _warn_futile(job_id)
     elif not _print_parts(client.follow_output(job_id, error=error, follow=False)):
         why = f"the pilot of job {job_id} has sent nothing within {LONGEST_POLL_S:g} s"
         raise StateConflictError(f"{why}; --follow waits longer")

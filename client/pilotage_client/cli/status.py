@@ -55,8 +55,8 @@ def status(
 ) -> None:
     """Show your active work, one line a cluster or workflow; or the given jobs, in any state.
 
-    Of a given workflow, such as w12, its clusters are shown too. --json prints what is shown; for given jobs it prints
-    single jobs, unless --clusters is given.
+    Of a given workflow, such as w12, its clusters with active or failed jobs are shown too, and with --all all of them.
+    --json prints what is shown; for given jobs it prints single jobs, unless --clusters is given: then all clusters.
     """
     most = limit if limit is not None else 0 if as_json else DEFAULT_LIMIT
     wanted = states or (() if ended_too else LIVE_STATES)
@@ -64,7 +64,7 @@ def status(
     if ids:
         if owner or pool or limit is not None:
             raise click.UsageError("--owner, --pool and --limit select among all jobs; they cannot restrict given IDs")
-        _show_given(client, ids, single, states, as_json=as_json)
+        _show_given(client, ids, single, states, ended_too=ended_too, as_json=as_json)
     elif single:
         jobs = client.list_jobs(states=wanted, owner=owner, pool=pool, newest_first=most > 0)
         _show(_newest(jobs, most, "jobs") if most else jobs, _job_table, empty.format("jobs"), as_json=as_json)
@@ -77,7 +77,7 @@ def status(
 
 
 def _show_given(
-    client: Client, ids: Sequence[str], single: bool | None, states: Sequence[str], *, as_json: bool
+    client: Client, ids: Sequence[str], single: bool | None, states: Sequence[str], *, ended_too: bool, as_json: bool
 ) -> None:
     """Show whole clusters in one line each, a workflow with its clusters, and other jobs singly.
 
@@ -94,7 +94,8 @@ def _show_given(
         alone = {each.id for each in found.clusters if each not in clusters}.union(found.others)
         others = [job for job in found.ids if job in alone]
     if clusters:
-        _show(_with_those_of_workflows(client, clusters), _cluster_table, "", as_json=as_json)
+        shown = _with_those_of_workflows(client, clusters, everything=ended_too or as_json)
+        _show(shown, _cluster_table, "", as_json=as_json)
     if clusters and others:
         click.echo()
     if others or not clusters:
@@ -107,12 +108,31 @@ def _show_given(
             _print_details(client, jobs)
 
 
-def _with_those_of_workflows(client: Client, clusters: Iterable[ClusterStatus]) -> Iterator[ClusterStatus]:
+def _with_those_of_workflows(
+    client: Client, clusters: Iterable[ClusterStatus], *, everything: bool
+) -> Iterator[ClusterStatus]:
     """Yield the clusters and workflows, and after each workflow its clusters, the oldest first."""
     for each in clusters:
         yield each
-        if each.workflow:
+        if each.workflow and everything:
             yield from [*client.clusters(workflow=each.id, page_size=MOST_LISTED)][::-1]
+        elif each.workflow:
+            yield from _active_of_workflow(client, each)
+
+
+_ACTIVE = [state for state in (*LIVE_STATES, "FAILED") if state != "BLOCKED"]
+
+
+def _active_of_workflow(client: Client, workflow: ClusterStatus) -> list[ClusterStatus]:
+    """Return the newest clusters with active or failed jobs, the oldest first; prints a note if others are left."""
+    found: dict[int, ClusterStatus] = {}
+    for states in (_ACTIVE, ["BLOCKED"]):  # those that only wait for others come last
+        if room := DEFAULT_LIMIT - len(found):
+            newest = client.clusters(states=states, workflow=workflow.id, page_size=room)
+            found |= {each.id: each for each in islice(newest, room)}
+    if others := sum(workflow.states.values()) - sum(sum(each.states.values()) for each in found.values()):
+        click.echo(f"Jobs of {workflow.selection} in other clusters: {others}; --all shows these too.", err=True)
+    return [found[id_] for id_ in sorted(found)]
 
 
 def _print_with_attempts(client: Client, jobs: Sequence[JobStatus]) -> None:

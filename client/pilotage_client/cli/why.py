@@ -51,7 +51,7 @@ def why(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -
 def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
     """Return the explanation as a JSON object."""
     status = job_status(answer.job).as_json()
-    del status["usage"]
+    del status["usage"], status["futile"]
     return {
         **status,
         "summary": answer.summary,

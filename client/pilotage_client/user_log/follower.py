@@ -18,7 +18,7 @@ from pilotage.text import fold
 from pilotage_client.api import JobCalls
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 from pilotage_client.readers.draft import USER_LOG
-from pilotage_client.retry import RetryBudget, are_futile, opened
+from pilotage_client.retry import RetryBudget, opened
 from pilotage_client.user_log.events import UserLogEvent, user_log_events
 from pilotage_client.user_log.file import UserLogFile
 
@@ -145,10 +145,10 @@ class _LogWriter:
         return event.after in FINAL_STATES and job.is_final and event.attempt == job.attempt
 
     def are_futile(self, job_ids: Iterable[int]) -> bool:
-        """Return whether all of these jobs, which are read again, are blocked behind parents that have ended badly."""
+        """Return whether all of these jobs, which are read again, are futile."""
         found = self._retry(partial(self._client.jobs, sorted(job_ids)))
         self.jobs.update((job.id, job) for job in found)
-        return are_futile(self._client, found, self._retry)
+        return all(job.futile for job in found)
 
     def _is_stale(self, event: JobEvent) -> bool:
         """Return whether the job may have changed by this event since it was read, in what its log shows."""

@@ -27,6 +27,7 @@ from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.submission.dependencies import (
+    _DEPENDANTS,
     _EVENTS_OF_CHILDREN,
     _FUTILE_BLOCKS,
     _LAST_OPEN,
@@ -422,10 +423,27 @@ def test_many_children_of_one_parent_are_freed_in_parts(jobs: DependentJobs) -> 
         pass
     match = jobs.pilot.take()
     jobs.pilot.finish(match)
+    assert jobs.grid.write(advance)  # it finds that they are free
     assert jobs.grid.write(advance)
     assert set(jobs.states(*ids)) == {WAITING, BLOCKED}
     jobs.grid.advance()
     assert set(jobs.states(*ids)) == {WAITING}
+    assert jobs.rows() == {}
+
+
+def test_dependencies_on_parents_are_met_in_portions(jobs: DependentJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two parents has three children, which wait for both; four dependencies are met at once."""
+    monkeypatch.setattr("pilotage_server.operations.jobs.dependencies.MET_AT_ONCE", 4)
+    one, other, *children = jobs.submit(*(Dependency(child, AFTER_OK, (), (0, 1)) for child in (2, 3, 4)), count=5)
+    for match in jobs.pilot.request_jobs(a_slot("slot1"), a_slot("slot2")).matches:
+        jobs.pilot.finish(match)
+    assert jobs.grid.write(advance)
+    assert jobs.rows() == {"blocks": 3, "dependency_sources": 1, "dependencies": 2, "parent_events": 2}
+    assert jobs.grid.write(advance), "jobs are free, and the rest of the dependencies is met"
+    assert jobs.rows() == {"blocks": 2}
+    assert jobs.states(one, other, *children) == [DONE, DONE, WAITING, BLOCKED, BLOCKED]
+    jobs.grid.advance()
+    assert jobs.states(*children) == [WAITING, WAITING, WAITING]
     assert jobs.rows() == {}
 
 
@@ -510,6 +528,7 @@ def test_next_event_of_a_cluster_is_found_by_an_index(database: Database, clock:
         ranges = (*_LAST_OPEN.values(), *_LAST_UNDONE.values())
         statements: list[tuple[str, tuple[Any, ...]]] = [(text, (first, first + 2)) for text in ranges]
         statements += [(_OF_WATCHED, ([first],)), (_MET, (10,)), (_NEXT_FREE, ([first], 10))]
+        statements.append((_DEPENDANTS, ([first], 10)))
         statements += [(text, ([first],)) for text in (_EVENTS_OF_CHILDREN, _FUTILE_BLOCKS)]
         statements.append((_REPEAT_EVENTS, (first,)))
         rows = [row for text, values in statements for row in sql.rows(transaction.session, explain + text, *values)]

@@ -18,7 +18,9 @@ from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.jobs.dependencies import EVENTS_AT_ONCE, advance
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS
+from pilotage_server.operations.jobs.queries import details_of
 from pilotage_server.operations.jobs.submission import submit_jobs
+from pilotage_server.rpc.jobs.wire import jobs_to_wire
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from support.database import has_lock_waiter
@@ -52,6 +54,26 @@ def test_parent_that_ends_is_settled(jobs: DependentJobs, exit_code: int) -> Non
     jobs.finish(parent, exit_code)
     assert jobs.states(child) == [WAITING]
     assert jobs.rows() == {}
+
+
+def test_futile_jobs_are_shown_as_such_until_a_parent_is_rescheduled(jobs: DependentJobs) -> None:
+    root, child, leaf, _ = all_jobs = jobs.submit(
+        inner(1, AFTER_OK, 0), inner(2, AFTER_ANY, 1), inner(3, AFTER_SETTLED, 2), count=4
+    )
+
+    def shown_as_futile() -> list[int]:
+        records = list(jobs.grid.jobs(all_jobs).values())
+        details = jobs.grid.read(lambda transaction, _: details_of(transaction, records))
+        return sorted(job.id for job in jobs_to_wire(records, details) if job.futile)
+
+    assert shown_as_futile() == []
+    jobs.run(root, exit_code=1)
+    assert shown_as_futile() == [child, leaf]
+    jobs.change(JobChange.HOLD, leaf)
+    assert shown_as_futile() == [child], "a held job waits for a person"
+    jobs.change(JobChange.RELEASE, leaf)
+    jobs.change(JobChange.RESCHEDULE, root)
+    assert shown_as_futile() == []
 
 
 @pytest.mark.parametrize("kind", [AFTER, AFTER_OK, AFTER_ANY])

@@ -182,7 +182,9 @@ def test_unknown_jobs_are_named(user: User, form: str, message: str) -> None:
     assert set(user.states(ids)) == {"WAITING"}
 
 
-def test_workflow_is_one_line_and_its_commands_leave_out_other_states(user: User, tmp_path: Path) -> None:
+def test_workflow_is_one_line_and_its_commands_leave_out_other_states(
+    user: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "flow.toml"
     job = '[[job]]\nexecutable = "/bin/true"\nrequirements = {OS = "none"}\n'
     file.write_text(f'{job}name = "a"\n{job}name = "b"\ncount = 3\nafter_ok = "a"\n{job}after_settled = "b"\n')
@@ -203,7 +205,16 @@ def test_workflow_is_one_line_and_its_commands_leave_out_other_states(user: User
     assert [each["workflow"] for each in user.objects("status", flow, "--clusters")] == [True, False, False, False]
 
     assert user.run("remove", first).exit_code == 0
+    table = user.run("status", flow)
+    assert [each.split()[0] for each in table.stdout.splitlines()[1:]] == [flow, *map(str, (first + 1, first + 4))]
+    assert table.stderr == f"Jobs of {flow} in other clusters: 1; --all shows these too.\n"
+    assert len(user.run("status", flow, "--all").stdout.splitlines()) == 5
+    assert len(user.objects("status", flow, "--clusters")) == 4
     assert user.run("reschedule", flow).stdout == f"job {first} is WAITING\n"
+    monkeypatch.setattr("pilotage_client.cli.status.DEFAULT_LIMIT", 2)
+    table = user.run("status", flow)
+    assert [each.split()[0] for each in table.stdout.splitlines()[1:]] == [flow, *map(str, (first, first + 4))]
+    assert table.stderr == f"Jobs of {flow} in other clusters: 3; --all shows these too.\n"
     none = user.run("reschedule", flow)
     assert none.stderr == f"pilotage: workflow {flow} has no job that `reschedule` can change\n"
     assert user.run("remove", flow).exit_code == 0

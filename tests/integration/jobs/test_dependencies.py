@@ -190,6 +190,12 @@ def test_commands_submit_workflow_and_show_what_blocks_it(grid: WireGrid, tmp_pa
     assert f"job {prepare} is FAILED: exit code 3\n" in waited.stderr
     assert f"job {later} is BLOCKED: waits for 2 of 2 parents; see `pilotage why {later}`\n" in waited.stderr
 
+    assert [json.loads(shell.run("status", each, "--json").stdout)["futile"] for each in (prepare, later)] == [
+        False,
+        True,
+    ]
+    assert shell.run("events", later, "--follow").stderr.startswith(f"pilotage: job {later} cannot run")
+
     shell.run("reschedule", prepare)
     for _ in range(5):
         (match,) = pilot.request_jobs(wait_s=20).matches

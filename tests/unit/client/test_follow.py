@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, cast
 
 from pilotage.errors import FeedPositionLostError, ServerUnreachableError
+from pilotage.v1 import jobs_pb2
 from pilotage.v1.job_service_pb2 import FollowOutputResponse
 from pilotage_client.api import JobCalls
 from pilotage_client.models import JobEvent
@@ -26,12 +28,12 @@ class RestoredServer:
     def events(self, _job_id: int) -> list[JobEvent]:
         return list(self._events)
 
-    def follow(self, _job_ids: Sequence[int], *, after: int = 0, **_: Any) -> Iterator[JobEvent]:
+    def event_pages(self, _job_ids: Sequence[int], *, after: int = 0, **_: Any) -> Iterator[list[JobEvent]]:
         self.asked.append(after)
         self._events = [event(1, "WAITING"), event(2, "MATCHED"), event(1001, "RUNNING"), event(1002, "DONE")]
         if after == 3:
             raise FeedPositionLostError(after, 2, "a backup was restored")
-        yield from (each for each in self._events if each.position > after)
+        yield [each for each in self._events if each.position > after]
 
 
 def test_follower_resumes_after_a_restore() -> None:
@@ -39,6 +41,34 @@ def test_follower_resumes_after_a_restore() -> None:
     followed = follow_until_final(cast(JobCalls, server), 7, RetryBudget(10, print))
     assert [each.position for each in followed] == [1, 2, 3, 1001, 1002]
     assert server.asked == [3]
+
+
+class FutileServer:
+    """Answers as a server where the only job is futile from its second look on."""
+
+    def __init__(self) -> None:
+        self._looks = iter((False, True))
+
+    def events(self, _job_id: int) -> list[JobEvent]:
+        return [event(1, "BLOCKED")]
+
+    def event_pages(self, _job_ids: Sequence[int], *, after: int) -> Iterator[list[JobEvent]]:
+        assert after == 1
+        yield from repeat([])
+
+    def follow_output(self, _job_id: int, **_: Any) -> Iterator[FollowOutputResponse]:
+        yield from repeat(FollowOutputResponse())
+
+    def jobs(self, job_ids: Sequence[int]) -> list[jobs_pb2.Job]:
+        futile = next(self._looks)
+        return [jobs_pb2.Job(id=job_id, futile=futile) for job_id in job_ids]
+
+
+def test_following_ends_when_the_job_is_futile() -> None:
+    retry = RetryBudget(10, print)
+    assert [each.after for each in follow_until_final(cast(JobCalls, FutileServer()), 7, retry)] == ["BLOCKED"]
+    parts = follow_output_until_final(cast(JobCalls, FutileServer()), 7, retry)
+    assert [part.over for part in parts] == [False, False]
 
 
 class InterruptedServer:
@@ -55,6 +85,9 @@ class InterruptedServer:
         yield from next(self._answers)
         self.now_s += 3600
         raise ServerUnreachableError("nobody answers")
+
+    def jobs(self, job_ids: Sequence[int]) -> list[jobs_pb2.Job]:
+        return [jobs_pb2.Job(id=job_id) for job_id in job_ids]
 
 
 def test_output_is_followed_across_outages_and_between_attempts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
@@ -11,7 +12,6 @@ import pytest
 
 from pilotage.errors import FeedPositionLostError, InvalidInputError, ServerUnreachableError
 from pilotage.job_description import JobDescription
-from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage_client.api import JobCalls
 from pilotage_client.models import JobEvent, JobStatus
 from pilotage_client.retry import RetryBudget
@@ -41,9 +41,15 @@ class ScriptedServer:
 
     server = "host:1,host:2"
 
-    def __init__(self, *scripts: tuple[list[JobEvent], Exception | None], now: str = "DONE", attempt: int = 1) -> None:
+    def __init__(
+        self,
+        *scripts: tuple[list[JobEvent], Exception | None],
+        now: str = "DONE",
+        attempt: int = 1,
+        futile: bool = False,
+    ) -> None:
         self._scripts = iter(scripts)
-        self._now = status(now, attempt)
+        self._now = replace(status(now, attempt), futile=futile)
         self.asked: list[int] = []
 
     def jobs(self, job_ids: Sequence[int]) -> list[JobStatus]:
@@ -115,17 +121,8 @@ def test_rescheduled_job_is_followed_to_its_last_end(tmp_path: Path) -> None:
     assert numbers(tmp_path / "log") == [0, 1, 5, 1, 5]
 
 
-class ServerWithFailedParent(ScriptedServer):
-    """Says of each job that a parent has failed."""
-
-    def explain(self, _job_id: int) -> job_service_pb2.ExplainJobResponse:
-        parent = jobs_pb2.Job(id=3, state=jobs_pb2.JOB_STATE_FAILED)
-        blocker = job_service_pb2.Blocker(kind=job_service_pb2.DEPENDENCY_KIND_AFTER_OK, job=parent)
-        return job_service_pb2.ExplainJobResponse(blockers=[blocker])
-
-
-def test_job_that_can_never_run_is_not_followed_further(tmp_path: Path) -> None:
-    server = ServerWithFailedParent(([event(1, "RECEIVED", "BLOCKED", 0)], None), now="BLOCKED", attempt=0)
+def test_futile_job_is_not_followed_further(tmp_path: Path) -> None:
+    server = ScriptedServer(([event(1, "RECEIVED", "BLOCKED", 0)], None), now="BLOCKED", attempt=0, futile=True)
     assert [job.state for job in follow(server, tmp_path / "log")] == ["BLOCKED"]
     assert numbers(tmp_path / "log") == [0]
 

@@ -9,7 +9,7 @@ decides where jobs belong before it locks jobs, and reports do not. One transact
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +36,9 @@ from pilotage_server.storage.submission.templates import load_descriptions
 
 ACTOR = "server"
 EVENTS_AT_ONCE = 1000
+MET_AT_ONCE = 1000
 FREED_AT_ONCE = 1000
-"""The most events, and the most jobs, of one transaction: others wait for it."""
+"""The most events, met dependencies of each kind, and freed jobs of one transaction: others wait for it."""
 
 
 def find_parents(
@@ -128,7 +129,13 @@ def plan_dependencies(
         for child in children:
             plan.parents[child] = plan.parents.get(child, 0) + 1
     sources = [Source(number, 0, kind, parents) for number, (kind, parents) in enumerate(asked)]
-    watches = stored.next_watched(transaction.session, sources)
+    watches: dict[int, Watch] = {}
+    # A parent may end before it is locked. Another one is locked after it then, which may meet a deadlock: the
+    # transaction is repeated.
+    while left := [each for each in sources if each.id not in watches]:
+        locked = set(stored.candidates(transaction.session, left).values())
+        lock_jobs(transaction.session, locked)
+        watches |= stored.next_watched(transaction.session, left, locked)
     for key, source in zip(asked, sources, strict=True):
         if watches[source.id] != MET:
             plan.watched[key] = watches[source.id]
@@ -183,36 +190,42 @@ def insert_plan(transaction: Transaction, plan: DependencyPlan, ids_by_index: Ma
 
 
 def advance(transaction: Transaction, state: ServerState) -> bool:
-    """Examine events of parents, and let jobs wait whose dependencies are met; return whether more is to be done."""
+    """Let jobs wait whose dependencies are met, and examine events of parents; return whether more is to be done.
+
+    Jobs whose dependencies turn out to be met wait after the next transaction: all jobs are locked at once, by id.
+    """
     lock_placement(transaction)
     session = transaction.session
     stored.lock_examination(session)
+    free, more = stored.next_free(session, FREED_AT_ONCE)
     happened = stored.take_parent_events(session, EVENTS_AT_ONCE)
     sources = stored.lock_sources_of(session, happened)
-    follows = _examine(session, [each for each in sources if each.kind is not DependencyKind.AFTER_SETTLED])
-    # Later: a child that has just become free, or can run again, is not settled.
-    follows |= _examine(session, [each for each in sources if each.kind is DependencyKind.AFTER_SETTLED])
-    free, more = stored.next_free(session, FREED_AT_ONCE)
+    parents = set(stored.candidates(session, sources).values())
+    lock_jobs(session, parents.union(free))
     if free:
         _unblock(transaction, state, free)
+    follows = _examine(session, [each for each in sources if each.kind is not DependencyKind.AFTER_SETTLED], parents)
+    # Later: a child that has just become free, or can run again, is not settled.
+    follows |= _examine(session, [each for each in sources if each.kind is DependencyKind.AFTER_SETTLED], parents)
     return more or follows or len(happened) == EVENTS_AT_ONCE
 
 
-def _examine(session: Session, sources: Sequence[Source]) -> bool:
-    """Update sources by the present states of their parents; return whether those that wait for them must follow."""
-    watches = stored.next_watched(session, sources)
-    turned = [each.id for each in sources if watches[each.id].futile is not each.futile]
+def _examine(session: Session, sources: Sequence[Source], locked: Collection[int]) -> bool:
+    """Update sources by the present states of their locked parents; return whether another transaction must follow."""
+    watches = stored.next_watched(session, sources, locked)
+    found = [(each, watches[each.id]) for each in sources if each.id in watches]
+    turned = [each.id for each, watch in found if watch.futile is not each.futile]
     follows = stored.insert_events_of_children(session, turned)
-    stored.meet(session, [id_ for id_, watch in watches.items() if watch == MET])
-    moved = {
-        each.id: watches[each.id] for each in sources if watches[each.id] not in (MET, (each.watched, each.futile))
-    }
+    met = {each.id for each, watch in found if watch == MET}
+    is_left = stored.meet(session, sorted(met), MET_AT_ONCE)
+    moved = {each.id: watch for each, watch in found if watch not in (MET, (each.watched, each.futile))}
     stored.move_watches(session, moved)
-    return follows
+    again = {each.watched for each in sources if each.id not in watches or (is_left and each.id in met)}
+    stored.insert_parent_events(session, sorted(again))
+    return follows or bool(met or again)
 
 
 def _unblock(transaction: Transaction, state: ServerState, job_ids: Sequence[int]) -> None:
-    lock_jobs(transaction.session, job_ids)
     jobs = [job for job in load_jobs(transaction.session, job_ids).values() if job.blocked_by]
     blocked = [job for job in jobs if job.state is JobState.BLOCKED]
     others = [job.id for job in jobs if job.state is not JobState.BLOCKED]  # held or removed meanwhile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from pilotage_server.storage.events import (
 )
 from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
 from pilotage_server.storage.routing import load_attributes, load_routed_jobs
+from pilotage_server.storage.submission.dependencies import futile_blocks
 from pilotage_server.storage.submission.templates import load_description, load_ignored
 
 ALL = "*"
@@ -85,17 +86,21 @@ def get_jobs(transaction: Transaction, identity: Identity, job_ids: Sequence[int
 class JobDetails(NamedTuple):
     """What is shown of jobs beside their rows; what a job does not have is left out.
 
-    `ignored` are the ignored statements of job files by template, `usages` what the last attempts have used by job.
+    `ignored` are the ignored statements of job files by template, `usages` what the last attempts have used by job,
+    `futile` the blocks whose jobs cannot run as things stand.
     """
 
     ignored: Mapping[int, Sequence[str]]
     usages: Mapping[int, AttemptUsage]
+    futile: Collection[int]
 
 
 def details_of(transaction: Transaction, jobs: Sequence[JobRecord]) -> JobDetails:
     """Return the details of jobs."""
     ignored = load_ignored(transaction.session, {job.template_id for job in jobs})
-    return JobDetails(ignored, load_usages(transaction.session, jobs, transaction.now))
+    usages = load_usages(transaction.session, jobs, transaction.now)
+    futile = futile_blocks(transaction.session, {job.blocked_by for job in jobs if job.state is JobState.BLOCKED})
+    return JobDetails(ignored, usages, futile)
 
 
 ATTEMPT_JOBS, ATTEMPTS_OF_A_JOB = 100, 100

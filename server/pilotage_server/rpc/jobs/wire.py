@@ -227,7 +227,9 @@ def change_from_wire(number: int) -> JobChange:
     return JobChange[name]
 
 
-def job_to_wire(job: JobRecord, ignored: Iterable[str] = (), usage: AttemptUsage | None = None) -> jobs_pb2.Job:
+def job_to_wire(
+    job: JobRecord, ignored: Iterable[str] = (), usage: AttemptUsage | None = None, *, futile: bool = False
+) -> jobs_pb2.Job:
     """Return the message of a job.
 
     `ignored` are the statements of its job file that are not done, `usage` is what its last attempt has used.
@@ -262,6 +264,7 @@ def job_to_wire(job: JobRecord, ignored: Iterable[str] = (), usage: AttemptUsage
         description_id=job.template_id,
         ignored=ignored,
         usage=None if usage is None else _usage_to_wire(usage),
+        futile=futile,
     )
 
 
@@ -292,7 +295,15 @@ def attempt_to_wire(attempt: AttemptFacts) -> jobs_pb2.Attempt:
 
 def jobs_to_wire(jobs: Iterable[JobRecord], details: JobDetails) -> list[jobs_pb2.Job]:
     """Return the messages of jobs."""
-    return [job_to_wire(job, details.ignored.get(job.template_id, ()), details.usages.get(job.id)) for job in jobs]
+    return [
+        job_to_wire(
+            job,
+            details.ignored.get(job.template_id, ()),
+            details.usages.get(job.id),
+            futile=job.state is JobState.BLOCKED and job.blocked_by in details.futile,
+        )
+        for job in jobs
+    ]
 
 
 def state_to_wire(state: JobState) -> jobs_pb2.JobState.ValueType:

@@ -289,7 +289,7 @@ _LAST_OPEN = {
     kind: _LAST_OF.format(f"ended IS NULL AND {undone} AND NOT {_IS_FUTILE}") for kind, undone in _UNDONE.items()
 } | {DependencyKind.AFTER_SETTLED: _LAST_UNDONE[DependencyKind.AFTER_SETTLED]}
 """Finds the last of the parents that may still do it."""
-_LOCK = "SELECT id, state, starts, blocked_by FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE"
+_STATES = "SELECT id, state, starts, blocked_by FROM jobs WHERE id = ANY(?)"
 
 
 class _ParentState(NamedTuple):
@@ -298,34 +298,36 @@ class _ParentState(NamedTuple):
     is_futile: bool
 
 
-def next_watched(session: Session, sources: Sequence[Source]) -> dict[int, Watch]:
-    """Return what each source has to watch from now on, by the source's id.
+def candidates(session: Session, sources: Sequence[Source]) -> dict[int, int]:
+    """Return the parent that each source may have to watch from now on, by the source's id; 0 = all have done it."""
+    return {each.id: _candidate(session, each) for each in sources}
 
-    These parents are locked until the commit: none of them can do it before it is marked.
+
+def next_watched(session: Session, sources: Sequence[Source], locked: Collection[int]) -> dict[int, Watch]:
+    """Return what each source has to watch from now on, by the source's id, given the locked ones of the parents.
+
+    None of these can do it before it is marked. A source is left out if it has to watch another parent: the states of
+    its parents have changed since the candidates were chosen.
     """
     found: dict[int, Watch] = {}
-    left = list(sources)
-    while left:
-        candidates = {each.id: _candidate(session, each) for each in left}
-        states = _lock_states(session, set(candidates.values()) - {0})
-        again: list[Source] = []
-        for each in left:
-            candidate = candidates[each.id]
-            parent = states.get(candidate)
-            if parent is None:  # none is left, or it is not stored yet
-                found[each.id] = Watch(candidate)
-            elif not is_met(each.kind, *parent):
-                found[each.id] = Watch(candidate, parent.is_futile or parent.state in FINAL)
-            elif each.parents.is_single:
-                found[each.id] = MET
-            else:
-                again.append(each)  # it did so before it was locked: another one may be left
-        left = again
+    present = candidates(session, sources)
+    states = _load_states(session, set(present.values()).intersection(locked))
+    for each in sources:
+        candidate = present[each.id]
+        parent = states.get(candidate)  # None = none is left, or it is not stored yet
+        if candidate and candidate not in locked:
+            continue
+        if parent is None:
+            found[each.id] = Watch(candidate)
+        elif not is_met(each.kind, *parent):
+            found[each.id] = Watch(candidate, parent.is_futile or parent.state in FINAL)
+        else:  # it is the only parent: of several, a candidate has not done it
+            found[each.id] = MET
     return found
 
 
-def _lock_states(session: Session, job_ids: Collection[int]) -> dict[int, _ParentState]:
-    rows = sql.rows(session, _LOCK, sorted(job_ids))
+def _load_states(session: Session, job_ids: Collection[int]) -> dict[int, _ParentState]:
+    rows = sql.rows(session, _STATES, sorted(job_ids))
     blocks = sorted({block for _, state, _, block in rows if block and state not in FINAL})
     futile = futile_blocks(session, blocks)
     return {
@@ -362,22 +364,34 @@ def move_watches(session: Session, watches: Mapping[int, Watch]) -> None:
     mark_watched(session, jobs)
 
 
-_DEPENDANTS = "SELECT block FROM dependencies WHERE source = ANY(?)"
+_DEPENDANTS = "SELECT source, block FROM dependencies WHERE source = ANY(?) ORDER BY source, block LIMIT ?"
 _LOCK_BLOCKS = "SELECT id, unmet FROM blocks WHERE id = ANY(?) ORDER BY id FOR UPDATE"
+_DELETE_UP_TO = "DELETE FROM dependencies WHERE source = ANY(?) AND (source < ? OR (source = ? AND block <= ?))"
+_DELETE_UNUSED = """
+    DELETE FROM dependency_sources WHERE id = ANY(?)
+    AND NOT EXISTS (SELECT 1 FROM dependencies WHERE source = dependency_sources.id)
+"""
 
 
-def meet(session: Session, source_ids: Sequence[int]) -> None:
-    """Remove sources, which are met, and their dependencies; count down the blocks that have waited for them."""
+def meet(session: Session, source_ids: Sequence[int], most: int) -> bool:
+    """Remove at most `most` dependencies on sources, which are met; count down the blocks that have waited for them.
+
+    The sources go away with the last dependencies. Returns whether some may be left.
+    """
     if not source_ids:
-        return
+        return False
     ids = list(source_ids)
-    met = Counter(row[0] for row in sql.rows(session, _DEPENDANTS, ids))
-    blocks = dict(sql.rows(session, _LOCK_BLOCKS, sorted(met)))
-    sql.update_rows(
-        session, BLOCKS, {"id": list(blocks)}, {"unmet": [unmet - met[block] for block, unmet in blocks.items()]}
-    )
-    sql.execute(session, "DELETE FROM dependencies WHERE source = ANY(?)", ids)
-    sql.execute(session, "DELETE FROM dependency_sources WHERE id = ANY(?)", ids)
+    waits = sql.rows(session, _DEPENDANTS, ids, most)
+    if waits:
+        met = Counter(block for _, block in waits)
+        blocks = dict(sql.rows(session, _LOCK_BLOCKS, sorted(met)))
+        sql.update_rows(
+            session, BLOCKS, {"id": list(blocks)}, {"unmet": [unmet - met[block] for block, unmet in blocks.items()]}
+        )
+        source, block = waits[-1]
+        sql.execute(session, _DELETE_UP_TO, ids, source, source, block)
+    sql.execute(session, _DELETE_UNUSED, ids)
+    return len(waits) == most
 
 
 _MET = f"SELECT id FROM blocks WHERE {MET_BLOCK} ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED"  # noqa: S608
@@ -458,10 +472,6 @@ _DELETE_EMPTY = """
     ) RETURNING id
 """
 _DELETE_WAITS = "DELETE FROM dependencies WHERE block = ANY(?) RETURNING source"
-_DELETE_UNUSED = """
-    DELETE FROM dependency_sources WHERE id = ANY(?)
-    AND NOT EXISTS (SELECT 1 FROM dependencies WHERE source = dependency_sources.id)
-"""
 
 
 def delete_empty_blocks(session: Session, block_ids: Collection[int]) -> None:
