@@ -395,16 +395,37 @@ def test_host_that_never_answers_delays_no_other(jobs: NotifiedJobs) -> None:
     for user in users:
         for _ in range(3):
             jobs.submit(hook(END, host="slow.example.org"), user=user)
+    for _ in range(MOST_LEASED + 1):
+        jobs.submit(hook(END, host="slow.example.org"), user=BOB)
     jobs.submit(hook(END, host="fast.example.org"), user=BOB)
     for _ in range(10):
         jobs.submit(hook(END, host="busy.example.org"), user=ALICE)
-    jobs.run_all([0] * 23)
+    jobs.run_all([0] * 28)
     jobs.make()
     hosts = [each.address.split("/")[2] for each in jobs.take()]
     assert hosts.count("slow.example.org") == MOST_LEASED
     assert hosts.count("fast.example.org") == 1
     assert hosts.count("busy.example.org") == MOST_LEASED
     assert jobs.take() == []
+
+
+def test_owners_take_turns_at_a_host(jobs: NotifiedJobs) -> None:
+    def submit(*users: Identity) -> None:
+        for user in users:
+            jobs.submit(hook(END), user=user)
+        jobs.run_all([0] * len(users))
+        jobs.make()
+
+    def owners(taken: Sequence[DueNotification]) -> list[str]:
+        return [json.loads(each.body)["owner"] for each in taken]
+
+    submit(*[ALICE] * (2 * MOST_LEASED))
+    first, *others = jobs.take()
+    assert len(others) == MOST_LEASED - 1
+    submit(BOB, BOB)
+    for done, next_owner in zip((first, *others), ("bob", "bob", "alice"), strict=False):
+        jobs.report(DeliveryReport(done.id, done.tries))
+        assert owners(jobs.take()) == [next_owner]
 
 
 def test_request_is_signed_with_the_secret(jobs: NotifiedJobs) -> None:

@@ -184,16 +184,23 @@ OwnerKey = tuple[str, str]
 def choose_due(
     waiting: Sequence[tuple[int, OwnerKey, str]], leased: Iterable[tuple[OwnerKey, str]], most: int
 ) -> list[int]:
-    """Return which notifications are delivered now, at most `most`: their ids, given with owner and host, oldest first.
+    """Return which notifications are delivered now, at most `most`: ids of those waiting with their owner and host.
 
-    `leased` = owner and host of those that are being delivered.
+    The owners take turns at each host, so that many notifications of one delay no other. Within a turn the order is
+    that of `waiting`. `leased` = owner and host of those that are being delivered, which count as earlier turns.
     """
-    owners, hosts = Counter[OwnerKey](), Counter[str]()
+    owners, hosts, turns = Counter[OwnerKey](), Counter[str](), Counter[tuple[OwnerKey, str]]()
     for owner, host in leased:
         owners[owner] += 1
         hosts[host] += 1
+        turns[owner, host] += 1
+    in_turn: list[tuple[int, int]] = []
+    for index, (_, owner, host) in enumerate(waiting):
+        in_turn.append((turns[owner, host], index))
+        turns[owner, host] += 1
     chosen: list[int] = []
-    for id_, owner, host in waiting:
+    for _, index in sorted(in_turn):
+        id_, owner, host = waiting[index]
         if len(chosen) < most and owners[owner] < MOST_LEASED and hosts[host] < MOST_LEASED:
             owners[owner] += 1
             hosts[host] += 1

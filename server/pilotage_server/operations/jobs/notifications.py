@@ -280,7 +280,7 @@ def _name_of(transaction: Transaction, ids: range) -> str:
 
 def has_due_notifications(transaction: Transaction, identity: Identity) -> bool:
     """Whether notifications of the VOs in the caller's bounds are due."""
-    return bool(outbox.waiting_notifications(transaction.session, transaction.now, identity.bounds.vos))
+    return outbox.has_due_notifications(transaction.session, transaction.now, identity.bounds.vos)
 
 
 def take_notifications(transaction: Transaction, identity: Identity, most: int) -> list[DueNotification]:
