@@ -20,8 +20,9 @@ from pilotage.v1 import notification_service_pb2, notification_service_pb2_grpc
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage.values.wire.notifications import due_from_wire, report_to_wire
 from pilotage_agents.notifier.commands import mail_text, run_command
+from pilotage_agents.notifier.errors import DeliveryError
 from pilotage_agents.notifier.settings import NotifierSettings
-from pilotage_agents.notifier.webhook import DeliveryError, WebhookClient
+from pilotage_agents.notifier.webhook import WebhookClient
 
 log = structlog.get_logger()
 
@@ -160,5 +161,5 @@ class Notifier:
 
     async def _run(self, command: Sequence[str], given: bytes, setting: str) -> None:
         if not command:
-            raise DeliveryError(f"the notifier's operator has set no {setting}", is_permanent=True)
+            raise DeliveryError(f"the setting {setting} of the notifier is missing")
         await run_command(command, given, self._settings.timeout_s)

@@ -8,8 +8,9 @@ import pytest
 
 from pilotage.notifications import NewSubscription, RecipientKind, complete_mail, mail_fault, url_fault
 from pilotage_agents.notifier.commands import mail_text
+from pilotage_agents.notifier.errors import DeliveryError
 from pilotage_agents.notifier.settings import NotifierSettings
-from pilotage_agents.notifier.webhook import DeliveryError, is_public
+from pilotage_agents.notifier.webhook import is_public
 
 
 @pytest.mark.parametrize(
