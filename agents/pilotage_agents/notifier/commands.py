@@ -25,8 +25,11 @@ _PASSED = ("PATH", "HOME", "LANG", "TZ")
 """The variables of the environment that commands get: others may hold the agent's token."""
 
 
-def mail_text(to: str, sender: str | None, subject: str, text: str) -> bytes:
-    """Return a mail; raises DeliveryError for an invalid address. Texts of users are in its body only."""
+def mail_text(to: str, sender: str | None, subject: str, text: str, message_id: str) -> bytes:
+    """Return a mail; raises DeliveryError for an invalid address. Texts of users are in its body only.
+
+    `message_id` is unique among the notifications of all installations; the sender's domain completes it.
+    """
     if not to or "@" not in to or mail_fault(to):
         raise DeliveryError("the address is not valid", is_permanent=True)
     mail = EmailMessage()
@@ -34,6 +37,7 @@ def mail_text(to: str, sender: str | None, subject: str, text: str) -> bytes:
     if sender is not None:
         mail["From"] = sender
     mail["Subject"] = f"Pilotage: {subject}"
+    mail["Message-ID"] = f"<{message_id}@{(sender or '').rpartition('@')[2] or 'pilotage'}>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(f"{text}\n")
     return mail.as_bytes()

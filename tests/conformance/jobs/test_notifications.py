@@ -15,7 +15,7 @@ import pytest
 
 from pilotage.errors import NotFoundError, QuotaExceededError
 from pilotage.job_description import JobDescription
-from pilotage.notifications import ALL_OCCASIONS, NewSubscription, Occasion, RecipientKind
+from pilotage.notifications import ALL_OCCASIONS, DELIVERY_LEASE, NewSubscription, Occasion, RecipientKind
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.jobs import SubmittedJobs
 from pilotage.values.leadership import Leadership
@@ -24,7 +24,7 @@ from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import AgentBounds, Identity, Role
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
-from pilotage_server.core.jobs.notifications import LEASE, MOST_LEASED, TRY_FOR, NotificationRules
+from pilotage_server.core.jobs.notifications import MOST_LEASED, TRY_FOR, NotificationRules
 from pilotage_server.core.rules import Rules
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, store_part
 from pilotage_server.operations.jobs.notifications import (
@@ -339,7 +339,7 @@ def test_notification_is_leased_retried_and_given_up(jobs: NotifiedJobs) -> None
     jobs.make()
     (first,) = jobs.take()
     assert jobs.take() == []
-    jobs.grid.clock.advance(LEASE)
+    jobs.grid.clock.advance(DELIVERY_LEASE)
     (again,) = jobs.take()  # the notifier is gone
     assert (again.id, again.tries) == (first.id, 2)
     jobs.report(DeliveryReport(first.id, 1))  # too late: the second try is under way

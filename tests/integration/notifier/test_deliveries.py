@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import ssl
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from pilotage.errors import WorldError
 from pilotage.notifications import RecipientKind
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage_agents.notifier.notifier import Notifier
 from pilotage_agents.notifier.settings import NotifierSettings
+from pilotage_agents.runtime.loop import Backoff
 from support.server import self_signed_certificate
 
 BODY = json.dumps({"id": 7, "subject": "job 12 has failed", "text": "Job 12 (Fit é) has failed: exit code 1"})
@@ -28,16 +32,22 @@ OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 class ServerStandIn:
     """The server's side of the link: notifications to be taken once, and the reports so far."""
 
-    def __init__(self, *due: DueNotification) -> None:
+    def __init__(self, *due: DueNotification, failures: float = 0) -> None:
         self.due = list(due)
+        self.failures = failures  # of the next reports
         self.reports: list[DeliveryReport] = []
         self._reported = asyncio.Event()
+        self._failed = asyncio.Event()
 
     async def take(self, most: int) -> Sequence[DueNotification]:
         taken, self.due = self.due[:most], self.due[most:]
         return taken
 
     async def report(self, reports: Sequence[DeliveryReport]) -> None:
+        if self.failures:
+            self.failures -= 1
+            self._failed.set()
+            raise WorldError("the server restarts", transient=True)
         self.reports += reports
         self._reported.set()
 
@@ -45,6 +55,10 @@ class ServerStandIn:
         await self._reported.wait()
         self._reported.clear()
         return self.reports[-1]
+
+    async def next_failure(self) -> None:
+        await self._failed.wait()
+        self._failed.clear()
 
 
 class HttpRequest:
@@ -206,6 +220,28 @@ def patient_notifier(server: ServerStandIn, **settings: Any) -> Notifier:
     return Notifier(NotifierSettings(**(given | settings)), server)
 
 
+async def test_failed_report_is_repeated() -> None:
+    async with web_server(OK) as (url, requests):
+        server = ServerStandIn(due(url), failures=3)
+        at_once = Backoff(timedelta(0), timedelta(0))
+        notifier = Notifier(NotifierSettings(allowed_hosts=("127.0.0.1",)), server, at_once)
+        await notifier.run_to_completion()
+        assert server.reports == [DeliveryReport(7, 1)]
+        assert len(requests) == 1
+
+
+async def test_stop_does_not_wait_for_a_server_that_is_gone() -> None:
+    async with web_server(OK) as (url, _):
+        server = ServerStandIn(due(url), failures=math.inf)
+        never_again = Backoff(timedelta(minutes=1), timedelta(minutes=1))
+        notifier = Notifier(NotifierSettings(allowed_hosts=("127.0.0.1",), interval_s=0.05), server, never_again)
+        await notifier.run_once()
+        await server.next_failure()
+        async with asyncio.timeout(30):
+            await notifier.stop()
+    assert server.reports == []
+
+
 async def test_number_of_deliveries_is_bounded() -> None:
     async with web_server(never) as (slow, waiting):
         server = ServerStandIn(*(due(slow, id_) for id_ in range(5)))
@@ -284,7 +320,10 @@ async def test_mail_goes_to_the_operators_command(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "arguments").read_text() == "-t -i\n"
     assert "secret" not in (tmp_path / "environment").read_text()
     sent = (tmp_path / "mail").read_text()
+    await deliver(mail, mail_command=[command], mail_from="grid@example.org")
+    assert (tmp_path / "mail").read_text() == sent  # with the same Message-ID
     assert sent.startswith("To: alice@example.org\nFrom: grid@example.org\nSubject: Pilotage: job 12 has failed\n")
+    assert re.search(r"^Message-ID: <7\.[0-9a-f]{16}@example\.org>$", sent, re.MULTILINE)
 
 
 async def test_command_gets_json(tmp_path: Path) -> None:

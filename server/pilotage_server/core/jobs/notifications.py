@@ -27,9 +27,6 @@ from pilotage.notifications import NewSubscription, Occasion
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import FINAL, JobState
 
-LEASE = timedelta(minutes=2)
-"""How long the notifier may take for one try."""
-
 TRY_FOR = timedelta(days=1)
 """A notification that is not delivered within this time is given up."""
 

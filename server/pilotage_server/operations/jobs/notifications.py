@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pilotage.errors import InvalidInputError, NotFoundError, QuotaExceededError, Violation
-from pilotage.notifications import NewSubscription, Occasion, RecipientKind, complete_mail
+from pilotage.notifications import DELIVERY_LEASE, NewSubscription, Occasion, RecipientKind, complete_mail
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import AGENT_NAMES, Holder, Identity, Role
@@ -288,7 +288,7 @@ def take_notifications(transaction: Transaction, identity: Identity, most: int) 
     session, now = transaction.session, transaction.now
     waiting = outbox.waiting_notifications(session, now, identity.bounds.vos)
     chosen = core.choose_due(waiting, outbox.leased_notifications(session, now), most)
-    leased = outbox.lease_notifications(session, chosen, now, now + core.LEASE) if chosen else []
+    leased = outbox.lease_notifications(session, chosen, now, now + DELIVERY_LEASE) if chosen else []
     due = []
     for each in leased:
         body = json.dumps({"id": each.id, **json.loads(each.body)})
