@@ -298,14 +298,17 @@ def after_ok(description: int, *parents: int, existing: Sequence[int] = ()) -> D
 
 def test_workflow_ends_when_the_rest_stays_blocked(jobs: NotifiedJobs) -> None:
     dependencies = [after_ok(1, 0), after_ok(2, 1), after_ok(3, 2, 1)]
-    first, *_ = jobs.submit(hook(), descriptions=[TRUE] * 4, dependencies=dependencies, workflow="flow")
+    first, *_ = jobs.submit(hook(), descriptions=[TRUE] * 4, dependencies=dependencies, workflow="My Flow")
     jobs.run(first)
     jobs.grid.advance()
     assert jobs.notified() == []
     jobs.run(first + 1, 1)
     jobs.grid.advance()
-    expected = [("failure", f"job {first + 1} has failed"), ("end", f"workflow w{first} (flow) has ended")]
-    assert jobs.notified() == expected
+    jobs.make()
+    failure, end = (json.loads(each.body) for each in jobs.take())
+    assert (failure["occasion"], failure["subject"]) == ("failure", f"job {first + 1} has failed")
+    assert (end["occasion"], end["subject"]) == ("end", f"workflow w{first} has ended")
+    assert end["text"] == f"Workflow w{first} (My Flow) has ended: 1 DONE, 1 FAILED, 2 BLOCKED"
 
 
 def test_jobs_that_may_still_be_freed_have_not_ended(jobs: NotifiedJobs) -> None:

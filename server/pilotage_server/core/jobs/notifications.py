@@ -6,6 +6,7 @@ Rules
   is none.
 - The end is notified once: when no job is live, except those that stay blocked because a parent has ended badly. The
   subscription closes then, or earlier if it has nothing left to notify of.
+- Subjects are made of numbers and states; texts of users, such as names and reasons, are in the text only.
 - A delivery is tried for a day, with pauses that double up to an hour.
 """
 
@@ -122,21 +123,27 @@ def body_of_job(subscription: Subscription, occasion: Occasion, job: JobRecord, 
 
 
 def body_of_end(
-    subscription: Subscription, counts: Mapping[JobState, int], name: str, job: JobRecord | None, now: datetime
+    subscription: Subscription,
+    counts: Mapping[JobState, int],
+    whole: str,
+    name: str,
+    job: JobRecord | None,
+    now: datetime,
 ) -> str:
     """Return the body of the notification that all jobs have ended.
 
-    `name` = their cluster or workflow in words, "" = they are neither. `job` = the only job, None = there are several
-    or none is left.
+    `whole` = the cluster or workflow that they are, such as "cluster 12", "" = they are neither; `name` = that of the
+    workflow. `job` = the only job, None = there are several or none is left.
     """
     numbers = {state.value: counts[state] for state in JobState if counts.get(state)}
     if job is not None:
         subject = f"job {job.id} is {job.state}"
         text = f"Job {_named(job)} is {job.state}" + (f": {job.reason}" if job.reason else "")
     else:
-        subject = f"{name} has ended" if name else f"jobs {subscription.first}-{subscription.last} have ended"
+        what, have = (whole, "has") if whole else (f"jobs {subscription.first}-{subscription.last}", "have")
+        subject = f"{what} {have} ended"
         summary = ", ".join(f"{count} {state}" for state, count in numbers.items())
-        text = f"{subject.capitalize()}: {summary or 'all removed'}"
+        text = f"{what.capitalize()}{f' ({name})' if name else ''} {have} ended: {summary or 'all removed'}"
     return _body(subscription, Occasion.END, now, subject, text, states=numbers)
 
 

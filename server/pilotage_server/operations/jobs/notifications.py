@@ -266,16 +266,16 @@ def _rest_stays_blocked(transaction: Transaction, of: Subscription) -> bool:
 def _end_of(transaction: Transaction, of: Subscription) -> str:
     session, ids = transaction.session, range(of.first, of.last + 1)
     job = load_jobs(session, ids).get(of.first) if len(ids) == 1 else None
-    return core.body_of_end(of, count_by_state(session, ids), _name_of(transaction, ids), job, transaction.now)
+    return core.body_of_end(of, count_by_state(session, ids), *_whole(transaction, ids), job, transaction.now)
 
 
-def _name_of(transaction: Transaction, ids: range) -> str:
-    """Return the workflow or cluster that has exactly these jobs, "" = none."""
+def _whole(transaction: Transaction, ids: range) -> tuple[str, str]:
+    """Return the workflow or cluster that has exactly these jobs, "" = none, and the name of the workflow."""
     workflow = load_workflow(transaction.session, ids.start)
     if workflow is not None and workflow.ids == ids:
-        return f"workflow {JobSelection(ids.start, workflow=True)} ({workflow.name})"
+        return f"workflow {JobSelection(ids.start, workflow=True)}", workflow.name
     first = load_first_job(transaction.session, ids.start)
-    return f"cluster {ids.start}" if first is not None and first.ids == ids else ""
+    return (f"cluster {ids.start}" if first is not None and first.ids == ids else ""), ""
 
 
 def has_due_notifications(transaction: Transaction, identity: Identity) -> bool:
