@@ -67,6 +67,8 @@ class NotifiedJobs:
     def __init__(self, database: Database, clock: VirtualClock, **rules: Any) -> None:
         self.grid = Grid(database, clock, rules=Rules(notifications=NotificationRules(**rules)))
         self.pilot = self.grid.start_pilot()
+        self.warnings: Sequence[str] = ()
+        """Those of the last submission."""
 
     def submit(
         self,
@@ -87,7 +89,9 @@ class NotifiedJobs:
             done = submit_jobs(transaction, state, user, groups, dependencies=dependencies, workflow=workflow)
             return subscribe_to_new_jobs(transaction, state, user, groups, subscriptions, done)
 
-        return list(self.grid.write(submit).job_ids)
+        submitted = self.grid.write(submit)
+        self.warnings = submitted.warnings
+        return list(submitted.job_ids)
 
     def store_parts(self, submission: int) -> None:
         """Store the rest of a long submission."""
@@ -484,14 +488,16 @@ def test_owner_with_a_foreign_domain_is_no_mail_address(database: Database, cloc
 
 def test_open_subscriptions_of_an_owner_are_bounded(database: Database, clock: VirtualClock) -> None:
     jobs = NotifiedJobs(database, clock, max_open_of_owner=2)
-    (job,) = jobs.submit(hook(END), hook(END))
+    (job,) = jobs.submit(hook(END), hook(END), hook(END))
+    assert "1 of 3 subscriptions are left out: alice of the VO" in jobs.warnings[0]
+    assert len(jobs.listed()) == 2
     with pytest.raises(QuotaExceededError, match="alice of the VO"):
-        jobs.submit(hook(END))
+        jobs.subscribe(JobSelection(job), hook(END))
     jobs.submit(hook(END), user=BOB)
     jobs.run_all([0, 0])
     jobs.make()
-    jobs.submit(hook(END))
-    assert job
+    jobs.subscribe(JobSelection(job), hook(END))
+    assert len(jobs.listed()) == 3
 
 
 def test_callers_see_and_remove_their_own_only(jobs: NotifiedJobs) -> None:

@@ -52,18 +52,26 @@ def check_subscriptions(
 ) -> tuple[list[NewSubscription | None], list[str]]:
     """Return new subscriptions of an owner with complete addresses, and warnings.
 
-    None = the server cannot complete the mail address; a warning tells why.
-    Raises QuotaExceededError if the owner would have too many open subscriptions.
+    None = the server cannot complete the mail address, or the owner has too many open subscriptions; a warning says so.
     """
     complete = [_complete(each, owner.owner, rules.mail_domain) for each in wanted]
     warnings = [_no_address(each) for each, whole in zip(wanted, complete, strict=True) if whole is None]
     present = stored.count_open(transaction.session, owner.vo, owner.owner)
-    if present + len(complete) > rules.max_open_of_owner:
-        have = f"{owner.owner} of the VO {owner.vo} has {present} open ones, and may have {rules.max_open_of_owner}"
-        raise QuotaExceededError(f"{len(complete)} more subscriptions are too many: {have}; remove some")
+    room = max(0, rules.max_open_of_owner - present)
+    excess = [index for index, whole in enumerate(complete) if whole is not None][room:]
+    for index in excess:
+        complete[index] = None
+    if excess:
+        why = _at_bound(owner, present, rules)
+        warnings.append(f"{len(excess)} of {len(wanted)} subscriptions are left out: {why}")
     if AGENT_NAMES[Role.NOTIFIER] not in active_agents(transaction.session, transaction.now):
         warnings.append("no notifier runs now: notifications wait until one does, for a day at most")
     return complete, list(dict.fromkeys(warnings))
+
+
+def _at_bound(owner: Holder, present: int, rules: NotificationRules) -> str:
+    have = f"has {present} open subscriptions, and may have {rules.max_open_of_owner}"
+    return f"{owner.owner} of the VO {owner.vo} {have}; remove some"
 
 
 def _complete(wanted: NewSubscription, owner: str, domain: str) -> NewSubscription | None:
@@ -115,14 +123,17 @@ def subscribe(
     InvalidInputError
         The server cannot complete the mail address.
     QuotaExceededError
-        The owner would have too many open subscriptions.
+        The owner has as many open subscriptions as allowed.
     """
     ids = extent_of(transaction, identity, jobs)
     first = load_first_job(transaction.session, ids.start)
     if first is None or first.id not in ids:
         raise NotFoundError("job", str(jobs))
     owner = Holder(first.vo, first.owner)
-    (complete,), warnings = check_subscriptions(transaction, state.rules.notifications, owner, [wanted])
+    rules, present = state.rules.notifications, stored.count_open(transaction.session, owner.vo, owner.owner)
+    if present >= rules.max_open_of_owner:
+        raise QuotaExceededError(_at_bound(owner, present, rules))
+    (complete,), warnings = check_subscriptions(transaction, rules, owner, [wanted])
     if complete is None:
         raise InvalidInputError(Violation("", warnings[0]))
     (made,) = add_subscriptions(transaction, owner, [(ids, complete)])
