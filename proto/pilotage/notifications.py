@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from urllib.parse import urlsplit
 
@@ -30,6 +31,9 @@ class RecipientKind(StrEnum):
 ALL_OCCASIONS = frozenset(Occasion)
 LONGEST_ADDRESS = 2000
 LONGEST_SECRET = 200
+
+DELIVERY_LEASE = timedelta(minutes=2)
+"""How long the notifier may take for one try of a delivery, its report included."""
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL}){{0,20}}", re.ASCII)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import json
 import ssl
 from collections.abc import Sequence
@@ -14,14 +16,17 @@ from urllib.parse import urlsplit
 import grpc.aio
 import structlog
 
+from pilotage.backoff import Retry, backoff
 from pilotage.errors import PilotageError
-from pilotage.notifications import RecipientKind
+from pilotage.notifications import DELIVERY_LEASE, RecipientKind
 from pilotage.v1 import notification_service_pb2, notification_service_pb2_grpc
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage.values.wire.notifications import due_from_wire, report_to_wire
 from pilotage_agents.notifier.commands import mail_text, run_command
+from pilotage_agents.notifier.errors import DeliveryError
 from pilotage_agents.notifier.settings import NotifierSettings
-from pilotage_agents.notifier.webhook import DeliveryError, WebhookClient
+from pilotage_agents.notifier.webhook import WebhookClient
+from pilotage_agents.runtime.loop import DEFAULT_BACKOFF, Backoff
 
 log = structlog.get_logger()
 
@@ -64,9 +69,13 @@ class Notifier:
 
     name = "notifier"
 
-    def __init__(self, settings: NotifierSettings, link: NotificationLink) -> None:
+    def __init__(
+        self, settings: NotifierSettings, link: NotificationLink, before_next_report: Backoff = DEFAULT_BACKOFF
+    ) -> None:
         self._settings = settings
         self._link = link
+        self._before_next_report = before_next_report
+        self._stopping = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
         self._webhooks = WebhookClient(
             settings.allowed_hosts,
@@ -116,7 +125,8 @@ class Notifier:
         )
 
     async def stop(self) -> None:
-        """Wait for the present deliveries, which end soon."""
+        """Wait for the present deliveries, which end soon: failed reports are not repeated any more."""
+        self._stopping.set()
         await self._wait()
 
     async def _wait(self) -> None:
@@ -125,6 +135,7 @@ class Notifier:
 
     async def _deliver(self, due: DueNotification) -> None:
         """Try to deliver a notification, and report the result."""
+        retry = Retry(DELIVERY_LEASE.total_seconds(), asyncio.get_running_loop().time)
         report = DeliveryReport(due.id, due.tries)
         try:
             await self._send(due)
@@ -136,10 +147,23 @@ class Notifier:
         except Exception as error:  # the edge of a task
             log.exception("unexpected error of a delivery", id=due.id)
             report = report._replace(error=f"unexpected error: {type(error).__name__}")
-        try:
-            await self._link.report([report])
-        except PilotageError as error:
-            log.warning("delivery not reported", id=due.id, reason=str(error))  # it is due again after its lease
+        await self._report(report, retry)
+
+    async def _report(self, report: DeliveryReport, retry: Retry) -> None:
+        """Report a result, again after failures until the lease ends: then the notification is due again."""
+        pauses = self._before_next_report
+        first_s, longest_s = pauses.first.total_seconds(), pauses.longest.total_seconds()
+        while True:
+            try:
+                return await self._link.report([report])
+            except PilotageError as error:
+                log.warning("delivery not reported", id=report.id, reason=str(error))
+            pause_s = retry.failed(lambda failures: backoff(failures, first_s, longest_s))
+            if pause_s is None or self._stopping.is_set():
+                return None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
 
     async def _send(self, due: DueNotification) -> None:
         settings = self._settings
@@ -151,7 +175,9 @@ class Notifier:
                 await self._webhooks.post(due.address, due.body.encode(), headers)
             case RecipientKind.MAIL:
                 content = json.loads(due.body)
-                mail = mail_text(due.address, settings.mail_from, content["subject"], content["text"])
+                # Ids alone begin again with a new database.
+                message_id = f"{due.id}.{hashlib.sha256(due.body.encode()).hexdigest()[:16]}"
+                mail = mail_text(due.address, settings.mail_from, content["subject"], content["text"], message_id)
                 await self._run(settings.mail_command, mail, "mail_command")
             case RecipientKind.COMMAND:
                 await self._run(settings.command, due.body.encode(), "command")
@@ -160,5 +186,5 @@ class Notifier:
 
     async def _run(self, command: Sequence[str], given: bytes, setting: str) -> None:
         if not command:
-            raise DeliveryError(f"the notifier's operator has set no {setting}", is_permanent=True)
+            raise DeliveryError(f"the setting {setting} of the notifier is missing")
         await run_command(command, given, self._settings.timeout_s)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from pilotage.notifications import url_fault
+from pilotage_agents.notifier.errors import DeliveryError
 
 MAX_LINE_BYTES = 8 * 1024
 MAX_LINES = 100
@@ -29,14 +30,6 @@ _RETRIED = frozenset({408, 425, 429})
 _NAT64 = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48")))
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-
-class DeliveryError(Exception):
-    """A notification is not delivered; `is_permanent` = another try cannot succeed."""
-
-    def __init__(self, why: str, *, is_permanent: bool = False) -> None:
-        super().__init__(why)
-        self.is_permanent = is_permanent
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +64,11 @@ class WebhookClient:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         is_allowed = host in self.allowed_hosts or f"{host}:{port}" in self.allowed_hosts
         if parts.scheme != "https" and not is_allowed:
-            raise DeliveryError("http is not allowed to this host; use https", is_permanent=True)
+            raise DeliveryError("the host is not in the notifier's allowed_hosts, which http needs; use https")
         addresses = await self._resolve(host, port)
         reached = addresses if is_allowed else [each for each in addresses if is_public(each)]
         if not reached:
-            raise DeliveryError("the host has a private address, which is not allowed", is_permanent=True)
+            raise DeliveryError("the host has a private address, and is not in the notifier's allowed_hosts")
         failure = OSError("the host has no address")
         for address in reached:
             try:

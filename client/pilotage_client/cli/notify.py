@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 import click
 
-from pilotage.errors import InvalidInputError, Violation
+from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.rpc.wire import time_from_wire
 from pilotage.v1 import notification_service_pb2
 from pilotage.values.wire.notifications import occasions_from_wire, recipient_kind_from_wire
 from pilotage_client.api import Client
 from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_client
+from pilotage_client.dependencies import read_parent
 
 Returned = TypeVar("Returned")
 
@@ -26,13 +27,20 @@ def with_subscriptions(command: Callable[..., Returned]) -> Callable[..., Return
     """Pass the wanted subscriptions of the options of `submit` to a command as `notify`."""
 
     @click.option("--notify-url", metavar="URL", help="POST to this URL about all these jobs, as JSON.")
-    @click.option("--notify-mail", is_flag=False, flag_value="", metavar="[ADDRESS]", help="Mail about all these jobs.")
+    @click.option("--notify-mail", is_flag=True, help="Mail to you about all these jobs.")
+    @click.option("--notify-mail-to", metavar="ADDRESS", help="Mail to this address about all these jobs.")
     @click.option("--notify-on", default=",".join(Occasion), show_default=True, help="When to notify.")
     @wraps(command)
     def subscribing(
-        *args: Any, notify_url: str | None, notify_mail: str | None, notify_on: str, **kwargs: Any
+        *args: Any,
+        notify_url: str | None,
+        notify_mail: bool,
+        notify_mail_to: str | None,
+        notify_on: str,
+        **kwargs: Any,
     ) -> Returned:
-        wanted = subscriptions_of(notify_url, notify_mail, notify_on, "--notify-on")
+        occasions = read_occasions(notify_on, "--notify-on")
+        wanted = subscriptions_of(notify_url, notify_mail_to, occasions, mails_owner=notify_mail)
         return command(*args, notify=wanted, **kwargs)
 
     return subscribing
@@ -47,27 +55,38 @@ def read_occasions(text: str, where: str) -> frozenset[Occasion]:
     return frozenset(map(Occasion, names))
 
 
-def subscriptions_of(url: str | None, mail: str | None, on: str, where: str) -> list[NewSubscription]:
-    """Return the subscriptions for the recipients of options; raises InvalidInputError."""
-    occasions = read_occasions(on, where)
-    wanted = [(RecipientKind.URL, url), (RecipientKind.MAIL, mail)]
-    return [NewSubscription(kind, address, occasions) for kind, address in wanted if address is not None]
+def subscriptions_of(
+    url: str | None, mail_to: str | None, occasions: frozenset[Occasion], *, mails_owner: bool, secret: str = ""
+) -> list[NewSubscription]:
+    """Return the subscriptions for the recipients of options; the secret is that of the URL."""
+    wanted = []
+    if url is not None:
+        wanted.append(NewSubscription(RecipientKind.URL, url, occasions, secret))
+    if mails_owner:
+        wanted.append(NewSubscription(RecipientKind.MAIL, "", occasions))
+    if mail_to is not None:
+        wanted.append(NewSubscription(RecipientKind.MAIL, mail_to, occasions))
+    return wanted
 
 
-def _secret(file: Path | None) -> str:
+def _secret(file: Path) -> str:
     try:
-        return file.read_text().strip() if file is not None else ""
+        secret = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(Violation("--secret-file", f"cannot be read: {error}")) from error
+    if not secret:
+        raise InvalidInputError(Violation("--secret-file", f"{file} is empty"))
+    return secret
 
 
 @click.command()
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @click.option("--url", metavar="URL", help="POST to this URL, as JSON.")
-@click.option("--mail", is_flag=False, flag_value="", metavar="[ADDRESS]", help="Mail; without address to your own.")
+@click.option("--mail", is_flag=True, help="Mail to you.")
+@click.option("--mail-to", metavar="ADDRESS", help="Mail to this address.")
 @click.option("--command", "runs_command", is_flag=True, help="Run the command that the operator has set up.")
 @click.option("--on", default=",".join(Occasion), show_default=True, help="When to notify.")
-@click.option("--secret-file", type=click.Path(path_type=Path, dir_okay=False), help="Sign requests by this secret.")
+@click.option("--secret-file", type=click.Path(path_type=Path, dir_okay=False), help="Sign the requests to the URL.")
 @click.option("--list", "listed", is_flag=True, help="List subscriptions and their notifications, also without ID.")
 @click.option("--remove", "removed", multiple=True, type=int, metavar="NUMBER", help="Remove a subscription.")
 @AS_JSON
@@ -76,7 +95,8 @@ def notify(
     client: Client,
     ids: Sequence[str],
     url: str | None,
-    mail: str | None,
+    mail: bool,
+    mail_to: str | None,
     runs_command: bool,
     on: str,
     secret_file: Path | None,
@@ -84,32 +104,48 @@ def notify(
     removed: Sequence[int],
     as_json: bool,
 ) -> None:
-    """Notify of the end, the first failure and the first hold of a job, a cluster or a part of one.
+    """Notify of the end, the first failure and the first hold of a job, a cluster, a part of one or a workflow (w12).
 
     For example: pilotage notify 12 --mail --on end,failure. Jobs that have ended already notify of the end at once.
     """
-    wanted = subscriptions_of(url, mail, on, "--on")
+    occasions = read_occasions(on, "--on")
+    if secret_file is not None and url is None:
+        raise InvalidInputError(Violation("--secret-file", "signs requests to a URL; give --url"))
+    secret = _secret(secret_file) if secret_file is not None else ""
+    wanted = subscriptions_of(url, mail_to, occasions, mails_owner=mail, secret=secret)
     if runs_command:
-        wanted.append(NewSubscription(RecipientKind.COMMAND, occasions=read_occasions(on, "--on")))
+        wanted.append(NewSubscription(RecipientKind.COMMAND, occasions=occasions))
     if sum((bool(wanted), listed, bool(removed))) != 1:
-        raise InvalidInputError(Violation("notify", "give --url, --mail or --command, or else --list or --remove"))
+        recipients = "--url, --mail, --mail-to or --command"
+        raise InvalidInputError(Violation("notify", f"give {recipients}, or else --list or --remove"))
     if removed:
         client.unsubscribe(removed)
     elif listed:
         _show(client.subscriptions(ids), as_json=as_json)
     elif not ids:
-        raise InvalidInputError(Violation("ID", "name the jobs, such as 12 or 12.0-99"))
+        raise InvalidInputError(Violation("ID", "name the jobs, such as 12, 12.0-99 or w12"))
     else:
-        secret = _secret(secret_file)
-        made: list[notification_service_pb2.Subscription] = []
-        for each in wanted:
-            signed = NewSubscription(each.kind, each.address, each.occasions, secret)
-            for jobs in ids:
-                subscription, warnings = client.subscribe(jobs, signed)
-                made.append(subscription)
-                for warning in warnings:
-                    click.echo(f"warning: {warning}", err=True)
-        _show(made, as_json=as_json)
+        _subscribe(client, ids, wanted, as_json=as_json)
+
+
+def _subscribe(client: Client, ids: Sequence[str], wanted: Sequence[NewSubscription], *, as_json: bool) -> None:
+    """Make each wanted subscription for each of the jobs; all arguments are checked before the first one is made."""
+    faults = Faults()
+    for each in wanted:
+        faults.unless(not each.fault, "notify", each.fault)
+    for jobs in ids:
+        with faults.within(""):
+            read_parent(jobs)
+    faults.raise_any()
+    for each in wanted:
+        for jobs in ids:
+            made, warnings = client.subscribe(jobs, each)
+            for warning in warnings:
+                click.echo(f"warning: {warning}", err=True)
+            if as_json:
+                echo_json(_json(made))
+            else:
+                click.echo(f"subscription {made.id}: jobs {_jobs(made)}, {_recipient(made)}, {_occasions(made)}")
 
 
 def _show(subscriptions: Sequence[notification_service_pb2.Subscription], *, as_json: bool) -> None:
@@ -123,15 +159,22 @@ def _show(subscriptions: Sequence[notification_service_pb2.Subscription], *, as_
 
 def _rows(each: notification_service_pb2.Subscription) -> list[tuple[object, ...]]:
     """Return the lines of a subscription: the first one is of itself, the others are of its notifications."""
-    occasions = occasions_from_wire(each.occasions)
-    on = ",".join(occasion for occasion in Occasion if occasion in occasions)
     state = "closed" if each.HasField("closed") else "open"
-    first = (each.id, _jobs(each), each.address or recipient_kind_from_wire(each.kind), on, state)
+    first = (each.id, _jobs(each), _recipient(each), _occasions(each), state)
     return [first, *(("", "", "", _occasion(one), _state(one)) for one in each.notifications)]
 
 
 def _jobs(each: notification_service_pb2.Subscription) -> str:
     return str(each.first_job) if each.first_job == each.last_job else f"{each.first_job}-{each.last_job}"
+
+
+def _recipient(each: notification_service_pb2.Subscription) -> str:
+    return each.address or recipient_kind_from_wire(each.kind)
+
+
+def _occasions(each: notification_service_pb2.Subscription) -> str:
+    occasions = occasions_from_wire(each.occasions)
+    return ",".join(occasion for occasion in Occasion if occasion in occasions)
 
 
 def _occasion(one: notification_service_pb2.Notification) -> str:

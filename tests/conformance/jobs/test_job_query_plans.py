@@ -19,7 +19,7 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import events_of, last_attempts_at
 from pilotage_server.storage.jobs import JobQuery, find_jobs
 from pilotage_server.storage.leases import extend_all, lock_expired, running_by_pool
-from pilotage_server.storage.notifications.outbox import waiting_notifications
+from pilotage_server.storage.notifications.outbox import has_due_notifications, waiting_notifications
 from pilotage_server.storage.notifications.subscriptions import (
     count_open,
     delete_closed_subscriptions,
@@ -147,6 +147,11 @@ QUERIES: tuple[tuple[str, str, Callable[[Transaction], object]], ...] = (
         "live job of a subscription",
         "ix_jobs_live_owner|ix_jobs_owner_id",
         lambda transaction: has_moving_job(transaction.session, a_subscription(transaction)),
+    ),
+    (
+        "whether notifications are due",
+        "ix_notifications_due",
+        lambda transaction: has_due_notifications(transaction.session, transaction.now, ()),
     ),
     (
         "due notifications",

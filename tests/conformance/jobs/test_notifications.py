@@ -15,7 +15,7 @@ import pytest
 
 from pilotage.errors import NotFoundError, QuotaExceededError
 from pilotage.job_description import JobDescription
-from pilotage.notifications import ALL_OCCASIONS, NewSubscription, Occasion, RecipientKind
+from pilotage.notifications import ALL_OCCASIONS, DELIVERY_LEASE, NewSubscription, Occasion, RecipientKind
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.jobs import SubmittedJobs
 from pilotage.values.leadership import Leadership
@@ -24,7 +24,7 @@ from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import AgentBounds, Identity, Role
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
-from pilotage_server.core.jobs.notifications import LEASE, MOST_LEASED, TRY_FOR, NotificationRules
+from pilotage_server.core.jobs.notifications import MOST_LEASED, TRY_FOR, NotificationRules
 from pilotage_server.core.rules import Rules
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, store_part
 from pilotage_server.operations.jobs.notifications import (
@@ -67,6 +67,8 @@ class NotifiedJobs:
     def __init__(self, database: Database, clock: VirtualClock, **rules: Any) -> None:
         self.grid = Grid(database, clock, rules=Rules(notifications=NotificationRules(**rules)))
         self.pilot = self.grid.start_pilot()
+        self.warnings: Sequence[str] = ()
+        """Those of the last submission."""
 
     def submit(
         self,
@@ -87,7 +89,9 @@ class NotifiedJobs:
             done = submit_jobs(transaction, state, user, groups, dependencies=dependencies, workflow=workflow)
             return subscribe_to_new_jobs(transaction, state, user, groups, subscriptions, done)
 
-        return list(self.grid.write(submit).job_ids)
+        submitted = self.grid.write(submit)
+        self.warnings = submitted.warnings
+        return list(submitted.job_ids)
 
     def store_parts(self, submission: int) -> None:
         """Store the rest of a long submission."""
@@ -298,14 +302,17 @@ def after_ok(description: int, *parents: int, existing: Sequence[int] = ()) -> D
 
 def test_workflow_ends_when_the_rest_stays_blocked(jobs: NotifiedJobs) -> None:
     dependencies = [after_ok(1, 0), after_ok(2, 1), after_ok(3, 2, 1)]
-    first, *_ = jobs.submit(hook(), descriptions=[TRUE] * 4, dependencies=dependencies, workflow="flow")
+    first, *_ = jobs.submit(hook(), descriptions=[TRUE] * 4, dependencies=dependencies, workflow="My Flow")
     jobs.run(first)
     jobs.grid.advance()
     assert jobs.notified() == []
     jobs.run(first + 1, 1)
     jobs.grid.advance()
-    expected = [("failure", f"job {first + 1} has failed"), ("end", f"workflow w{first} (flow) has ended")]
-    assert jobs.notified() == expected
+    jobs.make()
+    failure, end = (json.loads(each.body) for each in jobs.take())
+    assert (failure["occasion"], failure["subject"]) == ("failure", f"job {first + 1} has failed")
+    assert (end["occasion"], end["subject"]) == ("end", f"workflow w{first} has ended")
+    assert end["text"] == f"Workflow w{first} (My Flow) has ended: 1 DONE, 1 FAILED, 2 BLOCKED"
 
 
 def test_jobs_that_may_still_be_freed_have_not_ended(jobs: NotifiedJobs) -> None:
@@ -339,7 +346,7 @@ def test_notification_is_leased_retried_and_given_up(jobs: NotifiedJobs) -> None
     jobs.make()
     (first,) = jobs.take()
     assert jobs.take() == []
-    jobs.grid.clock.advance(LEASE)
+    jobs.grid.clock.advance(DELIVERY_LEASE)
     (again,) = jobs.take()  # the notifier is gone
     assert (again.id, again.tries) == (first.id, 2)
     jobs.report(DeliveryReport(first.id, 1))  # too late: the second try is under way
@@ -395,16 +402,37 @@ def test_host_that_never_answers_delays_no_other(jobs: NotifiedJobs) -> None:
     for user in users:
         for _ in range(3):
             jobs.submit(hook(END, host="slow.example.org"), user=user)
+    for _ in range(MOST_LEASED + 1):
+        jobs.submit(hook(END, host="slow.example.org"), user=BOB)
     jobs.submit(hook(END, host="fast.example.org"), user=BOB)
     for _ in range(10):
         jobs.submit(hook(END, host="busy.example.org"), user=ALICE)
-    jobs.run_all([0] * 23)
+    jobs.run_all([0] * 28)
     jobs.make()
     hosts = [each.address.split("/")[2] for each in jobs.take()]
     assert hosts.count("slow.example.org") == MOST_LEASED
     assert hosts.count("fast.example.org") == 1
     assert hosts.count("busy.example.org") == MOST_LEASED
     assert jobs.take() == []
+
+
+def test_owners_take_turns_at_a_host(jobs: NotifiedJobs) -> None:
+    def submit(*users: Identity) -> None:
+        for user in users:
+            jobs.submit(hook(END), user=user)
+        jobs.run_all([0] * len(users))
+        jobs.make()
+
+    def owners(taken: Sequence[DueNotification]) -> list[str]:
+        return [json.loads(each.body)["owner"] for each in taken]
+
+    submit(*[ALICE] * (2 * MOST_LEASED))
+    first, *others = jobs.take()
+    assert len(others) == MOST_LEASED - 1
+    submit(BOB, BOB)
+    for done, next_owner in zip((first, *others), ("bob", "bob", "alice"), strict=False):
+        jobs.report(DeliveryReport(done.id, done.tries))
+        assert owners(jobs.take()) == [next_owner]
 
 
 def test_request_is_signed_with_the_secret(jobs: NotifiedJobs) -> None:
@@ -460,14 +488,16 @@ def test_owner_with_a_foreign_domain_is_no_mail_address(database: Database, cloc
 
 def test_open_subscriptions_of_an_owner_are_bounded(database: Database, clock: VirtualClock) -> None:
     jobs = NotifiedJobs(database, clock, max_open_of_owner=2)
-    (job,) = jobs.submit(hook(END), hook(END))
+    (job,) = jobs.submit(hook(END), hook(END), hook(END))
+    assert "1 of 3 subscriptions are left out: alice of the VO" in jobs.warnings[0]
+    assert len(jobs.listed()) == 2
     with pytest.raises(QuotaExceededError, match="alice of the VO"):
-        jobs.submit(hook(END))
+        jobs.subscribe(JobSelection(job), hook(END))
     jobs.submit(hook(END), user=BOB)
     jobs.run_all([0, 0])
     jobs.make()
-    jobs.submit(hook(END))
-    assert job
+    jobs.subscribe(JobSelection(job), hook(END))
+    assert len(jobs.listed()) == 3
 
 
 def test_callers_see_and_remove_their_own_only(jobs: NotifiedJobs) -> None:

@@ -48,6 +48,7 @@ def test_subscription_is_made_listed_and_removed(grid: WireGrid, pilotage: Pilot
     url = ("--url", "https://hooks.example.org/x", "--secret-file", tmp_path / "secret", "--on", "failure,end")
     made = pilotage("notify", f"{job}.0-1", *url)
     assert made.exit_code == 0, made.output
+    assert made.stdout.startswith("subscription ")
     assert "no notifier runs now" in made.stderr
     assert f"{job}-{job + 1}" in made.stdout
     (shown,) = listed(pilotage)
@@ -66,7 +67,7 @@ def test_submit_subscribes_for_clusters_and_for_all_jobs(pilotage: Pilotage, tmp
     lines = "transfer_executable = false\nnotification = Error\nnotify_user = alice@example.org\nqueue 3\n"
     file.write_text(f"executable = /bin/true\n{lines}")
     other.write_text('executable = "/bin/true"\nnotify = {url = "https://example.org/"}\n')
-    result = pilotage("submit", file, other, "--notify-mail", "bob@example.org", "--notify-on", "end", "--json")
+    result = pilotage("submit", "--notify-mail-to", "bob@example.org", file, other, "--notify-on", "end", "--json")
     assert result.exit_code == 0, result.output
     first, *_, last = json.loads(result.stdout)["jobs"]
     found = [(each["address"], each["first_job"], each["last_job"], each["on"]) for each in listed(pilotage)]
@@ -79,7 +80,7 @@ def test_submit_subscribes_for_clusters_and_for_all_jobs(pilotage: Pilotage, tmp
 
 def test_notifications_are_leased_and_reported_over_the_wire(grid: WireGrid, pilotage: Pilotage) -> None:
     (job,) = submit(grid)
-    assert pilotage("notify", job, "--mail", "a@example.org", "--command", "--on", "end").exit_code == 0
+    assert pilotage("notify", job, "--mail-to", "a@example.org", "--command", "--on", "end").exit_code == 0
     grid.change(JOB_CHANGE_REMOVE, job)
     token = grid.server.token(Role.NOTIFIER, owner="notifier:test")
     with grid.server.channel(token) as channel:
@@ -103,15 +104,19 @@ def test_notifications_are_leased_and_reported_over_the_wire(grid: WireGrid, pil
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        (("notify", "12"), "give --url, --mail or --command"),
-        (("notify", "12", "--mail", "a@b.ch", "--list"), "give --url, --mail or --command"),
+        (("notify", "12"), "give --url, --mail, --mail-to or --command"),
+        (("notify", "12", "--mail-to", "a@b.ch", "--list"), "give --url, --mail, --mail-to or --command"),
         (("notify", "--command"), "name the jobs"),
         (("notify", "12", "--command", "--on", "begin"), "--on: begin is none of end, failure, hold"),
         (("notify", "12", "--url", "example.org"), "is not a URL"),
-        (("notify", "12", "--mail"), "the server has no mail domain"),
+        (("notify", "--mail", "12"), "the server has no mail domain"),
         (("notify", "12-15", "--command"), "is a range of job ids"),
         (("notify", "999999999", "--command"), "999999999"),
-        (("notify", "12", "--mail", "a@b.ch", "--secret-file", "/no/such"), "cannot be read"),
+        (("notify", "12", "--url", "https://a.ch", "--secret-file", "/no/such"), "cannot be read"),
+        (("notify", "12", "--url", "https://a.ch", "--secret-file", "/dev/null"), "/dev/null is empty"),
+        (("notify", "12", "--mail-to", "a@b.ch", "--secret-file", "/dev/null"), "give --url"),
+        (("notify", "12", "13x", "--url", "https://a.ch", "--mail-to", "a@"), "notify: 'a@' is not a mail address"),
+        (("notify", "12", "13x", "--command"), "13x"),
     ],
 )
 def test_bad_command_is_refused(grid: WireGrid, pilotage: Pilotage, command: tuple[str, ...], why: str) -> None:
@@ -119,6 +124,23 @@ def test_bad_command_is_refused(grid: WireGrid, pilotage: Pilotage, command: tup
     result = pilotage(*(str(job) if each == "12" else each for each in command))
     assert (result.exit_code, result.stdout) == (2, "")
     assert why in result.stderr
+    assert listed(pilotage, job) == []
+
+
+def test_secret_is_of_the_url_only(pilotage: Pilotage, grid: WireGrid, tmp_path: Path) -> None:
+    (job,) = submit(grid)
+    (tmp_path / "secret").write_text("wine\n")
+    signed = ("--url", "https://hooks.example.org/x", "--secret-file", tmp_path / "secret")
+    assert pilotage("notify", job, *signed, "--mail-to", "a@example.org").exit_code == 0
+    assert len(listed(pilotage, job)) == 2
+
+
+def test_subscription_is_shown_before_the_next_one_fails(pilotage: Pilotage, grid: WireGrid) -> None:
+    (job,) = submit(grid)
+    result = pilotage("notify", job, "999999999", "--command", "--on", "end")
+    (shown,) = listed(pilotage, job)
+    assert result.exit_code == 2
+    assert result.stdout == f"subscription {shown['id']}: jobs {job}, command, end\n"
 
 
 def test_jobs_of_others_are_unknown(grid: WireGrid, pilotage: Pilotage) -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import re
 import ssl
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from pilotage.errors import WorldError
 from pilotage.notifications import RecipientKind
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage_agents.notifier.notifier import Notifier
 from pilotage_agents.notifier.settings import NotifierSettings
+from pilotage_agents.runtime.loop import Backoff
 from support.server import self_signed_certificate
 
 BODY = json.dumps({"id": 7, "subject": "job 12 has failed", "text": "Job 12 (Fit é) has failed: exit code 1"})
@@ -26,16 +32,22 @@ OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 class ServerStandIn:
     """The server's side of the link: notifications to be taken once, and the reports so far."""
 
-    def __init__(self, *due: DueNotification) -> None:
+    def __init__(self, *due: DueNotification, failures: float = 0) -> None:
         self.due = list(due)
+        self.failures = failures  # of the next reports
         self.reports: list[DeliveryReport] = []
         self._reported = asyncio.Event()
+        self._failed = asyncio.Event()
 
     async def take(self, most: int) -> Sequence[DueNotification]:
         taken, self.due = self.due[:most], self.due[most:]
         return taken
 
     async def report(self, reports: Sequence[DeliveryReport]) -> None:
+        if self.failures:
+            self.failures -= 1
+            self._failed.set()
+            raise WorldError("the server restarts", transient=True)
         self.reports += reports
         self._reported.set()
 
@@ -43,6 +55,10 @@ class ServerStandIn:
         await self._reported.wait()
         self._reported.clear()
         return self.reports[-1]
+
+    async def next_failure(self) -> None:
+        await self._failed.wait()
+        self._failed.clear()
 
 
 class HttpRequest:
@@ -204,6 +220,28 @@ def patient_notifier(server: ServerStandIn, **settings: Any) -> Notifier:
     return Notifier(NotifierSettings(**(given | settings)), server)
 
 
+async def test_failed_report_is_repeated() -> None:
+    async with web_server(OK) as (url, requests):
+        server = ServerStandIn(due(url), failures=3)
+        at_once = Backoff(timedelta(0), timedelta(0))
+        notifier = Notifier(NotifierSettings(allowed_hosts=("127.0.0.1",)), server, at_once)
+        await notifier.run_to_completion()
+        assert server.reports == [DeliveryReport(7, 1)]
+        assert len(requests) == 1
+
+
+async def test_stop_does_not_wait_for_a_server_that_is_gone() -> None:
+    async with web_server(OK) as (url, _):
+        server = ServerStandIn(due(url), failures=math.inf)
+        never_again = Backoff(timedelta(minutes=1), timedelta(minutes=1))
+        notifier = Notifier(NotifierSettings(allowed_hosts=("127.0.0.1",), interval_s=0.05), server, never_again)
+        await notifier.run_once()
+        await server.next_failure()
+        async with asyncio.timeout(30):
+            await notifier.stop()
+    assert server.reports == []
+
+
 async def test_number_of_deliveries_is_bounded() -> None:
     async with web_server(never) as (slow, waiting):
         server = ServerStandIn(*(due(slow, id_) for id_ in range(5)))
@@ -238,8 +276,8 @@ async def test_private_address_is_refused(host: str) -> None:
     [
         ("127.0.0.1", ""),
         ("127.0.0.1:{port}", ""),
-        ("127.0.0.1:1", "http is not allowed"),
-        ("example.org", "http is not allowed"),
+        ("127.0.0.1:1", "the host is not in the notifier's allowed_hosts"),
+        ("example.org", "the host is not in the notifier's allowed_hosts"),
     ],
 )
 async def test_allowed_host_is_reached_by_http(allowed: str, error: str) -> None:
@@ -282,7 +320,10 @@ async def test_mail_goes_to_the_operators_command(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "arguments").read_text() == "-t -i\n"
     assert "secret" not in (tmp_path / "environment").read_text()
     sent = (tmp_path / "mail").read_text()
+    await deliver(mail, mail_command=[command], mail_from="grid@example.org")
+    assert (tmp_path / "mail").read_text() == sent  # with the same Message-ID
     assert sent.startswith("To: alice@example.org\nFrom: grid@example.org\nSubject: Pilotage: job 12 has failed\n")
+    assert re.search(r"^Message-ID: <7\.[0-9a-f]{16}@example\.org>$", sent, re.MULTILINE)
 
 
 async def test_command_gets_json(tmp_path: Path) -> None:
@@ -295,27 +336,47 @@ async def test_command_gets_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "timeout_s", "error"),
     [
-        ("echo no such user >&2; exit 3", 60, "exited with 3: no such user\n"),
-        ("yes >&2 & exec sleep 60", 0.5, "did not end within 0.5 s"),
+        ("echo token=abc >&2; exit 3", 60, "the command exited with 3"),
+        ("yes >&2 & exec sleep 60", 0.5, "the command took longer than 0.5 s"),
         ("exit 0", 60, ""),
     ],
 )
 async def test_command_fails_or_hangs(tmp_path: Path, text: str, timeout_s: float, error: str) -> None:
     command = program(tmp_path, text)
-    report = await deliver(
-        due("", kind=RecipientKind.COMMAND, body=BODY * 10_000), command=[command], timeout_s=timeout_s
+    with capture_logs() as logs:
+        report = await deliver(
+            due("", kind=RecipientKind.COMMAND, body=BODY * 10_000), command=[command], timeout_s=timeout_s
+        )
+    assert report == DeliveryReport(7, 1, error)
+    assert ["token=abc" in each["error"] for each in logs if each["event"] == "command failed"] == (
+        ["token" in text] if error else []
     )
-    assert report.error.endswith(error)
+
+
+async def test_command_of_another_user_cannot_be_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(group: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.killpg", refuse)
+    report = await deliver(due("", kind=RecipientKind.COMMAND), command=[program(tmp_path, "exit 3")])
+    assert report.error == "the command exited with 3"
+
+
+@pytest.mark.parametrize(
+    ("notification", "setting"),
+    [
+        (due("alice@example.org", kind=RecipientKind.MAIL), "mail_command"),
+        (due("", kind=RecipientKind.COMMAND), "command"),
+        (due("http://127.0.0.1:1/"), "allowed_hosts"),
+        (due("https://127.0.0.1:1/"), "allowed_hosts"),
+    ],
+)
+async def test_missing_setting_is_named_and_tried_again(notification: DueNotification, setting: str) -> None:
+    report = await deliver(notification, allowed_hosts=[])
+    assert re.search(rf"\b{setting} of the notifier|notifier's {setting}", report.error)
     assert not report.is_permanent
-
-
-@pytest.mark.parametrize("kind", [RecipientKind.MAIL, RecipientKind.COMMAND])
-async def test_missing_command_is_reported(kind: RecipientKind) -> None:
-    report = await deliver(due("alice@example.org" if kind is RecipientKind.MAIL else "", kind=kind))
-    assert "the notifier's operator has set no" in report.error
-    assert report.is_permanent
 
 
 async def test_command_that_does_not_exist_is_reported() -> None:
     report = await deliver(due("", kind=RecipientKind.COMMAND), command=["/no/such/program"])
-    assert "does not start: No such file" in report.error
+    assert report == DeliveryReport(7, 1, "the command does not start")

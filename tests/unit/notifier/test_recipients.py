@@ -8,8 +8,9 @@ import pytest
 
 from pilotage.notifications import NewSubscription, RecipientKind, complete_mail, mail_fault, url_fault
 from pilotage_agents.notifier.commands import mail_text
+from pilotage_agents.notifier.errors import DeliveryError
 from pilotage_agents.notifier.settings import NotifierSettings
-from pilotage_agents.notifier.webhook import DeliveryError, is_public
+from pilotage_agents.notifier.webhook import is_public
 
 
 @pytest.mark.parametrize(
@@ -133,14 +134,16 @@ def test_only_public_addresses_are_reached(address: str, public: bool) -> None:
 
 
 def test_texts_of_users_are_in_the_body_of_a_mail_only() -> None:
-    mail = mail_text("alice@example.org", "pilotage@example.org", "job 7 has failed", "Job 7 (é\nBcc: x) has failed")
+    text = "Job 7 (é\nBcc: x) has failed"
+    mail = mail_text("alice@example.org", "pilotage@example.org", "job 7 has failed", text, "1.a")
     head, _, body = mail.decode().partition("\n\n")
-    assert "To: alice@example.org\nFrom: pilotage@example.org\nSubject: Pilotage: job 7 has failed" in head
+    assert "To: alice@example.org\nFrom: pilotage@example.org\nSubject: Pilotage: job 7 has failed\n" in head
+    assert "\nMessage-ID: <1.a@example.org>\n" in head
     assert "Bcc" not in head
     assert body
     for address in ("", "alice", "-x@example.org"):
         with pytest.raises(DeliveryError):
-            mail_text(address, None, "s", "t")
+            mail_text(address, None, "s", "t", "1.a")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Rules
   is none.
 - The end is notified once: when no job is live, except those that stay blocked because a parent has ended badly. The
   subscription closes then, or earlier if it has nothing left to notify of.
+- Subjects are made of numbers and states; texts of users, such as names and reasons, are in the text only.
 - A delivery is tried for a day, with pauses that double up to an hour.
 """
 
@@ -26,9 +27,6 @@ from pilotage.job_description import render_text
 from pilotage.notifications import NewSubscription, Occasion
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import FINAL, JobState
-
-LEASE = timedelta(minutes=2)
-"""How long the notifier may take for one try."""
 
 TRY_FOR = timedelta(days=1)
 """A notification that is not delivered within this time is given up."""
@@ -125,21 +123,27 @@ def body_of_job(subscription: Subscription, occasion: Occasion, job: JobRecord, 
 
 
 def body_of_end(
-    subscription: Subscription, counts: Mapping[JobState, int], name: str, job: JobRecord | None, now: datetime
+    subscription: Subscription,
+    counts: Mapping[JobState, int],
+    whole: str,
+    name: str,
+    job: JobRecord | None,
+    now: datetime,
 ) -> str:
     """Return the body of the notification that all jobs have ended.
 
-    `name` = their cluster or workflow in words, "" = they are neither. `job` = the only job, None = there are several
-    or none is left.
+    `whole` = the cluster or workflow that they are, such as "cluster 12", "" = they are neither; `name` = that of the
+    workflow. `job` = the only job, None = there are several or none is left.
     """
     numbers = {state.value: counts[state] for state in JobState if counts.get(state)}
     if job is not None:
         subject = f"job {job.id} is {job.state}"
         text = f"Job {_named(job)} is {job.state}" + (f": {job.reason}" if job.reason else "")
     else:
-        subject = f"{name} has ended" if name else f"jobs {subscription.first}-{subscription.last} have ended"
+        what, have = (whole, "has") if whole else (f"jobs {subscription.first}-{subscription.last}", "have")
+        subject = f"{what} {have} ended"
         summary = ", ".join(f"{count} {state}" for state, count in numbers.items())
-        text = f"{subject.capitalize()}: {summary or 'all removed'}"
+        text = f"{what.capitalize()}{f' ({name})' if name else ''} {have} ended: {summary or 'all removed'}"
     return _body(subscription, Occasion.END, now, subject, text, states=numbers)
 
 
@@ -184,16 +188,23 @@ OwnerKey = tuple[str, str]
 def choose_due(
     waiting: Sequence[tuple[int, OwnerKey, str]], leased: Iterable[tuple[OwnerKey, str]], most: int
 ) -> list[int]:
-    """Return which notifications are delivered now, at most `most`: their ids, given with owner and host, oldest first.
+    """Return which notifications are delivered now, at most `most`: ids of those waiting with their owner and host.
 
-    `leased` = owner and host of those that are being delivered.
+    The owners take turns at each host, so that many notifications of one delay no other. Within a turn the order is
+    that of `waiting`. `leased` = owner and host of those that are being delivered, which count as earlier turns.
     """
-    owners, hosts = Counter[OwnerKey](), Counter[str]()
+    owners, hosts, turns = Counter[OwnerKey](), Counter[str](), Counter[tuple[OwnerKey, str]]()
     for owner, host in leased:
         owners[owner] += 1
         hosts[host] += 1
+        turns[owner, host] += 1
+    in_turn: list[tuple[int, int]] = []
+    for index, (_, owner, host) in enumerate(waiting):
+        in_turn.append((turns[owner, host], index))
+        turns[owner, host] += 1
     chosen: list[int] = []
-    for id_, owner, host in waiting:
+    for _, index in sorted(in_turn):
+        id_, owner, host = waiting[index]
         if len(chosen) < most and owners[owner] < MOST_LEASED and hosts[host] < MOST_LEASED:
             owners[owner] += 1
             hosts[host] += 1

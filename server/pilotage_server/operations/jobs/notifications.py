@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pilotage.errors import InvalidInputError, NotFoundError, QuotaExceededError, Violation
-from pilotage.notifications import NewSubscription, Occasion, RecipientKind, complete_mail
+from pilotage.notifications import DELIVERY_LEASE, NewSubscription, Occasion, RecipientKind, complete_mail
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import AGENT_NAMES, Holder, Identity, Role
@@ -52,18 +52,26 @@ def check_subscriptions(
 ) -> tuple[list[NewSubscription | None], list[str]]:
     """Return new subscriptions of an owner with complete addresses, and warnings.
 
-    None = the server cannot complete the mail address; a warning tells why.
-    Raises QuotaExceededError if the owner would have too many open subscriptions.
+    None = the server cannot complete the mail address, or the owner has too many open subscriptions; a warning says so.
     """
     complete = [_complete(each, owner.owner, rules.mail_domain) for each in wanted]
     warnings = [_no_address(each) for each, whole in zip(wanted, complete, strict=True) if whole is None]
     present = stored.count_open(transaction.session, owner.vo, owner.owner)
-    if present + len(complete) > rules.max_open_of_owner:
-        have = f"{owner.owner} of the VO {owner.vo} has {present} open ones, and may have {rules.max_open_of_owner}"
-        raise QuotaExceededError(f"{len(complete)} more subscriptions are too many: {have}; remove some")
+    room = max(0, rules.max_open_of_owner - present)
+    excess = [index for index, whole in enumerate(complete) if whole is not None][room:]
+    for index in excess:
+        complete[index] = None
+    if excess:
+        why = _at_bound(owner, present, rules)
+        warnings.append(f"{len(excess)} of {len(wanted)} subscriptions are left out: {why}")
     if AGENT_NAMES[Role.NOTIFIER] not in active_agents(transaction.session, transaction.now):
         warnings.append("no notifier runs now: notifications wait until one does, for a day at most")
     return complete, list(dict.fromkeys(warnings))
+
+
+def _at_bound(owner: Holder, present: int, rules: NotificationRules) -> str:
+    have = f"has {present} open subscriptions, and may have {rules.max_open_of_owner}"
+    return f"{owner.owner} of the VO {owner.vo} {have}; remove some"
 
 
 def _complete(wanted: NewSubscription, owner: str, domain: str) -> NewSubscription | None:
@@ -115,14 +123,17 @@ def subscribe(
     InvalidInputError
         The server cannot complete the mail address.
     QuotaExceededError
-        The owner would have too many open subscriptions.
+        The owner has as many open subscriptions as allowed.
     """
     ids = extent_of(transaction, identity, jobs)
     first = load_first_job(transaction.session, ids.start)
     if first is None or first.id not in ids:
         raise NotFoundError("job", str(jobs))
     owner = Holder(first.vo, first.owner)
-    (complete,), warnings = check_subscriptions(transaction, state.rules.notifications, owner, [wanted])
+    rules, present = state.rules.notifications, stored.count_open(transaction.session, owner.vo, owner.owner)
+    if present >= rules.max_open_of_owner:
+        raise QuotaExceededError(_at_bound(owner, present, rules))
+    (complete,), warnings = check_subscriptions(transaction, rules, owner, [wanted])
     if complete is None:
         raise InvalidInputError(Violation("", warnings[0]))
     (made,) = add_subscriptions(transaction, owner, [(ids, complete)])
@@ -266,21 +277,21 @@ def _rest_stays_blocked(transaction: Transaction, of: Subscription) -> bool:
 def _end_of(transaction: Transaction, of: Subscription) -> str:
     session, ids = transaction.session, range(of.first, of.last + 1)
     job = load_jobs(session, ids).get(of.first) if len(ids) == 1 else None
-    return core.body_of_end(of, count_by_state(session, ids), _name_of(transaction, ids), job, transaction.now)
+    return core.body_of_end(of, count_by_state(session, ids), *_whole(transaction, ids), job, transaction.now)
 
 
-def _name_of(transaction: Transaction, ids: range) -> str:
-    """Return the workflow or cluster that has exactly these jobs, "" = none."""
+def _whole(transaction: Transaction, ids: range) -> tuple[str, str]:
+    """Return the workflow or cluster that has exactly these jobs, "" = none, and the name of the workflow."""
     workflow = load_workflow(transaction.session, ids.start)
     if workflow is not None and workflow.ids == ids:
-        return f"workflow {JobSelection(ids.start, workflow=True)} ({workflow.name})"
+        return f"workflow {JobSelection(ids.start, workflow=True)}", workflow.name
     first = load_first_job(transaction.session, ids.start)
-    return f"cluster {ids.start}" if first is not None and first.ids == ids else ""
+    return (f"cluster {ids.start}" if first is not None and first.ids == ids else ""), ""
 
 
 def has_due_notifications(transaction: Transaction, identity: Identity) -> bool:
     """Whether notifications of the VOs in the caller's bounds are due."""
-    return bool(outbox.waiting_notifications(transaction.session, transaction.now, identity.bounds.vos))
+    return outbox.has_due_notifications(transaction.session, transaction.now, identity.bounds.vos)
 
 
 def take_notifications(transaction: Transaction, identity: Identity, most: int) -> list[DueNotification]:
@@ -288,7 +299,7 @@ def take_notifications(transaction: Transaction, identity: Identity, most: int) 
     session, now = transaction.session, transaction.now
     waiting = outbox.waiting_notifications(session, now, identity.bounds.vos)
     chosen = core.choose_due(waiting, outbox.leased_notifications(session, now), most)
-    leased = outbox.lease_notifications(session, chosen, now, now + core.LEASE) if chosen else []
+    leased = outbox.lease_notifications(session, chosen, now, now + DELIVERY_LEASE) if chosen else []
     due = []
     for each in leased:
         body = json.dumps({"id": each.id, **json.loads(each.body)})

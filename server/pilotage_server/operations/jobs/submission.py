@@ -154,8 +154,8 @@ def subscribe_to_new_jobs(
 ) -> SubmittedJobs:
     """Add subscriptions for jobs that this transaction has submitted, and their warnings to the result.
 
-    A mail without a complete address is left out with a warning: the jobs are the same without it. Without new jobs,
-    as in a validation, subscriptions are only checked. Raises as `check_subscriptions` does.
+    A mail without a complete address, and subscriptions above the owner's bound, are left out with a warning: the jobs
+    are the same without them. Without new jobs, as in a validation, subscriptions are only checked.
     """
     owner = Holder(identity.vo, identity.owner)
     wanted = [each.wanted for each in subscriptions]

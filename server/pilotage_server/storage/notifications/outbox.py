@@ -67,20 +67,30 @@ def insert_notifications(session: Session, new: Sequence[NewNotification], now: 
 _MOST_WAITING = 10_000
 _OF = "FROM notifications JOIN subscriptions ON subscriptions.id = subscription"
 _IN_VOS = "(? = 0 OR lower(vo) = ANY(?))"
+_DUE = f"{_OF} WHERE {UNDELIVERED} AND due <= ? AND {_IN_VOS}"
+_HAS_DUE = f"SELECT 1 {_DUE} LIMIT 1"
 _WAITING = f"""
     SELECT id, vo, owner, host FROM (
         SELECT notifications.id AS id, vo, owner, host, due,
-            row_number() OVER (PARTITION BY vo, owner ORDER BY due, notifications.id) AS of_owner
-        {_OF} WHERE {UNDELIVERED} AND due <= ? AND {_IN_VOS}
-    ) AS waiting WHERE of_owner <= ? ORDER BY due, id LIMIT ?
+            row_number() OVER (PARTITION BY vo, owner, host ORDER BY due, notifications.id) AS turn {_DUE}
+    ) AS waiting WHERE turn <= ? ORDER BY turn, due, id LIMIT ?
 """  # noqa: S608 - names of ours
 _LEASED = f"SELECT vo, owner, host {_OF} WHERE {UNDELIVERED} AND due > ? AND leased"
+
+
+def has_due_notifications(session: Session, now: datetime, vos: Sequence[str]) -> bool:
+    """Whether notifications of these VOs, empty = of any, are due."""
+    lower = [vo.lower() for vo in vos]
+    return bool(sql.rows(session, _HAS_DUE, sql.column_time(session, now), len(lower), lower))
 
 
 def waiting_notifications(
     session: Session, now: datetime, vos: Sequence[str]
 ) -> list[tuple[int, tuple[str, str], str]]:
-    """Return id, account and host of the first due notifications of each owner of these VOs, empty = of any."""
+    """Return id, account and host of the first due notifications of each owner to each host, owners in turn.
+
+    They are of these VOs, empty = of any.
+    """
     lower = [vo.lower() for vo in vos]
     rows = sql.rows(session, _WAITING, sql.column_time(session, now), len(lower), lower, MOST_LEASED, _MOST_WAITING)
     return [(id_, (vo, owner), host) for id_, vo, owner, host in rows]
