@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from pilotage_client.files import whole_file
 from pilotage_client.models import LIVE_STATES, JobStatus
 from pilotage_client.readers import guess_language, text_of
 from pilotage_client.readers.draft import as_json
-from pilotage_client.retry import RetryBudget, are_futile
 from pilotage_client.selections import names_workflow
 from pilotage_client.workflows import DagWorkflow, done_nodes, read_dag, rescue_text
 
@@ -63,7 +61,7 @@ def _done(client: Client, text: str) -> Path | frozenset[str]:
     if not names_workflow(text) or Path(text).exists():
         return Path(text)
     jobs = _jobs_of(client, text)
-    if live := _live_jobs(client, text, jobs):
+    if live := _live_jobs(text, jobs):
         raise StateConflictError(live)
     return done_nodes(jobs)
 
@@ -78,7 +76,7 @@ def _jobs_of(client: Client, text: str) -> list[JobStatus]:
     return client.jobs(found.ids)
 
 
-def _live_jobs(client: Client, text: str, jobs: Sequence[JobStatus]) -> str:
+def _live_jobs(text: str, jobs: Sequence[JobStatus]) -> str:
     """Return why a rescue of this workflow is too early, as jobs of it may still run; "" = it is not.
 
     Of jobs that are left behind failed nodes and cannot run, a warning says how to avoid that they run later.
@@ -88,7 +86,7 @@ def _live_jobs(client: Client, text: str, jobs: Sequence[JobStatus]) -> str:
         return ""
     is_one = len(left) == 1
     count = f"1 job of {text}" if is_one else f"{len(left)} jobs of {text}"
-    if not are_futile(client, left, RetryBudget(0.0, partial(click.echo, err=True))):
+    if not all(job.futile for job in left):
         states = Counter(job.state for job in left)
         shown = ", ".join(f"{states[state]} {state}" for state in LIVE_STATES if state in states)
         why = f"{count} {'has' if is_one else 'have'} not ended ({shown}), and nodes would run twice"
@@ -133,7 +131,7 @@ def rescue(client: Client, workflows: Sequence[str], file: Path | None) -> None:
     done: frozenset[str] = frozenset()
     for text in workflows:
         jobs = _jobs_of(client, text)
-        if live := _live_jobs(client, text, jobs):
+        if live := _live_jobs(text, jobs):
             click.echo(f"warning: {live}", err=True)
         done |= done_nodes(jobs)
     shown = rescue_text(done, " ".join(workflows))

@@ -188,6 +188,8 @@ def _subscription(table: Mapping[str, Any]) -> NewSubscription:
     names = _texts_of(table.get("on", [each.value for each in Occasion]))
     if odd := [name for name in names if name not in list(Occasion)]:
         raise InvalidValueError(f"has {', '.join(odd)} under on, which is none of {', '.join(Occasion)}")
+    if table.get("secret") == "":
+        raise InvalidValueError("has an empty secret, which would sign nothing")
     wanted = NewSubscription(kind, address, frozenset(map(Occasion, names)), _text_of(table.get("secret", "")))
     if wanted.fault:
         raise InvalidValueError(wanted.fault)

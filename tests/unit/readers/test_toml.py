@@ -168,6 +168,7 @@ def test_notify_has_targets_and_occasions() -> None:
         ("{on = 'end'}", "notify has no recipient; it has one of url, mail and command"),
         ("{url = 'https://a.org', mail = 'a@b.ch'}", "notify has url, mail; it has one of"),
         ("{urls = 'https://a.org'}", "notify has urls; it has one of"),
+        ("{url = 'https://a.org', secret = ''}", "notify has an empty secret"),
         ("{url = true}", "notify must be a text"),
         ("{url = 'ftp://a.org'}", "notify 'ftp://a.org' is not a URL such as"),
         ("{command = 'rm'}", "notify names a command, which only the operator may choose"),
