@@ -95,7 +95,11 @@ def _group_key(message: jobs_pb2.JobDescription) -> bytes:
 
 
 def _overrides(index: int, message: jobs_pb2.JobDescription) -> Overrides:
-    """Return the overrides; submission checks them, of all descriptions of the group at once."""
+    if "\0" in f"{message.arguments}{message.name}{message.stdout}{message.stderr}":
+        fields = Fields(message)
+        for name in ("arguments", "name", "stdout", "stderr"):
+            fields.text(name)
+        fields.done()
     return Overrides(
         index,
         message.arguments,
