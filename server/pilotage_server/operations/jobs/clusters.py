@@ -121,7 +121,7 @@ def list_clusters(
     """Return the next page of the clusters that have a wanted job, newest first; their counts are those of all jobs.
 
     A workflow is listed in place of its clusters. With `workflow`, only the clusters of this workflow are listed,
-    whoever owns it.
+    also if it has another owner.
 
     Raises
     ------
