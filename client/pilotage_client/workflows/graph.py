@@ -7,8 +7,8 @@ Rules
 - A node that is done, or has no job (NOOP), is left out: its children wait for the parents of the latter instead.
 - Nodes are ordered by level, the longest path from the start, then by priority, then as in the file. But nodes with
   the same children lie together at the place of the first, as a range of nodes is one parent of each child.
-- Of a category with at most n jobs, each node waits until the node n places before it is settled. At most n of them
-  run so. One that cannot run stops no other; it is settled before its turn, so more than n may run then.
+- Of a category with at most n jobs, each node waits until the node n places before it is settled. So at most n of them
+  run, and one that cannot run stops no other.
 - A FINAL node waits until all other nodes of its DAG are settled.
 """
 

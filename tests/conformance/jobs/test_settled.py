@@ -96,6 +96,40 @@ def test_job_that_waits_only_for_settled_jobs_is_not_futile(jobs: DependentJobs)
     assert jobs.states(next_, last) == [WAITING, BLOCKED]
 
 
+def test_futile_job_is_settled_when_its_turn_comes(jobs: DependentJobs) -> None:
+    root, running, futile, child = jobs.submit(
+        inner(2, AFTER_OK, 0), inner(2, AFTER_SETTLED, 1), inner(3, AFTER_SETTLED, 2), count=4
+    )
+    late_child = jobs.child(AFTER_SETTLED, futile)
+    jobs.run(root, running, exit_code=None)
+    jobs.finish(root, exit_code=1)
+    very_late_child = jobs.child(AFTER_SETTLED, futile)
+    children = child, late_child, very_late_child
+    assert jobs.states(futile, *children) == [BLOCKED] * 4
+    jobs.finish(running)
+    assert jobs.states(futile, *children) == [BLOCKED, WAITING, WAITING, WAITING]
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+def test_lane_of_futile_jobs_takes_its_turns(jobs: DependentJobs, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotage_server.operations.jobs.dependencies.MET_AT_ONCE", most)
+    root, first, *lane, last = jobs.submit(
+        *(inner(node, AFTER_OK, 0) for node in range(2, 6)),
+        *(inner(node, AFTER_SETTLED, node - 1) for node in range(2, 6)),
+        inner(6, AFTER_SETTLED, 3, 5),
+        count=7,
+    )
+    jobs.run(root, first, exit_code=None)
+    jobs.finish(root, exit_code=1)
+    assert jobs.states(*lane, last) == [BLOCKED] * 5
+    jobs.finish(first, exit_code=1)
+    assert jobs.states(*lane, last) == [BLOCKED] * 4 + [WAITING]
+    jobs.change(JobChange.RESCHEDULE, root)
+    jobs.run(root, last)
+    jobs.run(*lane)
+    assert jobs.rows() == {}
+
+
 def test_final_node_of_a_diamond_waits_for_all_that_can_run(jobs: DependentJobs) -> None:
     top, left, right, bottom, last = jobs.submit(
         inner(1, AFTER_OK, 0), inner(2, AFTER_OK, 0), inner(3, AFTER_OK, 1, 2), final(4), count=5

@@ -43,10 +43,12 @@ places = st.integers(0, 30)
 
 @dataclass
 class Futile:
-    """Jobs that cannot run as things stand."""
+    """Jobs that cannot run as things stand, and those of them that are settled."""
 
     certain: set[int] = field(default_factory=set)
     possible: set[int] = field(default_factory=set)
+    surely_settled: set[int] = field(default_factory=set)
+    possibly_settled: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -59,10 +61,10 @@ class ModelWait:
     may_be_met: bool = False
 
     def look(self, jobs: dict[int, JobRecord], futile: Futile) -> None:
-        self.is_met |= all(self._has_done(jobs[parent], futile.certain) for parent in self.parents)
-        self.may_be_met |= all(self._has_done(jobs[parent], futile.possible) for parent in self.parents)
+        self.is_met |= all(self._has_done(jobs[parent], futile.surely_settled) for parent in self.parents)
+        self.may_be_met |= all(self._has_done(jobs[parent], futile.possibly_settled) for parent in self.parents)
 
-    def _has_done(self, parent: JobRecord, futile: set[int]) -> bool:
+    def _has_done(self, parent: JobRecord, settled: set[int]) -> bool:
         match self.kind:
             case DependencyKind.AFTER_OK:
                 return parent.state is JobState.DONE
@@ -71,18 +73,22 @@ class ModelWait:
             case DependencyKind.AFTER_ANY:
                 return parent.state in FINAL
             case DependencyKind.AFTER_SETTLED:
-                return parent.state in FINAL or parent.id in futile
+                return parent.state in FINAL or parent.id in settled
 
     def is_futile(self, jobs: dict[int, JobRecord], futile: Futile) -> bool:
         """Whether it is certain that it cannot be met as things stand."""
-        return not self.may_be_met and all(
+        if self.kind is DependencyKind.AFTER_SETTLED or self.may_be_met:
+            return False
+        return all(
             self._has_done(parent, set()) or parent.state in FINAL or parent.id in futile.certain
             for parent in map(jobs.__getitem__, self.parents)
         )
 
     def may_be_futile(self, jobs: dict[int, JobRecord], futile: Futile) -> bool:
-        return not self.is_met and any(
-            not self._has_done(parent, futile.possible) and (parent.state in FINAL or parent.id in futile.possible)
+        if self.kind is DependencyKind.AFTER_SETTLED or self.is_met:
+            return False
+        return any(
+            not self._has_done(parent, set()) and (parent.state in FINAL or parent.id in futile.possible)
             for parent in map(jobs.__getitem__, self.parents)
         )
 
@@ -99,10 +105,13 @@ class DescribedJobs:
         for wait in self.waits:
             wait.look(jobs, futile)
         live = {job_id for job_id in self.ids if jobs[job_id].state not in FINAL}
+        turns = [wait for wait in self.waits if wait.kind is DependencyKind.AFTER_SETTLED]
         if any(wait.is_futile(jobs, futile) for wait in self.waits):
             futile.certain |= live
+            futile.surely_settled |= live if all(wait.is_met for wait in turns) else set()
         if any(wait.may_be_futile(jobs, futile) for wait in self.waits):
             futile.possible |= live
+            futile.possibly_settled |= live if all(wait.may_be_met for wait in turns) else set()
 
 
 class RandomGraphs(RuleBasedStateMachine):

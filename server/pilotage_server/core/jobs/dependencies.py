@@ -5,7 +5,8 @@ Rules
 A dependency is met or unmet, by the present state of its parents; a cluster meets it when all its jobs do. A met
 dependency is removed: a parent that is rescheduled later does not block its children again. A parent that does not end
 as DONE leaves `after_ok` unmet. Its children stay blocked until it is rescheduled and ends as DONE: they are futile,
-and so are those that wait for them. Only `after_settled` counts futile parents as ended.
+and so are those that wait for them. Only `after_settled` is met by futile parents, once they are settled: when nothing
+is left that they wait for with `after_settled` themselves. So each takes its turn in a lane, also if it cannot run.
 """
 
 from __future__ import annotations
@@ -84,8 +85,11 @@ def _cycle(parents: Mapping[_Vertex, Sequence[_Vertex]]) -> list[_Vertex]:
     return []
 
 
-def is_met(kind: DependencyKind, state: JobState, starts: int, is_futile: bool) -> bool:
-    """Whether a parent in this state, with so many starts, has done what its children wait for."""
+def is_met(kind: DependencyKind, state: JobState, starts: int, *, is_settled: bool) -> bool:
+    """Whether a parent in this state, with so many starts, has done what its children wait for.
+
+    `is_settled` = it has not ended, but is futile and settled.
+    """
     match kind:
         case DependencyKind.AFTER:
             return starts > 0 or state in FINAL
@@ -94,7 +98,7 @@ def is_met(kind: DependencyKind, state: JobState, starts: int, is_futile: bool) 
         case DependencyKind.AFTER_ANY:
             return state in FINAL
         case DependencyKind.AFTER_SETTLED:
-            return state in FINAL or is_futile
+            return state in FINAL or is_settled
 
 
 class BlockStatus(NamedTuple):

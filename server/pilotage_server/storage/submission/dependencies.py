@@ -9,7 +9,8 @@ blocks belong to one submission, and go away once they are met.
 
 A source is futile when none of its parents can do it any more, and its block is futile with it: then events are
 recorded for those of the jobs of the block that are watched. So what a bad end means reaches all that wait for it, step
-by step, and so does the opposite if a parent runs again.
+by step, and so does the opposite if a parent runs again. Jobs of a futile block are settled once no `after_settled`
+source of the block is left; then events are recorded for them as well.
 """
 
 from __future__ import annotations
@@ -192,9 +193,18 @@ _IS_FUTILE = """(jobs.blocked_by > 0 AND EXISTS (
     WHERE dependencies.block = jobs.blocked_by AND waited.futile
 ))"""
 """The condition of jobs that have not ended and cannot run as things stand."""
+_IS_SETTLED = f"""({_IS_FUTILE} AND NOT EXISTS (
+    SELECT 1 FROM dependencies JOIN dependency_sources AS waited ON waited.id = dependencies.source
+    WHERE dependencies.block = jobs.blocked_by AND waited.kind = 'after_settled'
+))"""  # noqa: S608 - a condition of ours
+"""The condition of futile jobs that are settled."""
 _FUTILE_BLOCKS = """
     SELECT DISTINCT block FROM dependencies JOIN dependency_sources ON dependency_sources.id = dependencies.source
     WHERE block = ANY(?) AND futile
+"""
+_UNSETTLED_BLOCKS = """
+    SELECT DISTINCT block FROM dependencies JOIN dependency_sources ON dependency_sources.id = dependencies.source
+    WHERE block = ANY(?) AND kind = 'after_settled'
 """
 _REPEAT_EVENTS = f"""
     INSERT INTO parent_events (job_id)
@@ -207,6 +217,12 @@ _EVENTS_OF_CHILDREN = """
     JOIN dependency_sources AS children ON children.watched BETWEEN blocks.id AND blocks.last
     WHERE dependencies.source = ANY(?)
 """
+_EVENTS_OF_FUTILE_CHILDREN = f"""{_EVENTS_OF_CHILDREN}
+    AND EXISTS (
+        SELECT 1 FROM dependencies AS others JOIN dependency_sources AS waited ON waited.id = others.source
+        WHERE others.block = blocks.id AND waited.futile
+    )
+"""  # noqa: S608 - a statement of ours
 
 
 def repeat_parent_events(session: Session, submission: int) -> bool:
@@ -214,9 +230,10 @@ def repeat_parent_events(session: Session, submission: int) -> bool:
     return sql.execute(session, _REPEAT_EVENTS, submission) > 0
 
 
-def insert_events_of_children(session: Session, source_ids: Sequence[int]) -> bool:
-    """Record events of the watched jobs that wait for these sources; return whether there are any."""
-    return bool(source_ids) and sql.execute(session, _EVENTS_OF_CHILDREN, list(source_ids)) > 0
+def insert_events_of_children(session: Session, source_ids: Sequence[int], *, only_futile: bool = False) -> bool:
+    """Record events of the watched jobs, or of the futile ones, that wait for these sources; return whether any do."""
+    statement = _EVENTS_OF_FUTILE_CHILDREN if only_futile else _EVENTS_OF_CHILDREN
+    return bool(source_ids) and sql.execute(session, statement, list(source_ids)) > 0
 
 
 def has_sources(session: Session, submission: int) -> bool:
@@ -280,7 +297,7 @@ _UNDONE = {
     DependencyKind.AFTER: "starts = 0 AND ended IS NULL",
     DependencyKind.AFTER_OK: "state <> 'DONE'",
     DependencyKind.AFTER_ANY: "ended IS NULL",
-    DependencyKind.AFTER_SETTLED: f"ended IS NULL AND NOT {_IS_FUTILE}",
+    DependencyKind.AFTER_SETTLED: f"ended IS NULL AND NOT {_IS_SETTLED}",
 }
 """The condition of parents that have not done what is asked of them."""
 _LAST_OF = "SELECT id FROM jobs WHERE id BETWEEN ? AND ? AND {} ORDER BY id DESC LIMIT 1"
@@ -296,6 +313,7 @@ class _ParentState(NamedTuple):
     state: JobState
     starts: int
     is_futile: bool
+    is_settled: bool
 
 
 def candidates(session: Session, sources: Sequence[Source]) -> dict[int, int]:
@@ -319,8 +337,9 @@ def next_watched(session: Session, sources: Sequence[Source], locked: Collection
             continue
         if parent is None:
             found[each.id] = Watch(candidate)
-        elif not is_met(each.kind, *parent):
-            found[each.id] = Watch(candidate, parent.is_futile or parent.state in FINAL)
+        elif not is_met(each.kind, parent.state, parent.starts, is_settled=parent.is_settled):
+            is_futile = each.kind is not DependencyKind.AFTER_SETTLED and (parent.is_futile or parent.state in FINAL)
+            found[each.id] = Watch(candidate, is_futile)
         else:  # it is the only parent: of several, a candidate has not done it
             found[each.id] = MET
     return found
@@ -328,11 +347,13 @@ def next_watched(session: Session, sources: Sequence[Source], locked: Collection
 
 def _load_states(session: Session, job_ids: Collection[int]) -> dict[int, _ParentState]:
     rows = sql.rows(session, _STATES, sorted(job_ids))
-    blocks = sorted({block for _, state, _, block in rows if block and state not in FINAL})
-    futile = futile_blocks(session, blocks)
+    blocks = {id_: block for id_, state, _, block in rows if state not in FINAL}
+    futile = futile_blocks(session, set(blocks.values()))
+    unsettled = {block for (block,) in sql.rows(session, _UNSETTLED_BLOCKS, sorted(futile))} if futile else set()
+    settled = futile - unsettled
     return {
-        id_: _ParentState(JobState(state), starts, block in futile and state not in FINAL)
-        for id_, state, starts, block in rows
+        id_: _ParentState(JobState(state), starts, blocks.get(id_) in futile, blocks.get(id_) in settled)
+        for id_, state, starts, _ in rows
     }
 
 
