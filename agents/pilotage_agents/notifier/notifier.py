@@ -79,6 +79,7 @@ class Notifier:
         self._running: set[asyncio.Task[None]] = set()
         self._webhooks = WebhookClient(
             settings.allowed_hosts,
+            settings.denied_networks,
             settings.timeout_s,
             ssl.create_default_context(cafile=settings.ca_file),
             ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="resolver"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -26,6 +27,11 @@ class NotifierSettings(AgentSection):
     allowed_hosts: tuple[str, ...] = Field(
         (),
         description="Hosts, HOST or HOST:PORT, that requests reach by http and at private addresses too.",
+    )
+    denied_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        (),
+        description="Networks that requests do not reach, beside the private ones, except allowed hosts: "
+        "public addresses of the own institute.",
     )
     ca_file: AnchoredPath | None = Field(
         None, description="The authorities (PEM) that certificates of hosts are checked with; None = the system's."

@@ -2,8 +2,9 @@
 
 Rules
 -----
-- The notifier is in the operator's network. So requests go to public addresses only, except to allowed hosts. The
-  address that was checked is the one that is connected to: a name that resolves differently later gains nothing.
+- The notifier is in the operator's network. So requests go to public addresses only, and not to denied networks, except
+  to allowed hosts. The address that was checked is the one that is connected to: a name that resolves differently
+  later gains nothing.
 - Only HTTPS, except to allowed hosts. Redirects are not followed.
 - One deadline covers everything from the resolution of the name to the status of the answer, of which little is read.
 """
@@ -14,7 +15,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
@@ -30,6 +31,7 @@ _RETRIED = frozenset({408, 425, 429})
 _NAT64 = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48")))
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class WebhookClient:
     """Sends requests. `allowed_hosts` are folded names, with or without a port; `resolver` runs slow resolutions."""
 
     allowed_hosts: Collection[str]
+    denied_networks: Collection[Network]
     timeout_s: float
     tls: ssl.SSLContext
     resolver: Executor
@@ -66,9 +69,9 @@ class WebhookClient:
         if parts.scheme != "https" and not is_allowed:
             raise DeliveryError("the host is not in the notifier's allowed_hosts, which http needs; use https")
         addresses = await self._resolve(host, port)
-        reached = addresses if is_allowed else [each for each in addresses if is_public(each)]
+        reached = addresses if is_allowed else [each for each in addresses if is_public(each, self.denied_networks)]
         if not reached:
-            raise DeliveryError("the host has a private address, and is not in the notifier's allowed_hosts")
+            raise DeliveryError("the host has a private or denied address, and is not in the notifier's allowed_hosts")
         failure = OSError("the host has no address")
         for address in reached:
             try:
@@ -98,13 +101,17 @@ class WebhookClient:
             writer.transport.abort()  # the rest of the answer is not wanted, and the peer may never close
 
 
-def is_public(address: Address) -> bool:
-    """Whether an address lies outside of all private, local and special networks, also if it embeds another one."""
+def is_public(address: Address, denied: Iterable[Network] = ()) -> bool:
+    """Whether an address lies outside of denied, private, local and special networks, also if it embeds another one."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
-            return is_public(address.ipv4_mapped)
+            return is_public(address.ipv4_mapped, denied)
         if address.sixtofour is not None or address.teredo is not None or any(address in each for each in _NAT64):
             return False
+        if address.is_site_local:
+            return False
+    if any(address in each for each in denied):
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 

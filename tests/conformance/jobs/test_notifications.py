@@ -29,6 +29,7 @@ from pilotage_server.core.rules import Rules
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, store_part
 from pilotage_server.operations.jobs.notifications import (
     CHECK_AGAIN,
+    MOST_CONCERNED,
     WINDOW,
     ListedSubscription,
     give_up_old_notifications,
@@ -244,7 +245,11 @@ def test_crash_loses_and_doubles_no_notification(jobs: NotifiedJobs) -> None:
     assert jobs.notified() == []
 
 
-def test_servers_at_once_make_each_notification_once(jobs: NotifiedJobs) -> None:
+@pytest.mark.parametrize("most", [3, MOST_CONCERNED])
+def test_servers_at_once_make_each_notification_once(
+    jobs: NotifiedJobs, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("pilotage_server.operations.jobs.notifications.MOST_CONCERNED", most)
     for _ in range(8):
         jobs.submit(hook(FAILURE, END))
     jobs.run_all([1] * 8)
@@ -252,6 +257,11 @@ def test_servers_at_once_make_each_notification_once(jobs: NotifiedJobs) -> None
     with ThreadPoolExecutor(4) as servers:
         made = [servers.submit(jobs.grid.write, partial(make_notifications, scan=scan)) for scan in scans]
         for each in made:
+            each.result()
+    listed = jobs.listed()
+    assert sum(len(each.notifications) for each in listed) == 2 * min(most, 8)
+    with ThreadPoolExecutor(4) as servers:
+        for each in [servers.submit(jobs.make) for _ in range(4)]:
             each.result()
     listed = jobs.listed()
     assert [len(each.notifications) for each in listed] == [2] * 8
@@ -285,6 +295,20 @@ def test_many_events_are_examined_in_windows(jobs: NotifiedJobs, monkeypatch: py
     jobs.run_all([0, 0, 1, 1, 0])
     expected = [("failure", f"job {first + 2} has failed"), ("end", f"cluster {first} has ended")]
     assert jobs.notified() == expected
+
+
+def test_end_waits_while_very_many_events_are_to_be_examined(
+    jobs: NotifiedJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotage_server.operations.jobs.notifications.WINDOW", 3)
+    first = jobs.submit(hook(), count=5)[0]
+    jobs.run_all([0, 0, 0, 0, 1])
+    scan = jobs.grid.read(scan_events)
+    assert scan is not None
+    jobs.grid.write(partial(make_notifications, scan=scan))
+    assert jobs.take() == []
+    jobs.grid.clock.advance(CHECK_AGAIN)
+    assert jobs.notified() == [("failure", f"job {first + 4} has failed"), ("end", f"cluster {first} has ended")]
 
 
 def test_long_submission_has_not_ended_before_it_is_stored(jobs: NotifiedJobs) -> None:

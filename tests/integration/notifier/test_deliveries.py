@@ -267,7 +267,7 @@ async def test_private_address_is_refused(host: str) -> None:
     async with web_server(OK) as (url, requests):
         port = url.split(":")[2].partition("/")[0]
         report = await deliver(due(f"https://{host}:{port}/"), allowed_hosts=[])
-    assert "private address" in report.error
+    assert "private or denied address" in report.error
     assert requests == []
 
 

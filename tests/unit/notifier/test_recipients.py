@@ -119,6 +119,7 @@ def test_subscription_is_refused(wanted: NewSubscription, fault: str) -> None:
         ("::1", False),
         ("::", False),
         ("fe80::1", False),
+        ("fec0::1", False),
         ("fd00::1", False),
         ("ff02::1", False),
         ("::ffff:10.0.0.1", False),
@@ -131,6 +132,15 @@ def test_subscription_is_refused(wanted: NewSubscription, fault: str) -> None:
 )
 def test_only_public_addresses_are_reached(address: str, public: bool) -> None:
     assert is_public(ipaddress.ip_address(address)) is public
+
+
+@pytest.mark.parametrize("address", ["137.138.1.2", "::ffff:137.138.1.2", "2001:1458::7"])
+def test_denied_networks_are_not_reached(address: str) -> None:
+    settings = NotifierSettings.model_validate({"denied_networks": ["137.138.0.0/16", "2001:1458::/32"]})
+    parsed = ipaddress.ip_address(address)
+    assert is_public(parsed)
+    assert not is_public(parsed, settings.denied_networks)
+    assert is_public(ipaddress.ip_address("137.139.1.2"), settings.denied_networks)
 
 
 def test_texts_of_users_are_in_the_body_of_a_mail_only() -> None:

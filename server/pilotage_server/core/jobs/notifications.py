@@ -52,8 +52,9 @@ class NotificationRules:
 class Subscription:
     """A subscription of the owner of the jobs from `first` to `last`.
 
-    `position` = events up to it came before the subscription. `left` = the occasions to come; none of them is left when
-    it is closed. `check_end` = when to look whether the jobs have ended; None = after the next end of one of them.
+    `position` = events up to it came before the subscription, or have been examined. `left` = the occasions to come;
+    none of them is left when it is closed. `check_end` = when to look whether the jobs have ended; None = after the
+    next end of one of them.
     """
 
     id: int
@@ -88,7 +89,7 @@ class Occurrences:
             self._by_state.setdefault(each.state, []).append(each)
 
     def has_end(self, subscription: Subscription) -> bool:
-        """Whether one of the jobs has ended."""
+        """Whether one of the jobs has ended since the subscription's position."""
         return any(next(self._within(state, subscription), None) is not None for state in FINAL & self._by_state.keys())
 
     def first(self, subscription: Subscription) -> Iterator[tuple[Occasion, JobOccurrence]]:
@@ -104,12 +105,12 @@ class Occurrences:
         for index in range(bisect_left(found, subscription.first, key=lambda each: each.job_id), len(found)):
             if found[index].job_id > subscription.last:
                 return
-            yield found[index]
+            if found[index].position > subscription.position:
+                yield found[index]
 
 
 def _counts(found: JobOccurrence, subscription: Subscription) -> bool:
-    is_own = found.state is JobState.HELD and found.actor == subscription.owner
-    return found.position > subscription.position and not is_own
+    return found.state is not JobState.HELD or found.actor != subscription.owner
 
 
 def body_of_job(subscription: Subscription, occasion: Occasion, job: JobRecord, reason: str, now: datetime) -> str:

@@ -41,8 +41,14 @@ from pilotage_server.storage.submission.workflows import load_workflow
 WINDOW = 10_000
 """The most positions of the feed that one transaction examines."""
 
+MOST_CONCERNED = 100
+"""The most subscriptions that one transaction examines: others wait for it."""
+
 CHECK_AGAIN = timedelta(seconds=5)
-"""The pause until an end is checked again that no event announces: the jobs that are left are blocked or not stored."""
+"""The pause until an end is checked again that no event announces: the jobs that are left are blocked or not stored.
+
+Also while very many events are still to be examined.
+"""
 
 MOST_LISTED = 1000
 
@@ -178,15 +184,16 @@ def unsubscribe(transaction: Transaction, identity: Identity, ids: Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class EventScan:
-    """New events, and the open subscriptions that they or a due check concern; `more` = newer events are left.
+    """New events, and open subscriptions that they or a due check concern; `more` = events or subscriptions are left.
 
-    `cursor` is the position before and `up_to` the one after these events.
+    `cursor` is the position before and `up_to` the one after these events. `is_whole` = they concern no others.
     """
 
     cursor: int
     up_to: int
     occurrences: Occurrences
     concerned: tuple[int, ...]
+    is_whole: bool
     more: bool
 
 
@@ -202,20 +209,26 @@ def scan_events(transaction: Transaction, _state: ServerState) -> EventScan | No
     after = work.position if first is None else first - 1  # a restore leaves a gap
     up_to = max(after, min(newest, after + WINDOW))
     occurrences = Occurrences(stored.occurrences_between(session, after, up_to))
-    concerned = (each.id for each in stored.load_open(session) if _is_concerned(transaction, each, occurrences))
-    return EventScan(work.cursor, up_to, occurrences, tuple(concerned), up_to < newest)
+    concerned = [each.id for each in stored.load_open(session) if _is_concerned(transaction, each, occurrences)]
+    is_whole = len(concerned) <= MOST_CONCERNED
+    more = up_to < newest or not is_whole
+    return EventScan(work.cursor, up_to, occurrences, tuple(concerned[:MOST_CONCERNED]), is_whole, more)
 
 
 def make_notifications(transaction: Transaction, _state: ServerState, scan: EventScan) -> None:
-    """Store the notifications that follow from a scan, unless another server has been faster."""
+    """Store the notifications that follow from a scan, unless another server has been faster.
+
+    While other subscriptions are left the cursor stays, and the next scan reads the same events for them.
+    """
     session = transaction.session
-    if not stored.swap_cursor(session, scan.cursor, scan.up_to):
+    if not stored.swap_cursor(session, scan.cursor, scan.up_to if scan.is_whole else scan.cursor):
         return
     changed: list[Subscription] = []
     new: list[NewNotification] = []
     for each in stored.lock_open(session, scan.concerned):
         now_left = _notify_of_jobs(transaction, each, scan.occurrences, new)
-        changed.append(_check_end(transaction, now_left, scan.occurrences, scan.up_to, new))
+        checked = _check_end(transaction, now_left, scan, new)
+        changed.append(replace(checked, position=max(checked.position, scan.up_to)))
     stored.update_subscriptions(session, changed)
     outbox.insert_notifications(session, new, transaction.now)
 
@@ -243,17 +256,12 @@ def _notify_of_jobs(
     return of
 
 
-def _check_end(
-    transaction: Transaction, of: Subscription, occurrences: Occurrences, up_to: int, new: list[NewNotification]
-) -> Subscription:
-    """Close a subscription that notifies of nothing more: its jobs have ended, or nothing is left to notify of.
-
-    `occurrences` are those up to the position `up_to`.
-    """
+def _check_end(transaction: Transaction, of: Subscription, scan: EventScan, new: list[NewNotification]) -> Subscription:
+    """Close a subscription that notifies of nothing more: its jobs have ended, or nothing is left to notify of."""
     session = transaction.session
     if not of.left:
         return replace(of, check_end=None, closed=transaction.now)
-    if not _must_check_end(transaction, of, occurrences):
+    if not _must_check_end(transaction, of, scan.occurrences):
         return of
     if stored.has_moving_job(session, of):
         return replace(of, check_end=None)
@@ -261,7 +269,10 @@ def _check_end(
         return replace(of, check_end=transaction.now + CHECK_AGAIN)
     if of.left - {Occasion.END}:
         # The states are newer than the events that were examined: no event of before the end may be missed.
-        later = stored.occurrences_between(session, up_to, stored.newest_position(session))
+        newest = stored.newest_position(session)
+        if newest > scan.up_to + WINDOW:
+            return replace(of, check_end=transaction.now + CHECK_AGAIN)
+        later = stored.occurrences_between(session, scan.up_to, newest)
         of = _notify_of_jobs(transaction, of, Occurrences(later), new)
     if Occasion.END in of.left:
         new.append(NewNotification(of.id, Occasion.END, _end_of(transaction, of)))

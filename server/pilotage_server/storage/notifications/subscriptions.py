@@ -97,8 +97,9 @@ def lock_open(session: Session, ids: Collection[int]) -> list[Subscription]:
 
 
 def update_subscriptions(session: Session, changed: Sequence[Subscription]) -> None:
-    """Store what is left of subscriptions, and when their ends are checked."""
+    """Store what is left of subscriptions, their positions, and when their ends are checked."""
     to: sql.Columns = {
+        "position": [each.position for each in changed],
         "left_json": [_occasions_json(each.left) for each in changed],
         "check_end": [each.check_end for each in changed],
         "closed": [each.closed for each in changed],
