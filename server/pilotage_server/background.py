@@ -20,7 +20,7 @@ from pilotage_server.core.health.throttles import ThrottleChange
 from pilotage_server.core.jobs.periodic_policies import pause_s
 from pilotage_server.core.jobs.record import FeedEvent, PolicyWatch
 from pilotage_server.core.rules import PolicyRules
-from pilotage_server.operations.accounting.shares import load_overrides, refresh_pool_size
+from pilotage_server.operations.accounting.shares import load_overrides, refresh_pool_size, take_unsorted_groups
 from pilotage_server.operations.attempts.expiry import expire_leases, record_server_life
 from pilotage_server.operations.attempts.tails import sync_tails
 from pilotage_server.operations.health import HealthWatch, store_changes
@@ -214,6 +214,9 @@ COUNT_WAITING_EVERY_S = 2.0
 
 COUNT_CORES_EVERY_S = 30.0
 """Interval of the count of all cores, of which quotas are a part."""
+
+LOG_UNSORTED_EVERY_S = 10.0
+"""Interval of looking for groups that group_sort_expression cannot sort."""
 
 HEALTH_EVERY_S = 0.1
 """Length of a cycle of `HealthTask`."""
@@ -454,6 +457,12 @@ async def make_all_notifications(transactions: Transactions) -> None:
             return
 
 
+async def log_unsorted_groups(state: ServerState) -> None:
+    """Log the groups, each once, that go last because group_sort_expression yields no number for them."""
+    for group, why in take_unsorted_groups(state).items():
+        log.warning("group goes last", group=str(group), setting="group_sort_expression", why=why)
+
+
 FINISH_SUBMISSIONS_EVERY_S = 10.0
 """Interval of looking for submissions whose calls have ended early."""
 
@@ -488,6 +497,7 @@ def periodic_tasks(
         PeriodicTask("disk space", DISK_EVERY_S, health.look_at_disk),
         PeriodicTask("lease expiry", settings.expire_every_s, leases.expire),
         PeriodicTask("cores for quotas", COUNT_CORES_EVERY_S, partial(transactions.read, refresh_pool_size)),
+        PeriodicTask("order of groups", LOG_UNSORTED_EVERY_S, partial(log_unsorted_groups, transactions.state)),
         PeriodicTask("counts of what waits", COUNT_WAITING_EVERY_S, CountTask(transactions).run_once),
         PeriodicTask("policies", POLICIES_EVERY_S, PolicyTask(transactions).run_once),
         PeriodicTask("health of places", HEALTH_EVERY_S, HealthTask(transactions, boot_time_s).run_once),

@@ -39,6 +39,7 @@ from pilotage.telemetry import LogLevel
 from pilotage.text import fold
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.isolation import Isolation
+from pilotage_server.core.accounting.group_order import check_group_order
 from pilotage_server.core.health.black_holes import HealthRules, LocationLevel
 from pilotage_server.core.identity import ACCOUNTING_GROUP, name_fault
 from pilotage_server.core.jobs.attributes import TRANSFORMED_NAMES, is_reserved
@@ -94,6 +95,7 @@ def _read_quota(written: object) -> Quota:
 
 
 ClassAdExpression = Annotated[str, AfterValidator(_reader(_check_expression))]
+GroupSortExpression = Annotated[ClassAdExpression, AfterValidator(_reader(check_group_order))]
 BrokerUrl = Annotated[SecretStr, AfterValidator(_reader(_check_broker))]
 QuotaSetting = Annotated[Quota, BeforeValidator(_reader(_read_quota))]
 AccountName = Annotated[str, AfterValidator(_reader(lambda name: str(Account.parse(name))))]
@@ -309,6 +311,9 @@ class ServerSettings(ProgramSettings):
     group_dynamic_machine_constraint: ClassAdExpression | None = Field(
         None, description="Slots that count for quotas in percent."
     )
+    group_sort_expression: GroupSortExpression | None = Field(
+        None, description="Groups are considered in increasing order of its value."
+    )
     discount_suspended: bool = Field(False, description="Whether suspended time is not charged.")
     submit_policy: Path | None = Field(None, description="HTCondor configuration with the SUBMIT_EXPRS for new jobs.")
     submit_domain: str | None = Field(None, description="The jobs' SUBMIT_SITE_DOMAIN; none = they have none.")
@@ -478,6 +483,7 @@ class ServerSettings(ProgramSettings):
             group_quotas={GroupId.parse(name): quota for name, quota in self.group_quotas.items()},
             group_accept_surplus=self.group_accept_surplus,
             machine_constraint=self.group_dynamic_machine_constraint or "",
+            group_sort_expression=self.group_sort_expression or "",
             discount_suspended=self.discount_suspended,
         )
 

@@ -239,7 +239,7 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("gpus", "free_cpus", "load", "isolation", "policy_fault", "job", "since", "since_state", "last_seen"),
     ],
     "node list": ["site", "node", "settings"],
-    "shares": ["time", "half_life_s", "pie_cores", "surplus_accepted", "groups", "accounts"],
+    "shares": ["time", "half_life_s", "pie_cores", "surplus_accepted", "group_sort_expression", "groups", "accounts"],
     "usage": [
         *("done", "failed", "interrupted", "core_h", "failed_core_h", "interrupted_core_h", "cpu_h"),
         *("efficiency", "gpu_h"),

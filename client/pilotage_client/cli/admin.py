@@ -62,6 +62,10 @@ def _show_shares(client: Client, vo: str, as_json: bool) -> None:
         echo_json(_shares_json(found))
         return
     echo_table(_SHARE_HEADINGS, _share_rows(found), empty="no use, and no waiting jobs")
+    if found.groups and found.group_sort_expression:
+        click.echo(f"\ngroups go in increasing order of {found.group_sort_expression}")
+        for group in found.groups:
+            click.echo(f"  {group.vo}/{group.group}: {_place_in_order(group)}")
     if found.groups:
         hours = f"use halves in {found.half_life_s / 3600:g} h, weighted core hours"
         click.echo(f"\n{found.pie_cores:g} cores in all; {hours}; a higher priority is worse; * = set by an operator")
@@ -132,6 +136,12 @@ def _share_rows(found: share_service_pb2.ListSharesResponse) -> Iterator[Sequenc
                 )
 
 
+def _place_in_order(group: share_service_pb2.GroupShare) -> str:
+    value = f"{group.sort_value:g}" if group.HasField("sort_value") else ""
+    last = f"last, because {group.goes_last}" if group.goes_last else ""
+    return ", ".join(part for part in (value, last) if part)
+
+
 def _marked(text: str, is_set: bool) -> str:
     return f"{text} *" if is_set else text
 
@@ -142,6 +152,7 @@ def _shares_json(found: share_service_pb2.ListSharesResponse) -> dict[str, Any]:
         "half_life_s": found.half_life_s,
         "pie_cores": found.pie_cores,
         "surplus_accepted": found.surplus_accepted,
+        "group_sort_expression": found.group_sort_expression,
         "groups": [
             {
                 "vo": group.vo,
@@ -154,6 +165,8 @@ def _shares_json(found: share_service_pb2.ListSharesResponse) -> dict[str, Any]:
                 "used_part": group.used_part,
                 "cores": group.cores,
                 "waiting": group.waiting,
+                "sort_value": group.sort_value if group.HasField("sort_value") else None,
+                "goes_last": group.goes_last,
             }
             for group in found.groups
         ],

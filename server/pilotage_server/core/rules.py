@@ -30,7 +30,9 @@ class Sharing:
     that are not in `priority_factors`: twice the factor, half the share. Groups without a quota in `group_quotas` have
     a weight of 1. `group_accept_surplus` = a group may use more than the cores of its quota, after all others.
     `machine_constraint` = a ClassAd expression over slots' ads: slots that do not satisfy it do not count where quotas
-    are turned into cores; "" = all count. `discount_suspended` = suspended time is not charged.
+    are turned into cores; "" = all count. `group_sort_expression` = a ClassAd expression over a group's use and quota:
+    groups are considered in increasing order of its value; "" = by share. `discount_suspended` = suspended time is not
+    charged.
     """
 
     half_life: timedelta = timedelta(days=1)
@@ -40,6 +42,7 @@ class Sharing:
     group_quotas: Mapping[GroupId, Quota] = field(default_factory=dict)
     group_accept_surplus: bool = True
     machine_constraint: str = ""
+    group_sort_expression: str = ""
     discount_suspended: bool = False
 
 

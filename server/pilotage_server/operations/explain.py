@@ -305,17 +305,29 @@ def _order(
     equal = [each.task_queue.id for share, each in rivals if share == own_share]
     first = task_queues.count_before(transaction.session, equal, QueueHead(job.priority, job.id))
     accounts = len({each.task_queue.account for each in before})
-    return sum(each.count for each in before) + first, _order_text(account, used_s, accounts, first)
+    of_group = _group_order_text(state, account, transaction.now)
+    return sum(each.count for each in before) + first, _order_text(account, used_s, of_group, accounts, first)
 
 
-def _order_text(account: Account, used_s: float, accounts_before: int, first: int) -> str:
+def _group_order_text(state: ServerState, account: Account, now: datetime) -> str:
+    """Return the place of the account's group by the operators' order as text; "" = there is no such order."""
+    if not state.shares.group_order.expression:
+        return ""
+    with state.lock:
+        group = state.shares.priorities(now).group(account.group_id)
+    place = f"goes last, because {group.goes_last}" if group.goes_last else f"has the value {group.sort_value.number:g}"
+    return f"by group_sort_expression, which comes before shares, its group {place}"
+
+
+def _order_text(account: Account, used_s: float, of_group: str, accounts_before: int, first: int) -> str:
     group = f" of group {account.group}" if account.group else ""
     used = f"{account.owner}{group} in VO {account.vo} has recently used {used_s / 3600:.2f} core hours"
+    less = "" if of_group else " had less of {} fair share"
     if accounts_before == 0:
-        others = "no account with work for the same queues had less of its fair share"
+        others = "no account with work for the same queues" + (less.format("its") or " goes first")
     else:
         goes = "goes" if accounts_before == 1 else "go"
         rivals = count_text(accounts_before, "other account")
-        others = f"{rivals} with work for the same queues had less of a fair share and {goes} first"
+        others = f"{rivals} with work for the same queues{less.format('a')}{' and' if less else ''} {goes} first"
     own = f"; of equal rank, {count_text(first, 'job')} with higher priority or an earlier submission" if first else ""
-    return f"{used}; {others}{own}."
+    return "; ".join(part for part in (used, of_group, others) if part) + f"{own}."

@@ -42,6 +42,7 @@ def shares_to_wire(shares: Shares) -> share_service_pb2.ListSharesResponse:
         half_life_s=shares.half_life.total_seconds(),
         pie_cores=shares.pool_size,
         surplus_accepted=shares.surplus_accepted,
+        group_sort_expression=shares.group_sort_expression,
     )
 
 
@@ -57,6 +58,8 @@ def _group_to_wire(share: GroupShare) -> share_service_pb2.GroupShare:
         entitled_part=share.entitled_part,
         entitled_cores=share.entitled_cores,
         waiting=share.waiting,
+        sort_value=share.sort_value,
+        goes_last=share.goes_last,
     )
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pilotage.accounts import Quota, QuotaUnit
 from pilotage.errors import PermissionDeniedError
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.attempts import Outcome
 from pilotage.values.offers import SlotOffer
+from pilotage_server.background import log_unsorted_groups
 from pilotage_server.core.accounting.shares import Shares
 from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.rules import Rules, Sharing
 from pilotage_server.operations.accounting.shares import list_shares, refresh_pool_size, set_shares
 from pilotage_server.operations.startup.loading import refresh_state
+from pilotage_server.settings import read_submit_policy
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, a_slot, an_idle_slot
 from support.jobs import a_user, an_operator
@@ -226,6 +231,73 @@ def test_restart_counts_runs_of_different_starts(database: Database, clock: Virt
 
     assert (after.cores, after.runs) == (used.cores, used.runs) == (4, 4)
     assert after.core_s == pytest.approx(used.core_s)
+
+
+FALLOWS_GROUPS = r"""
+Width = ifThenElse(RequestCpus > 1, "_mcore", "_score")
+LivAcctSubGroup = strcat(regexps("([A-Za-z0-9]+[A-Za-z])\d+", Owner, "\1"), Width)
+AccountingGroup = strcat(LivAcctSubGroup, ".", Owner)
+SUBMIT_EXPRS = $(SUBMIT_EXPRS) Width, LivAcctSubGroup, AccountingGroup
+"""
+MCORE, SCORE = GroupId("atlas", "prdatl_mcore"), GroupId("atlas", "prdatl_score")
+NARROW, WIDE = list(range(2, 10)), [10, 11]
+"""The ids of the waiting jobs of the two groups."""
+
+MCORE_FIRST = 'ifThenElse(regexp("_mcore$", AccountingGroup), 0, 1)'
+
+
+def grid_of_fallow(database: Database, clock: VirtualClock, folder: Path, sort_expression: str) -> Grid:
+    """Return a grid with waiting jobs of one person in Fallow's two groups; the multicore group has more use."""
+    (folder / "submit.conf").write_text(FALLOWS_GROUPS)
+    submission = read_submit_policy(folder / "submit.conf", None)
+    sharing = Sharing(priority_factor=1000, group_sort_expression=sort_expression)
+    grid = Grid(database, clock, rules=Rules(sharing=sharing, submission=submission, lease=timedelta(days=1)))
+    set_quotas(grid, {}, {Account(*MCORE, "prdatl28"): 1.0})
+    prdatl = a_user("prdatl28", "atlas")
+    grid.submit(prdatl, 1, request_cpus=8)
+    grid.start_pilot().claim(a_slot(cpus=8))
+    clock.advance(hours=1)
+    assert grid.submit(prdatl, 8, request_cpus=1) == NARROW
+    assert grid.submit(prdatl, 2, request_cpus=8) == WIDE
+    return grid
+
+
+@pytest.mark.parametrize(
+    ("sort_expression", "expected"), [("", NARROW), (MCORE_FIRST, WIDE[:1])], ids=["shares", "order"]
+)
+def test_wide_slots_go_to_the_group_that_the_order_considers_first(
+    database: Database, clock: VirtualClock, tmp_path: Path, sort_expression: str, expected: list[int]
+) -> None:
+    grid = grid_of_fallow(database, clock, tmp_path, sort_expression)
+    assert grid.start_pilot().claim(a_slot(cpus=8, partitionable=True)) == expected
+
+
+def test_order_of_groups_is_shown_with_its_reasons(database: Database, clock: VirtualClock, tmp_path: Path) -> None:
+    in_use = 'ifThenElse(regexp("_mcore$", AccountingGroup), GroupResourcesInUse, strcat("no", "number"))'
+    grid = grid_of_fallow(database, clock, tmp_path, in_use)
+    assert grid.state.rules.sharing.group_sort_expression == shares(grid).group_sort_expression == in_use
+    no_number = 'the value is "nonumber", which is no number'
+    shown = [(each.group, each.sort_value, each.goes_last) for each in shares(grid).groups]
+    assert shown == [(MCORE, 8, ""), (SCORE, None, no_number)]
+    with capture_logs() as logs:
+        for _ in range(2):
+            asyncio.run(log_unsorted_groups(grid.state))
+            shares(grid)
+    assert [(line["event"], line["group"], line["why"]) for line in logs] == [
+        ("group goes last", str(SCORE), no_number)
+    ]
+    by = "by group_sort_expression, which comes before shares, its group"
+    narrow, wide = (grid.why(each[0]) for each in (NARROW, WIDE))
+    assert (
+        f"{by} goes last, because {no_number}; 1 other account with work for the same queues goes first" in narrow.order
+    )
+    assert f"{by} has the value 8; no account with work for the same queues goes first" in wide.order
+    assert (narrow.jobs_ahead, wide.jobs_ahead) == (2, 0)
+    set_quotas(grid, {MCORE: Quota(8, QuotaUnit.CORES)})
+    assert [(each.group, each.goes_last) for each in shares(grid).groups] == [
+        (SCORE, no_number),
+        (MCORE, "it uses its quota"),
+    ]
 
 
 def test_users_see_only_shares_of_their_vo(database: Database, clock: VirtualClock) -> None:

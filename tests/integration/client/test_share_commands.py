@@ -28,12 +28,19 @@ AccountingGroup = strcat(Group, ".", regexps("([a-z]+)\d+", Owner, "\1"), Width)
 SUBMIT_EXPRS = $(SUBMIT_EXPRS) Group, Width, AccountingGroup
 """
 
+SORT_EXPRESSION = 'ifThenElse(AccountingGroup == "group_SKY", 0.5, "last")'
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("shares")
     (folder / "submit.conf").write_text(SUBMIT_POLICY)
-    settings = {"submit_policy": str(folder / "submit.conf"), "submit_domain": "sky.org", "priority_factor": 1000}
+    settings = {
+        "submit_policy": str(folder / "submit.conf"),
+        "submit_domain": "sky.org",
+        "priority_factor": 1000,
+        "group_sort_expression": SORT_EXPRESSION,
+    }
     with running_server(folder / "data", **settings) as running:
         grid = WireGrid(running)
         grid.put_tree()
@@ -101,6 +108,12 @@ def test_factors_and_quotas_are_set_shown_and_unset(pilotage: Command) -> None:
     assert f"{VO}/group_SKY" in table
     assert "25 % *" in table
     assert "ann_mcore" in table
+    assert f"groups go in increasing order of {SORT_EXPRESSION}\n  {VO}/group_SKY: 0.5\n" in table
+    assert (shares["group_sort_expression"], group["sort_value"], group["goes_last"]) == (SORT_EXPRESSION, 0.5, "")
+    pilotage("shares", "set-quota", f"{VO}/group_NET", "2")
+    no_number = 'last, because the value is "last", which is no number'
+    assert f"  {VO}/group_SKY: 0.5\n  {VO}/group_NET: {no_number}\n" in pilotage("shares")
+    pilotage("shares", "set-quota", f"{VO}/group_NET", "--unset")
     pilotage("shares", "set-factor", account, "--unset")
     pilotage("shares", "set-quota", f"{VO}/group_SKY", "--unset")
     assert pilotage.json_objects("shares")[0]["groups"] == []

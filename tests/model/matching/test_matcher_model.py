@@ -98,6 +98,9 @@ sharings = st.builds(
         max_size=2,
     ),
     group_accept_surplus=st.sampled_from([True, True, True, False]),
+    group_sort_expression=st.sampled_from(
+        ["", "", "-GroupResourcesInUse", 'ifThenElse(AccountingGroup == "prod", undefined, GroupResourcesInUse)']
+    ),
 )
 ads = st.sampled_from(
     [

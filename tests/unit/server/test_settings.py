@@ -93,6 +93,7 @@ def test_durations_are_in_seconds(tmp_path: Path) -> None:
         ({"lesae_s": 5}, "lesae_s"),
         ({"priority_factors": {"sky/g/o": 0}}, "priority_factors.sky/g/o"),
         ({"running_limits": [{"site": "A"}]}, "running_limits.0.at_most"),
+        ({"group_sort_expression": "GroupQuota / RequestCpus"}, "group_sort_expression"),
         ({"required_isolation": {"cms": "strict"}}, "required_isolation.cms"),
         ({"health": {"node_rate": 0}}, "health.node_rate"),
         ({"mail_domain": "me@example.org"}, "mail_domain"),

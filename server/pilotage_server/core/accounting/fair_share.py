@@ -10,6 +10,7 @@ Rules
 - Groups below the cores of their quota go first, those at or above go last; between them go the groups with weights.
   Among
   equals the smaller use in relation to the entitlement goes first.
+- An operator's order of groups comes before these rules, but a group at its quota still goes last.
 - An operator's value overrides the rules' value, until it is removed. A quota in cores or as a part of the pool
   entitles a group to cores; a weight only ranks a group among other groups with weights.
 """
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 from pilotage.accounts import Quota, QuotaUnit
 from pilotage.values.accounts import Account, GroupId
+from pilotage_server.core.accounting.group_order import GroupOrder, GroupUse, SortValue
 from pilotage_server.core.rules import Sharing
 
 
@@ -107,10 +109,12 @@ class QuotaState(IntEnum):
 class Share(NamedTuple):
     """How much of its fair share an account has used; the smaller goes first.
 
-    `quota_state` is the group's. `group` and `owner` are use in relation to entitlement. Among owners without use, the
-    smaller `factor` goes first.
+    `order` and `quota_state` are the group's: `order` is its value in the operators' order of groups, infinite at its
+    quota. `group` and `owner` are use in relation to entitlement. Among owners without use, the smaller `factor` goes
+    first.
     """
 
+    order: float
     quota_state: int
     group: float
     owner: float
@@ -136,16 +140,17 @@ def tick_of(now: datetime) -> datetime:
 class GroupPriority:
     """The use of a group, and its entitlement: cores (`bound`, None = by weight) or a weight.
 
-    `quota_state` and `use` are its part of the shares of its accounts.
+    `order`, `quota_state` and `use` are its part of the shares of its accounts. `sort_value` holds for the tick.
     """
 
-    __slots__ = ("bound", "core_s", "cores", "quota_state", "use", "weight")
+    __slots__ = ("bound", "core_s", "cores", "order", "quota_state", "sort_value", "use", "weight")
 
-    def __init__(self, settings: ShareSettings, group: GroupId, counted_use: CountedUse) -> None:
+    def __init__(self, settings: ShareSettings, group: GroupId, counted_use: CountedUse, order: GroupOrder) -> None:
         self.core_s, self.cores = counted_use
         self.bound = settings.entitled_cores(group)
         self.weight = settings.weight(group)
-        self.quota_state, self.use = self.share_part(*counted_use)
+        self.sort_value: SortValue = order.value(group, GroupUse(self.bound, self.weight, self.cores))
+        self.order, self.quota_state, self.use = self.share_part(*counted_use)
 
     def charge(self, core_s: float, cores: float) -> None:
         """Add use in core seconds, and weighted cores."""
@@ -154,14 +159,26 @@ class GroupPriority:
         if self.bound is None:
             self.use = self.core_s / self.weight
         else:
-            self.quota_state, self.use = self.share_part(self.core_s, self.cores)
+            self.order, self.quota_state, self.use = self.share_part(self.core_s, self.cores)
 
-    def share_part(self, core_s: float, cores: float) -> tuple[int, float]:
+    @property
+    def rank(self) -> tuple[float, int, float]:
+        """The group's present part of its accounts' shares."""
+        return self.order, self.quota_state, self.use
+
+    @property
+    def goes_last(self) -> str:
+        """Why the group goes after those with a value in the operators' order; "" = it does not."""
+        return "it uses its quota" if self.quota_state == QuotaState.AT_QUOTA else self.sort_value.fault
+
+    def share_part(self, core_s: float, cores: float) -> tuple[float, int, float]:
         """Return the group's part of its accounts' shares for this use."""
         bound = self.bound
         if bound is None:
-            return QuotaState.WEIGHTED, core_s / self.weight
-        return QuotaState.BELOW_QUOTA if cores < bound else QuotaState.AT_QUOTA, core_s / bound
+            return self.sort_value.number, QuotaState.WEIGHTED, core_s / self.weight
+        if cores < bound:
+            return self.sort_value.number, QuotaState.BELOW_QUOTA, core_s / bound
+        return math.inf, QuotaState.AT_QUOTA, core_s / bound
 
 
 class OwnerPriority:
@@ -187,7 +204,8 @@ class OwnerPriority:
 
     def share(self) -> Share:
         """Return how much of its fair share the account has used."""
-        return Share(self.group.quota_state, self.group.use, self.use, self.factor)
+        group = self.group
+        return Share(group.order, group.quota_state, group.use, self.use, self.factor)
 
 
 class Priorities:
@@ -203,6 +221,7 @@ class Priorities:
         tick: datetime,
         counted_use: Callable[[Account], CountedUse],
         members: Callable[[GroupId], Iterable[Account]],
+        order: GroupOrder,
     ) -> None:
         self.settings = settings
         self._tick = tick
@@ -213,6 +232,7 @@ class Priorities:
         self.foresight_s = settings.rules.foresight.total_seconds()
         self._use_before = counted_use
         self._members = members
+        self._order = order
         self._counted_uses: dict[Account, CountedUse] = {}
         self._owners: dict[Account, OwnerPriority] = {}
         self._groups: dict[GroupId, GroupPriority] = {}
@@ -234,15 +254,16 @@ class Priorities:
         """Return the present priority of an account."""
         owner = self._owners.get(account)
         if owner is None:
-            group = self._group(account.group_id)
+            group = self.group(account.group_id)
             owner = self._owners[account] = OwnerPriority(self.settings, account, self._counted_use(account), group)
         return owner
 
-    def _group(self, group: GroupId) -> GroupPriority:
+    def group(self, group: GroupId) -> GroupPriority:
+        """Return the present priority of a group."""
         found = self._groups.get(group)
         if found is None:
             counted_use = _total(map(self._counted_use, self._members(group)))
-            found = self._groups[group] = GroupPriority(self.settings, group, counted_use)
+            found = self._groups[group] = GroupPriority(self.settings, group, counted_use, self._order)
         return found
 
     def _counted_use(self, account: Account) -> CountedUse:
@@ -345,6 +366,7 @@ class FairShare:
 
     def __init__(self, sharing: Sharing) -> None:
         self.settings = ShareSettings(sharing)
+        self.group_order = GroupOrder(sharing.group_sort_expression)
         self._uses: dict[Account, Use] = {}
         self._groups: dict[GroupId, set[Account]] = {}
         self._priorities: Priorities | None = None
@@ -404,7 +426,8 @@ class FairShare:
         priorities = self._priorities
         if priorities is None or priorities.settings is not self.settings or not priorities.covers(now):
             tick = tick_of(now)
-            priorities = Priorities(self.settings, tick, partial(self._counted_use, tick), self.group_of)
+            counted_use = partial(self._counted_use, tick)
+            priorities = Priorities(self.settings, tick, counted_use, self.group_of, self.group_order)
             self._priorities = priorities
         return priorities
 

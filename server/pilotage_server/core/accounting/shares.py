@@ -20,7 +20,11 @@ from pilotage_server.core.accounting.fair_share import FairShare, Use
 
 @dataclass(frozen=True, slots=True)
 class GroupShare:
-    """A group; the parts are of the use and of the entitlements in its VO, 0 to 1."""
+    """A group; the parts are of the use and of the entitlements in its VO, 0 to 1.
+
+    `sort_value` = its value in the operators' order of groups, None = it has none. `goes_last` = why it goes after the
+    groups with a value, "" = it does not.
+    """
 
     group: GroupId
     quota: Quota
@@ -31,6 +35,8 @@ class GroupShare:
     entitled_part: float
     entitled_cores: float
     waiting: int
+    sort_value: float | None = None
+    goes_last: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,10 @@ class AccountShare:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """All shares at one time: groups by VO and name, accounts in fair order."""
+    """All shares at one time: groups by VO and name, accounts in fair order.
+
+    With a `group_sort_expression`, groups are in the order in which they are considered.
+    """
 
     groups: tuple[GroupShare, ...]
     accounts: tuple[AccountShare, ...]
@@ -55,6 +64,7 @@ class Shares:
     half_life: timedelta
     pool_size: float
     surplus_accepted: bool
+    group_sort_expression: str = ""
 
     def of_vo(self, vo: str) -> Shares:
         """Return the shares of one VO."""
@@ -71,13 +81,19 @@ def compute_shares(shares: FairShare, waiting: Mapping[Account, int], now: datet
     round_ = shares.round(now)
     in_order = sorted(accounts, key=lambda account: (round_.share(account), account))
     return Shares(
-        groups=tuple(_groups(shares, waiting, groups, now)),
+        groups=tuple(_groups(shares, waiting, _in_order(shares, groups, now), now)),
         accounts=tuple(_account(shares, account, waiting.get(account, 0), now) for account in in_order),
         time=now,
         half_life=settings.rules.half_life,
         pool_size=settings.pool_size,
         surplus_accepted=settings.rules.group_accept_surplus,
+        group_sort_expression=shares.group_order.expression,
     )
+
+
+def _in_order(shares: FairShare, groups: Iterable[GroupId], now: datetime) -> list[GroupId]:
+    by_name, priorities = sorted(groups), shares.priorities(now)
+    return sorted(by_name, key=lambda group: priorities.group(group).rank) if shares.group_order.expression else by_name
 
 
 def _account(shares: FairShare, account: Account, waiting: int, now: datetime) -> AccountShare:
@@ -94,8 +110,8 @@ def _account(shares: FairShare, account: Account, waiting: int, now: datetime) -
 def _groups(
     shares: FairShare, waiting: Mapping[Account, int], groups: Iterable[GroupId], now: datetime
 ) -> list[GroupShare]:
-    settings = shares.settings
-    uses = {group: [shares.use(account, now) for account in shares.group_of(group)] for group in sorted(groups)}
+    settings, priorities = shares.settings, shares.priorities(now)
+    uses = {group: [shares.use(account, now) for account in shares.group_of(group)] for group in groups}
     used = {group: math.fsum(use.core_s for use in of_group) for group, of_group in uses.items()}
     entitled = settings.entitlements(uses)
     # without slots there is nothing to divide, but the parts are known
@@ -114,6 +130,8 @@ def _groups(
             entitled_part=_part(parts, group),
             entitled_cores=entitled[group],
             waiting=waits[group],
+            sort_value=priorities.group(group).sort_value.known if shares.group_order.expression else None,
+            goes_last=priorities.group(group).goes_last if shares.group_order.expression else "",
         )
         for group, of_group in uses.items()
     ]

@@ -53,11 +53,11 @@ class _Group:
         self.rank: _GroupRank
 
 
-ShareKey: TypeAlias = tuple[int, float, float, float]
-"""A share without field names: the group's quota state first."""
+ShareKey: TypeAlias = tuple[float, int, float, float, float]
+"""A share without field names: the group's order first."""
 
-_GroupRank: TypeAlias = tuple[int, float, int, _Group]
-"""Sorts groups: quota state and use, then a number, so that no group is compared."""
+_GroupRank: TypeAlias = tuple[float, int, float, int, _Group]
+"""Sorts groups: order, quota state and use, then a number, so that no group is compared."""
 
 _OwnerRank: TypeAlias = tuple[float, float, int, WaitingAccount]
 """Sorts the owners of a group: use and factor, then a number, so that no owner is compared."""
@@ -68,7 +68,7 @@ _Rank = TypeVar("_Rank", _GroupRank, _OwnerRank)
 RankedAccount: TypeAlias = tuple[ShareKey, WaitingAccount]
 """An account, and its share when it was put into the order."""
 
-_quota_state_and_use = itemgetter(0, 1)
+_group_part = itemgetter(0, 1, 2)
 
 
 class AccountCharge(NamedTuple):
@@ -105,9 +105,9 @@ class AccountRanking:
 
     def in_order(self) -> Iterator[RankedAccount]:
         """Yield the accounts in order; the order must not change meanwhile."""
-        for (quota_state, group_use), equal in groupby(self._order, _quota_state_and_use):
+        for (order, quota_state, group_use), equal in groupby(self._order, _group_part):
             for use, factor, _, entry in _owners(list(equal)):
-                yield (quota_state, group_use, use, factor), entry
+                yield (order, quota_state, group_use, use, factor), entry
 
     def charge(self, entry: WaitingAccount, cores: float) -> None:
         """Charge an account for a run of so many weighted cores; it moves with `take_charges`."""
@@ -157,7 +157,7 @@ class AccountRanking:
         group = self._group_of.get(account.group_id)
         if group is None:
             group = self._group_of[account.group_id] = _Group(len(self._group_of))
-            group.rank = (share.quota_state, share.group, group.number, group)
+            group.rank = (share.order, share.quota_state, share.group, group.number, group)
             insort(self._order, group.rank)
         entry = WaitingAccount(account, order, priority, group)
         entry.rank = (share.owner, share.factor, len(self._accounts), entry)
@@ -172,12 +172,14 @@ class AccountRanking:
         group = self._group_of.get(account.group_id)
         if group is not None:
             share = priorities.share(account)
-            group.rank = _moved_rank(self._order, group.rank, (share.quota_state, share.group, group.number, group))
+            rank = (share.order, share.quota_state, share.group, group.number, group)
+            group.rank = _moved_rank(self._order, group.rank, rank)
 
     def _place(self, entry: WaitingAccount) -> None:
         """Move an account and its group to their present places."""
         group, priority = entry.group, entry.priority
-        rank_of_group = (priority.group.quota_state, priority.group.use, group.number, group)
+        of_group = priority.group
+        rank_of_group = (of_group.order, of_group.quota_state, of_group.use, group.number, group)
         group.rank = _moved_rank(self._order, group.rank, rank_of_group)
         rank = (priority.use, priority.factor, entry.rank[2], entry)
         entry.rank = _moved_rank(group.owners, entry.rank, rank)
@@ -200,7 +202,7 @@ def _moved_rank(order: list[_Rank], before: _Rank, after: _Rank) -> _Rank:
 def _owners(groups: list[_GroupRank]) -> list[_OwnerRank]:
     """Return the owners of groups with equal ranks."""
     if len(groups) == 1:
-        return groups[0][3].owners
+        return groups[0][4].owners
     return sorted(rank for *_, group in groups for rank in group.owners)
 
 
@@ -272,4 +274,4 @@ class FairOrder:
 
 def _share(entry: WaitingAccount) -> ShareKey:
     owner, group = entry.priority, entry.priority.group
-    return (group.quota_state, group.use, owner.use, owner.factor)
+    return (group.order, group.quota_state, group.use, owner.use, owner.factor)

@@ -64,6 +64,12 @@ def refresh_pool_size(transaction: Transaction, state: ServerState) -> None:
         _set_pool_size(state, _pool_cores(transaction, state))
 
 
+def take_unsorted_groups(state: ServerState) -> dict[GroupId, str]:
+    """Return the groups, each once, for which the operators' order has turned out to be no number, with the reason."""
+    with state.lock:
+        return state.shares.group_order.take_faults()
+
+
 def _pool_cores(transaction: Transaction, state: ServerState) -> float:
     return pool_size(load_slots(transaction.session), state.rules.sharing.machine_constraint, transaction.now)
 
