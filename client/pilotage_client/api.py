@@ -507,7 +507,7 @@ class GridCalls(Connection):
         return list(self._nodes.ListSlots(request).slots)
 
     def shares(self, vo: str = "") -> share_service_pb2.ListSharesResponse:
-        """Return the visible shares: groups by name, accounts in the order of matching."""
+        """Return the visible shares: groups by name, or by group_sort_expression; accounts in the order of matching."""
         return self._shares.ListShares(share_service_pb2.ListSharesRequest(vo=vo))
 
     def usage(
