@@ -49,8 +49,9 @@ def test_groups_go_in_increasing_order_of_the_expression(expression: str, expect
     assert order(shares_by(expression)) == expected
 
 
-def test_group_without_a_number_goes_after_numbers_and_before_full_quotas() -> None:
-    shares = shares_by('ifThenElse(AccountingGroup == "score", undefined, 1e308)')
+@pytest.mark.parametrize("no_number", ["undefined", 'real("NaN")'])
+def test_group_without_a_number_goes_after_numbers_and_before_full_quotas(no_number: str) -> None:
+    shares = shares_by(f'ifThenElse(AccountingGroup == "score", {no_number}, 1e308)')
     assert order(shares)[-1] == "ben"
     shares.start_run(ANN, 2, START)
     assert order(shares) == ["cal", "ben", "ann"]

@@ -88,7 +88,7 @@ class GroupOrder:
             }
         )
         value = self._evaluator.value(self.expression, ad)
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and not math.isnan(value):
             return SortValue(float(value))
         fault = f"the value is {_shown(value)}, which is no number"
         if group not in self._seen:
