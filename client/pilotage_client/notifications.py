@@ -19,9 +19,10 @@ from pilotage_client.dependencies import read_parent
 def resolve_subscriptions(
     descriptions: Sequence[JobDescription], of_all: Sequence[NewSubscription] = ()
 ) -> tuple[list[JobDescription], list[SubmittedSubscription]]:
-    """Return the descriptions without their subscriptions, and these: one for each cluster, and those `of_all` jobs.
+    """Return the descriptions without their subscriptions, and these: those `of_all` jobs, and one for each cluster.
 
-    Descriptions of one cluster that follow each other with equal subscriptions share them.
+    The server leaves out the last ones if they are too many. Descriptions of one cluster that follow each other with
+    equal subscriptions share them.
 
     Raises
     ------
@@ -40,8 +41,8 @@ def resolve_subscriptions(
     for each in of_all:
         faults.unless(not each.fault, "notify", each.fault)
     faults.raise_any()
-    found = [SubmittedSubscription(first, last, each) for first, last, wanted in runs for each in wanted]
-    found += (SubmittedSubscription(0, len(descriptions) - 1, each) for each in of_all)
+    found = [SubmittedSubscription(0, len(descriptions) - 1, each) for each in of_all]
+    found += (SubmittedSubscription(first, last, each) for first, last, wanted in runs for each in wanted)
     return [replace(each, notify=()) if each.notify else each for each in descriptions], found
 
 

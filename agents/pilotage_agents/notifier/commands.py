@@ -70,7 +70,8 @@ async def run_command(command: Sequence[str], given: bytes, timeout_s: float) ->
         try:
             await _end_all(transport, run)
         finally:
-            transport.close()
+            with contextlib.suppress(PermissionError):  # it kills what still runs, which may be of another user
+                transport.close()
     if not why and (status := transport.get_returncode()):
         why = f"the command exited with {status}"
     if why:

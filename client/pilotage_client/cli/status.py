@@ -117,20 +117,24 @@ def _with_those_of_workflows(
         if each.workflow and everything:
             yield from [*client.clusters(workflow=each.id, page_size=MOST_LISTED)][::-1]
         elif each.workflow:
-            yield from _active_of_workflow(client, each)
+            yield from active_of_workflow(client, each)
 
 
 _ACTIVE = [state for state in (*LIVE_STATES, "FAILED") if state != "BLOCKED"]
 
 
-def _active_of_workflow(client: Client, workflow: ClusterStatus) -> list[ClusterStatus]:
+def active_of_workflow(client: Client, workflow: ClusterStatus) -> list[ClusterStatus]:
     """Return the newest clusters with active or failed jobs, the oldest first; prints a note if others are left."""
+    blocked, active = (
+        list(islice(client.clusters(states=states, workflow=workflow.id, page_size=DEFAULT_LIMIT), DEFAULT_LIMIT))
+        for states in (["BLOCKED"], _ACTIVE)  # in this order: a job that is freed in between is found twice, not never
+    )
     found: dict[int, ClusterStatus] = {}
-    for states in (_ACTIVE, ["BLOCKED"]):  # those that only wait for others come last
-        if room := DEFAULT_LIMIT - len(found):
-            newest = client.clusters(states=states, workflow=workflow.id, page_size=room)
-            found |= {each.id: each for each in islice(newest, room)}
-    if others := sum(workflow.states.values()) - sum(sum(each.states.values()) for each in found.values()):
+    for each in (*active, *blocked):
+        if len(found) < DEFAULT_LIMIT:
+            found.setdefault(each.id, each)
+    others = sum(workflow.states.values()) - sum(sum(each.states.values()) for each in found.values())
+    if others > 0:  # while a long submission is stored, the clusters, read later, may have more jobs
         click.echo(f"Jobs of {workflow.selection} in other clusters: {others}; --all shows these too.", err=True)
     return [found[id_] for id_ in sorted(found)]
 

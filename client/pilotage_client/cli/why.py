@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pilotage.rpc.wire import section_from_wire
-from pilotage.v1 import job_service_pb2, route_service_pb2
+from pilotage.v1 import job_service_pb2, jobs_pb2, route_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -50,10 +50,8 @@ def why(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -
 
 def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
     """Return the explanation as a JSON object."""
-    status = job_status(answer.job).as_json()
-    del status["usage"], status["futile"]
     return {
-        **status,
+        **_status(answer.job),
         "summary": answer.summary,
         "requirements": section_from_wire(answer.requirements),
         "pool_mapped": iso(time_of(answer, "pool_mapped")),
@@ -84,8 +82,15 @@ def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
         ],
         "jobs_ahead": answer.jobs_ahead,
         "order": answer.order,
-        "blockers": [{"kind": _kind(blocker), **job_status(blocker.job).as_json()} for blocker in answer.blockers],
+        "blockers": [{"kind": _kind(blocker), **_status(blocker.job)} for blocker in answer.blockers],
     }
+
+
+def _status(job: jobs_pb2.Job) -> dict[str, Any]:
+    """Return the status of a job as a JSON object, without what the answer does not have."""
+    status = job_status(job).as_json()
+    del status["usage"], status["futile"]
+    return status
 
 
 def show(answer: job_service_pb2.ExplainJobResponse) -> None:

@@ -29,7 +29,7 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.submission.dependencies import (
     _DEPENDANTS,
     _EVENTS_OF_CHILDREN,
-    _EVENTS_OF_FUTILE_CHILDREN,
+    _EVENTS_OF_FUTILE_JOBS,
     _FUTILE_BLOCKS,
     _LAST_OPEN,
     _LAST_UNDONE,
@@ -531,7 +531,7 @@ def test_next_event_of_a_cluster_is_found_by_an_index(database: Database, clock:
         statements: list[tuple[str, tuple[Any, ...]]] = [(text, (first, first + 2)) for text in ranges]
         statements += [(_OF_WATCHED, ([first],)), (_MET, (10,)), (_NEXT_FREE, ([first], 10))]
         statements.append((_DEPENDANTS, ([first], 10)))
-        of_ids = (_EVENTS_OF_CHILDREN, _EVENTS_OF_FUTILE_CHILDREN, _FUTILE_BLOCKS, _UNSETTLED_BLOCKS)
+        of_ids = (_EVENTS_OF_CHILDREN, _EVENTS_OF_FUTILE_JOBS, _FUTILE_BLOCKS, _UNSETTLED_BLOCKS)
         statements += [(text, ([first],)) for text in of_ids]
         statements.append((_REPEAT_EVENTS, (first,)))
         rows = [row for text, values in statements for row in sql.rows(transaction.session, explain + text, *values)]

@@ -459,6 +459,16 @@ def test_owners_take_turns_at_a_host(jobs: NotifiedJobs) -> None:
         assert owners(jobs.take()) == [next_owner]
 
 
+def test_owner_with_many_hosts_delays_no_other(jobs: NotifiedJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotage_server.storage.notifications.outbox._MOST_WAITING", MOST_LEASED)
+    for number in range(2 * MOST_LEASED):
+        jobs.submit(hook(END, host=f"host{number}.example.org"), user=ALICE)
+    jobs.submit(hook(END), user=BOB)
+    jobs.run_all([0] * (2 * MOST_LEASED + 1))
+    jobs.make()
+    assert "bob" in {json.loads(each.body)["owner"] for each in jobs.take()}
+
+
 def test_request_is_signed_with_the_secret(jobs: NotifiedJobs) -> None:
     (job,) = jobs.submit(hook(END, secret="wine"), hook(END, path="unsigned"))
     jobs.run(job)
@@ -514,8 +524,9 @@ def test_open_subscriptions_of_an_owner_are_bounded(database: Database, clock: V
     jobs = NotifiedJobs(database, clock, max_open_of_owner=2)
     (job,) = jobs.submit(hook(END), hook(END), hook(END))
     assert "1 of 3 subscriptions are left out: alice of the VO" in jobs.warnings[0]
+    assert jobs.warnings[0].endswith("has 0 open subscriptions, and may have 2; one subscription can be of all jobs")
     assert len(jobs.listed()) == 2
-    with pytest.raises(QuotaExceededError, match="alice of the VO"):
+    with pytest.raises(QuotaExceededError, match=r"alice of the VO .* remove some"):
         jobs.subscribe(JobSelection(job), hook(END))
     jobs.submit(hook(END), user=BOB)
     jobs.run_all([0, 0])

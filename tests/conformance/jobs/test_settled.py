@@ -130,6 +130,23 @@ def test_lane_of_futile_jobs_takes_its_turns(jobs: DependentJobs, most: int, mon
     assert jobs.rows() == {}
 
 
+def test_jobs_that_are_settled_in_portions_are_examined_once(
+    jobs: DependentJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotage_server.operations.jobs.dependencies.MET_AT_ONCE", 2)
+    failed, running, *_ = jobs.submit(
+        *(inner(node, AFTER_OK, 0) for node in range(2, 6)),
+        *(inner(node, AFTER_SETTLED, 1) for node in range(2, 6)),
+        *(inner(node + 4, AFTER_SETTLED, node) for node in range(2, 6)),
+        count=10,
+    )
+    jobs.run(failed, running, exit_code=None)
+    jobs.finish(failed, exit_code=1)
+    jobs.pilot.finish(next(lease for lease in jobs.pilot.held if lease.job_id == running))  # type: ignore[arg-type]
+    assert jobs.grid.write(advance)
+    assert jobs.rows()["parent_events"] == 2 + 1, "of two settled jobs, and of their parent"
+
+
 def test_final_node_of_a_diamond_waits_for_all_that_can_run(jobs: DependentJobs) -> None:
     top, left, right, bottom, last = jobs.submit(
         inner(1, AFTER_OK, 0), inner(2, AFTER_OK, 0), inner(3, AFTER_OK, 1, 2), final(4), count=5

@@ -181,6 +181,7 @@ def test_commands_submit_workflow_and_show_what_blocks_it(grid: WireGrid, tmp_pa
     ]
     blockers = json.loads(shell.run("why", later, "--json").stdout)["blockers"]
     assert [(each["kind"], each["id"], each["state"]) for each in blockers][-1] == ("after_ok", prepare, "FAILED")
+    assert not any("futile" in each for each in blockers)
     refused = shell.run("release", plot)
     assert refused.exit_code == 1
     assert f"job {plot} is BLOCKED" in refused.stderr

@@ -353,13 +353,21 @@ async def test_command_fails_or_hangs(tmp_path: Path, text: str, timeout_s: floa
     )
 
 
-async def test_command_of_another_user_cannot_be_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(group: int, signal: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "timeout_s", "error"),
+    [("exit 3", 60, "the command exited with 3"), ("exec sleep 5", 0.5, "the command took longer than 0.5 s")],
+)
+async def test_command_of_another_user_cannot_be_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, timeout_s: float, error: str
+) -> None:
+    def refuse(process: object, signal: int) -> None:
         raise PermissionError
 
     monkeypatch.setattr("os.killpg", refuse)
-    report = await deliver(due("", kind=RecipientKind.COMMAND), command=[program(tmp_path, "exit 3")])
-    assert report.error == "the command exited with 3"
+    monkeypatch.setattr("subprocess.Popen.send_signal", refuse)
+    command = due("", kind=RecipientKind.COMMAND)
+    report = await deliver(command, command=[program(tmp_path, text)], timeout_s=timeout_s)
+    assert report.error == error
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -26,10 +26,12 @@ from pilotage.errors import (
 )
 from pilotage.job_description import JobDescription
 from pilotage.values.selections import JobSelection
+from pilotage_client.api import Client
 from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.main import SECTIONS, main
 from pilotage_client.cli.options import echo_table, error_text, exit_code, node_names
-from pilotage_client.cli.status import bar
+from pilotage_client.cli.status import active_of_workflow, bar
+from pilotage_client.models import ClusterStatus
 from pilotage_client.readers import read_jobs
 from pilotage_client.selections import read_selections
 from pilotage_client.templates import with_change
@@ -256,3 +258,21 @@ def test_commands_with_output_have_a_json_option() -> None:
     without_json = {"edit", "logs", "rescue", "ban", "unban", "drain", "token", "up", "demo"}
     without_json |= {"shares set-factor", "shares set-quota", "health hold", "health open"}
     assert {command for command in all_commands(main) if not has_json(command)} == without_json
+
+
+def test_workflow_that_changes_while_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its only cluster is freed between two calls, and more jobs of it are stored."""
+    workflow = ClusterStatus(12, "flow", "alice", "vo", "", 5000, None, {"BLOCKED": 1000}, workflow=True)
+
+    class ChangingWorkflow:
+        def __init__(self) -> None:
+            self._states = iter(("BLOCKED", "WAITING"))
+
+        def clusters(self, states: list[str], **_: Any) -> list[ClusterStatus]:
+            state = next(self._states)
+            cluster = dataclasses.replace(workflow, states={state: 2000}, workflow=False)
+            return [cluster] if state in states else []
+
+    (shown,) = active_of_workflow(cast(Client, ChangingWorkflow()), workflow)
+    assert shown.states == {"WAITING": 2000}
+    assert capsys.readouterr().err == ""

@@ -21,12 +21,12 @@ def test_descriptions_of_a_cluster_share_their_subscription() -> None:
     jobs = [job(MAIL), job(MAIL, continues=True), job(), job(MAIL, HOOK), job(HOOK, continues=True), job(HOOK)]
     described, found = resolve_subscriptions(jobs, [HOOK])
     assert found == [
+        SubmittedSubscription(0, 5, HOOK),
         SubmittedSubscription(0, 1, MAIL),
         SubmittedSubscription(3, 3, MAIL),
         SubmittedSubscription(3, 3, HOOK),
         SubmittedSubscription(4, 4, HOOK),
         SubmittedSubscription(5, 5, HOOK),
-        SubmittedSubscription(0, 5, HOOK),
     ]
     assert not any(each.notify for each in described)
 

@@ -217,9 +217,9 @@ def _examine(session: Session, sources: Sequence[Source], locked: Collection[int
     turned = [each.id for each, watch in found if watch.futile is not each.futile]
     follows = stored.insert_events_of_children(session, turned)
     met = {each.id for each, watch in found if watch == MET}
-    settled = [each.id for each in sources if each.id in met and each.kind is DependencyKind.AFTER_SETTLED]
-    follows |= stored.insert_events_of_children(session, settled, only_futile=True)
-    is_left = stored.meet(session, sorted(met), MET_AT_ONCE)
+    blocks, is_left = stored.meet(session, sorted(met), MET_AT_ONCE)
+    if all(each.kind is DependencyKind.AFTER_SETTLED for each in sources):  # else none is
+        follows |= stored.insert_events_of_futile(session, blocks)  # their jobs may be settled now
     moved = {each.id: watch for each, watch in found if watch not in (MET, (each.watched, each.futile))}
     stored.move_watches(session, moved)
     again = {each.watched for each in sources if each.id not in watches or (is_left and each.id in met)}

@@ -77,7 +77,8 @@ def check_subscriptions(
 
 def _at_bound(owner: Holder, present: int, rules: NotificationRules) -> str:
     have = f"has {present} open subscriptions, and may have {rules.max_open_of_owner}"
-    return f"{owner.owner} of the VO {owner.vo} {have}; remove some"
+    hint = "remove some" if present else "one subscription can be of all jobs"
+    return f"{owner.owner} of the VO {owner.vo} {have}; {hint}"
 
 
 def _complete(wanted: NewSubscription, owner: str, domain: str) -> NewSubscription | None:

@@ -71,9 +71,12 @@ _DUE = f"{_OF} WHERE {UNDELIVERED} AND due <= ? AND {_IN_VOS}"
 _HAS_DUE = f"SELECT 1 {_DUE} LIMIT 1"
 _WAITING = f"""
     SELECT id, vo, owner, host FROM (
-        SELECT notifications.id AS id, vo, owner, host, due,
-            row_number() OVER (PARTITION BY vo, owner, host ORDER BY due, notifications.id) AS turn {_DUE}
-    ) AS waiting WHERE turn <= ? ORDER BY turn, due, id LIMIT ?
+        SELECT id, vo, owner, host, due, row_number() OVER (PARTITION BY vo, owner ORDER BY turn, due, id) AS of_owner
+        FROM (
+            SELECT notifications.id AS id, vo, owner, host, due,
+                row_number() OVER (PARTITION BY vo, owner, host ORDER BY due, notifications.id) AS turn {_DUE}
+        ) AS at_hosts WHERE turn <= ?
+    ) AS waiting ORDER BY of_owner, due, id LIMIT ?
 """  # noqa: S608 - names of ours
 _LEASED = f"SELECT vo, owner, host {_OF} WHERE {UNDELIVERED} AND due > ? AND leased"
 

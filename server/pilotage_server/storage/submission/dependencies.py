@@ -217,12 +217,15 @@ _EVENTS_OF_CHILDREN = """
     JOIN dependency_sources AS children ON children.watched BETWEEN blocks.id AND blocks.last
     WHERE dependencies.source = ANY(?)
 """
-_EVENTS_OF_FUTILE_CHILDREN = f"""{_EVENTS_OF_CHILDREN}
-    AND EXISTS (
-        SELECT 1 FROM dependencies AS others JOIN dependency_sources AS waited ON waited.id = others.source
-        WHERE others.block = blocks.id AND waited.futile
+_EVENTS_OF_FUTILE_JOBS = """
+    INSERT INTO parent_events (job_id)
+    SELECT DISTINCT children.watched FROM blocks
+    JOIN dependency_sources AS children ON children.watched BETWEEN blocks.id AND blocks.last
+    WHERE blocks.id = ANY(?) AND EXISTS (
+        SELECT 1 FROM dependencies JOIN dependency_sources AS waited ON waited.id = dependencies.source
+        WHERE dependencies.block = blocks.id AND waited.futile
     )
-"""  # noqa: S608 - a statement of ours
+"""
 
 
 def repeat_parent_events(session: Session, submission: int) -> bool:
@@ -230,10 +233,14 @@ def repeat_parent_events(session: Session, submission: int) -> bool:
     return sql.execute(session, _REPEAT_EVENTS, submission) > 0
 
 
-def insert_events_of_children(session: Session, source_ids: Sequence[int], *, only_futile: bool = False) -> bool:
-    """Record events of the watched jobs, or of the futile ones, that wait for these sources; return whether any do."""
-    statement = _EVENTS_OF_FUTILE_CHILDREN if only_futile else _EVENTS_OF_CHILDREN
-    return bool(source_ids) and sql.execute(session, statement, list(source_ids)) > 0
+def insert_events_of_children(session: Session, source_ids: Sequence[int]) -> bool:
+    """Record events of the watched jobs that wait for these sources; return whether there are any."""
+    return bool(source_ids) and sql.execute(session, _EVENTS_OF_CHILDREN, list(source_ids)) > 0
+
+
+def insert_events_of_futile(session: Session, block_ids: Sequence[int]) -> bool:
+    """Record events of the watched jobs of those of these blocks that are futile; return whether there are any."""
+    return bool(block_ids) and sql.execute(session, _EVENTS_OF_FUTILE_JOBS, list(block_ids)) > 0
 
 
 def has_sources(session: Session, submission: int) -> bool:
@@ -394,17 +401,17 @@ _DELETE_UNUSED = """
 """
 
 
-def meet(session: Session, source_ids: Sequence[int], most: int) -> bool:
+def meet(session: Session, source_ids: Sequence[int], most: int) -> tuple[Sequence[int], bool]:
     """Remove at most `most` dependencies on sources, which are met; count down the blocks that have waited for them.
 
-    The sources go away with the last dependencies. Returns whether some may be left.
+    The sources go away with the last dependencies. Returns these blocks, and whether some dependencies may be left.
     """
     if not source_ids:
-        return False
+        return (), False
     ids = list(source_ids)
     waits = sql.rows(session, _DEPENDANTS, ids, most)
+    met = Counter(block for _, block in waits)
     if waits:
-        met = Counter(block for _, block in waits)
         blocks = dict(sql.rows(session, _LOCK_BLOCKS, sorted(met)))
         sql.update_rows(
             session, BLOCKS, {"id": list(blocks)}, {"unmet": [unmet - met[block] for block, unmet in blocks.items()]}
@@ -412,7 +419,7 @@ def meet(session: Session, source_ids: Sequence[int], most: int) -> bool:
         source, block = waits[-1]
         sql.execute(session, _DELETE_UP_TO, ids, source, source, block)
     sql.execute(session, _DELETE_UNUSED, ids)
-    return len(waits) == most
+    return sorted(met), len(waits) == most
 
 
 _MET = f"SELECT id FROM blocks WHERE {MET_BLOCK} ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED"  # noqa: S608
