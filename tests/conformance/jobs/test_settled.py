@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -56,24 +57,35 @@ def test_parent_that_ends_is_settled(jobs: DependentJobs, exit_code: int) -> Non
     assert jobs.rows() == {}
 
 
+def shown_as_futile(jobs: DependentJobs, asked: Sequence[int]) -> list[int]:
+    records = list(jobs.grid.jobs(asked).values())
+    details = jobs.grid.read(lambda transaction, _: details_of(transaction, records))
+    return sorted(job.id for job in jobs_to_wire(records, details) if job.futile)
+
+
 def test_futile_jobs_are_shown_as_such_until_a_parent_is_rescheduled(jobs: DependentJobs) -> None:
     root, child, leaf, _ = all_jobs = jobs.submit(
         inner(1, AFTER_OK, 0), inner(2, AFTER_ANY, 1), inner(3, AFTER_SETTLED, 2), count=4
     )
-
-    def shown_as_futile() -> list[int]:
-        records = list(jobs.grid.jobs(all_jobs).values())
-        details = jobs.grid.read(lambda transaction, _: details_of(transaction, records))
-        return sorted(job.id for job in jobs_to_wire(records, details) if job.futile)
-
-    assert shown_as_futile() == []
+    assert shown_as_futile(jobs, all_jobs) == []
     jobs.run(root, exit_code=1)
-    assert shown_as_futile() == [child, leaf]
+    assert shown_as_futile(jobs, all_jobs) == [child, leaf]
     jobs.change(JobChange.HOLD, leaf)
-    assert shown_as_futile() == [child], "a held job waits for a person"
+    assert shown_as_futile(jobs, all_jobs) == [child], "a held job waits for a person"
     jobs.change(JobChange.RELEASE, leaf)
     jobs.change(JobChange.RESCHEDULE, root)
-    assert shown_as_futile() == []
+    assert shown_as_futile(jobs, all_jobs) == []
+
+
+def test_no_descendant_is_shown_as_futile_after_a_parent_was_rescheduled(jobs: DependentJobs) -> None:
+    root, *descendants = all_jobs = jobs.submit(*(inner(child, AFTER_OK, child - 1) for child in range(1, 4)), count=4)
+    jobs.run(root, exit_code=1)
+    assert shown_as_futile(jobs, all_jobs) == descendants
+    jobs.grid.change(JobChange.RESCHEDULE, root)
+    assert shown_as_futile(jobs, all_jobs) == []
+    while jobs.grid.write(advance):
+        assert shown_as_futile(jobs, all_jobs) == []
+    assert shown_as_futile(jobs, all_jobs) == []
 
 
 @pytest.mark.parametrize("kind", [AFTER, AFTER_OK, AFTER_ANY])

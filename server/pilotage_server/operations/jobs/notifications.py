@@ -34,7 +34,7 @@ from pilotage_server.storage.notifications import outbox
 from pilotage_server.storage.notifications import subscriptions as stored
 from pilotage_server.storage.notifications.outbox import NewNotification, NotificationRecord
 from pilotage_server.storage.submission.clusters import count_by_state, load_first_job
-from pilotage_server.storage.submission.dependencies import futile_blocks
+from pilotage_server.storage.submission.dependencies import lasting_futile_blocks
 from pilotage_server.storage.submission.parts import has_jobs_in_parts
 from pilotage_server.storage.submission.workflows import load_workflow
 
@@ -283,7 +283,7 @@ def _check_end(transaction: Transaction, of: Subscription, scan: EventScan, new:
 def _rest_stays_blocked(transaction: Transaction, of: Subscription) -> bool:
     """Whether the live jobs, which are all blocked, cannot run any more; also if there are none."""
     blocks = stored.live_blocks(transaction.session, of)
-    return futile_blocks(transaction.session, blocks).issuperset(blocks)
+    return lasting_futile_blocks(transaction.session, blocks).issuperset(blocks)
 
 
 def _end_of(transaction: Transaction, of: Subscription) -> str:

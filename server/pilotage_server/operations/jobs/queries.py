@@ -33,7 +33,7 @@ from pilotage_server.storage.events import (
 )
 from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
 from pilotage_server.storage.routing import load_attributes, load_routed_jobs
-from pilotage_server.storage.submission.dependencies import futile_blocks
+from pilotage_server.storage.submission.dependencies import lasting_futile_blocks
 from pilotage_server.storage.submission.templates import load_description, load_ignored
 
 ALL = "*"
@@ -99,7 +99,8 @@ def details_of(transaction: Transaction, jobs: Sequence[JobRecord]) -> JobDetail
     """Return the details of jobs."""
     ignored = load_ignored(transaction.session, {job.template_id for job in jobs})
     usages = load_usages(transaction.session, jobs, transaction.now)
-    futile = futile_blocks(transaction.session, {job.blocked_by for job in jobs if job.state is JobState.BLOCKED})
+    blocks = {job.blocked_by for job in jobs if job.state is JobState.BLOCKED}
+    futile = lasting_futile_blocks(transaction.session, blocks)
     return JobDetails(ignored, usages, futile)
 
 

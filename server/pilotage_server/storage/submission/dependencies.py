@@ -483,6 +483,14 @@ def futile_blocks(session: Session, block_ids: Collection[int]) -> set[int]:
     return {block for (block,) in sql.rows(session, _FUTILE_BLOCKS, sorted(block_ids))} if block_ids else set()
 
 
+_LASTING = f"{_FUTILE_BLOCKS} AND NOT EXISTS (SELECT 1 FROM parent_events)"
+
+
+def lasting_futile_blocks(session: Session, block_ids: Collection[int]) -> set[int]:
+    """Return the same, but none while events are to be examined: they may be of a rescheduled parent."""
+    return {block for (block,) in sql.rows(session, _LASTING, sorted(block_ids))} if block_ids else set()
+
+
 def load_unmet(session: Session, block_ids: Collection[int]) -> list[tuple[int, DependencyKind, int]]:
     """Return block, kind and watched parent of each unmet dependency of these blocks."""
     return [(block, _KINDS[kind], watched) for block, kind, watched in sql.rows(session, _UNMET, sorted(block_ids))]
