@@ -121,6 +121,7 @@ class Notifier:
         mail, command = self._settings.mail_command, self._settings.command
         return (
             f"requests: to https at public addresses, and to {', '.join(self._settings.allowed_hosts) or 'no others'}",
+            f"denied: {', '.join(map(str, self._settings.denied_networks)) or 'no further networks'}",
             f"mail: {mail[0] if mail else 'none, as there is no mail_command'}",
             f"command: {command[0] if command else 'none'}",
         )

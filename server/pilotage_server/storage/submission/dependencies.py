@@ -483,7 +483,7 @@ def futile_blocks(session: Session, block_ids: Collection[int]) -> set[int]:
     return {block for (block,) in sql.rows(session, _FUTILE_BLOCKS, sorted(block_ids))} if block_ids else set()
 
 
-_LASTING = f"{_FUTILE_BLOCKS} AND NOT EXISTS (SELECT 1 FROM parent_events)"
+_LASTING = f"{_FUTILE_BLOCKS} AND NOT EXISTS (SELECT 1 FROM parent_events)"  # noqa: S608 - statements of ours
 
 
 def lasting_futile_blocks(session: Session, block_ids: Collection[int]) -> set[int]:
