@@ -278,6 +278,12 @@ class RemoteTarget:
         found: jobs_pb2.JobDescription = self._as_operator("GetJobDescription", job_id=_id(reference)).description
         return found
 
+    def content(self, reference: str, checksum: str) -> str:
+        """Return the content of a file of a job."""
+        request = job_service_pb2.DownloadFileRequest(job_id=_id(reference), checksum=checksum)
+        with self.grid.server.channel(self.grid.server.token(Role.OPERATOR)) as channel:
+            return b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(request)).decode()
+
     def change(self, reference: str, change: job_service_pb2.JobChange.ValueType) -> None:
         fields = {"request_id": request_id(), "change": change, "reason": "its owner's wish"}
         self._as_operator("ChangeJobs", job_ids=[_id(reference)], **fields)

@@ -374,10 +374,14 @@ def _proxy(request: RoutedJobRequest, folder: Path) -> str:
     """Return the path of the route's X.509 proxy in the job's folder, "" = the route gives none."""
     if not request.shared_proxy:
         return ""
-    with Path(request.shared_proxy).open("rb") as file:
-        content = file.read(_MAX_PROXY_BYTES)
-    write_private(folder / PROXY_NAME, content)
+    write_private(folder / PROXY_NAME, read_proxy(request.shared_proxy))
     return PROXY_NAME
+
+
+def read_proxy(path: str) -> bytes:
+    """Return the content of a route's X.509 proxy; raises OSError."""
+    with Path(path).open("rb") as file:
+        return file.read(_MAX_PROXY_BYTES)
 
 
 def _identity(request: RoutedJobRequest) -> JobIdentity:
