@@ -289,7 +289,7 @@ async def test_published_routes_are_listed_with_all_fields(server: RunningServer
     first = RouteOutline("A", f"queue {QUEUE}", "WantJobRouter", '[name = "A"]', 10)
     obstacles = {"throttled": "19 failed", "closed": "its target cannot be opened"}
     second = RouteOutline("B", "server elsewhere:4711", max_jobs=10, max_idle_jobs=5, copies=3, idle=2, **obstacles)
-    left_out = LeftOutRoute("C", "it has no target")
+    left_out = LeftOutRoute("C", "it has no target", copies=3, idle=2)
     async with a_leading_router(server) as (name, link):
         await link.publish_routes(PublishedRoutes((first, second), "true", 100, (left_out,)))
     with server.channel(server.token()) as channel:
