@@ -101,6 +101,9 @@ class JobRouterSettings(AgentSection):
         600,
         description="A submission without an answer is given up if the target does not list the job within this time.",
     )
+    plug_s: int = Field(
+        0, ge=0, le=86400, description="The least time for which a failed job at a queue keeps its place; 0 = none."
+    )
     hooks: dict[str, HooksSection] = Field(default_factory=dict, description="The hooks, by keyword.")
     default_hooks: str = Field("", description="The keyword of jobs without one; empty = no hooks.")
     hook_timeout_s: float = Field(60, ge=0.1, le=3600, description="A hook fails after this time.")

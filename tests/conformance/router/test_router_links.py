@@ -20,7 +20,7 @@ from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.values.leadership import Leadership
 from pilotage.values.routing import LeftOutRoute, PublishedRoutes, RouteOutline
 from pilotage.values.wire.routing import left_out_from_wire, outline_from_wire
-from pilotage_agents.router.core.model import CollectedFile, RoutedJobReport, RoutedJobState
+from pilotage_agents.router.core.model import CollectedFile, RoutedJobReport, RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.ports import NotRouted, Routed
 from pilotage_agents.router.server_link import RouterServerLink
 from pilotage_agents.server_link import AgentServerLink
@@ -94,6 +94,18 @@ async def test_reports_of_routed_job_are_stored(scene: LinkUnderTest) -> None:
         == {}
     )
     assert scene.state(job) == "COMPLETING"
+
+
+async def test_plugged_failure_is_an_event_of_the_job(scene: LinkUnderTest) -> None:
+    (job,) = scene.submit()
+    await scene.route(job)
+    failed = RoutedJobStatus(RoutedJobState.RUNNING, exit_code=3, wall_s=2.0, is_plugged=True)
+    report = RoutedJobReport(job, 1, state="RUNNING", started=NOON, plugged=failed)
+    for _ in range(2):
+        assert await scene.report(report) == {}
+    assert scene.state(job) == "RUNNING"
+    causes = await scene.causes(job)
+    assert (causes[-1], causes.count("plugged")) == ("plugged", 1)
 
 
 @pytest.mark.parametrize(
