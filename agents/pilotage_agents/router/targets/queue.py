@@ -213,6 +213,7 @@ class BatchQueueTarget:
                 description.request_gpus,
             ),
             wall_time_s=None if description.wall_time is None else int(description.wall_time.total_seconds()),
+            in_place=True,
         )
 
     async def _submit_batch(self, requests: Sequence[GlideinRequest]) -> dict[str, Submission]:
