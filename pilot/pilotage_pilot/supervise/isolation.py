@@ -27,6 +27,7 @@ from pilotage_pilot.supervise.accounts import (
     PayloadUser,
     UserLocks,
 )
+from pilotage_pilot.supervise.base import AccountFaultError
 from pilotage_pilot.supervise.folders import Folders, folders_in, make_folders
 from pilotage_pilot.supervise.spawn import Launcher, PayloadCommand, without_secrets
 
@@ -216,7 +217,7 @@ _OF_ACCOUNTS = (Isolation.NAMESPACE, Isolation.UID)
 def confine(rules: IsolationRules, launcher: Launcher, jobs: Path) -> tuple[Confinement, dict[str, str]]:
     """Return the strongest confinement that works, and why stronger levels do not; tries them in the folder `jobs`.
 
-    Raises IsolationError if the required level does not work.
+    Raises IsolationError if the required level does not work, or the node lacks an account.
     """
     refused: dict[str, str] = {}
     for level in rules.levels:
@@ -227,14 +228,16 @@ def confine(rules: IsolationRules, launcher: Launcher, jobs: Path) -> tuple[Conf
             confinement = Confinement(launcher, level, rules.paths, users, accounts)
             _try(confinement, folders_in(jobs / "trial"))
         except (OSError, PilotageError) as error:
-            refused[level.value] = str(error)
             if users is not None:
                 users.locks.close()
+            if isinstance(error, AccountFaultError):
+                raise IsolationError(f"payload_accounts: {error}") from error
+            refused[level.value] = str(error)
             continue
         return confinement, refused
     wanted = " or ".join(level.value for level in rules.levels)
     raise IsolationError(
-        f"isolation = {wanted} does not work on this node: {'; '.join(dict.fromkeys(refused.values()))}. "
+        f"isolation = {wanted} does not work on this node: {'; '.join(refused.values())}. "
         "Change the node (docs/how-to/isolation.md says what each level needs), or set a weaker level"
     )
 

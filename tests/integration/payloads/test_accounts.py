@@ -182,8 +182,8 @@ async def test_command_without_a_usable_account_is_a_fault(command: Sequence[str
 @pytest.mark.parametrize(
     ("level", "rules", "why"),
     [
-        (None, AccountRules(("no-such-account",)), "there is no account 'no-such-account' on this node"),
-        (Isolation.UID, AccountRules(("root",)), "the account root is root"),
+        (None, AccountRules(("no-such-account",)), "^payload_accounts: there is no account 'no-such-account' on this"),
+        (Isolation.UID, AccountRules(("root",)), "^payload_accounts: the account root is root$"),
         (Isolation.OWNER, AccountRules(("games",)), "need the level namespace or uid"),
         (Isolation.NONE, AccountRules(command=("true",)), "need the level namespace or uid"),
     ],
