@@ -253,7 +253,7 @@ async def test_plug_ends_by_itself_and_success_has_none(site: Site, plug_s: int,
 
 async def test_stopped_job_is_not_plugged(site: Site) -> None:
     site.target = a_target(site.folder, plug_s=3600)
-    (reference,) = await submitted(site.target, site.files, a_copy(NAME, "/bin/sh", "-c 'touch began; exec sleep 3600'"))
+    (reference,) = await submitted(site.target, site.files, a_copy(NAME, "/bin/sh", "-c 'touch began; exec sleep 900'"))
     site.references.append(reference)
     await until(site.path("work/began").exists)
     await site.target.cancel([reference])
