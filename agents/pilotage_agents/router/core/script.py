@@ -93,8 +93,9 @@ fi
 if [ "$plug" -gt 0 ]; then
     sleep "$plug" &
     child=$!
-    [ -z "$signals" ] || kill "$child"
-    wait "$child"
+    # A signal ends the wait. A new child may lose any other signal than KILL.
+    [ -n "$signals" ] || wait "$child"
+    kill -KILL "$child" 2>/dev/null
 fi
 exit 0
 """
