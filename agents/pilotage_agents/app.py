@@ -163,7 +163,9 @@ class _AgentFactory:
         by_ce_type = {ce_type: systems[name] for ce_type, name in names_by_ce_type(settings.batch_systems).items()}
         bounds = OutputLimits(settings.max_file_bytes, all_bytes=settings.max_output_bytes)
         access = settings.server_access
-        targets = ConfiguredTargets(settings.shared_folder, bounds, by_ce_type, access, server.queues, origin)
+        targets = ConfiguredTargets(
+            settings.shared_folder, bounds, by_ce_type, access, server.queues, origin, settings.plug_s
+        )
         places = TargetPool(targets, now, settings.target_timeout_s)
         link = RouterServerLink(channel, leadership)
         shared = RouterContext(settings.name, TrackedJobs(), link, places, hooks, now, BackgroundTasks(CYCLE_WAIT_S))

@@ -46,7 +46,7 @@ from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.cgroups import cgroup_maker
 from pilotage_pilot.supervise.containers import NO_CONTAINERS, ContainerRules
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
-from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, PayloadPaths, confine
+from pilotage_pilot.supervise.isolation import AccountRules, Confinement, IsolationRules, PayloadPaths, confine
 from pilotage_pilot.supervise.monitor import PayloadRules
 from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner
 from pilotage_pilot.supervise.runtimes import Containers, find_containers
@@ -228,7 +228,8 @@ def _isolation_rules(settings: PilotSettings, config_file: Path | None) -> Isola
     own = (*files, settings.scratch_folder(), settings.image_cache)
     hidden = (*settings.hidden_paths, *(path for path in own if path is not None))
     paths = PayloadPaths.of(hidden, settings.visible_paths, settings.writable_paths)
-    return IsolationRules(settings.isolation, paths, *settings.payload_uids)
+    accounts = AccountRules(settings.payload_accounts, settings.account_command, settings.account_timeout_s)
+    return IsolationRules(settings.isolation, paths, *settings.payload_uids, accounts)
 
 
 def _confinement(settings: PilotSettings, folder: PilotFolder, config_file: Path | None) -> Confinement:
@@ -240,7 +241,10 @@ def _confinement(settings: PilotSettings, folder: PilotFolder, config_file: Path
         raise
     for level, why in refused.items():
         log.warning("isolation does not work here", isolation=level, why=why)
-    log.info("payloads are isolated", isolation=confinement.level.value)
+    has_accounts = confinement.accounts is not None
+    if not has_accounts and (settings.payload_accounts or settings.account_command):
+        log.warning("payloads run as the pilot's user, not as accounts", why="the pilot does not run as root")
+    log.info("payloads are isolated", isolation=confinement.level.value, accounts=has_accounts)
     return confinement
 
 

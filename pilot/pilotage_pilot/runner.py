@@ -33,7 +33,7 @@ from pilotage_pilot.core.model import Now
 from pilotage_pilot.link.base import MqttPublisher, NodeDescription, PilotServerLink, failure_of
 from pilotage_pilot.node.resources import PilotNode
 from pilotage_pilot.policy.loading import PolicyKeeper
-from pilotage_pilot.supervise.base import NodeFaultError, PayloadRunner, RegistryFaultError
+from pilotage_pilot.supervise.base import AccountFaultError, NodeFaultError, PayloadRunner, RegistryFaultError
 from pilotage_pilot.supervise.tails import OutputTails
 
 log = structlog.get_logger()
@@ -110,7 +110,8 @@ class PayloadTasks:
         except Exception as error:
             self._feed(_start_failed(key, error))
             return
-        if instruction.job.description.input_files or instruction.job.description.image is not None:
+        description = instruction.job.description
+        if description.input_files or description.image is not None or self._payload_runner.has_accounts:
             self._begin(key, self._fetch(key))
         else:
             self._feed(ev.JobPrepared(key))
@@ -153,7 +154,7 @@ class PayloadTasks:
 def _start_failed(key: AttemptKey, error: Exception) -> ev.StartFailed:
     if isinstance(error, JobFaultError):
         return ev.StartFailed(key, Outcome.REFUSED_BY_JOB, str(error))
-    if isinstance(error, RegistryFaultError):
+    if isinstance(error, RegistryFaultError | AccountFaultError):
         return ev.StartFailed(key, Outcome.DECLINED, str(error))
     expected = error if isinstance(error, NodeFaultError) else _unexpected(key, error)
     return ev.StartFailed(key, Outcome.START_FAILED, str(expected))

@@ -129,6 +129,17 @@ class PilotSettings(ProgramSettings):
         (1_900_000_000, 1_901_048_575),
         description="The first and last uid that a pilot of root gives to payloads, one to each; no account has them.",
     )
+    payload_accounts: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (),
+        description="Local accounts that a pilot of root runs payloads as, one for each owner; empty = `payload_uids`.",
+    )
+    account_command: tuple[str, ...] = Field(
+        (),
+        description="A command that prints the account of a job's owner, whom it reads as JSON; instead of a pool.",
+    )
+    account_timeout_s: float = Field(
+        30.0, gt=0, le=600, description="The longest time that the account command may take."
+    )
     hidden_paths: tuple[Path, ...] = Field(
         tuple(map(Path, HIDDEN_PATHS)),
         description="Files and folders that payloads in namespaces find empty; ~ is HOME and the home of the account.",
@@ -220,6 +231,14 @@ class PilotSettings(ProgramSettings):
         if uids[0] > uids[1]:
             raise ValueError("the first uid is above the last one")
         return uids
+
+    @model_validator(mode="after")
+    def _check_one_source_of_accounts(self) -> PilotSettings:
+        if self.payload_accounts and self.account_command:
+            raise ValueError("give either payload_accounts or account_command")
+        if len({*self.payload_accounts}) != len(self.payload_accounts):
+            raise ValueError("payload_accounts names an account twice")
+        return self
 
     @field_validator("hidden_paths", "visible_paths", "writable_paths", "container_binds")
     @classmethod

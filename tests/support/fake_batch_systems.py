@@ -1,16 +1,21 @@
-"""Batch systems in memory: one that passes the conformance suite and fails on demand, and an HTCondor schedd.
+"""Batch systems in memory: one that passes the conformance suite and fails on demand, and HTCondor schedds.
 
-In both, `true`, `cat` and `false` end as soon as they are submitted; other programs run until they are removed.
+In all but the schedd that runs processes, `true`, `cat` and `false` end as soon as they are submitted; other programs
+run until they are removed.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import classad2
+import htcondor2
 
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import (
@@ -160,6 +165,44 @@ class FakeSchedd:
             folder = Path(description["initialdir"])
             (folder / LOG_NAME).write_text((folder / arguments[-1].strip("'")).read_text())
         return cluster
+
+
+@dataclass
+class ProcessSchedd(FakeSchedd):
+    """Runs jobs as processes in their folders, as nodes of the schedd's FileSystemDomain do."""
+
+    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    async def queue(self, *, of_this_user: bool) -> Sequence[Ad]:
+        for cluster in list(self.in_queue):
+            if (code := self.processes[cluster].poll()) is not None:
+                end = {"ExitBySignal": code < 0, "ExitSignal" if code < 0 else "ExitCode": abs(code)}
+                self.move_to_history(cluster, JobStatus=COMPLETED, **end)
+        return await super().queue(of_this_user=of_this_user)
+
+    async def remove(self, constraint: str, reason: str) -> None:
+        for cluster, ad in self.in_queue.items():
+            if meets(ad, constraint):
+                self.processes[cluster].terminate()
+                await asyncio.to_thread(self.processes[cluster].wait)
+        await super().remove(constraint, reason)
+
+    def _accept(self, description: Mapping[str, str]) -> int:
+        assert description["should_transfer_files"] == "NO", "nothing is transferred here"
+        cluster = super()._accept(description)
+        folder = Path(description["initialdir"])
+        command = [description["executable"], *arguments_of(description)]
+        with (folder / description["output"]).open("ab") as log:
+            self.processes[cluster] = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+        return cluster
+
+
+def arguments_of(description: Mapping[str, str]) -> list[str]:
+    """Return the arguments of a job, expanded by HTCondor's library and split by the rules of its manual."""
+    arguments = str(htcondor2.Submit(dict(description)).expand("arguments"))
+    assert arguments[0] == arguments[-1] == '"'
+    inner = arguments[1:-1].replace('""', '"')
+    return [word.replace("''", "'") for word in re.findall(r"'((?:[^']|'')*)'(?: |$)", inner)]
 
 
 def meets(ad: Mapping[str, Any], constraint: str) -> bool:

@@ -29,7 +29,7 @@ from pilotage_pilot.node.resources import NodeShare
 from pilotage_pilot.supervise.base import CollectedOutput, PayloadEvent, PayloadRunner, PayloadTime
 from pilotage_pilot.supervise.cgroups import CgroupMaker
 from pilotage_pilot.supervise.folders import PilotFolder
-from pilotage_pilot.supervise.isolation import Confinement, IsolationRules, PayloadPaths, confine
+from pilotage_pilot.supervise.isolation import AccountRules, Confinement, IsolationRules, PayloadPaths, confine
 from pilotage_pilot.supervise.monitor import PayloadRules
 from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner
 from pilotage_pilot.supervise.runtimes import Containers
@@ -199,6 +199,10 @@ class FakePayloadRunner:
         self.closed = False
         self.wrapper: Path | None = None
         self._publish: Callable[[PayloadEvent], None] | None = None
+
+    @property
+    def has_accounts(self) -> bool:
+        return False
 
     def subscribe(self, publish: Callable[[PayloadEvent], None]) -> None:
         self._publish = publish
@@ -377,11 +381,15 @@ class PayloadBench:
 
 
 def a_confinement(
-    folder: PilotFolder, level: Isolation = Isolation.NAMESPACE, *visible: Path, hidden: tuple[Path, ...] = ()
+    folder: PilotFolder,
+    level: Isolation = Isolation.NAMESPACE,
+    *visible: Path,
+    hidden: tuple[Path, ...] = (),
+    accounts: AccountRules = AccountRules(),  # noqa: B008 - it is frozen
 ) -> Confinement:
     """Return a confinement of this level for the pilot with this folder, and paths that payloads see or do not see."""
     paths = PayloadPaths.of((folder.path.parent, Path("~"), *hidden), (*SOFTWARE, *visible), ())
-    confinement, _ = confine(IsolationRules(level, paths), Launcher(), folder.jobs)
+    confinement, _ = confine(IsolationRules(level, paths, accounts=accounts), Launcher(), folder.jobs)
     return confinement
 
 
@@ -405,10 +413,12 @@ async def a_payload_runner(
     groups: CgroupMaker | None = None,
     *,
     level: Isolation = Isolation.NAMESPACE,
+    accounts: AccountRules = AccountRules(),  # noqa: B008 - it is frozen
 ) -> AsyncIterator[PayloadBench]:
     link = FakeServerLink()
     pilot_folder = PilotFolder(folder)
-    payload_runner = a_local_payload_runner(pilot_folder, link, handling, groups, a_confinement(pilot_folder, level))
+    confinement = a_confinement(pilot_folder, level, accounts=accounts)
+    payload_runner = a_local_payload_runner(pilot_folder, link, handling, groups, confinement)
     try:
         yield PayloadBench(payload_runner, link, folder)
     finally:

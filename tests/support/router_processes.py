@@ -27,7 +27,7 @@ from pilotage.v1.values_pb2 import Value
 from pilotage.values.leadership import Leadership
 from pilotage.values.routing import NewRoutedJob
 from pilotage_agents.router.core.model import RoutedJobOutcome, RoutedJobReport, RoutedJobState, RoutedJobStatus
-from pilotage_agents.router.ports import Routed, RoutedJobRequest, RouterLink
+from pilotage_agents.router.ports import JobMoved, Routed, RoutedJobRequest, RouterLink
 from pilotage_agents.router.server_link import RouterServerLink
 from pilotage_agents.router.targets.remote_server import RemoteServer
 from pilotage_agents.router.targets.server import RemoteJobFolders, RemoteServerTarget
@@ -184,15 +184,24 @@ class LinkUnderTest:
     async def waiting(self) -> list[int]:
         """Read the whole feed; returns the waiting jobs."""
         waiting: dict[int, None] = {}
+        for event in await self._events():
+            if event.state == "WAITING":
+                waiting[event.job_id] = None
+            else:
+                waiting.pop(event.job_id, None)
+        return list(waiting)
+
+    async def causes(self, job_id: int) -> list[str]:
+        """Read the whole feed; returns the causes of the events of a job."""
+        return [event.cause for event in await self._events() if event.job_id == job_id]
+
+    async def _events(self) -> list[JobMoved]:
+        events: list[JobMoved] = []
         position = 0
         while (page := await self.link.next_events(position)).position != position:
             position = page.position
-            for event in page.events:
-                if event.state == "WAITING":
-                    waiting[event.job_id] = None
-                else:
-                    waiting.pop(event.job_id, None)
-        return list(waiting)
+            events += page.events
+        return events
 
 
 def new_routed_job(job_id: int, route: str = "A", queue: QueueId | None = QUEUE) -> NewRoutedJob:
@@ -277,6 +286,12 @@ class RemoteTarget:
     def description(self, reference: str) -> jobs_pb2.JobDescription:
         found: jobs_pb2.JobDescription = self._as_operator("GetJobDescription", job_id=_id(reference)).description
         return found
+
+    def content(self, reference: str, checksum: str) -> str:
+        """Return the content of a file of a job."""
+        request = job_service_pb2.DownloadFileRequest(job_id=_id(reference), checksum=checksum)
+        with self.grid.server.channel(self.grid.server.token(Role.OPERATOR)) as channel:
+            return b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(request)).decode()
 
     def change(self, reference: str, change: job_service_pb2.JobChange.ValueType) -> None:
         fields = {"request_id": request_id(), "change": change, "reason": "its owner's wish"}

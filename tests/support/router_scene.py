@@ -71,7 +71,7 @@ _ENDED = ("DONE", "FAILED", "REMOVED")
 
 @dataclass
 class FakeJob:
-    """A job of the fake server; `holder` is the attempt that the router holds, 0 = none.
+    """A job of the fake server; `holder` is the attempt that the router holds, `plugged` the last plugged one.
 
     `hook_attributes` are the reported attributes of its hooks, one mapping for each report.
     """
@@ -87,6 +87,7 @@ class FakeJob:
     reference: str = ""
     node: str = ""
     unwanted: str = ""
+    plugged: int = 0
     outcomes: list[RoutedJobOutcome] = field(default_factory=list)
     output: dict[str, bytes] = field(default_factory=dict)
     hook_attributes: list[Mapping[str, Value]] = field(default_factory=list)
@@ -263,6 +264,9 @@ class FakeRouterLink:
             self._ended(job, report.outcome)
         elif report.state and not job.unwanted and report.state != job.state:
             self._moved(job, report.state, "reported")
+        if report.plugged is not None and job.plugged != report.attempt:
+            job.plugged = report.attempt
+            self._moved(job, job.state, "plugged")
 
     def _ended(self, job: FakeJob, outcome: RoutedJobOutcome) -> None:
         try:

@@ -57,7 +57,8 @@ class GlideinRequest:
 
     `stamp` is the pilot's and must let the glidein be found again. `folder` exists, belongs to the pilot and takes its
     output. `command` runs in it, or in a copy of it on the node. `queue` is the batch system's own name of the queue.
-    `wall_time_s` None = as long as the queue allows. `self_contained` None = the nodes see the folder.
+    `wall_time_s` None = as long as the queue allows. `self_contained` None = the nodes see the folder. `in_place`: they
+    must see it, as all that the job writes there is read at once; no copy will do.
     """
 
     stamp: str
@@ -67,6 +68,7 @@ class GlideinRequest:
     shape: Shape
     wall_time_s: int | None = None
     self_contained: SelfContained | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Rules
   ended when the schedd has removed it from its queue.
 - An unknown JobStatus concludes nothing.
 - HTCondor's file transfer sends the glidein's folder and returns its output: the schedd's host must see the folders,
-  nodes need not.
+  nodes need not. A job that runs in place, such as a routed one, needs nodes of the schedd's FileSystemDomain.
 - Every call of the library runs in a child process with a deadline. The library blocks if a schedd does not answer,
   may end its process, and reads HTCondor's configuration, which this process has disabled for its ClassAds.
 """
@@ -103,9 +103,9 @@ def submit_description(
 ) -> dict[str, str]:
     """Return the submit description of a glidein.
 
-    `files` of its folder are transferred. The values in `extra`, from the settings, override sizes and extend the
-    requirements, but cannot change what finds the glidein again. Raises InvalidInputError for what a submit description
-    cannot hold: a command of several lines, or a file name that breaks its list of files.
+    `files` of its folder are transferred, unless it runs in place. The values in `extra`, from the settings, override
+    sizes and extend the requirements, but cannot change what finds the glidein again. Raises InvalidInputError for what
+    a submit description cannot hold: a command of several lines, or a file name that breaks its list of files.
     """
     if any("\n" in word for word in request.command):
         raise InvalidInputError(Violation("command", "HTCondor takes no arguments of more than one line"))
@@ -122,10 +122,7 @@ def submit_description(
         "initialdir": _plain(str(request.folder)),
         "output": LOG_NAME,
         "error": LOG_NAME,
-        "should_transfer_files": "YES",
-        "when_to_transfer_output": "ON_EXIT",
-        "transfer_input_files": ",".join(files),
-        "transfer_output_files": '""',
+        **(_IN_PLACE if request.in_place else _transfer(files)),
         "requirements": f"({theirs}) && ({_NEVER_STARTED})" if theirs else _NEVER_STARTED,
         "periodic_remove": _REMOVE_CONDITION,
         "job_max_vacate_time": str(round(vacate_s)),
@@ -133,6 +130,19 @@ def submit_description(
         "+PilotageQueue": _plain(json.dumps(request.queue, ensure_ascii=False)),
     }
     return {**_sizes(request.shape, request.wall_time_s), **values, **ours}
+
+
+_IN_PLACE = {"should_transfer_files": "NO"}
+"""HTCondor itself then requires that node and schedd have the same FileSystemDomain."""
+
+
+def _transfer(files: Collection[str]) -> dict[str, str]:
+    return {
+        "should_transfer_files": "YES",
+        "when_to_transfer_output": "ON_EXIT",
+        "transfer_input_files": ",".join(files),
+        "transfer_output_files": '""',
+    }
 
 
 def _sizes(shape: Shape, wall_time_s: int | None) -> dict[str, str]:
@@ -283,9 +293,13 @@ class HtcondorBatchSystem:
         self._name = name
         self._settings = settings
         self._schedd = schedd
+        self._is_used = False
 
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
         """Submit one job each; see BatchSystem."""
+        if not self._is_used:
+            log.warning("HTCondor was never tested with a live pool: watch its first jobs", batch_system=self._name)
+            self._is_used = True
         descriptions = [await asyncio.to_thread(self._description_of, request) for request in requests]
         answers = iter(await self._answers([each for each in descriptions if not isinstance(each, NotSubmitted)]))
         return tuple(
@@ -309,7 +323,7 @@ class HtcondorBatchSystem:
         try:
             for start in range(0, len(wanted), _MAX_JOBS_PER_CONSTRAINT):
                 some = constraint_of(wanted[start : start + _MAX_JOBS_PER_CONSTRAINT])
-                await self._schedd.remove(some, "cancelled by its site director")
+                await self._schedd.remove(some, "cancelled by Pilotage")
             jobs = set(wanted)
             try:
                 async with asyncio.timeout(self._settings.kill_after_s):

@@ -254,7 +254,7 @@ class RoutedJobMonitor:
             seen = held(routed, status) if action is RoutedJobAction.HOLD else routed.with_status(status)
             found[action].append(seen)
             if action not in (RoutedJobAction.COLLECT, RoutedJobAction.END):
-                changed = (seen.status.state, seen.status.node) != (routed.status.state, routed.status.node)
+                changed = _progress(seen) != _progress(routed)
                 self._jobs.put(seen, report_due=changed and action in (RoutedJobAction.REPORT, RoutedJobAction.HOLD))
         for routed in found[RoutedJobAction.HOLD]:
             self._jobs.count_end(routed.route, RouteResult.FAILURE, self._clock())
@@ -264,6 +264,11 @@ class RoutedJobMonitor:
         self._ends.collect(found[RoutedJobAction.COLLECT])
         if to_stop := [routed.reference for routed in found[RoutedJobAction.CANCEL]]:
             await self._targets.ask(target, lambda opened: opened.cancel(to_stop))
+
+
+def _progress(routed: TrackedJob) -> tuple[object, ...]:
+    """Return what is reported of a routed job that has not ended."""
+    return routed.status.state, routed.status.node, routed.status.is_plugged
 
 
 def _target(routed: TrackedJob) -> str:

@@ -326,5 +326,6 @@ def _lines(published: PublishedRoutes, sent: dict[int, str], waiting: int) -> It
         would = f"{len(jobs)} jobs ({ids})" if jobs else f"no job{': ' + why if why else ''}"
         yield f"{route.name} -> {route.target}: {would}; it has {limits}"
     for each in published.left_out:
-        yield f"{each.name}: left out: {each.reason}"
+        copies = f"; it has {each.copies} copies, {each.idle} idle" if each.copies else ""
+        yield f"{each.name}: left out: {each.reason}{copies}"
     yield f"{waiting} jobs would stay waiting"

@@ -90,6 +90,10 @@ def _job_report(report: RoutedJobReport, files: Sequence[jobs_pb2.OutputFile]) -
         state=jobs_pb2.JobState.Value(f"{_STATE}{report.state}"),
         started=time_to_wire(report.started),
     )
+    if report.plugged is not None:
+        status = report.plugged
+        failed = jobs_pb2.JobReport(plugged=True, exit_code=status.exit_code, cpu_s=status.cpu_s, wall_s=status.wall_s)
+        message.MergeFrom(failed)
     if report.outcome is not None:
         message.MergeFrom(_end(report.outcome))
         message.output_files.extend(files)

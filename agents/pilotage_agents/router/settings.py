@@ -13,7 +13,11 @@ from pilotage.errors import InvalidInputError
 from pilotage.rpc.channel import Endpoint, split_address
 from pilotage.settings import AnchoredPath, Section
 from pilotage.text import fold
-from pilotage_agents.batch_systems.settings import LocalBatchSystemSettings, SlurmBatchSystemSettings
+from pilotage_agents.batch_systems.settings import (
+    HtcondorBatchSystemSettings,
+    LocalBatchSystemSettings,
+    SlurmBatchSystemSettings,
+)
 from pilotage_agents.router.core.routed_job import SearchTimeouts
 from pilotage_agents.router.core.table import Targets
 from pilotage_agents.router.hooks import HookKind, HookSettings
@@ -61,7 +65,9 @@ def _check_folders(settings: SlurmBatchSystemSettings) -> SlurmBatchSystemSettin
 
 
 PushedIntoSettings = Annotated[
-    LocalBatchSystemSettings | Annotated[SlurmBatchSystemSettings, AfterValidator(_check_folders)],
+    LocalBatchSystemSettings
+    | Annotated[SlurmBatchSystemSettings, AfterValidator(_check_folders)]
+    | HtcondorBatchSystemSettings,
     Field(discriminator="type"),
 ]
 """A batch system that jobs are submitted to; its nodes see the router's folder."""
@@ -100,6 +106,9 @@ class JobRouterSettings(AgentSection):
     lost_after_s: Seconds = Field(
         600,
         description="A submission without an answer is given up if the target does not list the job within this time.",
+    )
+    plug_s: int = Field(
+        0, ge=0, le=86400, description="The least time for which a failed job at a queue keeps its place; 0 = none."
     )
     hooks: dict[str, HooksSection] = Field(default_factory=dict, description="The hooks, by keyword.")
     default_hooks: str = Field("", description="The keyword of jobs without one; empty = no hooks.")

@@ -40,11 +40,21 @@ def list_routes(client: Client, as_json: bool) -> None:
             for row in _routes_json(router):
                 echo_json(row)
         return
-    rows = [_route_row(router, route) for router in routers for route in router.routes]
+    rows = [row for router in routers for row in _rows(router)]
     header = ("ROUTE", "TARGET", "COPIES", "OF", "IDLE", "OF", "ROUTER", "TOLD", "GETS NO JOB")
     echo_table(header, rows, empty="no job router has reported a route")
     for line in (line for router in routers for line in _notes(router)):
         click.echo(line)
+
+
+def _rows(router: route_service_pb2.Router) -> Iterator[tuple[object, ...]]:
+    """Yield a row for each route, and for each unused route that still has routed jobs."""
+    yield from (_route_row(router, route) for route in router.routes)
+    reported = time_text(time_of(router, "told"))
+    for each in router.left_out:
+        if each.copies:
+            counts = each.copies, "-", each.idle, "-"
+            yield each.name, "-", *counts, router.name, reported, f"not used: {each.reason}"
 
 
 def _route_row(router: route_service_pb2.Router, route: route_service_pb2.RouteOutline) -> tuple[object, ...]:
@@ -68,7 +78,8 @@ def _notes(router: route_service_pb2.Router) -> Iterator[str]:
     if router.HasField("max_jobs"):
         yield f"{router.name}: at most {router.max_jobs} routed jobs in all"
     for route in router.left_out:
-        yield f"{router.name}: route {route.name} is not used: {route.reason}"
+        if not route.copies:
+            yield f"{router.name}: route {route.name} is not used: {route.reason}"
 
 
 def _routes_json(router: route_service_pb2.Router) -> Iterator[dict[str, Any]]:
@@ -89,8 +100,16 @@ def _routes_json(router: route_service_pb2.Router) -> Iterator[dict[str, Any]]:
             **shared,
         }
     for each in router.left_out:
-        absent = dict.fromkeys(("target", "requirements", "constraint", "copies", "max_jobs", "idle", "max_idle_jobs"))
-        yield {"route": each.name, **absent, "throttled": None, "closed": None, "left_out": each.reason, **shared}
+        yield {
+            "route": each.name,
+            **dict.fromkeys(("target", "requirements", "constraint")),
+            "copies": each.copies,
+            "max_jobs": None,
+            "idle": each.idle,
+            **dict.fromkeys(("max_idle_jobs", "throttled", "closed")),
+            "left_out": each.reason,
+            **shared,
+        }
 
 
 @routes.command()

@@ -26,6 +26,10 @@ class RegistryFaultError(PilotageError):
     """The registry of a job's image does not serve this node now; neither job nor node is at fault."""
 
 
+class AccountFaultError(PilotageError):
+    """The owner of a job gets no local account on this node now; the job is not at fault."""
+
+
 @dataclass(frozen=True, slots=True)
 class PayloadTime:
     """The CPU seconds that a payload has used so far, and the name of its slot."""
@@ -51,6 +55,10 @@ class PayloadRunner(Protocol):
     def isolation(self) -> Isolation:
         """How payloads are isolated."""
 
+    @property
+    def has_accounts(self) -> bool:
+        """Whether payloads run as accounts of their owners, which `fetch` provides."""
+
     def subscribe(self, publish: Callable[[PayloadEvent], None]) -> None:
         """Call `publish` from the event loop for each event of a payload from now on."""
 
@@ -61,9 +69,9 @@ class PayloadRunner(Protocol):
         """Make the folder of an attempt; raises NodeFaultError."""
 
     async def fetch(self, key: AttemptKey) -> None:
-        """Fetch the input files and the image of a prepared attempt.
+        """Fetch the input files, the image and the account of a prepared attempt.
 
-        Raises JobFaultError, NodeFaultError or RegistryFaultError.
+        Raises JobFaultError, NodeFaultError, RegistryFaultError or AccountFaultError.
         """
 
     def set_deadline(self, key: AttemptKey, boot_s: float) -> None:

@@ -108,15 +108,15 @@ def make_folders(folders: Folders) -> None:
         os.mkdir(folder, mode=0o700)
 
 
-def give_to(user: int, folder: Path) -> None:
+def give_to(user: int, group: int, folder: Path) -> None:
     """Make a user the owner of a folder and of all in it, links excepted; only before its payload starts."""
-    os.chown(folder, user, user)
+    os.chown(folder, user, group)
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                give_to(user, Path(entry.path))
+                give_to(user, group, Path(entry.path))
             else:
-                os.chown(entry.path, user, user, follow_symlinks=False)
+                os.chown(entry.path, user, group, follow_symlinks=False)
 
 
 def write_over(path: Path, text: str) -> None:

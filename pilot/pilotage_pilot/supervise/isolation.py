@@ -6,7 +6,6 @@ A level is tried by really starting a payload in it. So a node needs no descript
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pwd
 import random
@@ -21,8 +20,16 @@ from pilotage.errors import PilotageError
 from pilotage.jobs.environment import DEFAULT_PATH
 from pilotage.jobs.files import remove_tree
 from pilotage.values.isolation import Isolation
+from pilotage_pilot.supervise.accounts import (
+    AccountCommand,
+    AccountPool,
+    PayloadAccounts,
+    PayloadUser,
+    UserLocks,
+)
+from pilotage_pilot.supervise.base import AccountFaultError
 from pilotage_pilot.supervise.folders import Folders, folders_in, make_folders
-from pilotage_pilot.supervise.spawn import Launcher, PayloadCommand
+from pilotage_pilot.supervise.spawn import Launcher, PayloadCommand, without_secrets
 
 PRIVATE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - a payload has its own ones
 """In its namespaces a payload has its own folders at these places."""
@@ -90,48 +97,30 @@ def _hidden(path: Path) -> set[Path]:
     return found
 
 
-USER_LOCKS = Path("/run/pilotage-payload-users")
-"""The byte at the number of a user is locked while a payload runs as it: several pilots of root share a node."""
-
-
 class PayloadUsers:
     """The numbers of users, from `first` to `last`, of which each payload gets one that no other payload has.
 
-    They are given in turn, so that a number is used again as late as possible. Raises OSError.
+    They are given in turn, so that a number is used again as late as possible.
     """
 
-    def __init__(self, first: int, last: int, locks: Path = USER_LOCKS) -> None:
+    def __init__(self, first: int, last: int, locks: UserLocks) -> None:
+        self.locks = locks
         self._first = first
         self._count = last - first + 1
         self._next = random.randrange(self._count)  # noqa: S311 - it only spreads the pilots of a node
-        self._held: set[int] = set()
-        self._locks = os.open(locks, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
     def acquire(self) -> int:
         """Return a user for one payload; raises OSError if all are in use."""
         for _ in range(self._count):
             user = self._first + self._next
             self._next = (self._next + 1) % self._count
-            if user not in self._held and self._is_locked(user):
-                self._held.add(user)
+            if self.locks.acquire(user):
                 return user
         raise OSError(f"all {self._count} users of payload_uids are in use")
 
-    def _is_locked(self, user: int) -> bool:
-        try:
-            fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, user)
-        except OSError:
-            return False
-        return True
-
     def release(self, user: int) -> None:
         """Give a user back when no process of its payload is alive."""
-        self._held.discard(user)
-        fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, user)
-
-    def close(self) -> None:
-        """Give all users back."""
-        os.close(self._locks)
+        self.locks.release(user)
 
 
 _NOBODY = 65534
@@ -142,27 +131,29 @@ _NOBODY = 65534
 class Confinement:
     """How the payloads of one pilot are isolated, and the launcher that starts them so; has to be closed.
 
-    `users` None = payloads run as the pilot's user.
+    `users` None = payloads run as the pilot's user. `accounts` None = payloads run as `users`, one each; else these are
+    only for trials.
     """
 
     launcher: Launcher
     level: Isolation
     paths: PayloadPaths = PayloadPaths()
     users: PayloadUsers | None = None
+    accounts: PayloadAccounts | None = None
 
-    def new_user(self) -> int | None:
+    def new_user(self) -> PayloadUser | None:
         """Return the user of a new payload, None = the pilot's; raises OSError if all are in use."""
-        return self.users.acquire() if self.users is not None else None
+        return PayloadUser.of_number(self.users.acquire()) if self.users is not None else None
 
     @property
     def reader(self) -> int | None:
         """The user with whose rights the pilot reads files that jobs name; None = the pilot's, as payloads."""
         return _NOBODY if self.users is not None else None
 
-    def release(self, user: int | None) -> None:
-        """Give back the user of a payload that has ended."""
-        if self.users is not None and user is not None:
-            self.users.release(user)
+    def release(self, user: PayloadUser | None) -> None:
+        """Give back the user of a payload that has ended; an account is given back elsewhere."""
+        if self.users is not None and user is not None and not user.is_shared:
+            self.users.release(user.uid)
 
     def mounts(self, folders: Folders, memory_mib: int = 0, needed: Iterable[Path] = ()) -> dict[str, Any] | None:
         """Return what a payload sees, as `PayloadPaths.mounts`; None = what the pilot sees."""
@@ -176,39 +167,77 @@ class Confinement:
         """End the launcher."""
         self.launcher.close()
         if self.users is not None:
-            self.users.close()
+            self.users.locks.close()
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRules:
+    """The accounts that payloads run as: a pool of them, or a command that names them; both empty = none."""
+
+    pool: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    timeout_s: float = 30.0
+
+    def __bool__(self) -> bool:
+        """Whether payloads run as accounts."""
+        return bool(self.pool or self.command)
+
+    def accounts(self, locks: UserLocks) -> PayloadAccounts | None:
+        """Return the source of accounts, None = there is none; raises AccountFaultError."""
+        if self.pool:
+            return AccountPool(self.pool, locks)
+        return AccountCommand(self.command, self.timeout_s, without_secrets(os.environ)) if self.command else None
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationRules:
-    """What the site demands: the `required` level, None = the strongest that works; paths, and numbers of users."""
+    """What the site demands: the `required` level, None = the strongest that works; paths, and numbers of users.
+
+    A pilot of root runs payloads as `accounts`, if there are any, and then as no other user.
+    """
 
     required: Isolation | None = None
     paths: PayloadPaths = PayloadPaths()
     first_user: int = 1_900_000_000
     last_user: int = 1_901_048_575
+    accounts: AccountRules = AccountRules()
+
+    @property
+    def levels(self) -> tuple[Isolation, ...]:
+        """The levels to try, the strongest first."""
+        if self.required is not None:
+            return (self.required,)
+        return _OF_ACCOUNTS if self.accounts and os.geteuid() == 0 else tuple(Isolation)
+
+
+_OF_ACCOUNTS = (Isolation.NAMESPACE, Isolation.UID)
+"""The levels in which a pilot of root runs payloads as other users."""
 
 
 def confine(rules: IsolationRules, launcher: Launcher, jobs: Path) -> tuple[Confinement, dict[str, str]]:
     """Return the strongest confinement that works, and why stronger levels do not; tries them in the folder `jobs`.
 
-    Raises IsolationError if the required level does not work.
+    Raises IsolationError if the required level does not work, or the node lacks an account.
     """
     refused: dict[str, str] = {}
-    for level in Isolation if rules.required is None else (rules.required,):
+    for level in rules.levels:
         users = None
         try:
             users = _users(level, rules)
-            confinement = Confinement(launcher, level, rules.paths, users)
+            accounts = None if users is None else rules.accounts.accounts(users.locks)
+            confinement = Confinement(launcher, level, rules.paths, users, accounts)
             _try(confinement, folders_in(jobs / "trial"))
         except (OSError, PilotageError) as error:
-            refused[level.value] = str(error)
             if users is not None:
-                users.close()
+                users.locks.close()
+            if isinstance(error, AccountFaultError):
+                raise IsolationError(f"payload_accounts: {error}") from error
+            refused[level.value] = str(error)
             continue
         return confinement, refused
+    wanted = " or ".join(level.value for level in rules.levels)
     raise IsolationError(
-        f"isolation = {rules.required} does not work on this node: {'; '.join(refused.values())}. "
+        f"isolation = {wanted} does not work on this node: {'; '.join(refused.values())}. "
         "Change the node (docs/how-to/isolation.md says what each level needs), or set a weaker level"
     )
 
@@ -221,8 +250,10 @@ def _users(level: Isolation, rules: IsolationRules) -> PayloadUsers | None:
     if level is Isolation.UID and _PROTECTED_LINKS.read_text().strip() == "0":
         # A payload could link a file of root into its folder, whose contents the pilot collects as output.
         raise IsolationError("fs.protected_hardlinks is 0")
-    if os.geteuid() == 0 and level in (Isolation.NAMESPACE, Isolation.UID):
-        return PayloadUsers(rules.first_user, rules.last_user)
+    if os.geteuid() == 0 and level in _OF_ACCOUNTS:
+        return PayloadUsers(rules.first_user, rules.last_user, UserLocks())
+    if os.geteuid() == 0 and rules.accounts:
+        raise IsolationError("payload_accounts and account_command need the level namespace or uid")
     if level is Isolation.UID:
         raise IsolationError("only a pilot of root can run payloads as other users")
     return None

@@ -178,12 +178,13 @@ def _make_place(path: str, *, like: int) -> None:
             _mount("tmpfs", each, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m")
 
 
-def open_image(path: str, user: int | None) -> int:
+def open_image(path: str, user: tuple[int, int, tuple[int, ...]] | None) -> int:
     """Return a descriptor of the folder of an image, opened with the rights of this user; raises OSError."""
     if user is not None:
-        os.setgroups([])
-        os.setresgid(-1, user, -1)
-        os.setresuid(-1, user, -1)
+        uid, gid, groups = user
+        os.setgroups(groups)
+        os.setresgid(-1, gid, -1)
+        os.setresuid(-1, uid, -1)
     try:
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     finally:
@@ -342,7 +343,7 @@ def _enter(order: dict[str, Any], groups: list[int]) -> None:
             os.setpriority(os.PRIO_PROCESS, 0, _lower(order["nice"]))
         _join(groups)
         if order["user"] is not None:
-            _change_user(order["user"])
+            _change_user(*order["user"])
         _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         os.chdir(order["folder"])
     except OSError as error:
@@ -372,9 +373,9 @@ def _join(groups: list[int]) -> None:
             continue
 
 
-def _change_user(user: int) -> None:
-    os.setgroups([])
-    os.setresgid(user, user, user)
+def _change_user(user: int, group: int, groups: tuple[int, ...]) -> None:
+    os.setgroups(groups)
+    os.setresgid(group, group, group)
     os.setresuid(user, user, user)
 
 

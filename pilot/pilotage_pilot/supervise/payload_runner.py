@@ -189,6 +189,11 @@ class LocalPayloadRunner:
         """How payloads are isolated."""
         return self._confinement.level
 
+    @property
+    def has_accounts(self) -> bool:
+        """Whether payloads run as accounts of their owners."""
+        return self._confinement.accounts is not None
+
     def _happens(self, event: PayloadEvent) -> None:
         self._publish(event)
 
@@ -212,11 +217,13 @@ class LocalPayloadRunner:
         self._work[order.job.key] = Work(order, folders, streams)
 
     async def fetch(self, key: AttemptKey) -> None:
-        """Fetch the input files and the image of a prepared attempt.
+        """Fetch the input files, the image and the account of a prepared attempt.
 
-        Raises JobFaultError, NodeFaultError or RegistryFaultError.
+        Raises JobFaultError, NodeFaultError, RegistryFaultError or AccountFaultError.
         """
         work = self._work[key]
+        if self._confinement.accounts is not None:
+            work.account = await self._confinement.accounts.acquire(work.order.job.account)
         try:
             for file in work.order.job.description.input_files:
                 await self._cache.put(key.job_id, file, inside(work.folders.work, file.name))
@@ -248,7 +255,8 @@ class LocalPayloadRunner:
         # A payload with a memory limit joins its group at its start, any other at the first check.
         group = self._new_group(work) if order.slot.amounts.memory_mib else None
         try:
-            work.user = self._confinement.new_user()
+            assert work.account is not None or not self.has_accounts, "fetch has brought it"
+            work.user = work.account or self._confinement.new_user()
             command = self._command(work, group)
             if order.job.description.new_files_come_back:
                 work.seen = plain_files(work.folders.work)
@@ -452,16 +460,21 @@ class LocalPayloadRunner:
         if work is not None and work.image is not None:
             work.image.release()
         folder = self._folder.of_attempt(key)
-        is_kept = work is not None and self._spares.keep(work.folders, work.streams)
+        # A process of another payload of the same account may still have a file of the folder open.
+        is_kept = work is not None and work.account is None and self._spares.keep(work.folders, work.streams)
         if is_kept or remove_small(folder):
-            if removed is not None:
-                removed()
+            self._removed(work, removed)
             return
         removal = asyncio.get_running_loop().run_in_executor(None, remove_tree, folder)
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
+        removal.add_done_callback(lambda _: None if os.path.lexists(folder) else self._removed(work, removed))
+
+    def _removed(self, work: Work | None, removed: Callable[[], None] | None) -> None:
+        if work is not None and work.account is not None and self._confinement.accounts is not None:
+            self._confinement.accounts.release(work.order.job.account)
         if removed is not None:
-            removal.add_done_callback(lambda _: None if os.path.lexists(folder) else removed())
+            removed()
 
     async def close(self) -> None:
         """Kill every payload and remove all folders."""

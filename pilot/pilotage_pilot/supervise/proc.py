@@ -179,21 +179,22 @@ class Subreaper:
 
     def __init__(self) -> None:
         self._excluded = frozenset(children_of(os.getpid()))
-        self._leaders: set[int] = set()
+        self._leaders: dict[int, int | None] = {}
         adopt_orphans(on=True)
 
-    def add_leader(self, leader: int) -> None:
-        """Register a child as the leader of a payload."""
-        self._leaders.add(leader)
+    def add_leader(self, leader: int, user: int | None = None) -> None:
+        """Register a child as the leader of a payload that runs as this user; None = as the pilot's."""
+        self._leaders[leader] = user
 
     def remove_leader(self, leader: int) -> None:
         """Remove the leader of a payload that has ended."""
-        self._leaders.discard(leader)
+        self._leaders.pop(leader, None)
 
     def adopted(self) -> set[int]:
         """Return the adopted orphans; the kernel gives them to the first thread (find_new_reaper in kernel/exit.c)."""
-        return set(children_of_first_thread(os.getpid())) - self._excluded - self._leaders
+        return set(children_of_first_thread(os.getpid())) - self._excluded - self._leaders.keys()
 
     def is_alone(self, leader: int) -> bool:
-        """Whether there is no other payload, so that all adopted orphans are this one's."""
-        return self._leaders <= {leader}
+        """Whether no other payload runs as the same user, so that all adopted orphans of the user are this one's."""
+        user = self._leaders.get(leader)
+        return not any(each == user for other, each in self._leaders.items() if other != leader)

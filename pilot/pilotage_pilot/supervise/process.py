@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pilotage.jobs.environment import MARKER
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.model import Usage
+from pilotage_pilot.supervise.accounts import PayloadUser
 from pilotage_pilot.supervise.cgroups import Cgroup
 from pilotage_pilot.supervise.proc import (
     Process,
@@ -57,12 +58,12 @@ class Payload:
         marker: str,
         group: Cgroup | None,
         subreaper: Subreaper,
-        user: int | None = None,
+        user: PayloadUser | None = None,
     ) -> None:
         self.key = key
         self.pid = process.pid
         self.user = user
-        """The user that only this payload runs as; None = the pilot's."""
+        """The user that it runs as; None = the pilot's."""
         self._process = process
         self._has_ended = False
         self._marker = marker
@@ -88,7 +89,7 @@ class Payload:
             send([process.pid], signal.SIGKILL)
             process.wait()
             raise
-        subreaper.add_leader(process.pid)
+        subreaper.add_leader(process.pid, None if user is None else user.uid)
 
     # End --------------------------------------------------------------------------------------------------------
 
@@ -157,10 +158,12 @@ class Payload:
 
     def _owns(self, process: Process) -> bool:
         if self.user is not None:
-            return user_of(process.pid) == self.user
+            is_ours = user_of(process.pid) == self.user.uid
+            if not is_ours or not self.user.is_shared:
+                return is_ours
         if process.session == self.pid or carries(process.pid, MARKER, self._marker):
             return True
-        # A process without a marker belongs to the only payload, if there is only one.
+        # A process without a marker belongs to the only payload of its user, if there is only one.
         return self._subreaper.is_alone(self.pid) and not is_in_exec(process.pid)
 
     # Signals ----------------------------------------------------------------------------------------------------

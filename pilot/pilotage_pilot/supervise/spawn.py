@@ -28,6 +28,7 @@ from pilotage.jobs.files import NULL, UNPLACEABLE_ERRNOS, JobFaultError, inside
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.model import GrantedJob, Usage
 from pilotage_pilot.supervise import launcher
+from pilotage_pilot.supervise.accounts import PayloadUser
 from pilotage_pilot.supervise.base import NodeFaultError
 from pilotage_pilot.supervise.folders import Folders, give_to
 from pilotage_pilot.supervise.launcher import ERROR, EXECUTE, IMAGE, INVALID, LENGTH, STARTED, STATUS
@@ -65,7 +66,7 @@ class PayloadCommand:
     stderr: Path | None
     nice: int = 0
     wrapped: bool = False
-    user: int | None = None
+    user: PayloadUser | None = None
     mounts: Mapping[str, Any] | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Path, ...] = ()
@@ -263,6 +264,7 @@ class Launcher:
 
     def _order(self, command: PayloadCommand, descriptors: tuple[int, ...]) -> tuple[int, int]:
         """Send an order; returns the id of the new child and the launcher's peak memory. Raises NodeFaultError."""
+        user = command.user
         order = marshal.dumps(
             {
                 "program": command.program,
@@ -272,7 +274,7 @@ class Launcher:
                 "nice": command.nice,
                 "limits": dict(command.limits),
                 "groups": [str(path) for path in command.groups],
-                "user": command.user,
+                "user": None if user is None else (user.uid, user.gid, user.groups),
                 "mounts": command.mounts,
             }
         )
@@ -331,11 +333,12 @@ def _open(path: Path | None, mode: int, command: PayloadCommand, opened: list[in
     return descriptor
 
 
-def _give_folder(command: PayloadCommand, user: int) -> None:
+def _give_folder(command: PayloadCommand, user: PayloadUser) -> None:
     try:
-        give_to(user, command.folder.parent)
+        give_to(user.uid, user.gid, command.folder.parent)
     except OSError as error:
-        raise NodeFaultError(f"its folder cannot be given to uid {user} (payload_uids): {error.strerror}") from error
+        whom = f"the account {user.name}" if user.is_shared else f"uid {user.uid} (payload_uids)"
+        raise NodeFaultError(f"its folder cannot be given to {whom}: {error.strerror}") from error
 
 
 def _fault(command: PayloadCommand, error: OSError) -> JobFaultError | NodeFaultError:
@@ -379,13 +382,15 @@ class PayloadSite:
         return f"{self.marker}/{job.key}"
 
 
-def environment_of(order: PrepareJob, site: PayloadSite, folders: Folders, user: int | None = None) -> dict[str, str]:
+def environment_of(
+    order: PrepareJob, site: PayloadSite, folders: Folders, user: PayloadUser | None = None
+) -> dict[str, str]:
     """Return the environment of a payload; the owner's values win, except for those that the slot decides."""
     job = order.job
     identity = JobIdentity(
         site.marker_of(job), job.key.job_id, job.key.attempt, job.cluster, job.process, job.owner, job.vo
     )
-    name = _USER if user is None else {"USER": str(user), "LOGNAME": str(user)}
+    name = _USER if user is None else {"USER": user.name, "LOGNAME": user.name}
     machine = {**_passed(site.passed), "PATH": site.path, **name}
     gpus = ",".join(order.slot.gpu_ids)
     # A payload without a GPU must not see those of the node.

@@ -16,6 +16,9 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MARKER = "PILOTAGE_ATTEMPT"
 """Every process of a job has this variable."""
 
+PROXY_ATTRIBUTE = "x509userproxy"
+"""The attribute that names the input file with the job's X.509 proxy."""
+
 PASSED_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
 """Variables that jobs inherit from the process that starts them."""
 
@@ -57,7 +60,7 @@ def job_environment(
 ) -> dict[str, str]:
     """Return the environment of a job; `machine` holds the machine's variables: PATH, USER, and the passed ones."""
     threads = {} if context.cpus is None else {"OMP_NUM_THREADS": str(max(1, context.cpus))}
-    proxy = input_file_of(description, "x509userproxy")
+    proxy = input_file_of(description, PROXY_ATTRIBUTE)
     brought = {"X509_USER_PROXY": f"{context.work}/{proxy}"} if proxy else {}
     own = {name: value for name, value in description.environment.items() if name and "=" not in name}
     return {**machine, **_folders(context), **threads, **brought, **own, **_pilotage_variables(identity, context)}

@@ -73,10 +73,12 @@ class RouteOutline:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutRoute:
-    """A route that is not used, and why."""
+    """A route that is not used, and why; `copies` jobs are still on it, `idle` of them are not running."""
 
     name: str
     reason: str
+    copies: int = 0
+    idle: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.values.leadership import Leadership
 from pilotage.values.routing import LeftOutRoute, PublishedRoutes, RouteOutline
 from pilotage.values.wire.routing import left_out_from_wire, outline_from_wire
-from pilotage_agents.router.core.model import CollectedFile, RoutedJobReport, RoutedJobState
+from pilotage_agents.router.core.model import CollectedFile, RoutedJobReport, RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.ports import NotRouted, Routed
 from pilotage_agents.router.server_link import RouterServerLink
 from pilotage_agents.server_link import AgentServerLink
@@ -94,6 +94,18 @@ async def test_reports_of_routed_job_are_stored(scene: LinkUnderTest) -> None:
         == {}
     )
     assert scene.state(job) == "COMPLETING"
+
+
+async def test_plugged_failure_is_an_event_of_the_job(scene: LinkUnderTest) -> None:
+    (job,) = scene.submit()
+    await scene.route(job)
+    failed = RoutedJobStatus(RoutedJobState.RUNNING, exit_code=3, wall_s=2.0, is_plugged=True)
+    report = RoutedJobReport(job, 1, state="RUNNING", started=NOON, plugged=failed)
+    for _ in range(2):
+        assert await scene.report(report) == {}
+    assert scene.state(job) == "RUNNING"
+    causes = await scene.causes(job)
+    assert (causes[-1], causes.count("plugged")) == ("plugged", 1)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +301,7 @@ async def test_published_routes_are_listed_with_all_fields(server: RunningServer
     first = RouteOutline("A", f"queue {QUEUE}", "WantJobRouter", '[name = "A"]', 10)
     obstacles = {"throttled": "19 failed", "closed": "its target cannot be opened"}
     second = RouteOutline("B", "server elsewhere:4711", max_jobs=10, max_idle_jobs=5, copies=3, idle=2, **obstacles)
-    left_out = LeftOutRoute("C", "it has no target")
+    left_out = LeftOutRoute("C", "it has no target", copies=3, idle=2)
     async with a_leading_router(server) as (name, link):
         await link.publish_routes(PublishedRoutes((first, second), "true", 100, (left_out,)))
     with server.channel(server.token()) as channel:

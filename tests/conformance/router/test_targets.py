@@ -15,8 +15,9 @@ from pilotage.jobs.files import OutputLimits
 from pilotage.resources.tree import QueueId
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted
 from pilotage_agents.batch_systems.hosts import LocalHost
+from pilotage_agents.batch_systems.htcondor import HtcondorBatchSystem
 from pilotage_agents.batch_systems.local import LocalBatchSystem
-from pilotage_agents.batch_systems.settings import SlurmBatchSystemSettings
+from pilotage_agents.batch_systems.settings import HtcondorBatchSystemSettings, SlurmBatchSystemSettings
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.ports import RefusedByJob, RoutedJobTarget
@@ -24,6 +25,7 @@ from pilotage_agents.router.targets.job_folders import RoutedJobFolders
 from pilotage_agents.router.targets.queue import BatchQueueTarget
 from pilotage_agents.router.targets.remote_server import RemoteServer
 from pilotage_agents.router.targets.server import RemoteJobFolders, RemoteServerTarget
+from support.fake_batch_systems import ProcessSchedd
 from support.process_grid import ProcessGrid, a_process_grid
 from support.routed_job_targets import FakeTarget, InMemoryFiles, a_copy, end_of, submitted, texts_of, wait_for_status
 from support.slurm import PARTITION, SlurmCluster
@@ -64,6 +66,11 @@ def over_slurm(folder: Path, cluster: SlurmCluster) -> BatchQueueTarget:
     )
 
 
+def over_htcondor(folder: Path, schedd: ProcessSchedd) -> BatchQueueTarget:
+    system = HtcondorBatchSystem("pool", HtcondorBatchSystemSettings(type="htcondor"), schedd)
+    return BatchQueueTarget(QUEUE, system, RoutedJobFolders(folder, OutputLimits(1 << 20)), "here")
+
+
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessGrid]:
     with a_process_grid(tmp_path_factory.mktemp("another")) as grid:
@@ -87,7 +94,7 @@ async def over_server(folder: Path, grid: ProcessGrid) -> AsyncIterator[TargetUn
 REAL = [pytest.param(target, marks=pytest.mark.process) for target in ("slurm", "server")]
 
 
-@pytest.fixture(params=["fake", "queue", *REAL])
+@pytest.fixture(params=["fake", "queue", "htcondor", *REAL])
 async def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TargetUnderTest]:
     async with AsyncExitStack() as stack:
         match request.param:
@@ -99,6 +106,9 @@ async def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
             case "slurm":
                 cluster = request.getfixturevalue("slurm")
                 found = TargetUnderTest(over_slurm(tmp_path, cluster), partial(over_slurm, tmp_path, cluster))
+            case "htcondor":
+                new = partial(over_htcondor, tmp_path, ProcessSchedd())
+                found = TargetUnderTest(new(), new)
             case _:
                 found = TargetUnderTest(over_local(tmp_path), partial(over_local, tmp_path))
         yield found

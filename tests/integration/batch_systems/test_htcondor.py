@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import (
@@ -84,6 +85,15 @@ async def test_reused_cluster_number_is_another_job(tmp_path: Path) -> None:
     await a_system(schedd).submit_many([a_request(tmp_path, "cd34")])
     assert (await status_of(a_system(schedd), "1.0.cd34")).state is GlideinState.RUNNING
     assert (await status_of(a_system(schedd), "1.0.ab12")).state is GlideinState.ENDED
+
+
+async def test_first_use_logs_that_no_live_pool_was_tried(tmp_path: Path) -> None:
+    system = a_system(FakeSchedd())
+    with capture_logs() as logs:
+        for stamp in ("ab12", "cd34"):
+            await system.submit_many([a_request(tmp_path, stamp)])
+    assert [(line["log_level"], line["batch_system"]) for line in logs] == [("warning", "pool")]
+    assert "never tested with a live pool" in logs[0]["event"]
 
 
 async def test_all_files_but_the_log_are_transferred(tmp_path: Path) -> None:

@@ -45,8 +45,13 @@ def test_routes_list_shows_counts_states_and_constraints(grid: WireGrid, router:
     show = pilotage(grid, tmp_path)
     assert show("routes", "list") == "no job router has reported a route\n"
     east = RouteOutline(name="east", target="server gone:1", max_jobs=5, closed=CLOSED)
-    router.put(NORTH, SOUTH, east, constraint="IsGood", left_out=[LeftOutRoute(name="west", reason="no target")])
+    old = LeftOutRoute(name="old", reason="it is no longer in the table", copies=2, idle=1)
+    left_out = [LeftOutRoute(name="west", reason="no target"), old]
+    router.put(NORTH, SOUTH, east, constraint="IsGood", left_out=left_out)
     lines = show("routes", "list").splitlines()
+    former = lines.pop(4)
+    assert former.split()[:6] == ["old", "-", "2", "-", "1", "-"]
+    assert former.endswith("  not used: it is no longer in the table")
     assert [line.split()[0] for line in lines[:4]] == ["ROUTE", "north", "south", "east"]
     assert lines[1].split()[3:7] == ["3", "10", "1", "any"]
     assert [line.partition("  throttled: ")[2] for line in lines[1:4]] == ["", "19 failed", ""]
@@ -55,13 +60,14 @@ def test_routes_list_shows_counts_states_and_constraints(grid: WireGrid, router:
         f"{ROUTER}: every job must satisfy IsGood",
         f"{ROUTER}: route west is not used: no target",
     ]
-    north, south, closed, west = show.json_objects("routes", "list")
-    assert {tuple(route) for route in (north, south, closed, west)} == {tuple(KEYS["routes list"])}
+    north, south, closed, west, former_route = show.json_objects("routes", "list")
+    assert {tuple(route) for route in (north, south, closed, west, former_route)} == {tuple(KEYS["routes list"])}
     assert (north["requirements"], north["constraint"], north["max_idle_jobs"]) == ("WantRoute", "IsGood", None)
     assert [(route["throttled"], route["closed"]) for route in (north, south, closed)] == [
         *((None, None), ("19 failed", None), (None, CLOSED))
     ]
     assert (south["router"], west["left_out"]) == (ROUTER, "no target")
+    assert [(route["copies"], route["idle"]) for route in (west, former_route)] == [(0, 0), (2, 1)]
 
 
 def test_routes_explain_lists_the_obstacles_of_a_job(grid: WireGrid, router: WireRouter, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from pilotage_pilot.supervise.base import RegistryFaultError
 from pilotage_pilot.supervise.containers import ContainerRules, ContainerRuntime, ReadyImage, gpu_files
 from pilotage_pilot.supervise.folders import PilotFolder, disk_use_mib
 from pilotage_pilot.supervise.image_cache import ImageCache, ImageSource, folders_of_programs, podman_in
+from pilotage_pilot.supervise.isolation import AccountRules
 from pilotage_pilot.supervise.runtimes import Containers, find_containers
 from support.pilot_bench import a_job
 from support.pilot_ports import (
@@ -53,10 +55,11 @@ async def a_bench(
     hidden: tuple[Path, ...] = (),
     rules: ContainerRules = RULES,
     cache: Path | None = None,
+    accounts: AccountRules = AccountRules(),  # noqa: B008 - it is frozen
 ) -> AsyncIterator[PayloadBench]:
     """Run payloads with namespaces; the cache of images is in the scratch, unless another one is given."""
     folder, link = PilotFolder(scratch), FakeServerLink()
-    confinement = a_confinement(folder, Isolation.NAMESPACE, *visible, hidden=hidden)
+    confinement = a_confinement(folder, Isolation.NAMESPACE, *visible, hidden=hidden, accounts=accounts)
     containers = Containers(replace(rules, cache=cache or scratch / "images"), PODMAN, confinement, PATH)
     runner = a_local_payload_runner(folder, link, confinement=confinement, containers=containers)
     try:
@@ -119,6 +122,16 @@ async def test_payload_sees_the_image_and_its_own_folder(scratch: Path, images: 
         assert "secret" not in lines
         # A pilot of root runs payloads as other users, to whom the image's modes apply.
         assert ("private" in lines) is (os.geteuid() != 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a pilot of root runs payloads as accounts")
+async def test_payload_in_an_image_runs_as_the_account_of_its_owner(scratch: Path, images: Images) -> None:
+    account = pwd.getpwnam("games")
+    async with a_bench(scratch, cache=images.cache, accounts=AccountRules(("games",))) as bench:
+        job = an_archive_job(bench, images, "grep -E ^[UG]id: /proc/self/status; echo $USER; echo x > $HOME/x")
+        lines = (await printed(bench, job)).splitlines()
+    ids = [[int(each) for each in line.split()[1:]] for line in lines[:2]]
+    assert (ids, lines[2:]) == ([[account.pw_uid] * 4, [account.pw_gid] * 4], ["games"])
 
 
 async def test_no_process_of_podman_is_left_of_a_pull(scratch: Path, images: Images) -> None:

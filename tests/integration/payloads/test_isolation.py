@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.values.isolation import Isolation
+from pilotage_pilot.supervise.accounts import UserLocks
 from pilotage_pilot.supervise.base import NodeFaultError
 from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.isolation import (
@@ -208,15 +209,19 @@ async def test_each_payload_of_a_root_pilot_has_its_own_user(scratch: Path) -> N
 
 def test_users_are_not_given_twice_on_a_node(tmp_path: Path) -> None:
     # The locks are of processes: another pilot is another process.
-    holds = (
-        "import pathlib, sys; from pilotage_pilot.supervise.isolation import PayloadUsers;"
-        "users = PayloadUsers(5, 7, pathlib.Path(sys.argv[1])); print(users.acquire(), flush=True); input()"
-    )
+    holds = """
+import pathlib, sys
+from pilotage_pilot.supervise.accounts import UserLocks
+from pilotage_pilot.supervise.isolation import PayloadUsers
+users = PayloadUsers(5, 7, UserLocks(pathlib.Path(sys.argv[1])))
+print(users.acquire(), flush=True)
+input()
+"""
     command = [sys.executable, "-c", holds, str(tmp_path / "locks")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         taken = int(other.stdout.readline())
-        users = PayloadUsers(5, 7, tmp_path / "locks")
+        users = PayloadUsers(5, 7, UserLocks(tmp_path / "locks"))
         ours = {users.acquire(), users.acquire()}
         assert ours == {5, 6, 7} - {taken}
         with pytest.raises(OSError, match="all 3 users of payload_uids are in use"):
@@ -225,7 +230,7 @@ def test_users_are_not_given_twice_on_a_node(tmp_path: Path) -> None:
         assert users.acquire() == min(ours)
         other.communicate("\n")
         assert users.acquire() == taken
-    users.close()
+    users.locks.close()
 
 
 async def test_payload_over_its_disk_is_reported_with_figures(scratch: Path, level: Isolation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,3 +60,18 @@ async def test_requirements_and_expressions_compare_the_level_of_the_pilot(grid:
     async with grid.pilot(**WEAKEST):
         assert (await grid.done(weak)).state == jobs_pb2.JOB_STATE_DONE
         assert grid.job(strong).state == jobs_pb2.JOB_STATE_WAITING
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a pilot of root runs payloads as accounts")
+async def test_job_waits_for_a_pilot_that_has_an_account_for_its_owner(grid: ProcessGrid, pilotage: Command) -> None:
+    grid.put_tree({**TREE, "defaults": {"Isolation": "uid"}})
+    job = grid.submit(script="id -un; echo $USER")
+    refuses = "echo alice is banned >&2; exit 3"
+    async with grid.pilot(account_command=["/bin/sh", "-c", refuses]):
+        declined = "account_command: exit code 3: alice is banned"
+        await until(lambda: declined in pilotage("events", job))
+        assert grid.job(job).state == jobs_pb2.JOB_STATE_WAITING
+    async with grid.pilot(payload_accounts=["games"]):
+        assert (await grid.done(job)).state == jobs_pb2.JOB_STATE_DONE
+        assert [each["isolation"] for each in pilotage.json_objects("pilots", "--json")] != ["none"]
+    assert pilotage("logs", job) == "games\ngames\n"

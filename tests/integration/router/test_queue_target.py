@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -67,10 +68,9 @@ class Site:
         return dict(await texts_of(self.target, self.references[-1]))
 
 
-def a_target(folder: Path) -> BatchQueueTarget:
-    return BatchQueueTarget(
-        QUEUE, LocalBatchSystem(folder, kill_after_s=10), RoutedJobFolders(folder, OutputLimits(MAX_BYTES)), "here"
-    )
+def a_target(folder: Path, plug_s: int = 0) -> BatchQueueTarget:
+    folders = RoutedJobFolders(folder, OutputLimits(MAX_BYTES), plug_s=plug_s)
+    return BatchQueueTarget(QUEUE, LocalBatchSystem(folder, kill_after_s=10), folders, "here")
 
 
 @pytest.fixture
@@ -219,6 +219,46 @@ async def test_conflicting_or_too_long_paths_are_the_jobs_fault(
     (answer,) = await site.target.submit([a_copy(NAME, program, input_files=files, **fields)], site.files)
     assert isinstance(answer, RefusedByJob), answer
     assert not (site.folder / STAMP).exists()
+
+
+async def test_fast_failure_keeps_its_place_and_is_reported_at_once(site: Site) -> None:
+    site.target = a_target(site.folder, plug_s=3600)
+    (reference,) = await submitted(site.target, site.files, a_copy(NAME, "/bin/sh", "-c 'exit 3'"))
+    site.references.append(reference)
+    plugged = await _plugged(site, reference)
+    assert (plugged.state, plugged.exit_code) == (RoutedJobState.RUNNING, 3)
+    assert plugged.wall_s < 3600
+    await site.target.cancel([reference])
+    over = await end_of(site.target, reference)
+    assert (over.state, over.exit_code, over.wall_s) == (RoutedJobState.COMPLETED, 3, plugged.wall_s)
+
+
+async def _plugged(site: Site, reference: str) -> RoutedJobStatus:
+    """Wait until a routed job is plugged; returns its status."""
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        while not (status := (await site.target.poll([reference]))[reference]).is_plugged:
+            assert status.state in (RoutedJobState.IDLE, RoutedJobState.RUNNING, RoutedJobState.UNKNOWN)
+            await asyncio.sleep(0)  # another process cannot set an event
+    return status
+
+
+@pytest.mark.parametrize(
+    ("plug_s", "success", "exit_code"), [(1, 0, 3), (3600, 3, 3), (3600, 0, 0)], ids=["end of plug", "own code", "0"]
+)
+async def test_plug_ends_by_itself_and_success_has_none(site: Site, plug_s: int, success: int, exit_code: int) -> None:
+    site.target = a_target(site.folder, plug_s)
+    status = await site.run(a_copy(NAME, "/bin/sh", f"-c 'exit {exit_code}'", success_exit_code=success))
+    assert (status.state, status.exit_code, status.is_plugged) == (RoutedJobState.COMPLETED, exit_code, False)
+
+
+async def test_stopped_job_is_not_plugged(site: Site) -> None:
+    site.target = a_target(site.folder, plug_s=3600)
+    (reference,) = await submitted(site.target, site.files, a_copy(NAME, "/bin/sh", "-c 'touch began; exec sleep 900'"))
+    site.references.append(reference)
+    await until(site.path("work/began").exists)
+    await site.target.cancel([reference])
+    assert (await end_of(site.target, reference)).exit_code == 128 + signal.SIGTERM
+    assert "plugged" not in site.path("ended").read_text()
 
 
 async def test_output_is_collected_by_name_pattern_and_folder(site: Site) -> None:

@@ -187,7 +187,7 @@ def test_invalid_route_table_fails_with_its_location(
     user.submit("true")
     (config.parent / "routes.ads").write_text(TABLE.replace('"batch"', "1 +"))
     assert run(["job-router", "--once", "--config", str(config)]) == 2
-    assert 'routes.ads, route 1 "Lyon", line 2, GridResource' in capsys.readouterr().err
+    assert 'routes.ads, route 1 "Lyon", line 2, column 18, GridResource' in capsys.readouterr().err
 
 
 def test_second_router_of_one_folder_is_rejected(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

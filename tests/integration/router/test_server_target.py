@@ -88,6 +88,24 @@ async def test_job_with_its_owners_token_is_submitted_as_the_owner(
     assert not token_file.exists()
 
 
+async def test_proxy_of_the_route_is_an_input_file_there(remote: RemoteTarget, tmp_path: Path) -> None:
+    shared, content = tmp_path / "shared.proxy", f"the route's secret {uuid4()}"
+    own = remote.files.add("x509-proxy-of-the-route", f"the job's own {uuid4()}")
+    request = a_copy(
+        NAME, "/bin/true", shared_proxy=str(shared), input_files=(own,), attributes={"X509UserProxy": own.name}
+    )
+    (answer,) = await remote.target.submit([request], remote.files)
+    assert isinstance(answer, NotSubmitted), "a missing proxy may come back"
+    assert str(shared) in answer.reason
+    await asyncio.to_thread(shared.write_text, content)
+    (reference,) = await submitted(remote.target, remote.files, request)
+    description = remote.description(reference)
+    assert {name: value.text for name, value in description.attributes.items()} == {"x509userproxy": f"{own.name}_"}
+    (proxy,) = (file for file in description.input_files if file.name == f"{own.name}_")
+    assert remote.content(reference, proxy.checksum) == content
+    assert [path.name for path in remote.of().iterdir() if content.encode() in path.read_bytes()] == []
+
+
 async def test_malformed_token_is_rejected_without_quoting_it(remote: RemoteTarget) -> None:
     secret = remote.files.add("mine.token", "two words\nand lines")
     request = a_copy(NAME, "/bin/true", input_files=(secret,), attributes={"ScitokensFile": "mine.token"})

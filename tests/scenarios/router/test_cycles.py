@@ -105,10 +105,17 @@ async def test_only_waiting_jobs_follow_a_new_table(tmp_path: Path) -> None:
     scene.change_table(a_route("B", "TARGET.ClusterId > 20"))
     await scene.run_cycles()
     assert scene.spread() == {"A": 10, "B": 10}
+    left_out = LeftOutRoute("A", "it is no longer in the table", copies=10, idle=10)
+    assert scene.link.published[-1].left_out == (left_out,)
+    scene.change_table(a_route("B", "TARGET.ClusterId > 20"), a_route("A", EditJobInPlace="true"))
+    await scene.run_cycles()
+    (left_out,) = scene.link.published[-1].left_out
+    assert (left_out.name, left_out.copies, "EditJobInPlace" in left_out.reason) == ("A", 10, True)
     scene.target("A").finish()
     scene.target("B").finish()
-    await scene.run_cycles()
+    await scene.run_cycles(2)
     assert scene.link.states() == {"DONE": 20, "WAITING": 10}
+    assert [(route.name, route.copies) for route in scene.link.published[-1].left_out] == [("A", 0)]
 
 
 async def test_faulty_new_table_is_rejected_and_the_old_one_stays(scene: RouterScene) -> None:

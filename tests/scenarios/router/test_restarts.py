@@ -13,7 +13,7 @@ from pilotage.values.routing import NewRoutedJob
 from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.ports import NotRouted, Routed, RouterFeedPage
 from support.processes import CrashingProxy, CrashingTargets, CrashPoint, SimulatedCrash
-from support.router_scene import FakeRouterLink, RouterScene, a_route
+from support.router_scene import FakeRouterLink, RouterScene, a_route, target_of
 
 CALLS = 24
 """The minimum number of calls in the cycles below; the router dies at each of them in turn."""
@@ -77,6 +77,20 @@ async def test_router_on_another_host_adopts_routed_jobs(scene: RouterScene) -> 
     await scene.run_cycles(2)
     assert scene.link.states() == {"DONE": 5}
     assert set(scene.target().made.values()) == {1}
+
+
+async def test_started_router_adopts_stops_and_releases_routed_jobs(scene: RouterScene) -> None:
+    kept, removed = scene.link.submit(2, WantJobRouter=True)
+    await scene.run_cycles()
+    (unsent,) = scene.link.submit(executable="never sent")
+    place = target_of("A")
+    await scene.link.route("by a router that dies", [NewRoutedJob(unsent, "A", str(place), place.queue)])
+    scene.link.remove(removed)
+    scene.start(folder="elsewhere")
+    await scene.run_cycles(8)
+    assert [scene.link.jobs[job].state for job in (kept, removed, unsent)] == ["MATCHED", "REMOVED", "WAITING"]
+    assert [*scene.target().statuses] == [f"ref:pilotage-{kept}-1"]
+    assert scene.target().made == {f"pilotage-{kept}-1": 1, f"pilotage-{removed}-1": 1}
 
 
 async def test_submission_with_a_lost_answer_is_found_by_name(scene: RouterScene) -> None:

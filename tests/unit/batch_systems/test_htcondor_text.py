@@ -22,7 +22,7 @@ from pilotage_agents.batch_systems.htcondor import (
     submit_description,
 )
 from pilotage_agents.batch_systems.shape import Shape
-from support.fake_batch_systems import meets
+from support.fake_batch_systems import arguments_of, meets
 
 JOB = HtcondorId(71, "ab12")
 RUNNING = {"ClusterId": 71, "PilotageStamp": "ab12", "JobStatus": 2, "NumJobStarts": 1}
@@ -45,14 +45,6 @@ def expand(description: dict[str, str], name: str) -> str:
     return str(htcondor2.Submit(description).expand(name))
 
 
-def split_new_syntax(arguments: str) -> list[str]:
-    """Split arguments in HTCondor's new syntax by the rules of its manual."""
-    assert arguments[0] == arguments[-1] == '"'
-    inner = arguments[1:-1].replace('""', '"')
-    quoted = re.findall(r"'((?:[^']|'')*)'(?: |$)", inner)
-    return [argument.replace("''", "'") for argument in quoted]
-
-
 def test_description_requests_sizes_and_transfers_files() -> None:
     description = a_submit_description(Shape(cpus=8, memory_mib=16000, disk_mib=5, gpus=2), 3600)
     sizes = {name: description[name] for name in description if name.startswith(("request_", "allowed_"))}
@@ -68,6 +60,14 @@ def test_description_requests_sizes_and_transfers_files() -> None:
         "pilot.json,token",
         "pilot.log",
     )
+
+
+def test_job_in_place_transfers_nothing() -> None:
+    request = GlideinRequest("ab12", "short", ("./wrapper.sh",), Path("/shared/ab12"), Shape(), in_place=True)
+    description = submit_description(request, ("job.sh",), {"should_transfer_files": "YES"}, 30)
+    transfers = {name: value for name, value in description.items() if "transfer" in name}
+    assert transfers == {"transfer_executable": "false", "should_transfer_files": "NO"}
+    assert description["initialdir"] == "/shared/ab12"
 
 
 def test_unknown_sizes_are_left_to_the_pool() -> None:
@@ -109,7 +109,7 @@ def test_held_or_evicted_glidein_is_removed(ad: dict[str, object], is_removed: b
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["C"]))))
 def test_arguments_round_trip_through_new_syntax(command: list[str]) -> None:
     description = {"executable": "/bin/sh", "arguments": submit_arguments(command)}
-    assert split_new_syntax(expand(description, "arguments")) == command
+    assert arguments_of(description) == command
 
 
 def test_dollar_signs_are_not_expanded_as_macros() -> None:

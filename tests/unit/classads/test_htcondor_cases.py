@@ -62,7 +62,7 @@ COVERED_ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "router: orphan adoption": (
         "scenarios/router/test_restarts.py",
-        "test_router_on_another_host_adopts_routed_jobs",
+        "test_started_router_adopts_stops_and_releases_routed_jobs",
     ),
     "router: route full": (
         "unit/router/test_route_selection.py",

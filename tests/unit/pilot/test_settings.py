@@ -199,6 +199,8 @@ def test_isolation_is_the_strongest_unless_it_is_set(tmp_path: Path) -> None:
         ({"hidden_paths": ["secrets"]}, "secrets is neither absolute nor below ~"),
         ({"writable_paths": ["/"]}, "the root of the file system cannot be given"),
         ({"payload_processes": 1}, "greater than or equal to 8"),
+        ({"payload_accounts": ["a"], "account_command": ["b"]}, "give either payload_accounts or account_command"),
+        ({"payload_accounts": ["a", "a"]}, "names an account twice"),
     ],
 )
 def test_wrong_isolation_settings_are_errors(tmp_path: Path, setting: dict[str, object], why: str) -> None:

@@ -84,7 +84,7 @@ def test_rejects_unprintable_names(name: str, why: str) -> None:
 def test_comments_do_not_change_line_numbers() -> None:
     text = '# a table\n[\n  name = "# a";\n  # set_A = 1;\n  /* or */ MaxJobs = 5; // five\n  MaxIdleJobs = "x y;\n]'
     (error,) = errors_of(text)
-    assert error == 'route 1 "# a", begun in line 2: a text is not closed by a quote'
+    assert error == 'route 1 "# a", begun in line 2, line 6, column 17: a text is not closed by a quote'
     assert routes(text.replace('"x y;', "-1;"))[0].limits == RouteLimits(5, None)
 
 
@@ -114,27 +114,48 @@ def test_error_names_route_of_invalid_setting(attribute: str, why: str) -> None:
     ("attribute", "why"),
     [
         ("MaxJobs = ", "MaxJobs: there is no value"),
-        ("MaxJobs 5", "MaxJobs: is not of the form Name = value"),
-        ("5 = 3", "5: is not of the form Name = value"),
-        ("MaxJobs", "MaxJobs: is not of the form Name = value"),
+        ("MaxJobs 5", "MaxJobs: is not of the form Name = value: MaxJobs 5; ]"),
+        ("5 = 3", "5: is not of the form Name = value: 5 = 3; ]"),
+        ("MaxJobs", "MaxJobs: is not of the form Name = value: MaxJobs; ]"),
         ("Requirements = a &&", "Requirements: a && is not a ClassAd expression"),
-        ("set_x = 1; Set_X = 2", "Set_X: is set twice"),
+        ("Set_X = 2; set_x = 1", "set_x: is set twice"),
     ],
 )
-def test_error_names_route_and_line_of_malformed_attribute(attribute: str, why: str) -> None:
-    assert errors_of(f'[name = "good"]\n[ name = "bad";\n  {attribute}; ]') == [f'route 2 "bad", line 3, {why}']
+def test_error_names_route_and_place_of_malformed_attribute(attribute: str, why: str) -> None:
+    (error,) = errors_of(f'[name = "good"]\n[ name = "bad";\n  {attribute}; ]')
+    column = 3 + attribute.rfind("set_x" if "set_x" in attribute else attribute)
+    assert error == f'route 2 "bad", line 3, column {column}, {why}'
 
 
 @pytest.mark.parametrize(
     ("rest", "why"),
     [
-        ("Requirements = (a; ]", "a semicolon inside a value"),
-        ("set_x = 1;", "[ is not closed"),
-        ('set_x = "]', "a text is not closed by a quote"),
+        ("Requirements = (a; ]", ": a semicolon inside a value"),
+        ("set_x = 1;", ": [ is not closed"),
+        ('set_x = "]', ", line 3, column 25: a text is not closed by a quote"),
+        ('\n5 [ name = "next"; ]', ', line 4, column 1: [ is not closed before 5 [ name = "next"; ]'),
     ],
 )
-def test_error_names_unclosed_route_and_line(rest: str, why: str) -> None:
-    assert errors_of(f'[name = "good"]\n\n[ name = "bad"; {rest}') == [f'route 2 "bad", begun in line 3: {why}']
+def test_error_names_unclosed_route_and_place(rest: str, why: str) -> None:
+    assert errors_of(f'[name = "good"]\n\n[ name = "bad"; {rest}') == [f'route 2 "bad", begun in line 3{why}']
+
+
+def test_error_names_bracket_that_closes_another() -> None:
+    (error,) = errors_of('[name = "good"]\n[ name = "bad";\n}\n[name = "next"]')
+    assert error == 'route 2 "bad", line 3, column 1: [ of line 2 is closed by }'
+
+
+def test_table_with_broken_bracket_and_caption_is_rejected_with_each_place() -> None:
+    """The table of the paper as its scan has it, where the bracket after Site 2 is another character."""
+    scanned = PAPER.replace('single)";\n]', 'single)";\n\u0666')
+    where = 'route 2 "Site 2", begun in line 7, line 13, column 1'
+    assert errors_of(scanned) == [f"{where}: [ is not closed before \u0666"]
+    caption = scanned.replace(";\n]", ";\n" + " " * 9 + "Table 1. The routing table is a list of ClassAds\n]", 1)
+    assert errors_of(caption) == [
+        'route 1 "Site 1", line 6, column 10, Table: is not of the form Name = value: '
+        "Table 1. The routing table is a list of ...",
+        'route 2 "Site 2", begun in line 8, line 14, column 1: [ is not closed before \u0666',
+    ]
 
 
 def test_error_lists_all_malformed_routes() -> None:
@@ -142,7 +163,7 @@ def test_error_lists_all_malformed_routes() -> None:
 
 
 def test_rejects_text_that_is_no_list_of_ads() -> None:
-    assert errors_of('[name = "a"] name = "b"') == ["line 1: a route begins with [, not with name"]
+    assert errors_of('[name = "a"] name = "b"') == ['line 1, column 14: a route begins with [, not with name = "b"']
 
 
 def test_later_route_replaces_earlier_one_unless_disabled() -> None:

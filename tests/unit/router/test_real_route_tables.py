@@ -32,6 +32,9 @@ LEFT_OUT = {
 }
 """Routes whose name differs from the one in `JOB_ROUTER_ROUTE_NAMES`."""
 
+LINES_OF_CAPTION = ((2, "Table"), (4, "list"), (6, "ClassAd"), (8, "ClassAds"))
+"""Where the text of the paper has words of the table's caption inside the first route."""
+
 _NAMED = re.compile(r'^\s*JOB_ROUTER_ROUTE_(?!NAMES)(\w+)|^[^#\n]*\bname\s*=\s*"([^"]*)"', re.IGNORECASE | re.MULTILINE)
 
 
@@ -62,6 +65,24 @@ def test_all_real_tables_are_tested(shared_data: Path) -> None:
     names = {path.name for path in (shared_data / "data" / "job_router").iterdir()}
     assert {path.name for path in ROUTERS} == names
     assert names >= REJECTED.keys() | LEFT_OUT.keys()
+
+
+def test_table_of_paper_as_scanned_is_rejected_with_each_place(shared_data: Path, tmp_path: Path) -> None:
+    text = (shared_data / "seeds" / "condor-job-router-chep09.txt").read_text()
+    table = tmp_path / "table.ads"
+    table.write_text(text[text.index('[ name = "Site 1"') :].partition("```")[0])
+    with pytest.raises(InvalidInputError) as rejected:
+        read_route_file(table)
+    found = [str(violation).removeprefix(f"{table}, ") for violation in rejected.value.violations]
+    assert found[0].endswith("Name = value: Table 1. The routing table is a")
+    assert [fault.partition(": ")[0] for fault in found] == [
+        *(f'route 1 "Site 1", line {line}, column 58, {word}' for line, word in LINES_OF_CAPTION),
+        "line 10, column 58",
+    ]
+    without_caption = "".join(line for line in table.read_text().splitlines(True) if not line.startswith(" " * 30))
+    table.write_text(without_caption)
+    with pytest.raises(InvalidInputError, match=r"line 12, column 1: \[ is not closed before \u0666$"):
+        read_route_file(table)
 
 
 def test_table_of_paper_is_equal_in_both_syntaxes(shared_data: Path) -> None:

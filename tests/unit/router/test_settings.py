@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from pilotage.errors import InvalidInputError
-from pilotage_agents.router.core.table import target_key
+from pilotage.resources.tree import QueueId
+from pilotage_agents.router.core.classad_tables import read_ads, routes_of
+from pilotage_agents.router.core.table import QueueTarget, RouteLimits, target_key
 from pilotage_agents.router.hooks import HookKind
 from pilotage_agents.router.settings import JobRouterSettings
 from pilotage_agents.router.targets.remote_server import ServerAccess
@@ -101,6 +103,25 @@ def test_rejects_server_without_port_or_with_unknown_key(tmp_path: Path, text: s
 def test_rejects_batch_system_without_shared_folder(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidInputError, match="jobs return their output by a folder that the nodes see"):
         router_settings(tmp_path, f'{TABLE}[job_router.batch_systems.here]\ntype = "slurm"\n{text}\n')
+
+
+def test_grid_resource_of_a_schedd_leads_to_a_queue_of_its_pool(tmp_path: Path) -> None:
+    settings = router_settings(
+        tmp_path,
+        f"""{TABLE}[job_router.batch_systems.site3]
+type = "htcondor"
+schedd = "submit.site3.edu"
+collector = "condor.site3.edu"
+[job_router.targets.grid_resources]
+"condor submit.site3.edu condor.site3.edu" = {{ queue = "SITE3/ce/pool" }}
+""",
+    )
+    assert settings.batch_systems["site3"].ce_types == ("htcondor",)
+    (route,) = routes_of(
+        read_ads('[name = "3"; Requirements = true; GridResource = "condor submit.site3.edu condor.site3.edu"]'),
+        RouteLimits(),
+    )[0]
+    assert settings.table_settings.targets().of(route) == QueueTarget(QueueId("SITE3", "ce", "pool"))
 
 
 def test_accepts_ssh_cluster_with_shared_folder(tmp_path: Path) -> None:

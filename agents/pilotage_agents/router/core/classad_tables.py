@@ -25,6 +25,8 @@ _PREFIXES = {"copy_": "COPY", "delete_": "DELETE", "set_": "SET", "eval_set_": "
 
 _OVERRIDES = "overrideroutingentry"
 
+_LONGEST_QUOTE = 40
+
 
 @dataclass(frozen=True, slots=True)
 class RouteAd:
@@ -49,10 +51,11 @@ def read_ads(text: str) -> list[RouteAd]:
     """Return the ads of a table in order; raises InvalidRoutesError with every fault."""
     text = _COMMENT.sub("", text)
     faults, ads = Faults(), []
-    for number, piece in enumerate(_pieces(text), start=1):
-        where = _where(text, number, piece)
-        with faults.within(""):
-            ads.append(RouteAd(where, _attributes(text, piece, where)))
+    with faults.within(""):
+        for number, piece in enumerate(_pieces(text), start=1):
+            where = _where(number, piece)
+            with faults.within(""):
+                ads.append(RouteAd(where, _attributes(text, piece, where)))
     faults.raise_any(InvalidRoutesError)
     return ads
 
@@ -129,26 +132,39 @@ def _pieces(text: str) -> Iterator[list[Token]]:
             continue
         if not piece and token.text != "[":
             raise InvalidRoutesError(
-                Violation(_line(text, token), f"a route begins with [, not with {token.text[:20]}")
+                Violation(_place(text, token), f"a route begins with [, not with {_rest_of_line(text, token)}")
             )
         piece.append(token)
         depth += (token.kind is TokenKind.OPEN) - (token.kind is TokenKind.CLOSE)
         if depth == 0:
+            if token.text != "]":
+                why = f"[ of line {_line(text, piece[0])} is closed by {_rest_of_line(text, token)}"
+                raise InvalidRoutesError(Violation(f"{_where(number, piece)}, {_place(text, token)}", why))
             yield piece
             piece = []
             number += 1
     if piece:
-        where = f"{_where(text, number, piece)}, begun in {_line(text, piece[0])}"
-        why = outline_fault(text[piece[0].start :]) or "[ is not closed"
-        raise InvalidRoutesError(Violation(where, why))
+        raise InvalidRoutesError(_unclosed(text, number, piece))
+
+
+def _unclosed(text: str, number: int, piece: list[Token]) -> Violation:
+    """Return the fault of an ad that does not end: the first token that cannot stand in it, else its bracket."""
+    stray = next((token for token in piece if token.kind is TokenKind.UNCLOSED), None)
+    why = outline_fault(text[piece[0].start :]) or "[ is not closed"
+    if stray is None:
+        assignments = _assignments(piece[1:])
+        stray = next((each[0] for each in assignments if not _has_name_and_value(each)), None)
+        why = f"[ is not closed before {_rest_of_line(text, stray)}" if stray is not None else why
+    place = f", {_place(text, stray)}" if stray is not None else ""
+    return Violation(f"{_where(number, piece)}, begun in line {_line(text, piece[0])}{place}", why)
 
 
 def _attributes(text: str, piece: list[Token], where: str) -> dict[str, AdValue]:
     """Return the attributes of the ad at `where`; each is parsed alone, so that a fault names one of them."""
     faults = Faults()
     found: dict[str, AdValue] = {}
-    for assignment in _assignments(piece):
-        with faults.within(f"{where}, {_line(text, assignment[0])}, {assignment[0].text}"):
+    for assignment in _assignments(piece[1:-1]):
+        with faults.within(f"{where}, {_place(text, assignment[0])}, {assignment[0].text}"):
             name, value = _attribute(text, assignment)
             if fold(name) in map(fold, found):
                 raise InvalidRoutesError(Violation("", "is set twice"))
@@ -157,11 +173,11 @@ def _attributes(text: str, piece: list[Token], where: str) -> dict[str, AdValue]
     return found
 
 
-def _assignments(piece: list[Token]) -> Iterator[list[Token]]:
-    """Yield the tokens of each assignment of an ad."""
+def _assignments(inner: list[Token]) -> Iterator[list[Token]]:
+    """Yield the tokens of each assignment of an ad, given those between its brackets."""
     assignment: list[Token] = []
     depth = 0
-    for token in piece[1:-1]:
+    for token in inner:
         depth += (token.kind is TokenKind.OPEN) - (token.kind is TokenKind.CLOSE)
         if depth == 0 and token.kind is TokenKind.SEMICOLON:
             if assignment:
@@ -174,19 +190,35 @@ def _assignments(piece: list[Token]) -> Iterator[list[Token]]:
 
 
 def _attribute(text: str, assignment: list[Token]) -> tuple[str, AdValue]:
-    is_name = assignment[0].kind is TokenKind.QUOTED_NAME or _NAME.fullmatch(assignment[0].text)
-    if not is_name or len(assignment) < 2 or assignment[1].text != "=":
-        raise InvalidRoutesError(Violation("", "is not of the form Name = value"))
+    if not _has_name_and_value(assignment):
+        why = f"is not of the form Name = value: {_rest_of_line(text, assignment[0])}"
+        raise InvalidRoutesError(Violation("", why))
     return assignment[0].text.strip("'"), parse_value(text[assignment[1].end : assignment[-1].end])
 
 
-def _where(text: str, number: int, piece: list[Token]) -> str:
+def _has_name_and_value(assignment: list[Token]) -> bool:
+    is_name = assignment[0].kind is TokenKind.QUOTED_NAME or _NAME.fullmatch(assignment[0].text) is not None
+    return is_name and len(assignment) > 1 and assignment[1].text == "="
+
+
+def _where(number: int, piece: list[Token]) -> str:
     """Return the place for messages: the route's number and, if it is a plain text, its name."""
-    for assignment in _assignments(piece):
+    for assignment in _assignments(piece[1:-1]):
         if assignment[0].name == "name" and len(assignment) == 3 and assignment[2].kind is TokenKind.STRING:
             return f"route {number} {assignment[2].text}"
     return f"route {number}"
 
 
-def _line(text: str, token: Token) -> str:
-    return f"line {text.count(chr(10), 0, token.start) + 1}"
+def _line(text: str, token: Token) -> int:
+    return text.count("\n", 0, token.start) + 1
+
+
+def _place(text: str, token: Token) -> str:
+    """Return the line and the column of a token, both from 1."""
+    return f"line {_line(text, token)}, column {token.start - text.rfind(chr(10), 0, token.start)}"
+
+
+def _rest_of_line(text: str, token: Token) -> str:
+    """Return the text at a token, for a message."""
+    rest = text[token.start :].partition("\n")[0].rstrip()
+    return rest if len(rest) <= _LONGEST_QUOTE else f"{rest[:_LONGEST_QUOTE]}..."

@@ -42,7 +42,10 @@ class RoutedJobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoutedJobStatus:
-    """A target's report of a routed job; times are the target's. `attributes` come from its ad there."""
+    """A target's report of a routed job; times are the target's. `attributes` come from its ad there.
+
+    `is_plugged`: the payload of a RUNNING job has failed, with this exit code, and keeps its place for a while.
+    """
 
     state: RoutedJobState
     reason: str = ""
@@ -54,6 +57,7 @@ class RoutedJobStatus:
     cpu_s: float = 0.0
     wall_s: float = 0.0
     attributes: Mapping[str, AdValue] | None = None
+    is_plugged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,8 @@ class RoutedJobReport:
     """A report to the server about a routed job; `state` is a name of the protocol, "" = unchanged.
 
     `held` is the reason why the target holds it, "" = not held. The server then holds the original job and no longer
-    wants the routed job. `attributes` are all that hooks have reported, empty = unchanged. The server shows them in the
-    original's ad.
+    wants the routed job. `plugged` is the status of a payload that has failed and keeps its place. `attributes` are all
+    that hooks have reported, empty = unchanged. The server shows them in the original's ad.
     """
 
     job_id: int
@@ -92,4 +96,5 @@ class RoutedJobReport:
     started: datetime | None = None
     outcome: RoutedJobOutcome | None = None
     held: str = ""
+    plugged: RoutedJobStatus | None = None
     attributes: Mapping[str, Value] = field(default_factory=lambda: NOTHING)

@@ -73,6 +73,7 @@ def report_of(routed: TrackedJob, hook_attributes: Mapping[str, AdValue] = NOTHI
         status.started,
         outcome,
         sanitized_text(routed.reason) if routed.intent is RoutedJobIntent.HOLD and not _ended_by_itself(routed) else "",
+        status if outcome is None and status.is_plugged else None,
         sanitized_attributes(hook_attributes),
     )
 

@@ -474,15 +474,29 @@ _LONGEST_REASON = 10_000
 
 
 def published_table(table: RouteTable, occupied: Mapping[str, Occupancy], closed: Mapping[str, str]) -> PublishedRoutes:
-    """Return the table for the server; `closed` has the routes that get no job for other reasons, by name."""
+    """Return the table for the server; `closed` has the routes that get no job for other reasons, by name.
+
+    Routes with routed jobs that the table does not have, such as those of a former table, are among those left out.
+    """
     return PublishedRoutes(
         tuple(
             _outline(route, occupied.get(route.name, Occupancy()), closed.get(route.name, "")) for route in table.routes
         ),
         table.constraint,
         table.max_jobs,
-        tuple(LeftOutRoute(each.name[:LONGEST_NAME], each.reason[:_LONGEST_REASON]) for each in table.left_out),
+        tuple(_left_out(table, occupied)),
     )
+
+
+def _left_out(table: RouteTable, occupied: Mapping[str, Occupancy]) -> Iterator[LeftOutRoute]:
+    used = {route.name for route in table.routes}
+    unused = {name: each for name, each in occupied.items() if each.jobs and name not in used}
+    for route in table.left_out:
+        name = route.name[:LONGEST_NAME]
+        left = unused.pop(name, Occupancy())
+        yield LeftOutRoute(name, route.reason[:_LONGEST_REASON], left.jobs, left.idle)
+    for name, left in unused.items():
+        yield LeftOutRoute(name, "it is no longer in the table", left.jobs, left.idle)
 
 
 def _outline(route: Route, occupancy: Occupancy, closed: str) -> RouteOutline:

@@ -299,7 +299,10 @@ def batch_job_status(reported: GlideinStatus, start: WrapperStart | None, end: W
         case GlideinState.WAITING:
             return RoutedJobStatus(RoutedJobState.IDLE, reported.reason)
         case GlideinState.RUNNING:
-            return _with_start(RoutedJobStatus(RoutedJobState.RUNNING, reported.reason), start)
+            running = RoutedJobStatus(RoutedJobState.RUNNING, reported.reason)
+            if end is not None and end.is_plugged:
+                running = replace(_ended(reported, start, end), state=RoutedJobState.RUNNING, is_plugged=True)
+            return _with_start(running, start)
         case GlideinState.ENDED:
             return _ended(reported, start, end)
         case GlideinState.UNKNOWN:

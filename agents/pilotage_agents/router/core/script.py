@@ -2,7 +2,8 @@
 
 Rules
 -----
-- The wrapper is the same for all jobs. It starts the job script, forwards signals to it and writes how it ended.
+- The wrapper starts the job script, forwards signals to it and writes how it ended. After a fast failure it keeps its
+  place until the plug is over (black holes: J. Phys.: Conf. Ser. 219 062035). A signal ends that.
 - The job script holds the owner's texts, each word quoted, and becomes the job by exec.
 - Paths are found at run time, so that a script has no path of the machine that wrote it.
 - A program that signal n ended has exit code 128 + n, as in shells.
@@ -53,6 +54,7 @@ _NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 _WRAPPER = """#!/bin/sh
 # Runs the job in this folder and writes down how it ended.
 here=$(pwd -P) || exit 1
+began=$(date +%s)
 child= signals= handled= code=
 forward() {{
     signals=x$signals
@@ -60,7 +62,7 @@ forward() {{
     [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
 }}
 trap forward TERM INT HUP
-echo "$(date +%s) $(uname -n)" > {started}.new && mv {started}.new {started} || exit 1
+echo "$began $(uname -n)" > {started}.new && mv {started}.new {started} || exit 1
 # A shell lets its background jobs ignore these signals; not every env can undo that.
 as_ever=--default-signal=INT,QUIT
 env "$as_ever" true 2>/dev/null || as_ever=
@@ -74,13 +76,27 @@ while :; do
     [ "$handled" != "$signals" ] || break
     handled=$signals
 done
+child= plug=0
+if [ -z "$signals" ] && [ "$code" != {success} ]; then
+    ran=$(($(date +%s) - began))
+    # The clock may have been set back.
+    [ "$ran" -lt 0 ] || plug=$(({plug_s} - ran))
+fi
 {{
     echo "code $code"
     echo "time $(date +%s)"
     [ -z "$signals" ] || echo "told"
+    [ "$plug" -le 0 ] || echo "plugged"
     times
     echo "whole"
 }} > {ended}.new && mv {ended}.new {ended} || exit 1
+if [ "$plug" -gt 0 ]; then
+    sleep "$plug" &
+    child=$!
+    # A signal ends the wait. A new child may lose any other signal than KILL.
+    [ -n "$signals" ] || wait "$child"
+    kill -KILL "$child" 2>/dev/null
+fi
 exit 0
 """
 _JOB = """here=$1
@@ -97,10 +113,11 @@ exec {command}
 """
 
 
-def wrapper_script() -> str:
-    """Return the wrapper script, the same for all jobs."""
+def wrapper_script(plug_s: int, success_exit_code: int) -> str:
+    """Return the wrapper script; `plug_s` is the least time from the start of a job that fails to its end, 0 = none."""
     passed = " ".join(f'${{{name}+"{name}=${name}"}}' for name in (*PASSED_VARIABLES, *_DEVICES))
-    return _WRAPPER.format(started=STARTED_NAME, ended=ENDED_NAME, job=JOB_NAME, passed=passed)
+    names = {"started": STARTED_NAME, "ended": ENDED_NAME, "job": JOB_NAME}
+    return _WRAPPER.format(**names, passed=passed, plug_s=plug_s, success=success_exit_code)
 
 
 def job_script(
@@ -180,12 +197,16 @@ class WrapperStart:
 
 @dataclass(frozen=True, slots=True)
 class WrapperEnd:
-    """The end of a job, by its node's clock; `was_signalled` = the batch system asked it to. `cpu_s` None = unknown."""
+    """The end of a job, by its node's clock; `was_signalled` = the batch system asked it to. `cpu_s` None = unknown.
+
+    `is_plugged`: the job has failed, and its batch job may go on until the plug is over.
+    """
 
     exit_code: int
     time: datetime
     was_signalled: bool
     cpu_s: float | None
+    is_plugged: bool = False
 
 
 _CODE = re.compile(r"\d{1,3}", re.ASCII)
@@ -216,7 +237,7 @@ def parse_end(text: str) -> WrapperEnd | None:
     time, code = _time(fields.get("time", "")), fields.get("code", "")
     if lines[-1:] != ["whole"] or time is None or not _CODE.fullmatch(code) or int(code) > _MAX_CODE:
         return None
-    return WrapperEnd(int(code), time, "told" in fields, _cpu_s(lines))
+    return WrapperEnd(int(code), time, "told" in fields, _cpu_s(lines), "plugged" in fields)
 
 
 def _time(text: str) -> datetime | None:

@@ -38,7 +38,8 @@ class ConfiguredTargets:
     """Opens each target once in the life of the process; `folder` is the router's.
 
     `batch_systems` are by folded CEType; `servers` are by their addresses as in targets. `origin` distinguishes this
-    router's jobs from those of others at the same target.
+    router's jobs from those of others at the same target. A job at a queue that fails keeps its place until `plug_s`
+    after its start.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ConfiguredTargets:
         servers: Mapping[str, ServerAccess],
         queues: ReadQueues,
         origin: str,
+        plug_s: int = 0,
     ) -> None:
         self._folder = folder
         self._bounds = bounds
@@ -56,6 +58,7 @@ class ConfiguredTargets:
         self._servers = servers
         self._queues = queues
         self._origin = origin
+        self._plug_s = plug_s
         self._opened: dict[Target, RoutedJobTarget] = {}
 
     async def open(self, target: Target) -> RoutedJobTarget:
@@ -86,7 +89,8 @@ class ConfiguredTargets:
                 f"in its ce_types; these are: {known}"
             )
             raise InvalidInputError(Violation(str(queue), why))
-        return BatchQueueTarget(queue, system, RoutedJobFolders(root, self._bounds, ce_type), self._origin)
+        folders = RoutedJobFolders(root, self._bounds, ce_type, self._plug_s)
+        return BatchQueueTarget(queue, system, folders, self._origin)
 
     async def _former_ce_type(self, root: Path, queue: QueueId) -> str:
         """Return the former CEType of a queue that has left the tree and still has routed jobs.

@@ -201,13 +201,20 @@ _MAX_PROXY_BYTES = 1 << 20
 class RoutedJobFolders:
     """Keeps one private folder per routed job, by its name, below `root`.
 
-    `ce_type` is saved with each job: it selects the batch system after the queue has left the tree.
+    `ce_type` is saved with each job: it selects the batch system after the queue has left the tree. A job that fails
+    keeps its place until `plug_s` after its start.
     """
 
-    def __init__(self, root: Path, bounds: OutputLimits, ce_type: str = "") -> None:
+    def __init__(self, root: Path, bounds: OutputLimits, ce_type: str = "", plug_s: int = 0) -> None:
         self._root = root
         self._bounds = bounds
         self._ce_type = ce_type
+        self._plug_s = plug_s
+
+    @property
+    def has_plug(self) -> bool:
+        """Whether jobs may keep their places after their ends."""
+        return self._plug_s > 0
 
     def path_of(self, name: str) -> Path:
         """Return the folder of a job; raises WorldError for an invalid name."""
@@ -306,12 +313,12 @@ class RoutedJobFolders:
 
     def _fill(self, folder: Path, request: RoutedJobRequest, queue: QueueId) -> None:
         """Write scripts and record into the folder of a job, which has its input files."""
-        _write_scripts(folder, request, queue)
+        _write_scripts(folder, request, queue, self._plug_s)
         seen = plain_files(folder / WORK_NAME) if request.description.new_files_come_back else None
         write_record(folder, RoutedJobFile(request.description, seen, str(queue), self._ce_type))
 
 
-def _write_scripts(folder: Path, request: RoutedJobRequest, queue: QueueId) -> None:
+def _write_scripts(folder: Path, request: RoutedJobRequest, queue: QueueId, plug_s: int) -> None:
     """Write the scripts, the ad and the proxy into the folder of a job, which has its input files."""
     description, work = request.description, folder / WORK_NAME
     for name in stream_names(description):
@@ -324,7 +331,8 @@ def _write_scripts(folder: Path, request: RoutedJobRequest, queue: QueueId) -> N
     except ValueError as error:
         raise JobFaultError(f"its arguments cannot be split: {error}") from error
     write_private(folder / JOB_NAME, script.encode())
-    write_private(folder / WRAPPER_NAME, wrapper_script().encode(), 0o700)
+    wrapper = wrapper_script(plug_s, description.success_exit_code or 0)
+    write_private(folder / WRAPPER_NAME, wrapper.encode(), 0o700)
     write_private(folder / AD_NAME, ad_lines(ad_text(request.ad)).encode(), 0o400)
 
 
@@ -374,10 +382,14 @@ def _proxy(request: RoutedJobRequest, folder: Path) -> str:
     """Return the path of the route's X.509 proxy in the job's folder, "" = the route gives none."""
     if not request.shared_proxy:
         return ""
-    with Path(request.shared_proxy).open("rb") as file:
-        content = file.read(_MAX_PROXY_BYTES)
-    write_private(folder / PROXY_NAME, content)
+    write_private(folder / PROXY_NAME, read_proxy(request.shared_proxy))
     return PROXY_NAME
+
+
+def read_proxy(path: str) -> bytes:
+    """Return the content of a route's X.509 proxy; raises OSError."""
+    with Path(path).open("rb") as file:
+        return file.read(_MAX_PROXY_BYTES)
 
 
 def _identity(request: RoutedJobRequest) -> JobIdentity:

@@ -213,6 +213,7 @@ class BatchQueueTarget:
                 description.request_gpus,
             ),
             wall_time_s=None if description.wall_time is None else int(description.wall_time.total_seconds()),
+            in_place=True,
         )
 
     async def _submit_batch(self, requests: Sequence[GlideinRequest]) -> dict[str, Submission]:
@@ -250,7 +251,7 @@ class BatchQueueTarget:
                 "folder of a routed job is missing: its end is unknown", routed_job=name, queue=str(self._queue)
             )
             return RoutedJobStatus(RoutedJobState.UNKNOWN, "it has ended, and its folder is missing")
-        end = self._folders.end_of(name) if has_ended else None
+        end = self._folders.end_of(name) if has_ended or self._folders.has_plug else None
         if is_end_missing(reported, end) and self._polls.get(name, 0) < _POLLS_FOR_END:
             # A shared file system may show a node's file a little later.
             self._polls[name] = self._polls.get(name, 0) + 1

@@ -2,7 +2,8 @@
 
 A reference is the routed job's name and its id there. A request is saved before it is sent: sent again, it has one
 effect. A job is submitted with its owner's token for that server if it brings one among its files and names it in the
-attribute ScitokensFile, else with the token of the routes. Each job is polled with its own token.
+attribute ScitokensFile, else with the token of the routes. Each job is polled with its own token. The X.509 proxy of a
+route is one of the job's input files there.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from pilotage.errors import (
     UnauthenticatedError,
     WorldError,
 )
-from pilotage.jobs.environment import input_file_of
+from pilotage.job_description import InputFile, JobDescription
+from pilotage.jobs.environment import PROXY_ATTRIBUTE, input_file_of
 from pilotage.jobs.wire import description_to_wire
+from pilotage.text import fold
 from pilotage.v1.job_service_pb2 import SubmitJobsRequest
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
 from pilotage_agents.router.core.model import CollectedFile, RoutedJobState, RoutedJobStatus
@@ -45,6 +48,7 @@ from pilotage_agents.router.targets.job_folders import (
     folder_of,
     make_folder,
     names_untouched,
+    read_proxy,
     remove_folder,
     write_private,
 )
@@ -264,8 +268,27 @@ class RemoteJobPoller:
 
 
 _INPUT = "input"
+_PROXY_FILE = "x509-proxy-of-the-route"
 _AT_ONCE = 8
 _DENIED = (PermissionDeniedError, UnauthenticatedError)
+
+
+def _with_proxy(description: JobDescription, proxy: bytes) -> JobDescription:
+    """Return the job with the route's X.509 proxy among its files, in place of a proxy that it names itself."""
+    name, taken = _PROXY_FILE, {file.name for file in description.input_files}
+    while name in taken:
+        name += "_"
+    file = InputFile(name, checksum=_checksum(proxy), size=len(proxy))
+    others = {each: value for each, value in description.attributes.items() if fold(each) != fold(PROXY_ATTRIBUTE)}
+    return replace(
+        description,
+        input_files=(*description.input_files, file),
+        attributes={**others, PROXY_ATTRIBUTE: name},
+    )
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 class RemoteServerTarget:
@@ -379,8 +402,14 @@ class RemoteServerTarget:
             others = tuple(each for each in description.input_files if each.name != secret)
             description = replace(description, input_files=others)
         token = await self._tokens.of(job.name)
+        proxy = await asyncio.to_thread(read_proxy, job.shared_proxy) if job.shared_proxy else None
+        if proxy is not None:
+            description = _with_proxy(description, proxy)
         for file in await self._server.missing(token, description.input_files):
-            await files.fetch(job.job_id, file, folder / _INPUT)
+            if proxy is not None and file.checksum == _checksum(proxy):
+                await asyncio.to_thread(write_private, folder / _INPUT, proxy)
+            else:
+                await files.fetch(job.job_id, file, folder / _INPUT)
             await self._server.upload(token, folder / _INPUT, file)
             await asyncio.to_thread((folder / _INPUT).unlink)
         full_name = self._folders.remote_name(job.name)

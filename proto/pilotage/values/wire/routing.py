@@ -107,13 +107,14 @@ def outline_from_wire(message: route_service_pb2.RouteOutline) -> RouteOutline:
 
 def left_out_to_wire(route: LeftOutRoute) -> route_service_pb2.LeftOutRoute:
     """Return the message of a route that is not used."""
-    return route_service_pb2.LeftOutRoute(name=route.name, reason=route.reason)
+    return route_service_pb2.LeftOutRoute(name=route.name, reason=route.reason, copies=route.copies, idle=route.idle)
 
 
 def left_out_from_wire(message: route_service_pb2.LeftOutRoute) -> LeftOutRoute:
     """Return a route that is not used."""
     fields = Fields(message)
-    left_out = LeftOutRoute(fields("name", text_of_route), fields("reason", reason_from_wire))
+    name, reason = fields("name", text_of_route), fields("reason", reason_from_wire)
+    left_out = LeftOutRoute(name, reason, fields.count("copies"), fields.count("idle"))
     fields.done()
     return left_out
 
