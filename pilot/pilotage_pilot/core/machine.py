@@ -225,7 +225,7 @@ class PilotMachine:
             self._session.job_pull.last_answer_empty = False
         instructions += self._reasons_to_leave(now)
         instructions += self._start_prefetched(now)
-        instructions += self._sampling.due(now)
+        instructions += [*self._slots.new_claim_ends(), *self._sampling.due(now)]
         if self.phase in (Phase.OPEN, Phase.DRAINING):
             # Slots that have to be polled now are offered after the poll.
             asks = self._takes_jobs(now) and self._slots.next_poll_boot_s() > now.boot_s
