@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pilotage_pilot.node.node import identity
 from pilotage_pilot.supervise.proc import living
 from support.live_slots import SHIPPED
 from support.policy_processes import PolicyPilot, PolicyProcesses, cpu_s_of, is_stopped, nice_of, policy_processes
@@ -266,6 +267,9 @@ def test_slots_of_a_whole_machine_node_print_like_condor_status(grid: PolicyProc
         attributes = ("--af", "Name", "CAN_RUN_WHOLE_MACHINE", "Cpus * 2", "slot3_State", "NoSuch")
         singles = grid.pilotage("slots", "--constraint", "CAN_RUN_WHOLE_MACHINE == False", *attributes)
         assert singles == "slot1@node1 false 2 Owner undefined\nslot2@node1 false 2 Owner undefined\n"
+        everywhere = grid.pilotage("slots", "--af", "OpSys", "Arch", "SlotWeight").splitlines()
+        system = f"LINUX {identity()['Arch']}"
+        assert everywhere == [f"{system} 1", f"{system} 1", f"{system} 2"]
         whole = grid.pilotage("slots", "--long", "--constraint", "CAN_RUN_WHOLE_MACHINE").splitlines()
         assert {"CAN_RUN_WHOLE_MACHINE = true", 'Name = "slot3@node1"', 'State = "Owner"', "Cpus = 2"} <= {*whole}
         assert any(line.startswith("Start = ") and "slot3_State" in line for line in whole)

@@ -192,6 +192,7 @@ def node_attributes(node: NodeFacts) -> dict[str, AdValue]:
         "TotalGPUs": node.total.gpus,
         # Static slots only: a count of dynamic ones would change every slot's ad with each job.
         "TotalSlots": node.slots,
+        "SlotWeight": Expression("Cpus"),
         ISOLATION: node.isolation.value,
         "CpuBusyValue": False,
         "CpuBusyTime": 0,
