@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +74,27 @@ def test_bologna_jobs_have_their_nice_values(grid: PolicyProcesses) -> None:
         slots = [grid.user.jobs([job])[0].slot for job in (short, long)]
     assert slots[0] in {"slot1", "slot2"}
     assert slots[1] not in {"slot1", "slot2"}
+
+
+def test_bbs_submit_commands_submit_their_kinds_of_jobs(grid: PolicyProcesses) -> None:
+    file = grid.folder / "foo.sub"
+    file.write_text("universe = vanilla\nexecutable = /bin/ls\noutput = ls.out\nerror = ls.err\nlog = ls.log\nqueue\n")
+
+    def submit(kind: str) -> int:
+        command = [f"bbs_submit_{kind}", "-a", "arguments = -d /", "--json", str(file)]
+        done = subprocess.run(command, env=grid.pilotage.environment, capture_output=True, text=True, check=True)
+        return int(json.loads(done.stdout)["jobs"][0])
+
+    short, long, alice = map(submit, ("short", "long", "alice"))
+    with grid.pilot(SHIPPED / "bologna.conf"):
+        slots = [grid.ended(job).slot for job in (short, long)]
+    assert slots[0] in {"slot1", "slot2"}
+    assert slots[1] in {"slot3", "slot4", "slot5", "slot6"}
+    assert grid.states(alice)[-1] == "WAITING"
+    with grid.pilot(SHIPPED / "bologna-alice.conf"):
+        assert grid.ended(alice).slot in {"slot3", "slot4"}
+    (output,) = [each for each in grid.user.output_files(alice) if each.name == "ls.out"]
+    assert grid.user.read_output(alice, output) == b"/\n"
 
 
 def test_short_job_over_its_limit_is_killed_and_removed(grid: PolicyProcesses) -> None:
