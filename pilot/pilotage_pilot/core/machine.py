@@ -180,6 +180,8 @@ class PilotMachine:
                 case ev.DrainCommanded(reason, evict):
                     instructions += self._evict(reason, now) if evict else []
                     instructions += self._drain(reason or "the server drains it", now)
+                case ev.ReportCommanded():
+                    self._session.report_node_again()
                 case _:
                     assert_never(command)
         return instructions

@@ -267,6 +267,17 @@ async def test_full_pilot_receives_attribute_changes(
             await until(partial(_shows, operator, f"OnlyMulticore =?= {expression}"))
 
 
+async def test_full_pilot_reports_its_slots_on_request(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, user: Client
+) -> None:
+    async with a_pilot(grid, mosquitto, listener) as pilot:
+        await asyncio.to_thread(user.submit, [JobDescription("/bin/sleep", "600")])
+        await wait_for_slots(pilot, listener, "slot1 Idle", "slot1_1 Busy")
+        asked = await asyncio.to_thread(user.request_reports, ("SITE", "node1"))
+        await until(lambda: all(slot.HasField("answered") for slot in user.slots(node=("SITE", "node1"))))
+    assert list(asked.pilot_stamps) == [pilot.stamp]
+
+
 def _shows(operator: Client, constraint: str) -> bool:
     return len(operator.slots(constraint)) == 2
 
