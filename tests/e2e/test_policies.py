@@ -252,6 +252,23 @@ def test_whole_machine_job_is_suspended_until_single_core_jobs_end(grid: PolicyP
     assert [event.position > last_end for event in events if event.after == "RUNNING"] == [False, True]
 
 
+def test_pause_after_a_whole_machine_job_outlives_its_pilot(grid: PolicyProcesses) -> None:
+    policy = grid.shipped("whole-machine-sticky.conf")
+    scratch = {"scratch": str(grid.folder / "scratch")}
+    with grid.pilot(policy, **scratch) as pilot:
+        assert grid.ended(grid.submit("true")).state == "DONE"
+        assert grid.ended(submit_whole_machine_job(grid, "true")).state == "DONE"
+        assert pilot.stop() == 0
+    with grid.pilot(policy, **scratch):
+        grid.until(lambda: len(grid.user.slots("slot3_LastClaimEnd =!= undefined")) == 3)
+        single = grid.submit("true")
+        assert grid.ended(submit_whole_machine_job(grid, "true")).state == "DONE"
+        assert grid.states(single)[-1] == "WAITING"
+        assert "slot3_LastClaimEnd" in grid.pilotage("why", single)
+    with grid.pilot(policy):
+        assert grid.ended(single).state == "DONE", "this pilot's scratch remembers no whole-machine job"
+
+
 def test_waiting_wrapper_prevents_suspension_of_started_jobs(
     grid: PolicyProcesses,
 ) -> None:

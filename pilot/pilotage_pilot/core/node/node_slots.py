@@ -249,12 +249,12 @@ class NodeSlots:
 
     def new_claim_ends(self) -> list[StoreClaimEnds]:
         """Return the order to store when claims ended, if the policy uses it and one has ended since the last call."""
-        if not self._has_new_claim_ends:
+        has_new, self._has_new_claim_ends = self._has_new_claim_ends, False
+        if not has_new or not self.ads.uses_claim_ends:
             return []
-        self._has_new_claim_ends = False
         ends = {slot.name: slot.machine.last_claim_end for slot in self.book if not slot.is_dynamic}
         known = {name: end for name, end in ends.items() if end is not None}
-        return [StoreClaimEnds(known)] if self.ads.uses_claim_ends else []
+        return [StoreClaimEnds(known)]
 
     # Inputs of the expressions ----------------------------------------------------------------------------------
 
