@@ -501,10 +501,21 @@ class GridCalls(Connection):
         """Return the pilots, newest first."""
         return list(self._pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=ended)).pilots)
 
-    def slots(self, constraint: str = "", *, ads_wanted: bool = False) -> list[node_service_pb2.SlotInfo]:
-        """Return the slots of live pilots, by node and name; with a constraint those whose ad satisfies it."""
-        request = node_service_pb2.ListSlotsRequest(constraint=constraint, ads_wanted=ads_wanted)
+    def slots(
+        self, constraint: str = "", *, node: NodeName | None = None, ads_wanted: bool = False
+    ) -> list[node_service_pb2.SlotInfo]:
+        """Return the slots of live pilots on a node (None = on all), by node and name.
+
+        With a constraint only those whose ad satisfies it.
+        """
+        on = None if node is None else _node_id(node)
+        request = node_service_pb2.ListSlotsRequest(constraint=constraint, ads_wanted=ads_wanted, node=on)
         return list(self._nodes.ListSlots(request).slots)
+
+    def request_reports(self, node: NodeName) -> node_service_pb2.RequestReportsResponse:
+        """Make the pilots on a node report their slots at once; `slots` shows as `answered` when each has done so."""
+        request = node_service_pb2.RequestReportsRequest(request_id=new_request_id(), node=_node_id(node))
+        return self._nodes.RequestReports(request)
 
     def shares(self, vo: str = "") -> share_service_pb2.ListSharesResponse:
         """Return the visible shares: groups by name, or by group_sort_expression; accounts in the order of matching."""

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import structlog
@@ -38,7 +38,7 @@ from pilotage_pilot.core.slots.layout import lay_out
 from pilotage_pilot.link.base import MqttPublisher, NodeDescription, PilotServerLink
 from pilotage_pilot.link.enrolment import EnrolledCredential, EnrolmentSecret
 from pilotage_pilot.link.server_link import GrpcLink, queue_of_token, stamp_of_token
-from pilotage_pilot.node.node import Checks, LocalNode, identity
+from pilotage_pilot.node.node import Checks, ClaimEndFile, LocalNode, identity
 from pilotage_pilot.node.resources import NodeShare, Probe, ProbeContext, Stated
 from pilotage_pilot.policy.loading import PolicyKeeper, PolicySource
 from pilotage_pilot.runner import PilotPorts, PilotRunner, ReadPools
@@ -110,7 +110,7 @@ def build_pilot(
             timeout_s=settings.call_timeout_s,
         )
         mqtt_publisher = _mqtt_publisher(settings, secret.text, facts, link)
-        slots = _slots(settings, facts, share, keeper, now, of_containers)
+        slots = _slots(settings, facts, share, keeper, now, of_containers, node.claim_ends())
         rules = replace(settings.rules(), isolation=confinement.level, has_containers=containers is not None)
         machine = PilotMachine(name, slots, rules, lifetime, now)
         payload_runner = _payload_runner(settings, name, folder, link, facts, confinement, watchdog, containers)
@@ -159,11 +159,14 @@ def _slots(
     keeper: PolicyKeeper | None,
     now: Now,
     of_containers: Mapping[str, Value],
+    claim_ends: Mapping[str, datetime],
 ) -> NodeSlots:
     layout = keeper.layout if keeper is not None else lay_out(Policy({}), share.amounts, share.gpu_ids)
     attributes = {**identity(), **settings.node_attributes, **of_containers}
     node = SlotsNode.of(facts.name, share.amounts, layout, attributes, facts.isolation)
-    return NodeSlots(layout, SlotAds(keeper.policy, node) if keeper is not None else BuiltInAds(node), now)
+    if keeper is None:
+        return NodeSlots(layout, BuiltInAds(node), now)
+    return NodeSlots(layout, SlotAds(keeper.policy, node), now, claim_ends)
 
 
 def read_secret(settings: PilotSettings) -> EnrolmentSecret:
@@ -202,7 +205,7 @@ def _node(settings: PilotSettings, folder: Path) -> LocalNode:
         settings.validate_timeout_s,
         without_secrets(os.environ),
     )
-    return LocalNode(probe, checks, clock.now, clock.boot_time_s)
+    return LocalNode(probe, checks, ClaimEndFile(settings.scratch_folder()), clock.now, clock.boot_time_s)
 
 
 def _facts(settings: PilotSettings, share: NodeShare, lifetime: Lifetime, now: Now, queue: QueueId) -> NodeDescription:

@@ -352,7 +352,13 @@ class PilotRunner:
                 self._start(self._send_heartbeat(instruction))
             case ins.ReadPools(fresh):
                 self._start(self._load_pools(fresh))
-            case ins.ValidateNode() | ins.SampleNode() | ins.ReportRefusedAttributes() | ins.ReportPolicyFaults():
+            case (
+                ins.ValidateNode()
+                | ins.SampleNode()
+                | ins.ReportRefusedAttributes()
+                | ins.ReportPolicyFaults()
+                | ins.StoreClaimEnds()
+            ):
                 self._do_for_node(instruction)
             case ins.SendTails(streams):
                 self._tails.follow(streams)
@@ -369,6 +375,8 @@ class PilotRunner:
                 self._start(self._validate())
             case ins.SampleNode():
                 self.feed(ev.NodeSampled(self._node.sample(self._payload_runner.cpu_times())))
+            case ins.StoreClaimEnds(ends):
+                self._node.store_claim_ends(ends)
             case ins.ReportRefusedAttributes(refused):
                 log_refused_attributes(refused)
             case ins.ReportPolicyFaults(faults):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pilotage_pilot.node.node import identity
 from pilotage_pilot.supervise.proc import living
 from support.live_slots import SHIPPED
 from support.policy_processes import PolicyPilot, PolicyProcesses, cpu_s_of, is_stopped, nice_of, policy_processes
@@ -71,6 +74,27 @@ def test_bologna_jobs_have_their_nice_values(grid: PolicyProcesses) -> None:
         slots = [grid.user.jobs([job])[0].slot for job in (short, long)]
     assert slots[0] in {"slot1", "slot2"}
     assert slots[1] not in {"slot1", "slot2"}
+
+
+def test_bbs_submit_commands_submit_their_kinds_of_jobs(grid: PolicyProcesses) -> None:
+    file = grid.folder / "foo.sub"
+    file.write_text("universe = vanilla\nexecutable = /bin/ls\noutput = ls.out\nerror = ls.err\nlog = ls.log\nqueue\n")
+
+    def submit(kind: str) -> int:
+        command = [f"bbs_submit_{kind}", "-a", "arguments = -d /", "--json", str(file)]
+        done = subprocess.run(command, env=grid.pilotage.environment, capture_output=True, text=True, check=True)
+        return int(json.loads(done.stdout)["jobs"][0])
+
+    short, long, alice = map(submit, ("short", "long", "alice"))
+    with grid.pilot(SHIPPED / "bologna.conf"):
+        slots = [grid.ended(job).slot for job in (short, long)]
+    assert slots[0] in {"slot1", "slot2"}
+    assert slots[1] in {"slot3", "slot4", "slot5", "slot6"}
+    assert grid.states(alice)[-1] == "WAITING"
+    with grid.pilot(SHIPPED / "bologna-alice.conf"):
+        assert grid.ended(alice).slot in {"slot3", "slot4"}
+    (output,) = [each for each in grid.user.output_files(alice) if each.name == "ls.out"]
+    assert grid.user.read_output(alice, output) == b"/\n"
 
 
 def test_short_job_over_its_limit_is_killed_and_removed(grid: PolicyProcesses) -> None:
@@ -228,6 +252,23 @@ def test_whole_machine_job_is_suspended_until_single_core_jobs_end(grid: PolicyP
     assert [event.position > last_end for event in events if event.after == "RUNNING"] == [False, True]
 
 
+def test_pause_after_a_whole_machine_job_outlives_its_pilot(grid: PolicyProcesses) -> None:
+    policy = grid.shipped("whole-machine-sticky.conf")
+    scratch = {"scratch": str(grid.folder / "scratch")}
+    with grid.pilot(policy, **scratch) as pilot:
+        assert grid.ended(grid.submit("true")).state == "DONE"
+        assert grid.ended(submit_whole_machine_job(grid, "true")).state == "DONE"
+        assert pilot.stop() == 0
+    with grid.pilot(policy, **scratch):
+        grid.until(lambda: len(grid.user.slots("slot3_LastClaimEnd =!= undefined")) == 3)
+        single = grid.submit("true")
+        assert grid.ended(submit_whole_machine_job(grid, "true")).state == "DONE"
+        assert grid.states(single)[-1] == "WAITING"
+        assert "slot3_LastClaimEnd" in grid.pilotage("why", single)
+    with grid.pilot(policy):
+        assert grid.ended(single).state == "DONE", "this pilot's scratch remembers no whole-machine job"
+
+
 def test_waiting_wrapper_prevents_suspension_of_started_jobs(
     grid: PolicyProcesses,
 ) -> None:
@@ -266,6 +307,9 @@ def test_slots_of_a_whole_machine_node_print_like_condor_status(grid: PolicyProc
         attributes = ("--af", "Name", "CAN_RUN_WHOLE_MACHINE", "Cpus * 2", "slot3_State", "NoSuch")
         singles = grid.pilotage("slots", "--constraint", "CAN_RUN_WHOLE_MACHINE == False", *attributes)
         assert singles == "slot1@node1 false 2 Owner undefined\nslot2@node1 false 2 Owner undefined\n"
+        everywhere = grid.pilotage("slots", "--af", "OpSys", "Arch", "SlotWeight").splitlines()
+        system = f"LINUX {identity()['Arch']}"
+        assert everywhere == [f"{system} 1", f"{system} 1", f"{system} 2"]
         whole = grid.pilotage("slots", "--long", "--constraint", "CAN_RUN_WHOLE_MACHINE").splitlines()
         assert {"CAN_RUN_WHOLE_MACHINE = true", 'Name = "slot3@node1"', 'State = "Owner"', "Cpus = 2"} <= {*whole}
         assert any(line.startswith("Start = ") and "slot3_State" in line for line in whole)

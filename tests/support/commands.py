@@ -237,6 +237,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "slots": [
         *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),
         *("gpus", "free_cpus", "load", "isolation", "policy_fault", "job", "since", "since_state", "last_seen"),
+        "answered",
     ],
     "node list": ["site", "node", "settings"],
     "shares": ["time", "half_life_s", "pie_cores", "surplus_accepted", "group_sort_expression", "groups", "accounts"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,10 +36,12 @@ def jdl_error(text: str) -> str:
     return str(caught.value)
 
 
-def submit_jobs(text: str, base_dir: Path | None = None, *, ignore_unsupported: bool = False) -> list[JobDescription]:
+def submit_jobs(
+    text: str, base_dir: Path | None = None, *, ignore_unsupported: bool = False, appended: Sequence[str] = ()
+) -> list[JobDescription]:
     """Return the jobs of a submit file."""
     folder = base_dir or Path("/nonexistent")
-    return read_submit(text, "job.sub", folder, NOW, ignore_unsupported=ignore_unsupported)
+    return read_submit(text, "job.sub", folder, NOW, ignore_unsupported=ignore_unsupported, appended=appended)
 
 
 def submit_job(text: str, queue: str = "queue", *, ignore_unsupported: bool = False) -> JobDescription:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -173,6 +173,7 @@ class FakeNode:
     def __init__(self, amounts: Amounts, *faults: str) -> None:
         self._amounts = amounts
         self._faults = faults
+        self._claim_ends: dict[str, datetime] = {}
         self.now = NodeSample(1000.0)
 
     def share(self) -> NodeShare:
@@ -180,6 +181,12 @@ class FakeNode:
 
     def sample(self, times: Iterable[PayloadTime]) -> NodeSample:
         return replace(self.now, condor_loads={time.slot: 1.0 for time in times})
+
+    def claim_ends(self) -> Mapping[str, datetime]:
+        return self._claim_ends
+
+    def store_claim_ends(self, ends: Mapping[str, datetime]) -> None:
+        self._claim_ends = dict(ends)
 
     async def faults(self) -> tuple[str, ...]:
         return self._faults

@@ -34,9 +34,6 @@ class SitePolicies:
 
     def around(self, policy: Path, before: str, after: str = "") -> Path:
         """Return a file with a site's own lines before and after a policy."""
-        for sibling in policy.parent.iterdir():  # which the policy may include by name
-            if not (link := self.folder / sibling.name).exists():
-                link.symlink_to(sibling)
         return self.written(f"{before}\ninclude : {policy}\n{after}\n", policy.name)
 
     def written(self, text: str, name: str = "policy.conf") -> Path:

@@ -122,8 +122,12 @@ class VirtualGrid:
         name: str = "",
         queue: str = LONG,
         rules: PilotRules | None = None,
+        after: VirtualNode | None = None,
     ) -> VirtualNode:
-        """Start a pilot on a new node of this size, under the policy of a file or the built-in one."""
+        """Start a pilot on a new node of this size, under the policy of a file or the built-in one.
+
+        `after` = an earlier pilot on the same node.
+        """
         size = Amounts(cpus, memory_mib, 100_000)
         loaded = _loaded(policy, size) if policy is not None else None
         layout = loaded.layout if loaded is not None else lay_out(Policy({}), size)
@@ -133,7 +137,7 @@ class VirtualGrid:
         ads = SlotAds(loaded.policy, facts) if loaded is not None else BuiltInAds(facts)
         booted = self.clock() - timedelta(days=1)
         now = node_time(self.clock, booted)
-        slots = NodeSlots(layout, ads, now)
+        slots = NodeSlots(layout, ads, now, after.claim_ends if after is not None else {})
         machine = PilotMachine(f"pilot-{name}", slots, rules, Lifetime(), now)
         described = LinkFacts(name, size, isolation=rules.isolation)
         server = InProcessServer(self.grid, self.grid.start_pilot(queue), described)

@@ -99,6 +99,8 @@ class VirtualNode:
     waiting: dict[str, WaitingCall] = field(default_factory=dict)
     events: deque[ev.Event] = field(default_factory=deque)
     history: list[ins.Instruction] = field(default_factory=list)
+    claim_ends: Mapping[str, datetime] = field(default_factory=dict)
+    """What a later pilot on the node knows of this one's claims."""
     ended: ins.EndPilot | None = None
     busy: bool = False
 
@@ -178,6 +180,8 @@ class VirtualNode:
                 self.feed(ev.NodeValidated())
             case ins.SampleNode():
                 self.feed(ev.NodeSampled(self.owner_activity.sample(self.now.boot_s, self._busy())))
+            case ins.StoreClaimEnds(ends):
+                self.claim_ends = ends
             case ins.ReportRefusedAttributes() | ins.ReportPolicyFaults() | ins.SendTails():
                 pass
             case ins.EndPilot():

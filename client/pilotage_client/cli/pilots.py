@@ -7,8 +7,9 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import click
@@ -16,10 +17,10 @@ import click
 from pilotage import clock
 from pilotage.classads.evaluation import Ad, CompiledExpression, NoValue, compile_expression, evaluate
 from pilotage.classads.library import Expression
-from pilotage.errors import Faults, InvalidInputError, Violation
+from pilotage.errors import Faults, InvalidInputError, StateConflictError, Violation
 from pilotage.resources.tree import QueueId
-from pilotage.rpc.wire import section_from_wire
-from pilotage.units import parse_time
+from pilotage.rpc.wire import section_from_wire, time_from_wire
+from pilotage.units import parse_duration, parse_time
 from pilotage.v1 import node_service_pb2, pilot_service_pb2
 from pilotage.values.offers import POLICY_FAULT
 from pilotage_client.api import Client, NodeName
@@ -47,6 +48,9 @@ from pilotage_client.up.processes import program
 _SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
 _PILOT_HEADINGS = ("STAMP", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
 _DAY_S = 86400
+_ANSWER_TIME = "35 s"
+"""Longer than the interval of heartbeats, at which every pilot answers."""
+_POLL_S = 0.2
 _STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
@@ -55,10 +59,23 @@ _STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
 @click.option("--constraint", default="", metavar="EXPR", help="Only slots whose ad satisfies this ClassAd expression.")
 @click.option("--af", is_flag=True, help="Print only the values of ATTR..., attributes or expressions, a line a slot.")
 @click.option("--long", "long", is_flag=True, help="Print the whole ad of every slot.")
+@click.option("--direct", metavar="[SITE/]NODE", help="Ask the pilots on this node, and show what they answer.")
+@click.option("--timeout", metavar="TIME", help=f"How long --direct waits for the answers; default {_ANSWER_TIME}.")
 @AS_JSON
 @with_client
-def slots(client: Client, attributes: tuple[str, ...], constraint: str, af: bool, long: bool, as_json: bool) -> None:
+def slots(
+    client: Client,
+    attributes: tuple[str, ...],
+    constraint: str,
+    af: bool,
+    long: bool,
+    direct: str | None,
+    timeout: str | None,
+    as_json: bool,
+) -> None:
     """Show the slots of live pilots with state, activity and load, as condor_status does."""
+    if timeout is not None and direct is None:
+        raise click.UsageError("--timeout belongs to --direct")
     if bool(attributes) != af:
         raise click.UsageError(
             "--af needs attributes to print: slots --af Name State" if af else "attributes need --af"
@@ -70,39 +87,85 @@ def slots(client: Client, attributes: tuple[str, ...], constraint: str, af: bool
         with faults.within(f"--af {text}"):
             columns.append((text, compile_expression(text)))
     faults.raise_any()
-    found = client.slots(constraint, ads_wanted=af or long)
+    node = None
+    if direct is not None:
+        (node,) = _nodes(client, [direct], "--direct")
+        _await_answers(client, node, parse_duration(timeout or _ANSWER_TIME, "--timeout").total_seconds())
+    found = client.slots(constraint, node=node, ads_wanted=af or long)
     if af:
         _print_values(found, columns, as_json=as_json)
     elif long:
         _print_ads(found, as_json=as_json)
     elif as_json:
-        for info in found:
-            echo_json(
-                {
-                    "name": info.slot.name,
-                    "node": info.node,
-                    "pilot": info.pilot_stamp,
-                    "site": info.queue.site,
-                    "ce": info.queue.ce,
-                    "queue": info.queue.queue,
-                    "state": info.slot.state,
-                    "activity": info.slot.activity,
-                    "cpus": info.slot.amounts.cpus,
-                    "memory_mib": info.slot.amounts.memory_mib,
-                    "disk_mib": info.slot.amounts.disk_mib,
-                    "gpus": info.slot.amounts.gpus,
-                    "free_cpus": info.slot.free.cpus,
-                    "load": info.slot.load,
-                    "isolation": info.isolation or None,
-                    "policy_fault": _policy_fault(info) or None,
-                    "job": info.slot.job_id or None,
-                    "since": iso(time_of(info.slot, "since")),
-                    "since_state": iso(time_of(info.slot, "since_state")),
-                    "last_seen": iso(time_of(info, "last_seen")),
-                }
-            )
+        _print_slots_as_json(found)
     else:
         _print_table(found)
+
+
+def _print_slots_as_json(found: Sequence[node_service_pb2.SlotInfo]) -> None:
+    for info in found:
+        echo_json(
+            {
+                "name": info.slot.name,
+                "node": info.node,
+                "pilot": info.pilot_stamp,
+                "site": info.queue.site,
+                "ce": info.queue.ce,
+                "queue": info.queue.queue,
+                "state": info.slot.state,
+                "activity": info.slot.activity,
+                "cpus": info.slot.amounts.cpus,
+                "memory_mib": info.slot.amounts.memory_mib,
+                "disk_mib": info.slot.amounts.disk_mib,
+                "gpus": info.slot.amounts.gpus,
+                "free_cpus": info.slot.free.cpus,
+                "load": info.slot.load,
+                "isolation": info.isolation or None,
+                "policy_fault": _policy_fault(info) or None,
+                "job": info.slot.job_id or None,
+                "since": iso(time_of(info.slot, "since")),
+                "since_state": iso(time_of(info.slot, "since_state")),
+                "last_seen": iso(time_of(info, "last_seen")),
+                "answered": iso(time_of(info, "answered")),
+            }
+        )
+
+
+def _await_answers(client: Client, node: NodeName, timeout_s: float) -> None:
+    """Ask the pilots on a node for their slots; print the age of each answer on the standard error.
+
+    Raises
+    ------
+    StateConflictError
+        A pilot has not answered in time.
+    """
+    asked = client.request_reports(node)
+    since, since_boot_s = time_from_wire(asked.requested), clock.boot_time_s()
+    while True:
+        answers = {info.pilot_stamp: info for info in client.slots(node=node)}
+        times = {stamp: time_of(info, "answered") for stamp, info in answers.items()}
+        silent = [stamp for stamp in asked.pilot_stamps if (time := times.get(stamp)) is None or time < since]
+        # The server's time: this machine's clock may be wrong.
+        now = since + timedelta(seconds=clock.boot_time_s() - since_boot_s)
+        if not silent or now >= since + timedelta(seconds=timeout_s):
+            break
+        sleep(_POLL_S)
+    for stamp in asked.pilot_stamps:
+        if stamp not in silent and (answered := times[stamp]) is not None:
+            click.echo(f"pilot {stamp} on {node[1]} answered {_seconds(now - answered):.1f} s ago", err=True)
+    if silent:
+        last_calls = [(stamp, time_of(answers[stamp], "last_seen") if stamp in answers else None) for stamp in silent]
+        faults = [
+            f"pilot {stamp} did not answer within {timeout_s:g} s"
+            + (f"; it last called {_seconds(now - last):.0f} s ago" if last is not None else "")
+            for stamp, last in last_calls
+        ]
+        why = "a full pilot without a broker answers at its next heartbeat only; a longer --timeout may help"
+        raise StateConflictError("; ".join([*faults, why]))
+
+
+def _seconds(length: timedelta) -> float:
+    return max(0.0, length.total_seconds())
 
 
 def _print_values(
@@ -358,23 +421,23 @@ def list_attributes(client: Client, names: tuple[str, ...], as_json: bool) -> No
     _print_node_settings(client.node_attributes(_nodes(client, names) if names else ()), as_json=as_json)
 
 
-def _nodes(client: Client, names: Sequence[str]) -> list[NodeName]:
+def _nodes(client: Client, names: Sequence[str], option: str = "--node") -> list[NodeName]:
     """Return the nodes of these names; a name without a site is searched among the nodes with live pilots."""
     if not names:
-        raise InvalidInputError(Violation("--node", "is missing; for example --node CERN/node17"))
+        raise InvalidInputError(Violation(option, f"is missing; for example {option} CERN/node17"))
     split = [name.rpartition("/") for name in names]
     bare = {host for site, _, host in split if not site}
     sites: dict[str, set[str]] = {}
     for info in client.slots() if bare else ():
         sites.setdefault(info.node, set()).add(info.queue.site)
-    return [(site or _site_of(host, sites.get(host, set())), host) for site, _, host in split]
+    return [(site or _site_of(host, sites.get(host, set()), option), host) for site, _, host in split]
 
 
-def _site_of(host: str, sites: set[str]) -> str:
+def _site_of(host: str, sites: set[str], option: str) -> str:
     if len(sites) == 1:
         return next(iter(sites))
     why = f"nodes of this name are at {', '.join(sorted(sites))}" if sites else "it has no live pilot"
-    raise InvalidInputError(Violation("--node", f"{host}: {why}; give SITE/{host}"))
+    raise InvalidInputError(Violation(option, f"{host}: {why}; give SITE/{host}"))
 
 
 def _print_node_settings(found: Sequence[node_service_pb2.NodeSettings], *, as_json: bool) -> None:

@@ -46,7 +46,21 @@ _NAMED_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]", re.ASCII)
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @LANGUAGE
-@click.option("--template", metavar="NAME", help="Apply this job template, given by name or path.")
+@click.option(
+    "-a",
+    "--append",
+    "appended",
+    multiple=True,
+    metavar="'NAME = VALUE'",
+    help="Add a statement before each queue statement of a submit file, as condor_submit -append. May be repeated.",
+)
+@click.option(
+    "--template",
+    "templates",
+    multiple=True,
+    metavar="NAME",
+    help="Apply this job template, given by name or path. May be repeated.",
+)
 @click.option(
     "--templates",
     "folder",
@@ -89,7 +103,8 @@ def submit(
     client: Client,
     files: Sequence[Path],
     language: str | None,
-    template: str | None,
+    appended: Sequence[str],
+    templates: Sequence[str],
     folder: Path | None,
     group: str,
     validate_only: bool,
@@ -106,9 +121,9 @@ def submit(
     """Submit the jobs of job files, or the workflow of a DAG file, all or none."""
     if follow and validate_only:
         raise InvalidInputError(Violation("--follow", "cannot be combined with --validate-only"))
-    read = _read_files(client, files, language, rescues, ignore_unsupported=ignore_unsupported)
+    read = _read_files(client, files, language, rescues, appended, ignore_unsupported=ignore_unsupported)
     by_file = read.by_file
-    if template is not None:
+    for template in templates:
         job_template = find_template(template, [folder] if folder else [])
         by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
     descriptions, dependencies = _with_dependencies([by_file[file] for file in files], parents)
@@ -220,24 +235,34 @@ class _ReadFiles:
 
 
 def _read_files(
-    client: Client, files: Sequence[Path], language: str | None, rescues: Sequence[str], *, ignore_unsupported: bool
+    client: Client,
+    files: Sequence[Path],
+    language: str | None,
+    rescues: Sequence[str],
+    appended: Sequence[str],
+    *,
+    ignore_unsupported: bool,
 ) -> _ReadFiles:
     """Return the jobs of job files, or of one DAG; raises InvalidInputError with the faults of all files."""
     dag = read_workflow(client, files, language, rescues, ignore_unsupported=ignore_unsupported)
     if dag is None:
-        return _ReadFiles(_read_all(files, language, ignore_unsupported))
+        return _ReadFiles(_read_all(files, language, appended, ignore_unsupported))
+    if appended:
+        raise InvalidInputError(Violation("--append", "cannot be combined with a DAG file; see its VARS"))
     return _ReadFiles({files[0]: list(dag.descriptions)}, dag.dependencies, dag.name, dag.warnings)
 
 
 def _read_all(
-    files: Iterable[Path], language: str | None, ignore_unsupported: bool
+    files: Iterable[Path], language: str | None, appended: Sequence[str], ignore_unsupported: bool
 ) -> dict[Path, list[JobDescription]]:
     """Return the jobs of all files; raises ReadError or InvalidInputError with the faults of all files."""
     by_file: dict[Path, list[JobDescription]] = {}
     errors: list[InvalidInputError] = []
     for file in files:
         try:
-            by_file[file] = read_jobs_with_files(file, language=language, ignore_unsupported=ignore_unsupported)
+            by_file[file] = read_jobs_with_files(
+                file, language=language, ignore_unsupported=ignore_unsupported, appended=appended
+            )
         except InvalidInputError as error:
             errors.append(error)
     if len(errors) > 1:

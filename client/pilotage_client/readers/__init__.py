@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from pilotage import clock
-from pilotage.errors import InvalidJobError, Violation
+from pilotage.errors import InvalidInputError, InvalidJobError, Violation
 from pilotage.job_description import JobDescription
 from pilotage_client.files import content_of
 from pilotage_client.readers.draft import ReadError, as_json
@@ -67,9 +68,11 @@ def read_jobs(path: Path, *, language: str | None = None, ignore_unsupported: bo
 
 
 def read_jobs_with_files(
-    path: Path, *, language: str | None = None, ignore_unsupported: bool = False
+    path: Path, *, language: str | None = None, ignore_unsupported: bool = False, appended: Sequence[str] = ()
 ) -> list[JobDescription]:
     """Return the jobs that a file describes, ready for submission: with all their local files resolved.
+
+    `appended` are statements that precede each queue statement of a submit file, as with condor_submit -append.
 
     Raises
     ------
@@ -77,12 +80,14 @@ def read_jobs_with_files(
         As `read_jobs`.
     InvalidJobError
         Input files are missing, or their names are invalid in the job's folder.
+    InvalidInputError
+        Statements cannot be appended: they are invalid, or the file is not a submit file.
     """
     text = text_of(path)
     language = language or guess_language(path, text)
     # HTCondor transfers the executable from any path (its manual, transfer_executable).
     files = FileResolver(path.parent, ships_programs=language == "submit")
-    jobs = _read(path, text, language, ignore_unsupported)
+    jobs = _read(path, text, language, ignore_unsupported, appended)
     resolved: list[JobDescription] = []
     faults: dict[Violation, None] = {}
     for job in jobs:
@@ -97,8 +102,12 @@ def read_jobs_with_files(
     return resolved
 
 
-def _read(path: Path, text: str, language: str, ignore_unsupported: bool) -> list[JobDescription]:
+def _read(
+    path: Path, text: str, language: str, ignore_unsupported: bool, appended: Sequence[str] = ()
+) -> list[JobDescription]:
     file = str(path)
+    if appended and language != "submit":
+        raise InvalidInputError(Violation("--append", f"{file} is not a submit file, only to these one can append"))
     if language != "toml" and (foreign := foreign_language(text)) is not None:
         raise ReadError(file, *foreign)
     match language:
@@ -107,7 +116,8 @@ def _read(path: Path, text: str, language: str, ignore_unsupported: bool) -> lis
         case "jdl":
             return read_jdl(text, file, ignore_unsupported=ignore_unsupported)
         case "submit":
-            return read_submit(text, file, path.parent, clock.now(), ignore_unsupported=ignore_unsupported)
+            now = clock.now()
+            return read_submit(text, file, path.parent, now, ignore_unsupported=ignore_unsupported, appended=appended)
         case "toml":
             return read_toml(text, file)
         case unknown:

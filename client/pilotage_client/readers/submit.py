@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from glob import iglob
@@ -24,9 +24,11 @@ from pilotage_client.readers.submit_text import (
     StatementKind,
     SubmitProgram,
     SubmitStatement,
+    appended_statements,
     assignment,
     names_that_parsing_uses,
     submit_statements,
+    with_appended,
     without_invalid,
 )
 
@@ -187,30 +189,45 @@ _LOGS = frozenset({"log", "userlog"})
 
 
 def read_submit(
-    text: str, file: str, base_dir: Path, now: datetime, *, ignore_unsupported: bool = False
+    text: str,
+    file: str,
+    base_dir: Path,
+    now: datetime,
+    *,
+    ignore_unsupported: bool = False,
+    appended: Sequence[str] = (),
 ) -> list[JobDescription]:
     """Return the jobs that a submit file queues, in its order; equal jobs are one array.
 
     Files of items, patterns and included files are relative to `base_dir`. `now` is the time of submission for the
-    file's macros.
+    file's macros. `appended` are statements that precede each queue statement, as with condor_submit -append.
 
     Raises
     ------
     ReadError
         With the first line of each faulty statement; `file` is the name of the text in the error.
+    InvalidInputError
+        An appended text is not a statement NAME = VALUE.
     """
-    return SubmitFile(text, file, base_dir, now).jobs(ignore_unsupported=ignore_unsupported)
+    return SubmitFile(text, file, base_dir, now, appended=appended).jobs(ignore_unsupported=ignore_unsupported)
 
 
 class SubmitFile:
     """A submit file, which may be read several times with other variables, as for the nodes of a DAG.
 
-    `base_dir` and `now` are as for `read_submit`. `not_replaced` = macros, folded, that are refused if they have no
-    value, with the reasons.
+    `base_dir`, `now` and `appended` are as for `read_submit`. `not_replaced` = macros, folded, that are refused if they
+    have no value, with the reasons.
     """
 
     def __init__(
-        self, text: str, file: str, base_dir: Path, now: datetime, *, not_replaced: Mapping[str, str] = NO_MACROS
+        self,
+        text: str,
+        file: str,
+        base_dir: Path,
+        now: datetime,
+        *,
+        not_replaced: Mapping[str, str] = NO_MACROS,
+        appended: Sequence[str] = (),
     ) -> None:
         self._file = file
         self._base_dir = base_dir
@@ -219,8 +236,12 @@ class SubmitFile:
         self._queues_by_variables: dict[tuple[object, ...], list[_Queue]] = {}
         self._faults: list[StatementFaultError] = []
         self._statements: list[SubmitStatement] = []
+        self._duplicates: dict[int, list[str]] = {}
+        appended_to_each = appended_statements(appended)
         try:
-            self._statements, self._faults = without_invalid(_with_included_files(submit_statements(text), base_dir))
+            found = _with_included_files(submit_statements(text), base_dir)
+            self._duplicates = _duplicates(found)
+            self._statements, self._faults = without_invalid(with_appended(found, appended_to_each))
         except StatementFaultError as fault:
             self._faults = [fault]
         self._parsed_names = names_that_parsing_uses(self._statements)
@@ -293,9 +314,8 @@ class SubmitFile:
         queues = self._queues_by_variables.get(key)
         if queues is None:
             statements = [*(assignment(*each) for each in parsed.items()), *self._statements]
-            duplicates = _duplicates(self._statements)
             queues = self._queues_by_variables[key] = [
-                _Queue(program, statement, duplicates[statement.line], self._not_replaced, {*first, *last})
+                _Queue(program, statement, self._duplicates[statement.line], self._not_replaced, {*first, *last})
                 for statement in _queue_statements(statements)
                 if (program := SubmitProgram(statements, statement)).is_reached
             ]

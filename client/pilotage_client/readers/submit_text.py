@@ -11,13 +11,14 @@ circular macros, so circles are detected before.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 from zlib import crc32
 
 from pilotage.classads.library import htcondor_library
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.text import fold
 from pilotage_client.readers.draft import StatementFaultError
 
@@ -99,6 +100,35 @@ def assignment(name: str, value: str) -> SubmitStatement:
     """Return the statement that gives a name a value of one line, before the text of a file."""
     text = f"{name} = {value}"
     return SubmitStatement(StatementKind.ASSIGN, 1, (text,), text, fold(name))
+
+
+def appended_statements(texts: Sequence[str]) -> list[SubmitStatement]:
+    """Return the statements that condor_submit's option -append puts before each queue statement.
+
+    Raises
+    ------
+    InvalidInputError
+        A text is not one statement NAME = VALUE or +NAME = VALUE.
+    """
+    statements: list[SubmitStatement] = []
+    for text in texts:
+        try:
+            found = submit_statements(text)
+        except StatementFaultError:
+            found = []
+        if len(found) != 1 or found[0].kind is not StatementKind.ASSIGN or _MESSAGE.match(text):
+            raise InvalidInputError(Violation(f"--append {text!r}", "is not a statement NAME = VALUE or +NAME = VALUE"))
+        statements += found
+    return statements
+
+
+def with_appended(statements: list[SubmitStatement], appended: Sequence[SubmitStatement]) -> list[SubmitStatement]:
+    """Return the statements with `appended` ones before each queue statement, at its line."""
+    return [
+        placed
+        for each in statements
+        for placed in (*(replace(one, line=each.line) for one in appended if each.kind is StatementKind.QUEUE), each)
+    ]
 
 
 def names_that_parsing_uses(statements: list[SubmitStatement]) -> set[str]:

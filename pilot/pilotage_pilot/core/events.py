@@ -161,7 +161,12 @@ class DrainCommanded:
     evict: bool = False
 
 
-Command = KillCommanded | DrainCommanded
+@dataclass(frozen=True, slots=True)
+class ReportCommanded:
+    """The server orders a report of the whole node at once."""
+
+
+Command = KillCommanded | DrainCommanded | ReportCommanded
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from pilotage.values.amounts import Amounts
 from pilotage.values.attempts import AttemptKey, TailStream
@@ -225,7 +226,15 @@ PayloadInstruction = (
 ServerInstruction = RequestJobs | RecallRequest | SendHeartbeat | ReadPools
 """Calls of the server."""
 
-NodeInstruction = ValidateNode | SampleNode | ReportRefusedAttributes | ReportPolicyFaults
+
+@dataclass(frozen=True, slots=True)
+class StoreClaimEnds:
+    """Store when the last claim of each static slot ended, for later pilots on this node."""
+
+    ends: Mapping[str, datetime]
+
+
+NodeInstruction = ValidateNode | SampleNode | ReportRefusedAttributes | ReportPolicyFaults | StoreClaimEnds
 """Instructions for the node."""
 
 Instruction = ServerInstruction | PayloadInstruction | NodeInstruction | SendTails | EndPilot

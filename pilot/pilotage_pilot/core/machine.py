@@ -180,6 +180,8 @@ class PilotMachine:
                 case ev.DrainCommanded(reason, evict):
                     instructions += self._evict(reason, now) if evict else []
                     instructions += self._drain(reason or "the server drains it", now)
+                case ev.ReportCommanded():
+                    self._session.report_node_again()
                 case _:
                     assert_never(command)
         return instructions
@@ -225,7 +227,7 @@ class PilotMachine:
             self._session.job_pull.last_answer_empty = False
         instructions += self._reasons_to_leave(now)
         instructions += self._start_prefetched(now)
-        instructions += self._sampling.due(now)
+        instructions += [*self._slots.new_claim_ends(), *self._sampling.due(now)]
         if self.phase in (Phase.OPEN, Phase.DRAINING):
             # Slots that have to be polled now are offered after the poll.
             asks = self._takes_jobs(now) and self._slots.next_poll_boot_s() > now.boot_s

@@ -131,6 +131,10 @@ class Policy:
         """The attributes that an operator may set remotely."""
         return self.listed((SETTABLE,)) if any(is_yes(self.text(knob)) for knob in REMOTE_SETTING) else ()
 
+    def mentions(self, attribute: str) -> bool:
+        """Whether any of its texts contains the name of an attribute."""
+        return any(attribute.lower() in text.lower() for text in self.texts.values())
+
     def expressions(self, slot: SlotKey | None = None) -> dict[str, str]:
         """Return the expressions that drive `slot`, by name."""
         found = {name: self.text(name, slot) for name in (*DEFAULTS, *ON_REQUEST)}

@@ -216,6 +216,8 @@ def _commands_from_wire(messages: Iterable[matcher_service_pb2.Command]) -> Iter
                 yield ev.KillCommanded(AttemptKey(message.kill.job_id, message.kill.attempt), message.kill.reason)
             case "drain":
                 yield ev.DrainCommanded(message.drain.reason, message.drain.evict)
+            case "report_node":
+                yield ev.ReportCommanded()
             case _:
                 continue
 

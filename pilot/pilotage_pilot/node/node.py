@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
+import os
 import platform
 import re
 import shutil
+import socket
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import structlog
+
 from pilotage.classads.library import AdValue
 from pilotage.clock import BootClock, Clock, utc_offset_s
+from pilotage.jobs.files import open_regular
 from pilotage.processes import file_text, kill_group, memory_file
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.ads.attributes import NodeSample
 from pilotage_pilot.node.resources import NodeShare, Probe
 from pilotage_pilot.supervise.base import PayloadTime
+
+log = structlog.get_logger()
 
 _MINUTE_S = 60.0
 _MIN_LOAD = 0.005
@@ -149,6 +158,7 @@ _EARLIEST = datetime(2026, 1, 1, tzinfo=UTC)
 """A clock before this program's release is wrong."""
 
 _MAX_OUTPUT_SHOWN = 200
+_MAX_FILE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +221,47 @@ async def _command_fault(command: Sequence[str], checks: Checks) -> str | None:
         return f"{name}: exit code {exit_code}: {file_text(output).strip()[-_MAX_OUTPUT_SHOWN:]}" if exit_code else None
 
 
+class ClaimEndFile:
+    """A file in the scratch, one for each host and user, with the end of the last claim of each slot."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._path = scratch.resolve() / f"pilotage-claim-ends-{os.geteuid()}-{socket.gethostname()}.json"
+
+    def load(self, now: datetime) -> Mapping[str, datetime]:
+        """Return the stored times up to `now`; without a readable file there are none."""
+        try:
+            with open_regular(self._path) as file:
+                found = json.loads(file.read(_MAX_FILE_BYTES)) if os.fstat(file.fileno()).st_uid == os.geteuid() else {}
+            times = {str(slot): datetime.fromtimestamp(end_s, UTC) for slot, end_s in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, OverflowError, ValueError, TypeError, AttributeError) as error:
+            log.warning("ends of earlier claims not read", path=str(self._path), why=str(error))
+            return {}
+        # A later time is of a clock that was wrong; it would hold jobs back for as long.
+        return {slot: end for slot, end in times.items() if end <= now}
+
+    def store(self, ends: Mapping[str, datetime]) -> None:
+        """Replace the stored times; a full or broken scratch costs only this memory."""
+        text = json.dumps({slot: end.timestamp() for slot, end in ends.items()})
+        try:
+            # A new name of its own: in /tmp another user may have planted a link under any other.
+            descriptor, name = tempfile.mkstemp(prefix=f"{self._path.name}.", dir=self._path.parent)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+            os.replace(name, self._path)
+        except OSError as error:
+            log.warning("ends of claims not stored", path=str(self._path), why=str(error))
+
+
 class LocalNode:
     """The machine of the pilot, as far as its batch slot reaches."""
 
-    def __init__(self, probe: Probe, checks: Checks, clock: Clock, boot_clock: BootClock) -> None:
+    def __init__(
+        self, probe: Probe, checks: Checks, claim_ends: ClaimEndFile, clock: Clock, boot_clock: BootClock
+    ) -> None:
         self._probe = probe
+        self._claim_ends = claim_ends
         self._activity = ActivityMeter(checks.scratch)
         self._checks = checks
         self._clock = clock
@@ -228,6 +274,14 @@ class LocalNode:
     def sample(self, times: Iterable[PayloadTime]) -> NodeSample:
         """Return a sample of the node; `times` are those of the running payloads."""
         return self._activity.sample(times, self._clock().timestamp(), self._boot_clock())
+
+    def claim_ends(self) -> Mapping[str, datetime]:
+        """Return when the last claims of earlier pilots ended, by static slot, as far as the node remembers."""
+        return self._claim_ends.load(self._clock())
+
+    def store_claim_ends(self, ends: Mapping[str, datetime]) -> None:
+        """Store these times for later pilots."""
+        self._claim_ends.store(ends)
 
     async def faults(self) -> tuple[str, ...]:
         """Return the reasons why the node is unfit; empty = it is fit."""

@@ -14,6 +14,7 @@ import shutil
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Protocol
@@ -157,6 +158,12 @@ class PilotNode(Protocol):
 
     def sample(self, times: Iterable[PayloadTime]) -> NodeSample:
         """Return a sample of the node; `times` are those of the running payloads."""
+
+    def claim_ends(self) -> Mapping[str, datetime]:
+        """Return when the last claims of earlier pilots ended, by static slot, as far as the node remembers."""
+
+    def store_claim_ends(self, ends: Mapping[str, datetime]) -> None:
+        """Store these times for later pilots."""
 
     async def faults(self) -> tuple[str, ...]:
         """Return the reasons why the node is unfit; empty = it is fit."""

@@ -38,6 +38,11 @@ _COMMAND = re.compile(
 _COMMAND_FAULT = re.compile(r"not a valid command, errno=\d+ *: *(?P<why>.+)$", re.MULTILINE)
 _MISSING = re.compile(r"(?:can't open file|Can't read config source) (?P<file>.*?)(?:: (?P<why>.*))?$", re.MULTILINE)
 _PREFIX = re.compile(r"^(?:error: |config source )", re.IGNORECASE)
+_INCLUDE = re.compile(
+    r"^(?P<start>\s*@?include(?:\s+ifexist)?\s*:\s*)(?P<name>[^\s$|](?:[^$|]*[^\s$|])?)\s*$", re.IGNORECASE
+)
+"""An include statement of a file whose name has no macro."""
+
 _POSITION = re.compile(r"Configuration Error Line \d+ while reading")
 
 
@@ -95,7 +100,10 @@ class Configuration:
 
 
 def read_configuration(path: Path, request: KnobRequest, context: ConfigurationContext | None = None) -> Configuration:
-    """Return the requested content of the file at `path`; relative names in it are relative to its folder.
+    """Return the requested content of the file at `path`.
+
+    A relative name in an include statement is relative to the folder of the file with the statement; one that is made
+    of macros, and those in commands, are relative to the folder of `path`.
 
     Raises
     ------
@@ -107,9 +115,8 @@ def read_configuration(path: Path, request: KnobRequest, context: ConfigurationC
     context = context or ConfigurationContext()
     text = read_text(path)
     with tempfile.TemporaryDirectory(prefix="pilotage-config-") as folder:
-        # A copy: the file's name may look like a macro or a command, and without a final newline lines are miscounted.
-        copy, root = Path(folder, "text"), Path(folder, "root")
-        copy.write_text(text.rstrip() + "\n", encoding="utf-8")
+        root, copies = Path(folder, "root"), _Copies(Path(folder))
+        copy = copies.add(path, text)
         root.write_text(f"{_NO_USER_CONFIG}{context.prologue}\ninclude : {copy}\n", encoding="utf-8")
         circle = _cycle_violation(path, text, context)
         timeout_s = context.timeout_s if circle is None else min(context.timeout_s, _CYCLE_TIMEOUT_S)
@@ -120,7 +127,7 @@ def read_configuration(path: Path, request: KnobRequest, context: ConfigurationC
             why = f"reading did not end within {context.timeout_s:g} s"
             raise InvalidConfigurationError(circle or Violation(str(path), why))
         if code != 0:
-            raise _parser_error(path, messages.replace(str(copy), str(path)), may_run=context.allow_commands)
+            raise _parser_error(path, copies.with_original_names(messages), may_run=context.allow_commands)
     values, programs = MappingProxyType(result["values"]), MappingProxyType(result["programs"])
     return Configuration(values, frozenset(result["names"]), programs, frozenset(result["emptied"]))
 
@@ -140,6 +147,46 @@ def read_text(path: Path) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InvalidConfigurationError(Violation(f"{path}, line {line}", "holds a NUL character"))
     return text
+
+
+class _Copies:
+    """Copies of a configuration file and of all that it includes, in `folder`.
+
+    Copies, because a file's name may look like a macro or a command, because without a final newline the parser
+    miscounts lines, and because it resolves names of included files against its working folder alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._copies: dict[Path, Path] = {}
+        self._originals: dict[Path, Path] = {}
+
+    def add(self, path: Path, text: str) -> Path:
+        """Write the copy of the file at `path`, and those of the files that it includes; returns its own."""
+        copy = self._folder / f"text{len(self._copies)}"
+        self._copies[path.resolve()], self._originals[copy] = copy, path
+        around = path.resolve().parent
+        lines = (
+            _INCLUDE.sub(lambda found: found["start"] + str(self._included(around / found["name"])), line)
+            for line in text.rstrip().split("\n")
+        )
+        copy.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
+        return copy
+
+    def _included(self, path: Path) -> Path:
+        """Return the copy of an included file; one that cannot be read is named as it is, as it may not be needed."""
+        if (known := self._copies.get(path.resolve())) is not None:
+            return known
+        try:
+            return self.add(path, path.read_text(encoding="utf-8", errors="surrogateescape"))
+        except OSError:
+            return path
+
+    def with_original_names(self, messages: str) -> str:
+        """Return the parser's messages with the names of the files in place of those of the copies."""
+        for copy, path in reversed(self._originals.items()):  # text10 before text1
+            messages = messages.replace(str(copy), str(path))
+        return messages
 
 
 def _knobs(request: KnobRequest, text: str) -> dict[str, Any]:

@@ -45,7 +45,13 @@ from pilotage_server.core.resources.bans import TreeNode
 from pilotage_server.operations.attempts.pilot_calls import credential_of
 from pilotage_server.operations.leadership import lock_leadership_of
 from pilotage_server.operations.pilots.enrolment import EnrolmentRefused, enrol_pilot, renew_pilot
-from pilotage_server.operations.pilots.nodes import get_node_use, list_node_attributes, list_slots, set_node_attributes
+from pilotage_server.operations.pilots.nodes import (
+    get_node_use,
+    list_node_attributes,
+    list_slots,
+    request_reports,
+    set_node_attributes,
+)
 from pilotage_server.operations.pilots.pilots import (
     MAX_AT_ONCE,
     NewPilots,
@@ -144,6 +150,7 @@ def slot_info_to_wire(info: SlotInfo, ad: str = "") -> node_service_pb2.SlotInfo
         last_seen=time_to_wire(info.last_seen),
         ad=ad,
         isolation=info.isolation,
+        answered=time_to_wire(info.answered),
     )
 
 
@@ -465,13 +472,29 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         fields = Fields(request)
         queue = fields.if_set("queue", queue_from_wire)
         constraint = fields("constraint", text_from_wire)
+        node = fields.if_set("node", _node_id)
         fields.done()
 
         def show(transaction: Transaction, _: ServerState) -> node_service_pb2.ListSlotsResponse:
-            slots = list_slots(transaction, queue, constraint, ads_wanted=request.ads_wanted)
+            slots = list_slots(transaction, queue, constraint, node=node, ads_wanted=request.ads_wanted)
             return node_service_pb2.ListSlotsResponse(slots=[slot_info_to_wire(each.info, each.ad) for each in slots])
 
         return await self._transactions.read(show)
+
+    async def RequestReports(
+        self, request: node_service_pb2.RequestReportsRequest, context: Any
+    ) -> node_service_pb2.RequestReportsResponse:
+        fields = Fields(request)
+        node = fields("node", _node_id)
+        fields.done()
+
+        def ask(transaction: Transaction, state: ServerState) -> node_service_pb2.RequestReportsResponse:
+            stamps = request_reports(transaction, state, node)
+            return node_service_pb2.RequestReportsResponse(pilot_stamps=stamps, requested=time_to_wire(transaction.now))
+
+        return await self._transactions.once(
+            caller(), "RequestReports", request, node_service_pb2.RequestReportsResponse, ask
+        )
 
     async def SetNodeAttributes(
         self, request: node_service_pb2.SetNodeAttributesRequest, context: Any

@@ -87,7 +87,7 @@ _COLUMNS = (
     *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node", "isolation"),
     *("nonce_hash", "alarm"),
     *("drain_reason", "drain_evicts", "jobs_ended", "registered", "glidein_seen", "last_seen", "ends"),
-    "credential_ends",
+    *("credential_ends", "report_requested"),
 )
 _OWES_ANSWERS = f"EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND {TAKEN})"  # noqa: S608 - a constant
 _RECORD: tuple[ColumnElement[Any], ...] = (*(PILOTS.c[name] for name in _COLUMNS), literal_column(_OWES_ANSWERS))
@@ -99,7 +99,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
     """Return the pilot of a row of _COLUMNS and _OWES_ANSWERS."""
     stamp, site, ce, queue, vos, state, reason, glidein_id, node, isolation, *rest = row
     nonce_hash, alarm, drain_reason, evicts, ended, *times, owes = rest
-    registered, glidein_seen, last_seen, ends, credential_ends = (
+    registered, glidein_seen, last_seen, ends, credential_ends, report_requested = (
         None if time is None else sql.utc_time(time) for time in times
     )
     assert registered is not None, "every pilot was registered"
@@ -122,6 +122,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
         last_seen=last_seen,
         ends=ends,
         credential_ends=credential_ends,
+        report_requested=report_requested,
         has_unreported_ends=bool(owes),
     )
 
@@ -340,13 +341,16 @@ def remove_slots(session: Session, pilot_stamps: Iterable[str]) -> None:
         session.execute(delete(SLOTS).where(one_of(SLOTS.c.pilot_stamp, chunk)))
 
 
-def load_slots(session: Session, queue: QueueId | None = None) -> tuple[SlotInfo, ...]:
-    """Return the slots of living pilots of a queue (None = of all), by node and name."""
-    pilots = select(PILOTS).where(IS_ALIVE)
+def load_slots(session: Session, queue: QueueId | None = None, node: NodeId | None = None) -> tuple[SlotInfo, ...]:
+    """Return the slots of living pilots of a queue and on a node (None = of all), by node and name."""
     columns = (SLOTS.c.pilot_stamp, SLOTS.c.state_json, SLOTS.c.ad)
-    slots = select(*columns).join(PILOTS, PILOTS.c.stamp == SLOTS.c.pilot_stamp)
+    wanted: list[ColumnElement[bool]] = [IS_ALIVE]
     if queue is not None:
-        pilots, slots = pilots.where(at_queue(queue)), slots.where(at_queue(queue))
+        wanted.append(at_queue(queue))
+    if node is not None:
+        wanted.append((PILOTS.c.site == node.site) & (PILOTS.c.node == node.node))
+    pilots = select(PILOTS).where(*wanted)
+    slots = select(*columns).join(PILOTS, PILOTS.c.stamp == SLOTS.c.pilot_stamp).where(*wanted)
     by_stamp = {row.stamp: (row, *node_facts(row.node_json)) for row in session.execute(pilots)}
     found = [
         SlotInfo(
@@ -361,8 +365,9 @@ def load_slots(session: Session, queue: QueueId | None = None) -> tuple[SlotInfo
             node_attributes=attributes,
             settable_attributes=settable,
             isolation=Isolation(pilot.isolation or Isolation.NONE),
+            answered=pilot.report_answered,
         )
-        for stamp, text, ad in session.execute(slots.where(IS_ALIVE))
+        for stamp, text, ad in session.execute(slots)
         for pilot, power, attributes, settable in (by_stamp[stamp],)
     ]
     return tuple(sorted(found, key=lambda info: (info.node, info.pilot_stamp, info.slot.name)))

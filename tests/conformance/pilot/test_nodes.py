@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from pilotage import clock
 from pilotage.values.amounts import Amounts
 from pilotage.values.attempts import AttemptKey
-from pilotage_pilot.node.node import Checks, LocalNode, node_faults
+from pilotage_pilot.node.node import Checks, ClaimEndFile, LocalNode, node_faults
 from pilotage_pilot.node.resources import PilotNode, Probe, ProbeContext, Stated
 from pilotage_pilot.supervise.base import PayloadTime
 from pilotage_pilot.supervise.spawn import without_secrets
@@ -28,7 +29,7 @@ def a_node(kind: str, folder: Path, *commands: tuple[str, ...], timeout_s: float
     if kind == "fake":
         return FakeNode(Amounts(2, 100, 100), *(" ".join(command) for command in commands))
     probe = Probe(ProbeContext({}, folder), Stated(), Stated(2, 100, 100))
-    return LocalNode(probe, Checks(folder, 1, commands, timeout_s), clock.now, clock.boot_time_s)
+    return LocalNode(probe, Checks(folder, 1, commands, timeout_s), ClaimEndFile(folder), clock.now, clock.boot_time_s)
 
 
 @pytest.mark.parametrize("kind", ["real", "fake"])
@@ -55,6 +56,35 @@ def test_node_samples_load_and_resources(kind: str, tmp_path: Path) -> None:
     assert set(sample.condor_loads) <= {"slot1_1"}
     assert all(figure is None or figure >= 0 for figure in (sample.keyboard_idle_s, sample.console_idle_s))
     assert all(figure is None or figure > 0 for figure in (sample.disk_mib, sample.memory_mib))
+
+
+@pytest.mark.parametrize("kind", ["real", "fake"])
+def test_node_remembers_when_claims_ended(kind: str, tmp_path: Path) -> None:
+    now = clock.now()
+    node = a_node(kind, tmp_path)
+    assert node.claim_ends() == {}
+    node.store_claim_ends({"slot9": now - timedelta(hours=1), "slot1": now})
+    node.store_claim_ends({"slot9": now})
+    later = a_node("real", tmp_path) if kind == "real" else node
+    assert later.claim_ends() == {"slot9": now}
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"slot9": "soon"}', '{"slot9": 1e99}', '{"slot9": 9999999999}', "\xff"])
+def test_unusable_memory_of_claims_is_ignored(text: str, tmp_path: Path) -> None:
+    node = a_node("real", tmp_path)
+    node.store_claim_ends({"slot9": clock.now()})
+    (file,) = tmp_path.glob("pilotage-claim-ends-*.json")
+    file.write_text(text, encoding="latin-1")
+    assert node.claim_ends() == {}
+
+
+def test_memory_of_claims_is_not_read_through_a_link(tmp_path: Path) -> None:
+    node = a_node("real", tmp_path)
+    node.store_claim_ends({"slot9": clock.now()})
+    (file,) = tmp_path.glob("pilotage-claim-ends-*.json")
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    assert node.claim_ends() == {}
 
 
 def write_pid(file: Path) -> str:
@@ -131,7 +161,7 @@ async def test_process_left_by_check_is_no_fault(tmp_path: Path) -> None:
 
 async def test_full_or_unwritable_scratch_is_a_fault(tmp_path: Path) -> None:
     probe = Probe(ProbeContext({}, tmp_path), Stated(), Stated())
-    full = LocalNode(probe, Checks(tmp_path, 2**40), clock.now, clock.boot_time_s)
+    full = LocalNode(probe, Checks(tmp_path, 2**40), ClaimEndFile(tmp_path), clock.now, clock.boot_time_s)
     assert "are needed" in (await full.faults())[0]
-    absent = LocalNode(probe, Checks(tmp_path / "absent", 1), clock.now, clock.boot_time_s)
+    absent = LocalNode(probe, Checks(tmp_path / "absent", 1), ClaimEndFile(tmp_path), clock.now, clock.boot_time_s)
     assert "cannot be written" in (await absent.faults())[0]

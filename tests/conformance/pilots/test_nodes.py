@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -11,7 +12,13 @@ from pilotage.classads.evaluation import Ad
 from pilotage.errors import InvalidInputError, NotFoundError
 from pilotage_server.core.attempts.reports import ReportedSlot
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
-from pilotage_server.operations.pilots.nodes import list_node_attributes, list_slots, set_node_attributes
+from pilotage_server.operations.attempts.pilot_calls import ReportNode
+from pilotage_server.operations.pilots.nodes import (
+    list_node_attributes,
+    list_slots,
+    request_reports,
+    set_node_attributes,
+)
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, Pilot, a_busy_slot, an_idle_slot
 from support.jobs import an_operator
@@ -96,6 +103,34 @@ def test_slot_ads_have_node_attributes_and_load(grid: Grid) -> None:
     ad = Ad.read(listed.ad)
     assert [ad.value(name) for name in ("LoadAvg", "KeyboardIdle", "PolicyFault", "Cpus")] == [0.5, 7, "line 3", 8]
     assert names_of(grid, 'member("b", ShareFrom)') == ["slot9"]
+
+
+def test_requested_report_is_ordered_until_the_slots_arrive(grid: Grid, pilot: Pilot) -> None:
+    def request(node: NodeId) -> tuple[str, ...]:
+        return grid.write(lambda transaction, state: request_reports(transaction, state, node))
+
+    def answered() -> list[datetime | None]:
+        node = node_of(pilot)
+        return [slot.info.answered for slot in grid.read(lambda transaction, _: list_slots(transaction, node=node))]
+
+    other = grid.start_pilot()
+    other.show(an_idle_slot("slot2"))
+    with pytest.raises(NotFoundError, match="live pilot on node"):
+        request(NodeId("CERN", "nowhere"))
+    notified: list[str] = []
+    grid.state.command_listeners.append(notified.append)
+    assert request(node_of(pilot)) == (pilot.stamp,)
+    assert notified == [pilot.stamp]
+    requested = grid.clock()
+    assert pilot.request_jobs().commands == (ReportNode(),)
+    grid.pass_time(seconds=3)
+    assert pilot.beat().commands == (ReportNode(),)
+    assert answered() == [None]
+    assert pilot.show(an_idle_slot("slot1"), an_idle_slot("slot3")).commands == ()
+    assert answered() == [requested + timedelta(seconds=3)] * 2
+    grid.pass_time(seconds=3)
+    assert (pilot.show(an_idle_slot("slot1")).commands, other.beat().commands) == ((), ())
+    assert answered() == [requested + timedelta(seconds=3)], "later reports answer no request"
 
 
 def test_node_settings_are_sent_once_to_pilots_of_that_node(grid: Grid, pilot: Pilot) -> None:

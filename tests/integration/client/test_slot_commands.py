@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,50 @@ def test_constraint_that_is_not_boolean_matches_no_slot(pilotage: Command) -> No
     ],
 )
 def test_invalid_slots_command_exits_with_2(pilotage: Command, arguments: list[str], message: str) -> None:
+    done = pilotage.run("slots", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_direct_shows_the_answer_and_its_age(server: RunningServer, pilotage: Command) -> None:
+    grid = WireGrid(server)
+    pilot = grid.start_pilot()
+    before = matcher_service_pb2.NodeState(name="node3", amounts=AMOUNTS, slots=[a_slot("old", "[]")])
+    pilot.heartbeat(node=before)
+    command = pilotage.start("slots", "--direct", "node3", "--af", "Name")
+    while not pilot.heartbeat().commands:
+        pass  # the command has not asked yet
+    now = matcher_service_pb2.NodeState(name="node3", amounts=AMOUNTS, slots=[a_slot("new", "[]")])
+    pilot.heartbeat(node=now)
+    printed, notes = command.communicate(timeout=30)
+    assert (command.returncode, printed) == (0, "new@node3\n")
+    assert re.fullmatch(rf"pilot {pilot.stamp} on node3 answered \d+\.\d s ago\n", notes)
+    (slot,) = [slot for slot in pilotage.json_objects("slots") if slot["node"] == "node3"]
+    assert slot["answered"]
+    grid.close()
+
+
+def test_direct_names_the_pilot_that_does_not_answer(server: RunningServer, pilotage: Command) -> None:
+    grid = WireGrid(server)
+    pilot = grid.start_pilot()
+    pilot.heartbeat(node=matcher_service_pb2.NodeState(name="node4", amounts=AMOUNTS, slots=[a_slot("slot1", "[]")]))
+    done = pilotage.run("slots", "--direct", "node4", "--timeout", "0.5")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.search(rf"pilot {pilot.stamp} did not answer within 0.5 s; it last called \d+ s ago; ", done.stderr)
+    assert "--timeout" in done.stderr
+    grid.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--direct", "nowhere"], "--direct: nowhere: it has no live pilot"),
+        (["--direct", "SITE/nowhere"], "SITE/nowhere"),
+        (["--timeout", "3"], "--timeout belongs to --direct"),
+        (["--direct", "node1", "--timeout", "soon"], "--timeout"),
+    ],
+)
+def test_invalid_direct_request_exits_with_2(pilotage: Command, arguments: list[str], message: str) -> None:
     done = pilotage.run("slots", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

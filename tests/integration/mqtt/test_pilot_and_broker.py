@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,39 @@ async def test_idle_pilot_receives_attribute_changes(
         await wait_for_slots(pilot, listener, "slot1 Idle")
         await asyncio.to_thread(operator.set_node_attributes, [("SITE", "node1")], {"OnlyMulticore": "True"})
         await until(lambda: bool(operator.slots("OnlyMulticore")))
+
+
+async def test_full_pilot_receives_attribute_changes(
+    grid: ProcessGrid,
+    mosquitto: MosquittoServer,
+    listener: RecordingSubscriber,
+    user: Client,
+    operator: Client,
+    tmp_path: Path,
+) -> None:
+    policy = tmp_path / "policy.conf"
+    await asyncio.to_thread(policy.write_text, SETTABLE)
+    async with a_pilot(grid, mosquitto, listener, policy=str(policy)) as pilot:
+        await asyncio.to_thread(user.submit, [JobDescription("/bin/sleep", "600")])
+        await wait_for_slots(pilot, listener, "slot1 Idle", "slot1_1 Busy")
+        for expression in ("True", "False", "True"):
+            await asyncio.to_thread(operator.set_node_attributes, [("SITE", "node1")], {"OnlyMulticore": expression})
+            await until(partial(_shows, operator, f"OnlyMulticore =?= {expression}"))
+
+
+async def test_full_pilot_reports_its_slots_on_request(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: RecordingSubscriber, user: Client
+) -> None:
+    async with a_pilot(grid, mosquitto, listener) as pilot:
+        await asyncio.to_thread(user.submit, [JobDescription("/bin/sleep", "600")])
+        await wait_for_slots(pilot, listener, "slot1 Idle", "slot1_1 Busy")
+        asked = await asyncio.to_thread(user.request_reports, ("SITE", "node1"))
+        await until(lambda: all(slot.HasField("answered") for slot in user.slots(node=("SITE", "node1"))))
+    assert list(asked.pilot_stamps) == [pilot.stamp]
+
+
+def _shows(operator: Client, constraint: str) -> bool:
+    return len(operator.slots(constraint)) == 2
 
 
 def test_pilot_with_broker_needs_the_mqtt_package(tmp_path: Path) -> None:

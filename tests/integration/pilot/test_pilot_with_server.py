@@ -232,6 +232,17 @@ async def test_failure_of_plugged_payload_is_visible_at_once(grid: ProcessGrid) 
         await until(lambda: grid.job(failed).state == jobs_pb2.JOB_STATE_REMOVED)
 
 
+async def test_idle_pilot_reports_its_slots_on_request(tmp_path: Path) -> None:
+    with a_process_grid(tmp_path, heartbeat_s=3600) as grid:
+        node = ("SITE", "node1")
+        async with grid.pilot(node_name="node1") as pilot:
+            with Client(grid.server.address, grid.user_token()) as client:
+                await until(lambda: bool(client.slots(node=node)))
+                asked = await asyncio.to_thread(client.request_reports, node)
+                await until(lambda: all(slot.HasField("answered") for slot in client.slots(node=node)))
+    assert list(asked.pilot_stamps) == [pilot.stamp]
+
+
 async def test_job_of_revoked_pilot_returns_when_its_payload_is_dead(tmp_path: Path) -> None:
     settings = {"lease_s": 10, "shortest_lease_s": 1, "expire_every_s": 0.1}
     with a_process_grid(tmp_path, **settings) as grid:

@@ -15,16 +15,19 @@ from pilotage_server.core.rules import Rules
 from pilotage_server.storage.database.engine import Database
 from support.site_policies import (
     BB,
+    HOUR_S,
     LONG,
     MILANESE,
     OTHER,
     POLL_S,
+    REQUEST_INTERVAL_S,
     SHORT,
     Bologna,
     SitePolicies,
     in_bologna,
     owner_leaves,
     owner_returns,
+    set_owner_activity,
 )
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
@@ -130,6 +133,25 @@ def test_r4a_batch_jobs_start_despite_load_and_keyboard_use(grid: VirtualGrid, b
     other, short, long = bologna.job(OTHER), bologna.job(SHORT), bologna.job(LONG)
     grid.pass_time(60)
     assert bologna.places(other, short, long) == ["", "slot1", "slot3"]
+
+
+@pytest.mark.parametrize(
+    ("load", "keyboard_idle_s"), [(2.0, 3 * HOUR_S), (0.0, 1), (2.0, 1)], ids=["load", "keyboard", "both"]
+)
+@pytest.mark.parametrize("alice", [False, True], ids=["ordinary", "alice"])
+def test_r4a_other_jobs_start_only_on_a_quiet_machine(
+    grid: VirtualGrid, bologna: Bologna, alice: bool, load: float, keyboard_idle_s: int
+) -> None:
+    node = bologna.server(alice=alice)
+    set_owner_activity(node, load, keyboard_idle_s)
+    grid.pass_time(REQUEST_INTERVAL_S)
+    others = [bologna.job(OTHER) for _ in range(2)]
+    grid.pass_time(2 * REQUEST_INTERVAL_S)
+    # The published texts read a slot's own part of the load, which idle long slots take first.
+    is_missed = keyboard_idle_s > HOUR_S and not bologna.ours
+    assert bologna.places(*others) == (["slot1", "slot2"] if is_missed else ["", ""])
+    owner_leaves(grid, node)
+    assert grid.states(others[0]) == ["RUNNING"]
 
 
 def test_r4b_free_slot_goes_to_a_batch_job_first(grid: VirtualGrid, bologna: Bologna) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from pilotage.errors import InvalidInputError
-from pilotage_pilot.core.events import StopRequested
+from pilotage_pilot.core.events import ContactRequested, StopRequested
 from pilotage_server.core.pilots.nodes import NodeId
-from pilotage_server.operations.pilots.nodes import set_node_attributes
+from pilotage_server.operations.pilots.nodes import list_slots, set_node_attributes
 from support.jobs import an_operator
 from support.site_policies import SitePolicies
 from support.virtual_grid import VirtualGrid
@@ -75,6 +75,50 @@ def test_waiting_pilot_receives_the_attribute_at_once(grid: VirtualGrid, node: V
     grid.pass_time(5)
     assert grid.states(single) == ["WAITING"]
     assert grid.job(single).attempt == 0
+
+
+def are_shown_draining(grid: VirtualGrid) -> bool:
+    """Return whether the server shows all slots of the node with OnlyMulticore = True."""
+    shown = grid.grid.read(lambda transaction, _: list_slots(transaction))
+    return len(shown) == len(grid.grid.read(lambda transaction, _: list_slots(transaction, None, "OnlyMulticore")))
+
+
+@pytest.mark.parametrize("changes", [["True"], ["False", "True"], ["True", "False", "True"]], ids=len)
+def test_full_pilot_with_a_broker_shows_the_attribute_within_two_seconds(
+    grid: VirtualGrid, node: VirtualNode, changes: list[str]
+) -> None:
+    jobs_of(grid, *[1] * CORES)
+    grid.pass_time(60)
+    hints: list[str] = []
+    grid.grid.state.command_listeners.append(hints.append)
+    for expression in changes:
+        set_attribute(grid, expression, wait_s=0)
+        assert hints, "the server publishes a message for the pilot"
+        hints.clear()
+        node.feed(ContactRequested())
+    grid.pass_time(2)
+    assert are_shown_draining(grid)
+
+
+def test_full_pilot_without_broker_starts_no_job_before_it_has_the_attribute(
+    grid: VirtualGrid, node: VirtualNode
+) -> None:
+    jobs_of(grid, *[1] * (CORES - 1))
+    last = grid.submit(70, request_cpus=1)
+    grid.pass_time(1)
+    (late,) = jobs_of(grid, 1)
+    grid.pass_time(68)
+    set_attribute(grid, "True", wait_s=0)
+    grid.until(lambda: grid.finished(last), within_s=5)
+    grid.pass_time(60)
+    assert (grid.states(late), grid.job(late).attempt) == (["WAITING"], 0)
+
+
+def test_full_pilot_without_broker_has_the_attribute_after_its_heartbeat(grid: VirtualGrid, node: VirtualNode) -> None:
+    jobs_of(grid, *[1] * CORES)
+    grid.pass_time(60)
+    set_attribute(grid, "True", wait_s=HEARTBEAT_INTERVAL_S + 1)
+    assert are_shown_draining(grid)
 
 
 @pytest.mark.parametrize("expression", ["False", '"True"', "1", "undefined"])

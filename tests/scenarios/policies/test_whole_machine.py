@@ -182,3 +182,40 @@ def test_whole_machine_9_singles_wait_ten_minutes_after_a_whole_job(
     grid.until(lambda: grid.finished(another))
     waited = grid.until(lambda: grid.place(single) != "", within_s=700)
     assert waited == pytest.approx(610, abs=15)
+
+
+@pytest.mark.parametrize(
+    ("policy", "waits_s"),
+    [("whole-machine-sticky.conf", 0), ("whole_machine_sticky.conf", 600)],
+    ids=["ours", "theirs"],
+)
+def test_whole_machine_9_singles_start_at_once_where_no_whole_job_ran(
+    grid: VirtualGrid, policies: SitePolicies, policy: str, waits_s: float
+) -> None:
+    grid.node(policies.path(policy))
+    single = a_single(grid)
+    assert grid.until(lambda: grid.place(single) != "", within_s=700) == pytest.approx(waits_s, abs=30)
+
+
+@pytest.mark.parametrize(("later_s", "waits_s"), [(200, 400), (700, 0)])
+def test_whole_machine_9_a_new_pilot_continues_the_pause_of_an_earlier_one(
+    grid: VirtualGrid, policies: SitePolicies, later_s: float, waits_s: float
+) -> None:
+    policy = policies.path("whole-machine-sticky.conf")
+    first = grid.node(policy, name="wn1")
+    whole = a_whole(grid, 100)
+    grid.until(lambda: grid.finished(whole))
+    grid.drain(first)
+    grid.until(lambda: first.ended is not None, within_s=60)
+    grid.pass_time(later_s)
+    grid.node(policy, name="wn1", after=first)
+    single = a_single(grid)
+    assert grid.until(lambda: grid.place(single) != "", within_s=700) == pytest.approx(waits_s, abs=30)
+
+
+def test_whole_machine_9_ended_single_starts_no_pause(grid: VirtualGrid, policies: SitePolicies) -> None:
+    grid.node(policies.path("whole-machine-sticky.conf"))
+    first = a_single(grid, 100)
+    grid.until(lambda: grid.finished(first))
+    second = a_single(grid, 100)
+    grid.until(lambda: grid.place(second) != "", within_s=10)

@@ -69,6 +69,43 @@ def test_includes_are_relative_to_the_file(policy: Path) -> None:
     assert _values(policy, "include : more.conf\n")["start"] == "more"
 
 
+def test_includes_are_relative_to_the_file_that_includes(policy: Path) -> None:
+    shipped = policy.parent / "shipped"
+    (shipped / "parts").mkdir(parents=True)
+    (policy.parent / "common.conf").write_text("START = of the site\n")
+    (shipped / "variant.conf").write_text("include : common.conf\nInclude ifexist:parts/more.conf\nCLAIM_WORKLIFE = 1")
+    (shipped / "common.conf").write_text("START = shipped\ninclude ifexist : gone.conf\n")
+    (shipped / "parts" / "more.conf").write_text("NUM_CPUS = 8\ninclude : ../last.conf\n")
+    (shipped / "last.conf").write_text("FOO = last\nSTARTD_ATTRS = Foo\n")
+    values = _values(policy, f"include : {shipped}/variant.conf\nSLOT3_START = $(START) too\n")
+    assert [values[name] for name in ("start", "claim_worklife", "num_cpus", "foo", "slot3_start")] == [
+        "shipped",
+        "1",
+        "8",
+        "last",
+        "shipped too",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A = 1\nB B\n", "{folder}/deep.conf, line 2: HTCondor's parser does not understand this: B B"),
+        ("\ninclude : gone.conf\n", "{folder}/deep.conf, line 2: needs the file {folder}/gone.conf: No such file"),
+    ],
+)
+def test_fault_in_nested_include_names_the_file(policy: Path, text: str, expected: str) -> None:
+    folder = policy.parent / "below"
+    folder.mkdir()
+    (folder / "more.conf").write_text("include : deep.conf\n")
+    (folder / "deep.conf").write_text(text)
+    assert _refusal(policy, "include : below/more.conf\n").startswith(expected.format(folder=folder))
+
+
+def test_file_that_includes_itself_is_refused(policy: Path) -> None:
+    assert "include" in _refusal(policy, "include : policy.conf\n").lower()
+
+
 def test_file_may_have_any_name(tmp_path: Path) -> None:
     path = tmp_path / "$(x) policy |"
     assert _values(path, "START = 7")["start"] == "7"
@@ -86,7 +123,7 @@ def test_file_may_have_any_name(tmp_path: Path) -> None:
         ("A @=end\n x\n", 2, "@end"),
         ("error : this needs more\n", 1, "this needs more"),
         ("$(B = 1\n", 1, "Illegal Identifier"),
-        ("A = 1\ninclude : gone.conf\n", 2, "needs the file gone.conf: No such file or directory"),
+        ("A = 1\ninclude : gone.conf\n", 2, "/gone.conf: No such file or directory"),
     ],
 )
 def test_fault_names_file_line_and_cause(policy: Path, text: str, line: int, expected: str) -> None:

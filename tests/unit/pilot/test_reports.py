@@ -151,6 +151,15 @@ def test_node_is_reported_again_when_server_wants_it() -> None:
     assert bench.one(SendHeartbeat).slots is not None
 
 
+def test_node_is_reported_at_once_when_server_orders_it() -> None:
+    bench = PilotBench(answers_heartbeats=False)
+    bench.feed(ev.HeartbeatAnswered(bench.one(SendHeartbeat).request_id, next_s=30.0))
+    bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id, commands=(ev.ReportCommanded(),)))
+    beat = bench.one(SendHeartbeat)
+    assert beat.slots is not None
+    assert beat.slots[0].ad, "the whole slot"
+
+
 def drain_while_running(bench: PilotBench, *jobs: GrantedJob) -> None:
     """Run these jobs and drain the pilot, with a heartbeat under way."""
     bench.run(*jobs)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from pilotage.classads.library import AdValue
+from pilotage.values.amounts import Amounts
 from pilotage_pilot.core.policy import JOB_ATTRIBUTES
-from support.live_slots import CLAIMED, NOW_S, SHIPPED, Job, PolicyBench, bench_of, policy_params
+from pilotage_pilot.node.node import ActivityMeter
+from support.live_slots import (
+    CLAIMED,
+    NOW_S,
+    SHIPPED,
+    Job,
+    LiveSlots,
+    PolicyBench,
+    bench_of,
+    job_ad,
+    policy_params,
+)
 
 HOUR = 3600
 BB: Job = {"BolognaBatchJob": True, "SUBMIT_SITE_DOMAIN": "bo.infn.it"}
@@ -59,18 +72,39 @@ def test_bologna_each_kind_of_job_has_its_slots(bologna: PolicyBench, kind: Job,
 )
 def test_bologna_incomplete_batch_job_counts_as_other_job(bologna: PolicyBench, job: Job) -> None:
     assert bologna.value("START", 1, job) is True
-    assert bologna.value("START", 1, job, LoadAvg=3.0) is False
+    assert bologna.value("START", 1, job, LoadAvg=3.0, TotalLoadAvg=3.0) is False
     assert bologna.value("START", 3, {**job, "LongRunningJob": True}) is False
     assert bologna.value("RANK", 1, job) is False
 
 
 @pytest.mark.parametrize(
-    "busy", [{"LoadAvg": 0.3}, {"KeyboardIdle": 900}, {"TotalCondorLoadAvg": 1.01}], ids=["load", "keyboard", "condor"]
+    "busy",
+    [{"LoadAvg": 0.3, "TotalLoadAvg": 0.3}, {"KeyboardIdle": 900}, {"TotalCondorLoadAvg": 1.01}],
+    ids=["load", "keyboard", "condor"],
 )
 def test_bologna_r4a_only_batch_jobs_start_on_busy_machine(bologna: PolicyBench, busy: dict[str, float]) -> None:
     assert bologna.value("START", 1, SHORT, **busy) is True
     assert bologna.value("START", 3, LONG, **busy) is True
     assert bologna.value("START", 1, OTHER, **busy) is False
+
+
+@pytest.mark.parametrize("policy", ["bologna.conf", "bologna-alice.conf"])
+@pytest.mark.parametrize(
+    ("load", "idle_s", "starts"),
+    [("3.50", 2 * HOUR, False), ("2.00", 2 * HOUR, False), ("0.00", 5, False), ("0.20", 2 * HOUR, True)],
+    ids=["load", "two loops", "keyboard", "quiet"],
+)
+def test_bologna_r4a_other_jobs_depend_on_what_the_node_measures(
+    tmp_path: Path, policy: str, load: str, idle_s: int, starts: bool
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/loadavg").write_text(f"{load} 1.00 1.00 3/96 25011\n")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/console").touch()
+    os.utime(tmp_path / "dev/console", (NOW_S - idle_s, NOW_S))
+    node = LiveSlots.loaded(SHIPPED / policy, Amounts(cpus=2, memory_mib=4000))
+    node.ads.sample(ActivityMeter(tmp_path, tmp_path).sample([], NOW_S, node.now.boot_s), node.now)
+    assert [node.ads.starts(f"slot{slot}", job_ad(), node.now) for slot in SHORT_SLOTS] == [starts] * 2
 
 
 def test_bologna_r4b_rank_prefers_batch_jobs(bologna: PolicyBench) -> None:
@@ -191,8 +225,10 @@ def test_alice_r12b_short_jobs_need_under_two_claimed_slots(
 
 def test_alice_other_jobs_need_low_load(alice: PolicyBench) -> None:
     assert alice.value("START", 1, OTHER) is True
-    assert alice.value("START", 1, OTHER, LoadAvg=0.5, CondorLoadAvg=0.5) is False
-    assert alice.value("START", 1, OTHER, TotalCondorLoadAvg=0.5) is False
+    of_this_slot = {"LoadAvg": 0.5, "CondorLoadAvg": 0.5}
+    of_the_machine = {"TotalLoadAvg": 0.5, "TotalCondorLoadAvg": 0.5}
+    assert alice.value("START", 1, OTHER, **of_this_slot, **of_the_machine) is False
+    assert alice.value("START", 1, OTHER, **of_the_machine) is False
 
 
 @pytest.mark.parametrize(("job", "nice"), [(ALICE, 0), (SHORT, 10), (OTHER, 10)], ids=["alice", "short", "other"])

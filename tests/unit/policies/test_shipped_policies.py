@@ -97,7 +97,11 @@ def test_whole_machine_8_variant_preempts_singles_after_a_day(whole_kicking: Pol
 def test_whole_machine_9_variant_delays_singles_for_ten_minutes(
     whole_sticky: PolicyBench, ago: int, starts: bool
 ) -> None:
-    times = {"LastHeardFrom": NOW_S, "slot9_EnteredCurrentState": NOW_S - ago}
+    times = {
+        "LastHeardFrom": NOW_S,
+        "slot9_EnteredCurrentState": NOW_S - ago,
+        "slot9_LastClaimEnd": NOW_S - ago,
+    }
     assert whole_sticky.value("START", 1, SINGLE, **times) is starts
     assert whole_sticky.value("START", 9, WHOLE, **times) is True
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.errors import InvalidInputError
 from pilotage.job_description import JobDescription
+from pilotage_client.readers.draft import ReadError
 from pilotage_server.core.jobs.descriptions import render
 from support.job_texts import submit_jobs
 from support.jobs import a_job
@@ -142,3 +144,22 @@ def test_items_match_file_patterns(tmp_path: Path) -> None:
 def test_queue_statement_in_false_branch_queues_nothing() -> None:
     text = "if defined NOBODY\n arguments = a\n queue\nelse\n arguments = b\n queue\nendif\n"
     assert arguments_of(text) == ["b"]
+
+
+def test_appended_statements_precede_each_queue_statement() -> None:
+    text = "executable = run\narguments = a\nx = 1\nqueue\narguments = b\nqueue 2\n"
+    appended = ("arguments = $(x) of $(Process)", '+Kind = "fast"', "request_memory=2 GB")
+    jobs = submit_jobs(text, appended=appended)
+    assert [job.arguments for job in jobs] == ["1 of 0", "1 of $(Process)"]
+    assert [(job.attributes["Kind"], job.request_memory_mib, job.warnings) for job in jobs] == [("fast", 2048, ())] * 2
+
+
+def test_fault_of_an_appended_statement_is_at_the_queue_statement() -> None:
+    with pytest.raises(ReadError, match=r"^job\.sub:3: request_memory"):
+        submit_jobs("executable = run\n\nqueue\n", appended=["request_memory = lots of it"])
+
+
+@pytest.mark.parametrize("text", ["queue 3", "ppend", "error : stop", "a = 1\nb = 2", "", "if true", "x @=end"])
+def test_only_assignments_are_appended(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"--append .*is not a statement NAME = VALUE"):
+        submit_jobs("executable = run\nqueue\n", appended=[text])

@@ -30,8 +30,7 @@ def test_slot_ad_has_policy_expressions_for_matching() -> None:
     names = ("Start", "Rank", "IsOwner", "PreemptionRequirements", "SlotWeight", "SUSPEND", "MaxJobRetirementTime")
     shown = [value_at_server(node, 1, name) for name in names]
     assert shown == [NoValue.UNDEFINED, 5, False, False, 16_000, NoValue.UNDEFINED, NoValue.UNDEFINED]
-    # The default slot weight is not published.
-    assert value_at_server(a_node(), 1, "SlotWeight") is NoValue.UNDEFINED
+    assert value_at_server(a_node(), 1, "SlotWeight") == 8, "the cores"
 
 
 def test_slot_expression_overrides_general_one() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol
@@ -46,6 +47,9 @@ INITIAL_STATE: Mapping[str, AdValue] = MappingProxyType(
     }
 )
 """The attributes of a slot before its first state."""
+
+LAST_CLAIM_END = "LastClaimEnd"
+"""The end of a slot's last claim, in seconds since 1970; HTCondor has no such attribute."""
 
 READINGS = ("LoadAvg", "CondorLoadAvg", "TotalLoadAvg", "TotalCondorLoadAvg", "KeyboardIdle", "ConsoleIdle")
 """Attributes of node samples that change all the time."""
@@ -156,6 +160,10 @@ class ShownSlot(Protocol):
         """Its claim."""
 
     @property
+    def last_claim_end(self) -> datetime | None:
+        """When its last claim ended; None = not known."""
+
+    @property
     def job(self) -> JobInSlot | None:
         """Its job."""
 
@@ -184,6 +192,7 @@ def node_attributes(node: NodeFacts) -> dict[str, AdValue]:
         "TotalGPUs": node.total.gpus,
         # Static slots only: a count of dynamic ones would change every slot's ad with each job.
         "TotalSlots": node.slots,
+        "SlotWeight": Expression("Cpus"),
         ISOLATION: node.isolation.value,
         "CpuBusyValue": False,
         "CpuBusyTime": 0,
@@ -255,6 +264,8 @@ def state_attributes(machine: ShownSlot) -> dict[str, AdValue]:
         "EnteredCurrentActivity": unix_seconds(machine.entered_activity),
         "CurrentRank": 0.0,
     }
+    if machine.last_claim_end is not None:
+        attributes[LAST_CLAIM_END] = int(machine.last_claim_end.timestamp())
     if machine.claim is not None:
         attributes |= _claim_attributes(machine.claim, machine.entered_activity)
     if machine.job is not None:

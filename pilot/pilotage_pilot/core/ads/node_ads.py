@@ -302,6 +302,7 @@ class BuiltInAds(FactAds):
 
     settable: tuple[str, ...] = ()
     preempts = False
+    uses_claim_ends = False
 
     def evaluator(self, name: str, now: Now) -> BuiltInPolicyEvaluator:
         """Return the evaluator of the slot's expressions."""

@@ -17,6 +17,7 @@ from pilotage.classads.evaluation import CURRENT_TIME, Ad, NoValue, Result
 from pilotage.classads.library import AdValue, Expression, InvalidClassAdError, parse_value
 from pilotage.text import fold, folded_set
 from pilotage_pilot.core.ads.attributes import (
+    LAST_CLAIM_END,
     NodeFacts,
     NodeSample,
     SlotFacts,
@@ -155,6 +156,11 @@ class SlotAds(FactAds):
     def settable(self) -> tuple[str, ...]:
         """The attributes that operators may set."""
         return self._policy.settable
+
+    @property
+    def uses_claim_ends(self) -> bool:
+        """Whether the policy reads when the last claims of slots ended."""
+        return self._policy.mentions(LAST_CLAIM_END)
 
     @property
     def preempts(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -17,7 +18,7 @@ from pilotage.values.amounts import Amounts
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.ads.attributes import NodeSample, parent_of
 from pilotage_pilot.core.ads.policy_ads import NodeAds, SlotAds
-from pilotage_pilot.core.instructions import PrepareJob, Slot
+from pilotage_pilot.core.instructions import PrepareJob, Slot, StoreClaimEnds
 from pilotage_pilot.core.model import GrantedJob, Now
 from pilotage_pilot.core.node.slot_set import NodeSlot, SlotSet
 from pilotage_pilot.core.policy import Policy
@@ -52,6 +53,7 @@ POLL_AGAIN_AFTER_S = 1.0
 """Least interval between polls of slots that depend on each other."""
 
 _NO_ADS: Mapping[str, str] = MappingProxyType({})
+_NO_CLAIM_ENDS: Mapping[str, datetime] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,14 @@ Orders = list[JobOrder]
 
 
 class NodeSlots:
-    """The slots of one node under its policy."""
+    """The slots of one node under its policy; `claim_ends` are those of earlier pilots' claims, by static slot."""
 
-    def __init__(self, layout: Layout, ads: NodeAds, now: Now) -> None:
+    def __init__(
+        self, layout: Layout, ads: NodeAds, now: Now, claim_ends: Mapping[str, datetime] = _NO_CLAIM_ENDS
+    ) -> None:
         self.ads = ads
-        self.book = SlotSet(layout, now)
+        self.book = SlotSet(layout, now, claim_ends)
+        self._has_new_claim_ends = False
         self.version = 0
         """Grows with every change that a report of the slots shows."""
         self._drain: DrainHow | None = None
@@ -242,6 +247,15 @@ class NodeSlots:
         counted = se.DrainTimeCounted(originals_stay_until_boot_s(machines, now))
         return [order for slot in claimed for order in self._handle_order(slot, counted, now)]
 
+    def new_claim_ends(self) -> list[StoreClaimEnds]:
+        """Return the order to store when claims ended, if the policy uses it and one has ended since the last call."""
+        has_new, self._has_new_claim_ends = self._has_new_claim_ends, False
+        if not has_new or not self.ads.uses_claim_ends:
+            return []
+        ends = {slot.name: slot.machine.last_claim_end for slot in self.book if not slot.is_dynamic}
+        known = {name: end for name, end in ends.items() if end is not None}
+        return [StoreClaimEnds(known)]
+
     # Inputs of the expressions ----------------------------------------------------------------------------------
 
     def sampled(self, sample: NodeSample, now: Now) -> None:
@@ -299,6 +313,8 @@ class NodeSlots:
             self._resized(self.book.parent(slot))
             self._wake(now.boot_s)
             return effects
+        if not slot.is_dynamic and any(isinstance(each, se.EndClaim) for each in effects):
+            self._has_new_claim_ends = True
         if slot.machine.claim is None and any(isinstance(each, se.EndClaim) for each in effects):
             # Its conditions were evaluated with the claim's last job, which does not count any more.
             self.ads.claim_ended(slot.name)

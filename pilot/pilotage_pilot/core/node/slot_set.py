@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
 
 from pilotage.values.amounts import NOTHING, Amounts
@@ -129,13 +130,14 @@ class NodeSlot:
 class SlotSet:
     """All slots of one node."""
 
-    def __init__(self, layout: Layout, now: Now) -> None:
+    def __init__(self, layout: Layout, now: Now, claim_ends: Mapping[str, datetime]) -> None:
         self._total = layout.total
         self._slots: dict[str, NodeSlot] = {}
         self._by_attempt: dict[AttemptKey, NodeSlot] = {}
         self._loans: dict[AttemptKey, tuple[NodeSlot, Amounts]] = {}
         for static in layout.slots:
-            slot = NodeSlot(SlotFacts.of(static), SlotResources(static.amounts, static.gpu_ids), SlotMachine(now))
+            machine = SlotMachine(now, last_claim_end=claim_ends.get(static.name))
+            slot = NodeSlot(SlotFacts.of(static), SlotResources(static.amounts, static.gpu_ids), machine)
             self._slots[slot.name] = slot
 
     def __iter__(self) -> Iterator[NodeSlot]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from pilotage.errors import StateConflictError
@@ -150,7 +151,7 @@ class SlotTransition:
         """End the claim: the slot is in state Owner until it is polled."""
         assert self.status.claim is not None, "the slot has no claim to end"
         self.pending.append(EndClaim(self.status.claim, reason))
-        self.enter(SlotState.OWNER, Activity.IDLE, **_WITHOUT_CLAIM)
+        self.enter(SlotState.OWNER, Activity.IDLE, **_WITHOUT_CLAIM, last_claim_end=self.now.utc)
 
     def refuse(self, reason: str) -> None:
         """Refuse the granted job and restore the slot."""
@@ -385,12 +386,12 @@ class SlotMachine:
     """The state machine of one slot.
 
     A static slot starts in state Owner and has to be polled at once. A dynamic slot is made for a job and has to be
-    claimed at once, since one without a claim is deleted.
+    claimed at once, since one without a claim is deleted. `last_claim_end` is that of an earlier pilot's claim.
     """
 
-    def __init__(self, now: Now, *, dynamic: bool = False) -> None:
+    def __init__(self, now: Now, *, dynamic: bool = False, last_claim_end: datetime | None = None) -> None:
         state = SlotState.UNCLAIMED if dynamic else SlotState.OWNER
-        self._status = SlotStatus(state, Activity.IDLE, now, now, dynamic=dynamic)
+        self._status = SlotStatus(state, Activity.IDLE, now, now, dynamic=dynamic, last_claim_end=last_claim_end)
 
     @property
     def state(self) -> SlotState:
@@ -416,6 +417,11 @@ class SlotMachine:
     def claim(self) -> Claim | None:
         """Its claim; None = unclaimed."""
         return self._status.claim
+
+    @property
+    def last_claim_end(self) -> datetime | None:
+        """When its last claim ended; None = not known."""
+        return self._status.last_claim_end
 
     @property
     def job(self) -> JobInSlot | None:

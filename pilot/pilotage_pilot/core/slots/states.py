@@ -9,6 +9,7 @@ lent until they are stored.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -217,7 +218,8 @@ class SlotStatus:
 
     `must_leave`: the job has to leave for `reason`; a running job since PREEMPT was true. `by_command`: the job was
     suspended by an order, not by the policy. `stop_end_boot_s`: end of the vacate time. `polled_boot_s`: when the
-    expressions were last evaluated; None = never.
+    expressions were last evaluated; None = never. `last_claim_end`: when its last claim ended; None = it had none, as
+    far as the node remembers.
     """
 
     state: SlotState
@@ -235,6 +237,7 @@ class SlotStatus:
     hold: JobHold | None = None
     stop_end_boot_s: float = NEVER
     polled_boot_s: float | None = None
+    last_claim_end: datetime | None = None
     deleted: bool = False
 
     @property

@@ -152,7 +152,7 @@ class SlotPolicy:
         start, rank = self._text(_START, "true"), self._text(_RANK, "0", "0.0")
         preemption = self._text(_PREEMPTION, "false")
         wanted = self.job_references(start) | self.job_references(rank) | self.job_references(preemption)
-        weight = self._text(_WEIGHT)
+        weight = self._text(_WEIGHT, "Cpus")
         by_name = {"START": start, "RANK": rank, "PREEMPTION_REQUIREMENTS": preemption}
         fault = fault or self._randomness_fault(by_name) or self._cost_fault({**by_name, "SlotWeight": weight})
         if not fault and len(wanted) > MAX_JOB_NAMES:

@@ -56,6 +56,7 @@ class PilotRecord:
     `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never. `ends`
     = when its glidein ends, None = unknown. `jobs_ended` counts the attempts that it has reported as ended.
     `credential_ends` = when its calls are refused: it was revoked, or ordered to evict its jobs; None = with its token.
+    `report_requested` = since when an operator waits for a report of its slots; None = none waits.
     `has_unreported_ends` = it has not reported the end of attempts that were taken from it.
     """
 
@@ -77,6 +78,7 @@ class PilotRecord:
     last_seen: datetime | None
     ends: datetime | None
     credential_ends: datetime | None
+    report_requested: datetime | None
     has_unreported_ends: bool
 
     @property
@@ -100,6 +102,7 @@ class SlotInfo:
 
     `ends`, `cpu_power` and `node_attributes` are its node's; None and 0 = unknown. `isolation` is its pilot's.
     `draining` = its pilot takes no new jobs. `settable_attributes` = those that operators may set on the node.
+    `answered` = when its pilot last reported its slots on request.
     """
 
     slot: ReportedSlot
@@ -113,6 +116,7 @@ class SlotInfo:
     node_attributes: Mapping[str, Value] = field(default_factory=dict)
     settable_attributes: tuple[str, ...] = ()
     isolation: Isolation = Isolation.NONE
+    answered: datetime | None = None
 
     @property
     def has_containers(self) -> bool:

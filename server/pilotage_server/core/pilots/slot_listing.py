@@ -27,7 +27,7 @@ from pilotage.classads.evaluation import (
     evaluate,
     is_true,
 )
-from pilotage.classads.library import AdValue
+from pilotage.classads.library import AdValue, Expression
 from pilotage.classads.text import ad_text
 from pilotage.resources.parameters import ISOLATION
 from pilotage.values.amounts import Amounts
@@ -93,6 +93,7 @@ def _sizes(info: SlotInfo) -> dict[str, AdValue]:
         "Memory": amounts.memory_mib,
         "Disk": amounts.disk_mib * _KIB_PER_MIB,
         "GPUs": amounts.gpus,
+        "SlotWeight": Expression("Cpus"),
     }
 
 

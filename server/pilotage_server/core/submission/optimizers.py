@@ -33,7 +33,7 @@ STANDARD_ATTRIBUTES = folded_set(
         *("MyType", "Name", "Machine", "SlotID", "SlotType", "SlotTypeID", "VirtualMachineID", "DSlotID"),
         *("SlotDynamic", "DynamicSlot", "PartitionableSlot", "NumDynamicSlots", "SlotWeight"),
         *("Site", "CE", "Queue", "UidDomain", "FileSystemDomain", "CondorVersion", "PilotageVersion"),
-        *("State", "Activity", "EnteredCurrentState", "EnteredCurrentActivity", "CurrentRank"),
+        *("State", "Activity", "EnteredCurrentState", "EnteredCurrentActivity", "LastClaimEnd", "CurrentRank"),
         *("Arch", "OpSys", "OpSysAndVer", "OpSysMajorVer", "OpSysVer", "OpSysName", "OpSysShortName", "OpSysLongName"),
         *("OpSysLegacy", "Microarch", "KernelVersion", "HasFileTransfer"),
         *("Cpus", "Memory", "Disk", "GPUs", "Gpus", "VirtualMemory", "DetectedCpus", "DetectedMemory", "DetectedGPUs"),

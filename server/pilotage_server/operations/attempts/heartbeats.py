@@ -6,7 +6,7 @@ The heartbeats that wait at a time are recorded in one transaction, each with on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pilotage.errors import PilotageError
@@ -180,8 +180,13 @@ def _record_contacts(transaction: Transaction, beats: Sequence[_HeartbeatState])
     )
     for beat in beats:
         beat.pilot = contacted.get(beat.credential.stamp)
-        if beat.pilot is not None and beat.heartbeat.node is not None:
-            _store_node(transaction, beat.credential.stamp, beat.heartbeat.node)
+        if beat.pilot is None or beat.heartbeat.node is None:
+            continue
+        _store_node(transaction, beat.credential.stamp, beat.heartbeat.node)
+        if beat.pilot.report_requested is not None:
+            answered = {"report_requested": None, "report_answered": transaction.now}
+            change_pilots(transaction.session, [beat.pilot.stamp], answered)
+            beat.pilot = replace(beat.pilot, report_requested=None)
 
 
 def _store_node(transaction: Transaction, stamp: str, node: NodeState) -> None:

@@ -40,7 +40,12 @@ class DrainPilot:
     evict: bool
 
 
-PilotCommand = Kill | DrainPilot
+@dataclass(frozen=True, slots=True)
+class ReportNode:
+    """Report the whole state of the node at once."""
+
+
+PilotCommand = Kill | DrainPilot | ReportNode
 
 
 def credential_of(identity: Identity) -> PilotCredential:
@@ -98,7 +103,8 @@ def commands_of(
         ]
         reason = no_work_reason(transaction, state, credential, pilot)
         drain = [DrainPilot(reason, pilot.drain_evicts if pilot is not None else False)] if reason else []
-        found.append((*kills, *drain))
+        report = [ReportNode()] if pilot is not None and pilot.report_requested is not None else []
+        found.append((*kills, *drain, *report))
     return found
 
 

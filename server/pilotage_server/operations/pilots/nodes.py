@@ -21,7 +21,13 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.leadership import active_agents
-from pilotage_server.storage.pilots import NodePilot, load_node_pilots, load_node_settings, load_slots
+from pilotage_server.storage.pilots import (
+    NodePilot,
+    change_pilots,
+    load_node_pilots,
+    load_node_settings,
+    load_slots,
+)
 
 
 def set_node_attributes(
@@ -61,6 +67,23 @@ def set_node_attributes(
     for pilot in pilots:
         transaction.after_commit(partial(state.publish_command, pilot.stamp))
     return tuple(changed)
+
+
+def request_reports(transaction: Transaction, state: ServerState, node: NodeId) -> tuple[str, ...]:
+    """Make the pilots on a node report their slots at once; returns their stamps.
+
+    Raises
+    ------
+    NotFoundError
+        The node has no live pilot.
+    """
+    stamps = tuple(pilot.stamp for pilot in load_node_pilots(transaction.session, [node]))
+    if not stamps:
+        raise NotFoundError("live pilot on node", str(node))
+    change_pilots(transaction.session, stamps, {"report_requested": transaction.now})
+    for stamp in stamps:
+        transaction.after_commit(partial(state.publish_command, stamp))
+    return stamps
 
 
 def list_node_attributes(transaction: Transaction, nodes: Sequence[NodeId] = ()) -> tuple[NodeSettings, ...]:
@@ -127,13 +150,18 @@ class ListedSlot:
 
 
 def list_slots(
-    transaction: Transaction, queue: QueueId | None = None, constraint: str = "", *, ads_wanted: bool = False
+    transaction: Transaction,
+    queue: QueueId | None = None,
+    constraint: str = "",
+    *,
+    node: NodeId | None = None,
+    ads_wanted: bool = False,
 ) -> tuple[ListedSlot, ...]:
-    """Return the slots of a queue's live pilots (None = of all queues), by node and name.
+    """Return the slots of live pilots of a queue and on a node (None = of all), by node and name.
 
     With a constraint, only those whose ads satisfy it; raises InvalidInputError for an invalid constraint.
     """
-    found = load_slots(transaction.session, queue)
+    found = load_slots(transaction.session, queue, node)
     if not constraint and not ads_wanted:
         return tuple(ListedSlot(info) for info in found)
     try:

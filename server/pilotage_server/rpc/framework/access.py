@@ -78,6 +78,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
     },
     "NodeService": {
         "ListSlots": _OWNERS,
+        "RequestReports": _OWNERS,
         "SetNodeAttributes": _DRAINERS,
         "ListNodeAttributes": _OPERATORS,
         "GetNodeUse": _DRAINERS,

@@ -39,7 +39,7 @@ from pilotage_server.core.attempts.tails import MAX_PIECE_BYTES
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.pilots.nodes import NodeSettings
 from pilotage_server.operations.attempts.heartbeats import HeartbeatAnswer, ReceivedHeartbeat
-from pilotage_server.operations.attempts.pilot_calls import DrainPilot, Kill, PilotCommand
+from pilotage_server.operations.attempts.pilot_calls import DrainPilot, Kill, PilotCommand, ReportNode
 from pilotage_server.operations.matching.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.rpc.framework.wire_values import check_count
 
@@ -328,6 +328,8 @@ def _command(command: PilotCommand) -> matcher_service_pb2.Command:
             return matcher_service_pb2.Command(kill=kill)
         case DrainPilot(reason, evict):
             return matcher_service_pb2.Command(drain=matcher_service_pb2.Drain(reason=reason, evict=evict))
+        case ReportNode():
+            return matcher_service_pb2.Command(report_node=matcher_service_pb2.ReportNode())
         case _:
             assert_never(command)
 

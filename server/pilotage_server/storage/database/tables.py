@@ -579,7 +579,8 @@ class PilotRow(Base, table=True):
 
     `came_back_empty` = it has ended without ever running a job, and not by an order. `glidein_seen` = when its batch
     system last listed its glidein before the pilot arrived. `credential_ends` = when its tokens are refused, however
-    long they are valid.
+    long they are valid. `report_requested` = since when an operator waits for its slots, NULL = none waits;
+    `report_answered` = when it last reported them to such a request.
     """
 
     __tablename__ = "pilots"
@@ -612,6 +613,8 @@ class PilotRow(Base, table=True):
     alarm: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
     isolation: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
     credential_ends: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    report_requested: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    report_answered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 
 
 class SlotRow(Base, table=True):

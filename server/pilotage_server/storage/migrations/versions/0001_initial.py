@@ -305,6 +305,8 @@ def upgrade() -> None:
         sa.Column("alarm", sa.String(), server_default="", nullable=False),
         sa.Column("isolation", sa.String(), server_default="", nullable=False),
         sa.Column("credential_ends", _TIME, nullable=True),
+        sa.Column("report_requested", _TIME, nullable=True),
+        sa.Column("report_answered", _TIME, nullable=True),
         sa.PrimaryKeyConstraint("stamp", name="pk_pilots"),
     )
     _partial("ix_pilots_credential_ends", "pilots", ["stamp", "credential_ends"], "credential_ends IS NOT NULL")
