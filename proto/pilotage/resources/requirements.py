@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NewType
 
-from pilotage.errors import InvalidRequirementsError, Violation
+from pilotage.errors import InvalidInputError, InvalidRequirementsError, Violation
 from pilotage.job_description import JobDescription, Value
 from pilotage.resources.comparisons import NormalForm, normal_form
 from pilotage.resources.parameters import SHIPPED, ParameterDeclaration, ParameterDeclarations
-from pilotage.text import fold, folded_set
+from pilotage.text import fold, folded_set, given_value
 from pilotage.units import Amount
 
 FORM_VERSION = 1
@@ -125,12 +125,10 @@ def _read_requirement(name: str, asked: object, declarations: ParameterDeclarati
 
 
 def _as_value(name: str, asked: object) -> Value:
-    if isinstance(asked, bool | int | float | str):
-        return asked
-    if isinstance(asked, list | tuple) and all(isinstance(one, bool | int | float | str) for one in asked):
-        return tuple(asked)
-    why = f"{asked!r} is neither a number, a text, true or false, nor a list of these"
-    raise InvalidRequirementsError(Violation(name, why))
+    try:
+        return given_value(asked)
+    except InvalidInputError as error:
+        raise InvalidRequirementsError(*(Violation(name, each.why) for each in error.violations)) from None
 
 
 _ANY = "any"
