@@ -1,0 +1,87 @@
+"""Requirements of jobs against a running server: eligible parts of its tree, and what users see of their jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.errors import InvalidInputError
+from pilotage_client.api import Client
+from pilotage_server.core.identity import Role
+from support.commands import Command, environment_of
+from support.server import VO, RunningServer, running_server
+
+TREE = {
+    "sites": {
+        "CERN": {
+            "ces": {
+                "ce01": {"OS": "el9", "queues": {"long": {"Memory": 4000, "Tags": ["GPU", "arm"]}, "short": {}}},
+                "ce02": {"OS": "el7", "queues": {"long": {"Memory": 8000}}},
+            }
+        },
+        "FNAL": {"ces": {"ce": {"OS": "el9", "queues": {"q": {"Memory": 4000}}}}},
+        "Elsewhere": {"VOs": ["lhcb"], "ces": {"ce": {"OS": "el9", "queues": {"q": {"Memory": 9000}}}}},
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Return a server with the tree."""
+    with running_server(tmp_path_factory.mktemp("server-data")) as server:
+        with Client(server.address, server.token(Role.OPERATOR, owner="olga")) as operator:
+            operator.put_tree(json.dumps(TREE), "json")
+        yield server
+
+
+@pytest.fixture
+def client(grid: RunningServer) -> Iterator[Client]:
+    with Client(grid.address, grid.token(Role.USER, owner="alice")) as client:
+        yield client
+
+
+@pytest.fixture
+def pilotage(grid: RunningServer, tmp_path: Path) -> Command:
+    token = grid.token(Role.USER, owner="alice")
+    return Command(environment_of(tmp_path, PILOTAGE_SERVER=grid.address, PILOTAGE_TOKEN=token))
+
+
+def test_eligible_nodes_have_the_depth_of_their_level(client: Client) -> None:
+    big = {"Memory": 3000}
+    assert client.eligible_nodes(queue_select=big) == {
+        "CERN": {"ce01": ["long"], "ce02": ["long"]},
+        "FNAL": {"ce": ["q"]},
+    }
+    assert client.eligible_nodes(level="CE", queue_select=big) == {"CERN": ["ce01", "ce02"], "FNAL": ["ce"]}
+    assert client.eligible_nodes(level="Site", queue_select=big) == ["CERN", "FNAL"]
+    assert client.eligible_nodes(level="site", ce_select={"OS": {"el7", "el8"}}) == ["CERN"]
+    assert client.eligible_nodes(ce_select={"OS": ["el9"]}, queue_select={"Tags": ["gpu", "ARM"]}) == {
+        "CERN": {"ce01": ["long"]}
+    }
+    assert client.eligible_nodes(level="Site", queue_select={"Memory": 10**6}) == []
+
+
+def test_invalid_selection_of_nodes_names_its_field(client: Client) -> None:
+    with pytest.raises(InvalidInputError, match="level: 'rack' is not a level of the tree: Site, CE, Queue"):
+        client.eligible_nodes(level="rack")
+    with pytest.raises(InvalidInputError, match=r"ce_select\.OS: None is neither a number"):
+        client.eligible_nodes(ce_select={"OS": None})
+    with pytest.raises(InvalidInputError, match="Memory: an empty list"):
+        client.eligible_nodes(queue_select={"Memory": []})
+
+
+def test_eligible_parts_of_the_servers_tree_are_printed(pilotage: Command, tmp_path: Path) -> None:
+    eligible = ("tree", "eligible", "--require", "Memory=3000")
+
+    assert pilotage(*eligible) == "CERN/ce01/long\nCERN/ce02/long\nFNAL/ce/q\n"
+    assert pilotage(*eligible, "--level", "ce") == "CERN/ce01\nCERN/ce02\nFNAL/ce\n"
+    assert pilotage(*eligible, "--level", "Site", "--require-ce", "OS=el7") == "CERN\n"
+
+    file = tmp_path / "tree.json"
+    file.write_text(json.dumps(TREE))
+    for level in ("Site", "CE", "Queue"):
+        of_server = pilotage.json_objects(*eligible, "--level", level)
+        assert of_server == pilotage.json_objects(*eligible, "--level", level, file, "--vo", VO)
