@@ -134,7 +134,7 @@ IGNORE_UNSUPPORTED = click.option(
 @IGNORE_UNSUPPORTED
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line (default: indented).")
 def convert(file: Path, language: str | None, ignore_unsupported: bool, as_json: bool) -> None:
-    """Show how Pilotage reads a job file (JDL of DIRAC, gLite, AliEn; HTCondor submit file; TOML), or a DAG file."""
+    """Show how Pilotage reads a job file (JDL of DIRAC, gLite, AliEn; CFG; submit file; TOML), or a DAG file."""
     if is_dag(file, language):
         jobs = workflow_as_json(read_dag(file, ignore_unsupported=ignore_unsupported, with_files=False))
     else:

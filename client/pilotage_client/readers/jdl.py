@@ -7,7 +7,7 @@ not in the table is kept, with a warning; docs/reference/job-attributes.md is ge
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pilotage.job_description import JobDescription
 from pilotage.text import fold
@@ -192,10 +192,17 @@ def read_jdl(text: str, file: str, *, ignore_unsupported: bool = False) -> list[
     ReadError
         With the first line of each faulty statement; `file` is the name of the text in the error.
     """
+    return jobs_of_attributes(lambda: read_attributes(text), file, ignore_unsupported=ignore_unsupported)
+
+
+def jobs_of_attributes(
+    read: Callable[[], tuple[list[Attribute], list[StatementFaultError]]], file: str, *, ignore_unsupported: bool
+) -> list[JobDescription]:
+    """Return the jobs of the attributes that `read` returns with the faults of others; raises ReadError."""
     faults = FileFaults(file, ignore_unsupported=ignore_unsupported)
     jobs: list[JobDescription] = []
     try:
-        for draft in _drafts(text, faults):
+        for draft in _drafts(*read(), faults):
             faults.add_draft(draft)
             if faults.are_many:
                 break
@@ -207,8 +214,7 @@ def read_jdl(text: str, file: str, *, ignore_unsupported: bool = False) -> list[
     return jobs
 
 
-def _drafts(text: str, faults: FileFaults) -> Iterator[Draft]:
-    attributes, invalid = read_attributes(text)
+def _drafts(attributes: list[Attribute], invalid: list[StatementFaultError], faults: FileFaults) -> Iterator[Draft]:
     for fault in invalid:
         faults.add(fault.line, fault.cause)
     if not invalid:

@@ -113,11 +113,16 @@ def read_requirements(
     return Requirements(vo, tuple(items[name] for name in sorted(items)))
 
 
+def keyword_fault(name: str) -> str:
+    """Return why a Requirements section may not have this name; "" = it may."""
+    is_keyword = fold(name) in RESERVED_KEYWORDS
+    return "is a keyword of the job: state it beside the Requirements section, not in it" if is_keyword else ""
+
+
 def _read_requirement(name: str, asked: object, declarations: ParameterDeclarations) -> Requirement:
     if not name.strip():
         raise InvalidRequirementsError(Violation("Requirements", f"{name!r} is not a parameter's name"))
-    if fold(name) in RESERVED_KEYWORDS:
-        why = "is a keyword of the job: state it beside the Requirements section, not in it"
+    if why := keyword_fault(name):
         raise InvalidRequirementsError(Violation(name, why))
     value = _as_value(name, asked)
     meaning = declarations.declaration_of(name, value)

@@ -28,6 +28,9 @@ TREE = {
 }
 
 
+KEYWORD = "is a keyword of the job: state it beside the Requirements section, not in it"
+
+
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Return a server with the tree."""
@@ -85,3 +88,35 @@ def test_eligible_parts_of_the_servers_tree_are_printed(pilotage: Command, tmp_p
     for level in ("Site", "CE", "Queue"):
         of_server = pilotage.json_objects(*eligible, "--level", level)
         assert of_server == pilotage.json_objects(*eligible, "--level", level, file, "--vo", VO)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.jdl", 'Executable = "/bin/true";\nRequirements = [\n  Memory = 4000;\n  Site = "CERN";\n];\n'),
+        ("job.cfg", "Executable = /bin/true\nRequirements\n{\n  Site = CERN\n}\n"),
+    ],
+)
+def test_keyword_among_requirements_is_refused_with_its_line(
+    name: str, text: str, pilotage: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+
+    for command in ("submit", "convert"):
+        refused = pilotage.run(command, file)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr == f"{file}:4: Site {KEYWORD}\n"
+
+
+def test_job_in_cfg_is_submitted_with_its_requirements(pilotage: Command, client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "job.cfg"
+    file.write_text("Executable = /bin/true\nSite = CERN\nRequirements\n{\n  Tags = GPU, arm\n  Memory = 3000\n}\n")
+
+    (submitted,) = pilotage.json_objects("submit", file)
+
+    assert submitted["warnings"] == []
+    description = client.description(submitted["jobs"][0])
+    assert (description.sites, description.requirements) == (("CERN",), {"Tags": ("GPU", "arm"), "Memory": 3000})
+    (explained,) = pilotage.json_objects("why", submitted["jobs"][0])
+    assert [(each["site"], each["queue"]) for each in explained["eligible"]] == [("CERN", "long")]
