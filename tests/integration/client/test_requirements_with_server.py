@@ -120,3 +120,17 @@ def test_job_in_cfg_is_submitted_with_its_requirements(pilotage: Command, client
     assert (description.sites, description.requirements) == (("CERN",), {"Tags": ("GPU", "arm"), "Memory": 3000})
     (explained,) = pilotage.json_objects("why", submitted["jobs"][0])
     assert [(each["site"], each["queue"]) for each in explained["eligible"]] == [("CERN", "long")]
+
+
+def test_why_blames_the_ban_of_the_wanted_site(pilotage: Command, grid: RunningServer, tmp_path: Path) -> None:
+    (tmp_path / "job.jdl").write_text('Executable = "/bin/true"; Site = "FNAL";')
+    job_id = pilotage.json_objects("submit", tmp_path / "job.jdl")[0]["jobs"][0]
+    with Client(grid.address, grid.token(Role.OPERATOR, owner="olga")) as operator:
+        operator.ban(["FNAL"], reason="power cut")
+        explained = pilotage("why", job_id)
+        operator.unban(["FNAL"])
+
+    summary, *lines = explained.splitlines()
+    assert summary.endswith("the 1 queue that could run it is banned: FNAL/ce/q: Ban: FNAL is banned: power cut.")
+    exclusions = lines[lines.index("Excluded queues:") + 2 :][:2]
+    assert [line.split()[0] for line in exclusions] == ["Ban", "Site"]
