@@ -78,12 +78,16 @@ JDL_ATTRIBUTES = AttributeTable(
         _refused("JobRequirements", "write its statements outside of the section"),
         _refused("Split SplitArguments SplitMaxInputFileNumber SplitMaxInputFileSize", _NO_SPLIT),
         # Where it runs.
-        _done("Requirements", handlers.requirements, "the Requirements section, or the requirements expression"),
+        _done(
+            "Requirements",
+            handlers.requirements,
+            "the Requirements section (in ads JobRequirements), or the requirements expression",
+        ),
         _done("RequirementsExpression", handlers.requirements_expression, "the requirements expression"),
         _done("Rank", handlers.also_keep(handlers.rank), "the expression that orders slots"),
-        _done("Site Sites", handlers.name_list("sites"), "the allowed sites"),
-        _done("BannedSite BannedSites", handlers.name_list("banned_sites"), "the forbidden sites"),
-        _done("Platform", handlers.name_list("platforms"), "the platforms"),
+        _done("Site Sites", handlers.name_list("sites"), "the allowed sites, in ads Site"),
+        _done("BannedSite BannedSites", handlers.name_list("banned_sites"), "the forbidden sites, in ads BannedSites"),
+        _done("Platform", handlers.name_list("platforms"), "the platforms, in ads Platform"),
         _done(
             "Tag Tags", handlers.tags, "the requirement `Tags`; `8Processors` requests cores, `WholeNode` is refused"
         ),
@@ -108,7 +112,11 @@ JDL_ATTRIBUTES = AttributeTable(
         ),
         _refused("DataRequirements StorageIndex ReplicaCatalog VirtualOrganisationForData", _NO_DATA),
         # When and how often it runs.
-        _done("CPUTime MaxCPUTime", handlers.measured("cpu_time", parse_duration), "normalised CPU time"),
+        _done(
+            "CPUTime MaxCPUTime",
+            handlers.measured("cpu_time", parse_duration),
+            "normalised CPU time, in ads CPUTime in seconds",
+        ),
         _done("TTL", handlers.also_keep(handlers.measured("wall_time", parse_duration)), "the wall time limit"),
         _done("MaxStarts", handlers.also_keep(handlers.count("max_starts")), "how often the payload may start"),
         _done("Priority", handlers.also_keep(handlers.priority), "the priority among your jobs"),

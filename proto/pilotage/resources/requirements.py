@@ -173,5 +173,10 @@ def job_needs(description: JobDescription) -> JobNeeds:
 
 
 def _restriction(names: Iterable[str]) -> tuple[str, ...]:
-    folded = folded_set(names)
-    return () if fold(_ANY) in folded else tuple(sorted(folded))
+    return tuple(sorted(folded_set(restricting_names(names))))
+
+
+def restricting_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of sites or platforms as typed, or none if "ANY" is one of them."""
+    given = tuple(names)
+    return () if _ANY in folded_set(given) else given

@@ -63,7 +63,7 @@ def test_futile_jobs_are_shown_as_such_until_a_parent_is_rescheduled(jobs: Depen
 
     def shown_as_futile() -> list[int]:
         records = list(jobs.grid.jobs(all_jobs).values())
-        details = jobs.grid.read(lambda transaction, _: details_of(transaction, records))
+        details = jobs.grid.read(lambda transaction, state: details_of(transaction, state, records))
         return sorted(job.id for job in jobs_to_wire(records, details) if job.futile)
 
     assert shown_as_futile() == []

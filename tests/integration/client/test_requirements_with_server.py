@@ -134,3 +134,19 @@ def test_why_blames_the_ban_of_the_wanted_site(pilotage: Command, grid: RunningS
     assert summary.endswith("the 1 queue that could run it is banned: FNAL/ce/q: Ban: FNAL is banned: power cut.")
     exclusions = lines[lines.index("Excluded queues:") + 2 :][:2]
     assert [line.split()[0] for line in exclusions] == ["Ban", "Site"]
+
+
+def test_sites_of_a_pool_are_shown_with_its_jobs(pilotage: Command, grid: RunningServer, tmp_path: Path) -> None:
+    (tmp_path / "job.jdl").write_text('Executable = "/bin/true"; Requirements = [ Memory = 3000 ];')
+    (tmp_path / "plain.jdl").write_text('Executable = "/bin/true";')
+    (job_id,), (plain,) = (
+        pilotage.json_objects("submit", tmp_path / f"{name}.jdl")[0]["jobs"] for name in ("job", "plain")
+    )
+
+    for command in ("status", "why"):
+        shown = [pilotage.json_objects(command, each)[0]["pool_sites"] for each in (job_id, plain)]
+        assert shown == [["CERN", "FNAL"], []]
+    assert f"job {job_id}: sites of its pool: CERN, FNAL\n" in pilotage("status", job_id)
+    assert "\nSites of the pool: CERN, FNAL\n" in pilotage("why", job_id)
+    pilotage("remove", job_id)
+    assert pilotage.json_objects("status", job_id)[0]["pool_sites"] == []
