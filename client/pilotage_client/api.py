@@ -7,13 +7,15 @@ from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 from pilotage.accounts import Quota, split_account, split_group
 from pilotage.clock import boot_time_s
-from pilotage.job_description import JobDescription, Value, render_text
+from pilotage.errors import Faults, InvalidJobError
+from pilotage.job_description import JobDescription, render_text
 from pilotage.jobs.wire import description_from_wire, description_to_wire
 from pilotage.notifications import NewSubscription
+from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQueues, NodeType, down_to, node_type
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
 from pilotage.v1 import (
@@ -99,7 +101,7 @@ class JobCalls(Connection):
             files.upload_missing(self._jobs, descriptions)
         request = job_service_pb2.SubmitJobsRequest(
             request_id=request_id or new_request_id(),
-            descriptions=[description_to_wire(description) for description in descriptions],
+            descriptions=_messages(descriptions),
             group=group,
             validate_only=validate_only,
             dependencies=[dependency_to_wire(each) for each in (*named, *dependencies)],
@@ -317,6 +319,16 @@ class JobCalls(Connection):
     def stream_output(self, job_id: int, file: jobs_pb2.OutputFile) -> Iterator[bytes]:
         """Yield the content of one output file piece by piece; raises WorldError at the end if it is damaged."""
         return files.download(self._jobs, job_id, file)
+
+
+def _messages(descriptions: Sequence[JobDescription]) -> list[jobs_pb2.JobDescription]:
+    """Return the messages of a submission; raises InvalidJobError with the faults of all descriptions."""
+    faults, messages = Faults(), []
+    for index, description in enumerate(descriptions):
+        with faults.within(f"descriptions[{index}]"):
+            messages.append(description_to_wire(description))
+    faults.raise_any(InvalidJobError)
+    return messages
 
 
 def _state_number(state: str) -> jobs_pb2.JobState.ValueType:
@@ -551,14 +563,73 @@ class GridCalls(Connection):
         """Return queues with their effective values and the origins of these, in the tree's order."""
         return list(self._resources.ListQueues(resource_service_pb2.ListQueuesRequest(vo=vo, site=site)).queues)
 
+    @overload
     def eligible_nodes(
-        self, *, vo: str = "", level: str = "Queue", queue_select: Mapping[str, Value] | None = None
-    ) -> dict[str, dict[str, list[str]]]:
-        """Return the eligible part of the tree, {SITE: {CE: [QUEUE…]}}, without empty parts."""
-        request = resource_service_pb2.GetEligibleNodesRequest(vo=vo, level=level)
-        section_to_wire(queue_select or {}, request.queue_select)
+        self,
+        *,
+        vo: str = ...,
+        level: Literal["Queue"] = ...,
+        ce_select: Mapping[str, object] | None = ...,
+        queue_select: Mapping[str, object] | None = ...,
+    ) -> EligibleQueues: ...
+
+    @overload
+    def eligible_nodes(
+        self,
+        *,
+        vo: str = ...,
+        level: Literal["CE"],
+        ce_select: Mapping[str, object] | None = ...,
+        queue_select: Mapping[str, object] | None = ...,
+    ) -> EligibleCEs: ...
+
+    @overload
+    def eligible_nodes(
+        self,
+        *,
+        vo: str = ...,
+        level: Literal["Site"],
+        ce_select: Mapping[str, object] | None = ...,
+        queue_select: Mapping[str, object] | None = ...,
+    ) -> list[str]: ...
+
+    @overload
+    def eligible_nodes(
+        self,
+        *,
+        vo: str = ...,
+        level: str,
+        ce_select: Mapping[str, object] | None = ...,
+        queue_select: Mapping[str, object] | None = ...,
+    ) -> EligibleNodes: ...
+
+    def eligible_nodes(
+        self,
+        *,
+        vo: str = "",
+        level: str = NodeType.QUEUE,
+        ce_select: Mapping[str, object] | None = None,
+        queue_select: Mapping[str, object] | None = None,
+    ) -> EligibleNodes:
+        """Return the eligible part of the tree without banned and empty parts; `vo` empty = the caller's VO.
+
+        `ce_select` and `queue_select` are compared with the values of computing elements and queues, as a Requirements
+        section. Level "Queue" gives {SITE: {CE: [QUEUE…]}}, "CE" {SITE: [CE…]}, "Site" [SITE…].
+
+        Raises
+        ------
+        InvalidInputError
+            The level is unknown, or a selection is invalid.
+        """
+        lowest, faults = node_type(level), Faults()
+        request = resource_service_pb2.GetEligibleNodesRequest(vo=vo, level=lowest)
+        with faults.within("ce_select"):
+            section_to_wire(ce_select or {}, request.ce_select)
+        with faults.within("queue_select"):
+            section_to_wire(queue_select or {}, request.queue_select)
+        faults.raise_any()
         answer = self._resources.GetEligibleNodes(request)
-        return {site.name: {ce.name: list(ce.queues) for ce in site.ces} for site in answer.sites}
+        return down_to(lowest, {site.name: {ce.name: list(ce.queues) for ce in site.ces} for site in answer.sites})
 
 
 class RaceCalls(Connection):

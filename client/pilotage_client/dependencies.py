@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -53,9 +54,10 @@ def resolve_dependencies(
 
 
 def parents_of(description: JobDescription, kind: DependencyKind) -> tuple[str, ...]:
-    """Return the names and ids of the parents of this kind; programs may give one text, or ids as numbers."""
+    """Return the names and ids of the parents of this kind; programs may give one text, a set, or ids as numbers."""
     given: Any = getattr(description, kind.value)
-    return (given,) if isinstance(given, str) else tuple(map(str, given))
+    names = (given,) if isinstance(given, str) else tuple(map(str, given))
+    return tuple(sorted(names)) if isinstance(given, AbstractSet) else names
 
 
 def check_parents(description: JobDescription, kind: DependencyKind, known: Mapping[str, Sequence[int]]) -> None:

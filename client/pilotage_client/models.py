@@ -48,6 +48,7 @@ class JobStatus:
     `cluster` is the id of the first job of its cluster, `process` its index there. Jobs with one `description_id`
     have the same description. `ignored` are statements of its job file that are not done, as its owner allowed.
     `usage` is that of the last attempt. `futile` = it is blocked, and cannot run unless a parent is rescheduled.
+    `pool_sites` are the sites with queues that satisfy its requirements, if these are few.
     """
 
     id: int
@@ -76,6 +77,7 @@ class JobStatus:
     ignored: tuple[str, ...] = ()
     usage: JobUsage | None = None
     futile: bool = False
+    pool_sites: tuple[str, ...] = ()
 
     @property
     def is_final(self) -> bool:
@@ -243,6 +245,7 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         ignored=tuple(job.ignored),
         usage=_job_usage(job.usage) if job.HasField("usage") else None,
         futile=job.futile,
+        pool_sites=tuple(job.pool_sites),
     )
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
-from pilotage.job_description import Scalar
+from pilotage.errors import InvalidInputError, Violation
+from pilotage.job_description import Scalar, Value
 
 SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**63 - 1
 
@@ -28,6 +30,28 @@ def scalar_fault(value: Scalar) -> str:
             return "" if math.isfinite(value) else f"{value} is not a finite number"
         case str():
             return text_fault(value)
+
+
+def given_value(value: object) -> Value:
+    """Return a value that a program has given: a list or set becomes a tuple, a set in sorted order.
+
+    Raises
+    ------
+    InvalidInputError
+        It is neither a number, a text, true or false, nor a list of these.
+    """
+    if isinstance(value, bool | int | float | str):
+        return value
+    elements = tuple(value) if isinstance(value, list | tuple | AbstractSet) else (None,)
+    if not all(isinstance(each, bool | int | float | str) for each in elements):
+        why = f"{value!r:.60} is neither a number, a text, true or false, nor a list of these"
+        raise InvalidInputError(Violation("", why))
+    return tuple(sorted(elements, key=_by_kind)) if isinstance(value, AbstractSet) else elements
+
+
+def _by_kind(value: Scalar) -> tuple[bool, Scalar]:
+    """Return a key that sorts numbers before texts, which cannot be compared with one another."""
+    return isinstance(value, str), value
 
 
 def text_fault(text: str) -> str:

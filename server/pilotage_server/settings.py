@@ -343,6 +343,9 @@ class ServerSettings(ProgramSettings):
 
     pool_refresh_age_s: Seconds = Field(900, ge=1, le=DAY_S, description="Older mappings are computed again.")
     pool_grace_s: Seconds = Field(3600, ge=0, le=YEAR_S, description="How long a pool without live job is kept.")
+    pool_sites_shown: int = Field(
+        10, ge=0, le=1000, description="A pool's sites are shown with its jobs if they are at most so many; 0 = never."
+    )
 
     max_jobs_per_call: int = Field(1_000_000, ge=1, le=10**8, description="The most jobs of one submission.")
     max_descriptions_per_call: int = Field(
@@ -469,6 +472,7 @@ class ServerSettings(ProgramSettings):
             preemption_requirements=self.preemption_requirements or "",
             pool_refresh_age=timedelta(seconds=self.pool_refresh_age_s),
             pool_grace=timedelta(seconds=self.pool_grace_s),
+            pool_sites_shown=self.pool_sites_shown,
             jobs=self._job_limits(),
             retention=self._retention(),
             notifications=NotificationRules(self.mail_domain, self.max_subscriptions_per_owner),

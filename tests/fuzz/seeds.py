@@ -11,6 +11,18 @@ JOBS = {
     "jdl": """[ Type = "Job"; Executable = "/bin/sh"; Arguments = "-c 'echo $1' %s";
 StdOutput = "out"; InputSandbox = {"a.txt", "lib/b.txt"}; OutputSandbox = {"out"}; Parameters = {1, 2, 3};
 Requirements = other.CPUs >= 2 && Member("x", other.Tags); Rank = other.Memory; VirtualOrganisation = "sky" ]""",
+    "cfg": """Executable = /bin/sh
+Arguments = -c "echo %s" , x
+InputSandbox = a.txt, lib/b.txt
+InputSandbox += c.txt
+Parameters = 1, 2, 3
+Rank = other.Memory
+Requirements
+{
+  Memory = 500   # MiB
+  Tags = x, "y z"
+}
+""",
     "submit": """universe = vanilla
 executable = /bin/sleep
 arguments = "$(Process) 'a b' $INT(Step,%03d)"

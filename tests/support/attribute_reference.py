@@ -41,7 +41,7 @@ def attribute_reference() -> str:
             *_section("Commands of submit files", "command", SUBMIT_COMMANDS),
             *_section("Custom attributes of submit files (`+Name`, `MY.Name`)", "attribute", CUSTOM_ATTRIBUTES),
             *_section("Statements of DAG files", "statement", DAG_STATEMENTS),
-            *_section("Attributes of JDL (DIRAC, gLite, AliEn)", "attribute", JDL_ATTRIBUTES),
+            *_section("Attributes of JDL (DIRAC, gLite, AliEn) and CFG", "attribute", JDL_ATTRIBUTES),
         ]
     )
 

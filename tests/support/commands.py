@@ -212,13 +212,22 @@ _STATUS = [
 _REVOCATION = ["kind", "subject", "issuer", "owner", "vo", "by", "made", "expires", "reason"]
 KEYS: Mapping[str, Sequence[str]] = {
     "submit": ["jobs", "warnings"],
-    "status": [*_STATUS, "usage", "futile"],
-    "wait": [*_STATUS, "usage", "futile"],
+    "status": [*_STATUS, "usage", "futile", "pool_sites"],
+    "wait": [*_STATUS, "usage", "futile", "pool_sites"],
     "events": ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"],
     "output": ["name", "size", "truncated"],
     "why": [
         *_STATUS,
-        *("summary", "requirements", "pool_mapped", "tree_version", "queues_total", "queues_of_vo", "excluded"),
+        *(
+            "pool_sites",
+            "summary",
+            "requirements",
+            "pool_mapped",
+            "tree_version",
+            "queues_total",
+            "queues_of_vo",
+            "excluded",
+        ),
         *("eligible", "jobs_ahead", "order", "blockers"),
     ],
     "hold": ["id", "state", "refusal"],

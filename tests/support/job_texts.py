@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.job_description import JobDescription
+from pilotage_client.readers.cfg import read_cfg
 from pilotage_client.readers.draft import ReadError
 from pilotage_client.readers.jdl import read_jdl
 from pilotage_client.readers.submit import read_submit
@@ -33,6 +34,18 @@ def jdl_error(text: str) -> str:
     """Return the error of a JDL text, "job.jdl:LINE: cause"."""
     with pytest.raises(ReadError) as caught:
         jdl_jobs(text)
+    return str(caught.value)
+
+
+def cfg_jobs(text: str, *, ignore_unsupported: bool = False) -> list[JobDescription]:
+    """Return the jobs of a CFG text."""
+    return read_cfg(text, "job.cfg", ignore_unsupported=ignore_unsupported)
+
+
+def cfg_error(text: str) -> str:
+    """Return the error of a CFG text, "job.cfg:LINE: cause"."""
+    with pytest.raises(ReadError) as caught:
+        cfg_jobs(text)
     return str(caught.value)
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pilotage.resources.inheritance import effective_queues
-from pilotage.resources.pool_mapping import PoolMapper
-from pilotage.resources.requirements import read_requirements
-from pilotage.resources.tree import QueueId, ResourceTree
+from pilotage.resources.parameters import SHIPPED
+from pilotage.resources.selection import EligibleNodes, NodeType, get_eligible_nodes, node_type
+from pilotage.resources.tree import ResourceTree
 from pilotage.rpc.wire import section_from_wire
 from pilotage.v1 import resource_service_pb2, values_pb2
 from pilotage_client.api import Client
@@ -24,10 +24,12 @@ from pilotage_client.cli.options import (
     echo_table,
     queue_text,
     section_text,
+    server_options,
     with_client,
     with_operator_client,
 )
 from pilotage_client.cli.workflows import is_dag, workflow_as_json
+from pilotage_client.connection import ServerOptions
 from pilotage_client.files import faults_of, read_tree, read_tree_file, tree_format
 from pilotage_client.models import iso, time_of
 from pilotage_client.readers import LANGUAGES, read_jobs
@@ -132,7 +134,7 @@ IGNORE_UNSUPPORTED = click.option(
 @IGNORE_UNSUPPORTED
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line (default: indented).")
 def convert(file: Path, language: str | None, ignore_unsupported: bool, as_json: bool) -> None:
-    """Show how Pilotage reads a job file (JDL of DIRAC, gLite, AliEn; HTCondor submit file; TOML), or a DAG file."""
+    """Show how Pilotage reads a job file (JDL of DIRAC, gLite, AliEn; CFG; submit file; TOML), or a DAG file."""
     if is_dag(file, language):
         jobs = workflow_as_json(read_dag(file, ignore_unsupported=ignore_unsupported, with_files=False))
     else:
@@ -164,34 +166,88 @@ def resolve(tree_file: Path, vo: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@TREE
-@click.option("--vo", required=True, help="The VO of the jobs.")
+@click.argument("tree_file", metavar="[TREE]", required=False, type=click.Path(path_type=Path))
+@click.option("--vo", default="", help="The VO of the jobs (default, of a server's tree: your VO).")
 @click.option("--require", "requires", multiple=True, metavar="NAME=VALUE", help="A requirement; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object {SITE: {CE: [QUEUE...]}}.")
-def eligible(tree_file: Path, vo: str, requires: Sequence[str], as_json: bool) -> None:
-    """Print the queues of a tree file that satisfy requirements: "Memory=4000", "SoftwareTag=a,b", 'OS="el9"'."""
-    tree = _tree_of(tree_file)
-    section = read_require_options(requires, tree.declarations)
-    mapper = PoolMapper(tree)
-    if section:
-        queues = mapper.queues_of(read_requirements(section, vo, tree.declarations))
+@click.option(
+    "--require-ce", "ce_requires", multiple=True, metavar="NAME=VALUE", help="A requirement on the computing element."
+)
+@click.option(
+    "--level",
+    type=click.Choice([*NodeType], case_sensitive=False),
+    default=NodeType.QUEUE,
+    show_default=True,
+    help="The lowest level to print.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON value: {SITE: {CE: [QUEUE...]}}, {SITE: [CE...]} or [SITE...]."
+)
+@server_options
+def eligible(
+    tree_file: Path | None,
+    vo: str,
+    requires: Sequence[str],
+    ce_requires: Sequence[str],
+    level: str,
+    as_json: bool,
+    **connection: Any,
+) -> None:
+    """Print the eligible sites, computing elements and queues of a tree file, or of the server's tree without TREE.
+
+    Requirements: "Memory=4000", "SoftwareTag=a,b", 'OS="el9"'.
+    """
+    lowest = node_type(level)
+    if tree_file is None:
+        found = _eligible_on_server(connection, vo, lowest, ce_requires, requires)
     else:
-        queues = mapper.queues_without_requirements(vo)
-    found = nested(queues)
+        found = _eligible_in_file(tree_file, connection, vo, lowest, ce_requires, requires)
     if as_json:
         echo_json(found)
         return
-    for queue in queues:
-        click.echo(str(queue))
-    click.echo(f"{len(queues)} queues of {len(found)} sites are eligible", err=True)
+    paths = list(_paths(found))
+    for path in paths:
+        click.echo("/".join(path))
+    sites = len({path[0] for path in paths})
+    of_sites = "" if lowest is NodeType.SITE else f" of {sites} sites"
+    click.echo(f"{len(paths)} {_NODES[lowest]}{of_sites} are eligible", err=True)
 
 
-def nested(queues: Iterable[QueueId]) -> dict[str, dict[str, list[str]]]:
-    """Return {SITE: {CE: [QUEUE…]}} in the order given."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for queue in queues:
-        found.setdefault(queue.site, {}).setdefault(queue.ce, []).append(queue.queue)
-    return found
+_NODES = {NodeType.SITE: "sites", NodeType.CE: "computing elements", NodeType.QUEUE: "queues"}
+
+
+def _eligible_on_server(
+    connection: Mapping[str, Any], vo: str, level: NodeType, ce_requires: Sequence[str], requires: Sequence[str]
+) -> EligibleNodes:
+    of_ce, of_queue = read_require_options(ce_requires, SHIPPED), read_require_options(requires, SHIPPED)
+    with Client.located(ServerOptions(**connection)) as client:
+        return client.eligible_nodes(vo=vo, level=level, ce_select=of_ce, queue_select=of_queue)
+
+
+def _eligible_in_file(
+    file: Path,
+    connection: Mapping[str, Any],
+    vo: str,
+    level: NodeType,
+    ce_requires: Sequence[str],
+    requires: Sequence[str],
+) -> EligibleNodes:
+    if any(connection.values()):
+        raise click.UsageError("give either a tree file or the options of a server")
+    if not vo:
+        raise click.UsageError("a tree file needs --vo, the VO of the jobs")
+    tree = _tree_of(file)
+    of_ce = read_require_options(ce_requires, tree.declarations)
+    of_queue = read_require_options(requires, tree.declarations)
+    return get_eligible_nodes(tree, vo, level, of_ce, of_queue)
+
+
+def _paths(nodes: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the names of each lowest node from its site down."""
+    if isinstance(nodes, list):
+        yield from ((name,) for name in nodes)  # the names of the lowest level
+        return
+    for name, inner in nodes.items():
+        yield from ((name, *path) for path in _paths(inner))
 
 
 def _tree_of(file: Path) -> ResourceTree:

@@ -149,9 +149,11 @@ def _print_with_attempts(client: Client, jobs: Sequence[JobStatus]) -> None:
 
 
 def _print_details(client: Client, jobs: Sequence[JobStatus]) -> None:
-    """Print the attempts of jobs that have several, what the others have used, and which output was cut."""
+    """Print the attempts of jobs that have several, sites, what the others have used, and which output was cut."""
     _print_attempts(client, [job.id for job in jobs if job.attempt > 1])
     for job in jobs:
+        if job.pool_sites:
+            click.echo(f"job {job.id}: sites of its pool: {', '.join(job.pool_sites)}")
         if job.usage is not None and job.attempt == 1:
             click.echo(f"job {job.id}: {usage_text(job.usage)}")
         if job.attempt:

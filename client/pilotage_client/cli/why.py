@@ -111,6 +111,8 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
         asked = section_text(section_from_wire(answer.requirements))
         mapped = time_text(time_of(answer, "pool_mapped")) or "not yet"
         click.echo(f"Pool {job.pool[:12]}: {asked} (mapped {mapped}, tree version {answer.tree_version})")
+    if job.pool_sites:
+        click.echo(f"Sites of the pool: {', '.join(job.pool_sites)}")
     if answer.queues_total:
         eligible = len(answer.eligible_queues)
         click.echo(

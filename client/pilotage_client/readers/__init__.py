@@ -12,6 +12,7 @@ from pilotage import clock
 from pilotage.errors import InvalidInputError, InvalidJobError, Violation
 from pilotage.job_description import JobDescription
 from pilotage_client.files import content_of
+from pilotage_client.readers.cfg import is_cfg, read_cfg
 from pilotage_client.readers.draft import ReadError, as_json
 from pilotage_client.readers.files import FileResolver
 from pilotage_client.readers.jdl import read_jdl
@@ -21,12 +22,13 @@ from pilotage_client.readers.toml import read_toml
 
 __all__ = ["LANGUAGES", "ReadError", "as_json", "guess_language", "read_jobs", "read_jobs_with_files"]
 
-LANGUAGES = ("jdl", "submit", "toml")
+LANGUAGES = ("cfg", "jdl", "submit", "toml")
 """The languages that `read_jobs` reads."""
 
 _MOST_MISSING_FILES = 100
 
 _SUFFIXES = {
+    ".cfg": "cfg",
     ".jdl": "jdl",
     ".toml": "toml",
     ".sub": "submit",
@@ -46,7 +48,7 @@ _DAG = "this is a DAG of DAGMan, not jobs; `pilotage submit` takes it as FILE.da
 _SCRIPT = (
     "this is a script, as for sbatch, and no job file; name it as the executable of one, and write its options there"
 )
-_JSON = "this is JSON, and no job language; known are JDL, submit files and TOML"
+_JSON = "this is JSON, and no job language; known are JDL, CFG, submit files and TOML"
 
 _JDL_STATEMENT = re.compile(r"^\s*(?:\[|[A-Za-z_][\w.]*\s*=[^;]*;)", re.MULTILINE)
 
@@ -111,6 +113,8 @@ def _read(
     if language != "toml" and (foreign := foreign_language(text)) is not None:
         raise ReadError(file, *foreign)
     match language:
+        case "cfg":
+            return read_cfg(text, file, ignore_unsupported=ignore_unsupported)
         case "dag":
             raise ReadError(file, None, _DAG)
         case "jdl":
@@ -127,7 +131,8 @@ def _read(
 def guess_language(path: Path, text: str) -> str:
     """Return the language of a file by its suffix, else by its text: one of LANGUAGES, or "dag".
 
-    A submit file may have any name, and often has `.jdl`: its queue statement identifies it.
+    A submit file may have any name, and often has `.jdl`: its queue statement identifies it. A text in brackets is JDL,
+    as in DIRAC.
     """
     by_name = _SUFFIXES.get(path.suffix.lower())
     if by_name in ("submit", "toml", "dag"):
@@ -136,7 +141,9 @@ def guess_language(path: Path, text: str) -> str:
         return "submit"
     if (foreign := foreign_language(text)) is not None and foreign[1] == _DAG:
         return "dag"
-    if by_name == "jdl" or _JDL_STATEMENT.search(text):
+    if not text.lstrip().startswith("[") and (by_name == "cfg" or (by_name is None and is_cfg(text))):
+        return "cfg"
+    if by_name is not None or _JDL_STATEMENT.search(text):
         return "jdl"
     try:
         tomllib.loads(text)

@@ -7,7 +7,7 @@ not in the table is kept, with a warning; docs/reference/job-attributes.md is ge
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pilotage.job_description import JobDescription
 from pilotage.text import fold
@@ -78,12 +78,16 @@ JDL_ATTRIBUTES = AttributeTable(
         _refused("JobRequirements", "write its statements outside of the section"),
         _refused("Split SplitArguments SplitMaxInputFileNumber SplitMaxInputFileSize", _NO_SPLIT),
         # Where it runs.
-        _done("Requirements", handlers.requirements, "the Requirements section, or the requirements expression"),
+        _done(
+            "Requirements",
+            handlers.requirements,
+            "the Requirements section (in ads JobRequirements), or the requirements expression",
+        ),
         _done("RequirementsExpression", handlers.requirements_expression, "the requirements expression"),
         _done("Rank", handlers.also_keep(handlers.rank), "the expression that orders slots"),
-        _done("Site Sites", handlers.name_list("sites"), "the allowed sites"),
-        _done("BannedSite BannedSites", handlers.name_list("banned_sites"), "the forbidden sites"),
-        _done("Platform", handlers.name_list("platforms"), "the platforms"),
+        _done("Site Sites", handlers.name_list("sites"), "the allowed sites, in ads Site"),
+        _done("BannedSite BannedSites", handlers.name_list("banned_sites"), "the forbidden sites, in ads BannedSites"),
+        _done("Platform", handlers.name_list("platforms"), "the platforms, in ads Platform"),
         _done(
             "Tag Tags", handlers.tags, "the requirement `Tags`; `8Processors` requests cores, `WholeNode` is refused"
         ),
@@ -108,7 +112,11 @@ JDL_ATTRIBUTES = AttributeTable(
         ),
         _refused("DataRequirements StorageIndex ReplicaCatalog VirtualOrganisationForData", _NO_DATA),
         # When and how often it runs.
-        _done("CPUTime MaxCPUTime", handlers.measured("cpu_time", parse_duration), "normalised CPU time"),
+        _done(
+            "CPUTime MaxCPUTime",
+            handlers.measured("cpu_time", parse_duration),
+            "normalised CPU time, in ads CPUTime in seconds",
+        ),
         _done("TTL", handlers.also_keep(handlers.measured("wall_time", parse_duration)), "the wall time limit"),
         _done("MaxStarts", handlers.also_keep(handlers.count("max_starts")), "how often the payload may start"),
         _done("Priority", handlers.also_keep(handlers.priority), "the priority among your jobs"),
@@ -192,10 +200,17 @@ def read_jdl(text: str, file: str, *, ignore_unsupported: bool = False) -> list[
     ReadError
         With the first line of each faulty statement; `file` is the name of the text in the error.
     """
+    return jobs_of_attributes(lambda: read_attributes(text), file, ignore_unsupported=ignore_unsupported)
+
+
+def jobs_of_attributes(
+    read: Callable[[], tuple[list[Attribute], list[StatementFaultError]]], file: str, *, ignore_unsupported: bool
+) -> list[JobDescription]:
+    """Return the jobs of the attributes that `read` returns with the faults of others; raises ReadError."""
     faults = FileFaults(file, ignore_unsupported=ignore_unsupported)
     jobs: list[JobDescription] = []
     try:
-        for draft in _drafts(text, faults):
+        for draft in _drafts(*read(), faults):
             faults.add_draft(draft)
             if faults.are_many:
                 break
@@ -207,8 +222,7 @@ def read_jdl(text: str, file: str, *, ignore_unsupported: bool = False) -> list[
     return jobs
 
 
-def _drafts(text: str, faults: FileFaults) -> Iterator[Draft]:
-    attributes, invalid = read_attributes(text)
+def _drafts(attributes: list[Attribute], invalid: list[StatementFaultError], faults: FileFaults) -> Iterator[Draft]:
     for fault in invalid:
         faults.add(fault.line, fault.cause)
     if not invalid:

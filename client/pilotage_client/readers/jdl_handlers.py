@@ -12,6 +12,7 @@ from pilotage.classads.library import InvalidClassAdError
 from pilotage.condor.quoting import join_arguments, split_arguments
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import InputFile, Value
+from pilotage.resources.requirements import keyword_fault
 from pilotage.text import fold
 from pilotage_client.readers.draft import UNUSED_WARNING, Draft, StatementFaultError
 from pilotage_client.readers.jdl_text import (
@@ -186,10 +187,13 @@ def requirements(draft: Draft, attribute: Attribute) -> None:
             draft.warn(f"{statement.name} is required twice: line {statement.line} counts")
         asked[fold(statement.name)] = statement
     for statement in asked.values():
-        draft.require(statement.name, _asked_value(statement))
+        with draft.collecting_faults():
+            draft.require(statement.name, _asked_value(statement))
 
 
 def _asked_value(requirement: Attribute) -> Value:
+    if why := keyword_fault(requirement.name):
+        raise StatementFaultError(requirement.line, f"{requirement.name} {why}")
     elements = flattened(requirement.value)
     if not elements:
         raise StatementFaultError(requirement.line, f"{requirement.name} asks for an empty list")

@@ -27,6 +27,7 @@ from pilotage.condor.quoting import join_arguments, split_arguments
 from pilotage.errors import InvalidInputError, InvalidRequirementsError
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Scalar, Value
 from pilotage.notifications import NewSubscription, Occasion, RecipientKind
+from pilotage.resources.requirements import keyword_fault
 from pilotage.units import LARGEST_COUNT, parse_duration, parse_size_mib, parse_whole_number
 from pilotage.values.dependencies import DependencyKind
 from pilotage_client.dependencies import check_parents
@@ -99,6 +100,8 @@ def _output_files(draft: Draft, value: Any) -> None:
 def _requirements(draft: Draft, value: Any) -> None:
     draft.requirements = {name: _value_of(name, each) for name, each in _table_of(value).items()}
     for name, asked in draft.requirements.items():
+        if why := keyword_fault(name):
+            raise InvalidValueError(f"has {name}, which {why}")
         if asked == ():
             raise InvalidValueError(f"asks for an empty list under {name}")
 

@@ -4,7 +4,8 @@ Rules
 -----
 Only the outline is read, without the library. A word that may be a reference counts as one. An expression that
 evaluates a text may refer to anything and is `is_dynamic`. A cached result is therefore valid for equal values of
-all attributes referred to. Names are folded. Source: the ClassAd language reference (scopes).
+all attributes referred to. A name that a nested ad lacks is looked up in the ad around it, so that of `MY.a.b` both `a`
+and `b` count. Names are folded. Source: the ClassAd language reference (scopes).
 """
 
 from __future__ import annotations
@@ -67,9 +68,15 @@ def references(text: str) -> References:
             is_dynamic = True  # blanks around the point of a scope: rare, not worth a grammar
         elif not token.text[0].isdigit():
             is_dynamic |= _is_whole_ad(fold(token.text))
-            scope, name = _scoped(fold(token.text))
-            found[scope] |= {name} - _KEYWORDS
+            scope, names = _scoped(fold(token.text))
+            found[scope] |= names - _KEYWORDS
     return References(frozenset(found["my"]), frozenset(found["target"]), frozenset(found["free"]), is_dynamic)
+
+
+def nested_names(text: str) -> frozenset[str]:
+    """Return the folded names that the expression looks up in nested ads, such as `b` of `MY.a.b`."""
+    words = (fold(token.text).split(".") for token, is_call in _words(text) if not is_call)
+    return frozenset(name for first, *names in words for name in names[first in _MY | _TARGET :])
 
 
 def _words(text: str) -> Iterator[tuple[Token, bool]]:
@@ -90,10 +97,11 @@ def _is_whole_ad(word: str) -> bool:
     return word in _MY | _TARGET or word.partition(".")[0] in _WHOLE_ADS
 
 
-def _scoped(word: str) -> tuple[str, str]:
-    scope, _, rest = word.partition(".")
-    if rest and scope in _MY:
-        return "my", rest.partition(".")[0]
-    if rest and scope in _TARGET:
-        return "target", rest.partition(".")[0]
-    return "free", scope
+def _scoped(word: str) -> tuple[str, set[str]]:
+    """Return the scope of a word and its names."""
+    scope, *names = word.split(".")
+    if names and scope in _MY:
+        return "my", set(names)
+    if names and scope in _TARGET:
+        return "target", set(names)
+    return "free", {scope, *names}

@@ -7,7 +7,8 @@ converts back unchanged, except for the order of maps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import PurePosixPath
@@ -37,19 +38,38 @@ _POLICIES = tuple(field.name for field in fields(JobPolicy))
 _PARENTS = ("after", "after_ok", "after_any", "after_settled")
 _PLAIN = ("priority", "hold", "new_files_come_back", "continues_cluster")
 
+_KINDS = {
+    **dict.fromkeys((*_TEXTS, *_OPTIONAL_TEXTS), "a text"),
+    **dict.fromkeys(_LISTS, "a list of texts"),
+    **dict.fromkeys(_LENGTHS, "a timedelta"),
+    **dict.fromkeys((*_MINIMA, "priority", "success_exit_code"), "a whole number that the field can hold"),
+    **dict.fromkeys(("hold", "new_files_come_back", "continues_cluster"), "true or false"),
+    "retry_memory": "a number",
+    "retry_exit_codes": "a list of whole numbers",
+    "environment": "a mapping of names to texts",
+}
+"""What the values of fields are, for error messages."""
+_NO_VALUE = object()
+"""A value of no type that a message takes."""
+
 Result = TypeVar("Result")
 
 
 def description_to_wire(description: JobDescription) -> jobs_pb2.JobDescription:
     """Return the message of a description; raises InvalidJobError, also for an input file not stored yet.
 
-    Parents are refused: they are no part of a message, and a submission has them beside it.
+    A list may be a list, a tuple or a set, which is sorted. Parents are refused: they are no part of a message, and a
+    submission has them beside it.
     """
     plain: dict[str, Any] = {name: getattr(description, name) for name in (*_PLAIN, *_TEXTS, *_OPTIONAL_TEXTS)}
-    plain |= {name: getattr(description, name) for name in (*_LISTS, *_MINIMA, *_NUMBERS, "retry_exit_codes")}
+    plain |= {name: getattr(description, name) for name in (*_MINIMA, *_NUMBERS)}
+    plain |= {name: _listed(getattr(description, name)) for name in (*_LISTS, "retry_exit_codes")}
     plain |= {field: _seconds(getattr(description, name)) for field, name in _LENGTHS.items()}
-    message = jobs_pb2.JobDescription(**plain, has_requirements=description.requirements is not None)
-    message.environment.update(description.environment)
+    plain |= {"environment": description.environment, "has_requirements": description.requirements is not None}
+    try:
+        message = jobs_pb2.JobDescription(**plain)
+    except (TypeError, ValueError):
+        raise InvalidJobError(*_wrong_types(description, plain)) from None
     if description.policy != NO_POLICY:
         message.policy.CopyFrom(jobs_pb2.JobPolicy(**{name: getattr(description.policy, name) for name in _POLICIES}))
     faults = Faults()
@@ -65,8 +85,25 @@ def description_to_wire(description: JobDescription) -> jobs_pb2.JobDescription:
     return message
 
 
-def _seconds(length: timedelta | None) -> float | None:
-    return None if length is None else length.total_seconds()
+def _listed(values: Any) -> Any:
+    """Return a list in an order of its own; a text is no list, although a message takes one letter by letter."""
+    if isinstance(values, AbstractSet):
+        return sorted(values, key=str)
+    return values if isinstance(values, tuple | list) else _NO_VALUE
+
+
+def _seconds(length: Any) -> Any:
+    return length.total_seconds() if isinstance(length, timedelta) else None if length is None else _NO_VALUE
+
+
+def _wrong_types(description: JobDescription, plain: Mapping[str, Any]) -> Iterator[Violation]:
+    """Yield the fields whose values the message does not take."""
+    for field, value in plain.items():
+        try:
+            jobs_pb2.JobDescription(**{field: value})
+        except (TypeError, ValueError):
+            given = getattr(description, _LENGTHS.get(field, field))
+            yield Violation(field, f"{given!r:.60} is not {_KINDS[field]}")
 
 
 def _input_files_to_wire(files: Iterable[InputFile]) -> list[jobs_pb2.InputFile]:

@@ -195,10 +195,14 @@ def full_verdict(
     return verdict_from(refusals)
 
 
+BAN = "Ban"
+"""The parameter of the refusals by bans."""
+
+
 def ban_refusal(ban: Ban) -> Refusal:
     """Return the refusal of the queues that a ban covers."""
     end = f" until {ban.until.isoformat()}" if ban.until else ""
-    return Refusal("Ban", None, None, (), f"{ban} is banned{end}: {ban.reason}")
+    return Refusal(BAN, None, None, (), f"{ban} is banned{end}: {ban.reason}")
 
 
 def _site(needs: JobNeeds, queue: EffectiveQueue) -> Iterator[Refusal]:

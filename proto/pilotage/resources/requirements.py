@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NewType
 
-from pilotage.errors import InvalidRequirementsError, Violation
+from pilotage.errors import InvalidInputError, InvalidRequirementsError, Violation
 from pilotage.job_description import JobDescription, Value
 from pilotage.resources.comparisons import NormalForm, normal_form
 from pilotage.resources.parameters import SHIPPED, ParameterDeclaration, ParameterDeclarations
-from pilotage.text import fold, folded_set
+from pilotage.text import fold, folded_set, given_value
 from pilotage.units import Amount
 
 FORM_VERSION = 1
@@ -113,11 +113,16 @@ def read_requirements(
     return Requirements(vo, tuple(items[name] for name in sorted(items)))
 
 
+def keyword_fault(name: str) -> str:
+    """Return why a Requirements section may not have this name; "" = it may."""
+    is_keyword = fold(name) in RESERVED_KEYWORDS
+    return "is a keyword of the job: state it beside the Requirements section, not in it" if is_keyword else ""
+
+
 def _read_requirement(name: str, asked: object, declarations: ParameterDeclarations) -> Requirement:
     if not name.strip():
         raise InvalidRequirementsError(Violation("Requirements", f"{name!r} is not a parameter's name"))
-    if fold(name) in RESERVED_KEYWORDS:
-        why = "is a keyword of the job: state it beside the Requirements section, not in it"
+    if why := keyword_fault(name):
         raise InvalidRequirementsError(Violation(name, why))
     value = _as_value(name, asked)
     meaning = declarations.declaration_of(name, value)
@@ -125,12 +130,10 @@ def _read_requirement(name: str, asked: object, declarations: ParameterDeclarati
 
 
 def _as_value(name: str, asked: object) -> Value:
-    if isinstance(asked, bool | int | float | str):
-        return asked
-    if isinstance(asked, list | tuple) and all(isinstance(one, bool | int | float | str) for one in asked):
-        return tuple(asked)
-    why = f"{asked!r} is neither a number, a text, true or false, nor a list of these"
-    raise InvalidRequirementsError(Violation(name, why))
+    try:
+        return given_value(asked)
+    except InvalidInputError as error:
+        raise InvalidRequirementsError(*(Violation(name, each.why) for each in error.violations)) from None
 
 
 _ANY = "any"
@@ -170,5 +173,10 @@ def job_needs(description: JobDescription) -> JobNeeds:
 
 
 def _restriction(names: Iterable[str]) -> tuple[str, ...]:
-    folded = folded_set(names)
-    return () if fold(_ANY) in folded else tuple(sorted(folded))
+    return tuple(sorted(folded_set(restricting_names(names))))
+
+
+def restricting_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of sites or platforms as typed, or none if "ANY" is one of them."""
+    given = tuple(names)
+    return () if _ANY in folded_set(given) else given

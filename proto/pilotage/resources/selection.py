@@ -7,10 +7,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal, overload
 
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.resources.eligibility import Eligible, eligibility, parameter_refusals
 from pilotage.resources.inheritance import EffectiveCE, EffectiveQueue, effective_ces
 from pilotage.resources.requirements import Requirements, read_requirements
 from pilotage.resources.tree import ResourceTree
+from pilotage.text import fold
 
 EligibleQueues = dict[str, dict[str, list[str]]]
 """{SITE: {CE: [QUEUE…]}}, in the order of the tree, without empty parts."""
@@ -27,6 +29,29 @@ class NodeType(StrEnum):
     SITE = "Site"
     CE = "CE"
     QUEUE = "Queue"
+
+
+EligibleNodes = EligibleQueues | EligibleCEs | list[str]
+"""The eligible part of the tree down to any level."""
+
+
+def node_type(name: str) -> NodeType:
+    """Return the level with this name, in any letter case; raises InvalidInputError."""
+    for level in NodeType:
+        if fold(str(name)) == fold(level):
+            return level
+    raise InvalidInputError(Violation("level", f"{name!r} is not a level of the tree: {', '.join(NodeType)}"))
+
+
+def down_to(level: NodeType, queues: EligibleQueues) -> EligibleNodes:
+    """Return the nodes from the sites down to `level`."""
+    match level:
+        case NodeType.QUEUE:
+            return queues
+        case NodeType.CE:
+            return {site: list(ces) for site, ces in queues.items()}
+        case NodeType.SITE:
+            return list(queues)
 
 
 @overload
@@ -59,13 +84,23 @@ def get_eligible_nodes(
 ) -> list[str]: ...
 
 
+@overload
+def get_eligible_nodes(
+    tree: ResourceTree,
+    vo: str | None,
+    level: NodeType,
+    ce_select: Mapping[str, object] = ...,
+    queue_select: Mapping[str, object] = ...,
+) -> EligibleNodes: ...
+
+
 def get_eligible_nodes(
     tree: ResourceTree,
     vo: str | None,
     level: NodeType = NodeType.QUEUE,
     ce_select: Mapping[str, object] = _NOTHING,
     queue_select: Mapping[str, object] = _NOTHING,
-) -> EligibleQueues | EligibleCEs | list[str]:
+) -> EligibleNodes:
     """Return the eligible part of the tree, from the sites down to `level`; the selection is the same for each level.
 
     `ce_select` is compared with the effective values of a computing element, `queue_select` with those of a queue,
@@ -88,13 +123,7 @@ def get_eligible_nodes(
         queues = _eligible_queues(ce, of_ce, of_queue)
         if queues:
             found.setdefault(ce.site, {})[ce.name] = [queue.id.queue for queue in queues]
-    match level:
-        case NodeType.QUEUE:
-            return found
-        case NodeType.CE:
-            return {site: list(ces) for site, ces in found.items()}
-        case NodeType.SITE:
-            return list(found)
+    return down_to(level, found)
 
 
 def _eligible_queues(ce: EffectiveCE, of_ce: Requirements, of_queue: Requirements) -> tuple[EffectiveQueue, ...]:

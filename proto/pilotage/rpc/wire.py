@@ -16,7 +16,7 @@ from pilotage.accounts import Quota, QuotaUnit, checked_quota
 from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.job_description import Scalar, Value
 from pilotage.resources.tree import QueueId
-from pilotage.text import scalar_fault, text_fault
+from pilotage.text import given_value, scalar_fault, text_fault
 from pilotage.v1 import share_service_pb2, values_pb2
 
 LONGEST_S = 1e10
@@ -33,8 +33,9 @@ class WireEnum(Protocol):
         """Return the number of a full name."""
 
 
-def value_to_wire(value: Value) -> values_pb2.Value:
-    """Return the message of a value; raises InvalidInputError for an invalid one."""
+def value_to_wire(value: object) -> values_pb2.Value:
+    """Return the message of a value as `given_value` takes it; raises InvalidInputError for an invalid one."""
+    value = given_value(value)
     if isinstance(value, tuple):
         return values_pb2.Value(list=values_pb2.ValueList(values=[_scalar_to_wire(each) for each in value]))
     return _scalar_to_wire(value)
@@ -78,10 +79,16 @@ def _scalar_from_wire(message: values_pb2.Value) -> Scalar:
     return value
 
 
-def section_to_wire(section: Mapping[str, Value], target: MutableMapping[str, values_pb2.Value]) -> None:
-    """Fill the message map `target` with the values of a section."""
+def section_to_wire(section: Mapping[str, object], target: MutableMapping[str, values_pb2.Value]) -> None:
+    """Fill the message map `target` with the values of a section; faults are placed by name."""
+    faults = Faults()
+    if not isinstance(section, Mapping):
+        raise _fault(f"is of type {type(section).__name__}, not a mapping of names to values")
     for name, value in section.items():
-        target[name].CopyFrom(value_to_wire(value))
+        faults.unless(isinstance(name, str), str(name), "the name is not a text")
+        with faults.within(str(name)):
+            target[str(name)].CopyFrom(value_to_wire(value))
+    faults.raise_any()
 
 
 def section_from_wire(source: Mapping[str, values_pb2.Value]) -> dict[str, Value]:

@@ -18,7 +18,7 @@ from pilotage.classads.evaluation import Ad, evaluation_fault
 from pilotage.classads.library import plain_value
 from pilotage.classads.text import value_text
 from pilotage.job_description import Value
-from pilotage.resources.eligibility import Eligible, NoAccess, Refusal, Refused, Verdict
+from pilotage.resources.eligibility import BAN, Eligible, NoAccess, Refusal, Refused, Verdict
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
 from pilotage_server.core.classads.views import is_random
@@ -72,7 +72,10 @@ def count_of_vo(verdicts: Mapping[QueueId, Verdict]) -> int:
 
 
 def exclusions(verdicts: Mapping[QueueId, Verdict]) -> tuple[Exclusion, ...]:
-    """Return the exclusions, the one with the most queues first."""
+    """Return the exclusions, the one with the most queues first.
+
+    If all queues that could run the job are banned, the bans come before all else: the owner asked for these queues.
+    """
     tallies: dict[str, _Tally] = {}
     for queue, verdict in verdicts.items():
         if isinstance(verdict, Refused):
@@ -81,7 +84,10 @@ def exclusions(verdicts: Mapping[QueueId, Verdict]) -> tuple[Exclusion, ...]:
         Exclusion(tally.first.parameter, asked_text(tally.first.asked), tally.queues, tally.alone, tally.example)
         for tally in tallies.values()
     ]
-    return tuple(sorted(found, key=lambda each: (-each.queues, -each.queues_alone, each.parameter)))
+    found.sort(key=lambda each: (-each.queues, -each.queues_alone, each.parameter))
+    if not eligible(verdicts):
+        found.sort(key=lambda each: not (each.parameter == BAN and each.queues_alone))
+    return tuple(found)
 
 
 def _count(tallies: dict[str, _Tally], queue: QueueId, refusals: Sequence[Refusal]) -> None:
@@ -164,6 +170,10 @@ def _no_queue_summary(picture: WaitingFacts) -> str:
     of_vo = picture.queues_of_vo
     can = f"It waits because none of the {of_vo} queues that VO {picture.vo} may use can run it"
     blame = next((each for each in picture.exclusions if each.queues_alone), None)
+    if blame is not None and blame.parameter == BAN:
+        queues = count_text(blame.queues_alone, "queue")
+        are = "is" if blame.queues_alone == 1 else "are"
+        return f"It waits because the {queues} that could run it {are} banned: {blame.example}."
     if blame is not None:
         asked = f" {blame.asked}" if blame.asked else ""
         return f"{can}: {blame.parameter}{asked} alone excludes {blame.queues_alone} of them."

@@ -100,7 +100,8 @@ class Rules:
     what the pilot keeps back itself. `life_gap` = a time without any server counts when it is longer than this.
     `submission` = what the server derives for jobs when they are submitted. `preemption_requirements` = a ClassAd
     expression, MY the slot and TARGET the waiting job, that must be true too before a user preempts another's job; "" =
-    the slots' own decide. `required_isolation` = the least isolation at which pilots get jobs of a VO, by its folded
+    the slots' own decide. `pool_sites_shown` = the sites of a pool are shown with its jobs if they are at most so many.
+    `required_isolation` = the least isolation at which pilots get jobs of a VO, by its folded
     name.
     """
 
@@ -122,6 +123,7 @@ class Rules:
     preemption_requirements: str = ""
     pool_refresh_age: timedelta = timedelta(minutes=15)
     pool_grace: timedelta = timedelta(hours=1)
+    pool_sites_shown: int = 10
     required_isolation: Mapping[str, Isolation] = field(default_factory=dict)
     jobs: JobLimits = field(default_factory=JobLimits)
     retention: Retention = field(default_factory=Retention)

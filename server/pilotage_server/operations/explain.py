@@ -40,6 +40,7 @@ from pilotage_server.core.jobs.attributes import run_history_of
 from pilotage_server.core.jobs.changes import summary
 from pilotage_server.core.jobs.dependencies import Blocker
 from pilotage_server.core.jobs.record import JobRecord, is_matchable
+from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.core.pilots.pilots import ARRIVING, PilotRecord, SlotInfo
 from pilotage_server.core.pilots.slot_listing import match_weight, slot_ads
 from pilotage_server.core.queueing.job_ads import full_job_ad
@@ -48,7 +49,7 @@ from pilotage_server.core.queueing.task_queue import TaskQueue, traits_of
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.operations.accounting.limits import running_counts
 from pilotage_server.operations.jobs.dependencies import path_to_root_cause
-from pilotage_server.operations.jobs.queries import get_jobs
+from pilotage_server.operations.jobs.queries import few_sites, get_jobs
 from pilotage_server.operations.matching.trials import throttles_at
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored_pilots
@@ -122,8 +123,8 @@ class Explanation:
 
     `exclusions` are over the `queues_of_vo` queues that the job's VO may use. `jobs_ahead` would go before it on a slot
     that fits both; `order` gives the reason. `pool_mapped` None = it has no pool. `ignored` are the statements of the
-    job file that are not done. `blockers` = the path from a blocked job to the parent that delays it most: each waits
-    for the next one.
+    job file that are not done. `pool_sites` are the sites of its pool if they are shown. `blockers` = the path from a
+    blocked job to the parent that delays it most: each waits for the next one.
     """
 
     job: JobRecord
@@ -138,6 +139,7 @@ class Explanation:
     tree_version: int
     requirements: Mapping[str, Value]
     ignored: tuple[str, ...]
+    pool_sites: tuple[str, ...] = ()
     blockers: tuple[Blocker, ...] = ()
 
 
@@ -165,6 +167,7 @@ def explain_job(transaction: Transaction, state: ServerState, identity: Identity
         tree_version=state.tree.version,
         requirements=description.requirements or {},
         ignored=description.ignored,
+        pool_sites=few_sites(state, job.pool_id) if job.state not in FINAL else (),
         blockers=path_to_root_cause(transaction, job),
     )
 

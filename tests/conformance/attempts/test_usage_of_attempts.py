@@ -28,7 +28,7 @@ def grid(database: Database, clock: VirtualClock) -> PolicyGrid:
 
 def usage_of(grid: Grid, job_id: int) -> AttemptUsage:
     job = grid.job(job_id)
-    return grid.read(lambda transaction, _: details_of(transaction, [job]).usages)[job_id]
+    return grid.read(lambda transaction, state: details_of(transaction, state, [job]).usages)[job_id]
 
 
 def ad_of(grid: Grid, job_id: int) -> dict[str, AdValue]:
@@ -41,7 +41,7 @@ def used(key: AttemptKey, memory_mib: int = 612) -> RunningUsage:
 
 def test_report_of_end_has_all_figures(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit()
-    assert grid.read(lambda transaction, _: details_of(transaction, [grid.job(job_id)]).usages) == {}
+    assert grid.read(lambda transaction, state: details_of(transaction, state, [grid.job(job_id)]).usages) == {}
     pilot = grid.start_pilot()
     match = pilot.take()
     pilot.start(match)

@@ -59,7 +59,7 @@ def test_parent_that_ends_is_settled(jobs: DependentJobs, exit_code: int) -> Non
 
 def shown_as_futile(jobs: DependentJobs, asked: Sequence[int]) -> list[int]:
     records = list(jobs.grid.jobs(asked).values())
-    details = jobs.grid.read(lambda transaction, _: details_of(transaction, records))
+    details = jobs.grid.read(lambda transaction, state: details_of(transaction, state, records))
     return sorted(job.id for job in jobs_to_wire(records, details) if job.futile)
 
 

@@ -26,6 +26,7 @@ from pilotage_server.core.submission.submit_policy import SubmitPolicy, SubmitTr
 from pilotage_server.operations.jobs.queries import get_description, get_events, get_jobs, read_feed
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
+from pilotage_server.operations.startup.loading import load_state
 from pilotage_server.rpc.jobs.wire import submission_from_wire
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.submission.templates import insert_stored
@@ -206,6 +207,18 @@ def test_submitted_description_is_read_back_unchanged(database: Database, state:
     description = a_description("run.sh", arguments="$(Process)", requirements={"Memory": "4 GB"}, count=2)
     ids = submit(database, state, description).job_ids
     assert database.read(lambda transaction: get_description(transaction, ALICE, ids[1])) == description
+
+
+def test_submit_transforms_read_keywords_and_pool(database: Database) -> None:
+    expression = 'strcat(Site[0], " ", CPUTime, " ", JobRequirements.Memory, " ", SubmitPool)'
+    rules = Rules(submission=SubmitPolicy((SubmitTransform("Wanted", expression),)))
+    state = database.read(lambda transaction: load_state(transaction, rules))
+    description = a_description(sites=("CERN",), cpu_time=timedelta(seconds=60), requirements={"Memory": 4000})
+    (job_id,) = submit(database, state, description).job_ids
+
+    (job,) = database.read(lambda transaction: get_jobs(transaction, ALICE, [job_id]))
+    stored = database.read(lambda transaction: get_description(transaction, ALICE, job_id))
+    assert stored.attributes == {"Wanted": f"CERN 60 4000 {job.pool_id}"}
 
 
 DESCRIPTIONS = (

@@ -64,6 +64,19 @@ def test_requirements_section_and_expression_must_both_hold(database: Database, 
     assert grid.start_pilot().claim(a_slot("a"), a_slot("b")) == [job_id]
 
 
+def test_start_reads_keywords_and_requirements(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, LONG, Memory=8000, Tags=["a", "b"])
+    grid.submit(requirements={"Memory": 2000, "Tags": ("a",)}, sites=("CERN", "FNAL"))
+    grid.submit(requirements={"Memory": 4000, "Tags": ("a",)}, sites=("CERN",))
+    grid.submit(attributes={"Site": "FNAL", "SubmitPool": "mine"})
+    (job_id,) = grid.submit(requirements={"Memory": 4000, "Tags": ("a", "b")}, sites=("CERN", "FNAL"))
+    start = (
+        'member("FNAL", TARGET.Site) && TARGET.JobRequirements.Memory > 3000 '
+        f'&& member("b", TARGET.JobRequirements.Tags) && TARGET.SubmitPool == "{grid.job(job_id).pool_id}"'
+    )
+    assert grid.start_pilot().claim(*(a_slot_with(name, Start=start) for name in "ab")) == [job_id]
+
+
 def test_new_policy_rekeys_jobs_before_the_match(grid: Grid) -> None:
     other, batch = grid.submit(attributes={"Batch": False})[0], grid.submit(attributes={"Batch": True})[0]
     assert grid.job(other).task_queue_id == grid.job(batch).task_queue_id

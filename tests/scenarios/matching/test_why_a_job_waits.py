@@ -198,6 +198,36 @@ def test_supply_counts_pilots_and_idle_cores(grid: Grid) -> None:
     assert not unknown.known
 
 
+def test_ban_comes_first_if_it_closes_all_queues_that_fit(grid: Grid) -> None:
+    tree = a_tree(LONG, SMALL, *(f"SITE{number}/ce/q" for number in range(5)))
+    grid.put(tree)
+    (wanting_site,) = grid.submit(sites=("CERN",))
+    (wanting_both,) = grid.submit(sites=("CERN", "SITE1"))
+    order = BanOrder(TreeNode("CERN"), "power cut")
+    grid.write(lambda transaction, state: ban(transaction, state, an_operator(), order))
+
+    why = grid.why(wanting_site)
+    assert [(each.parameter, each.queues_alone) for each in why.exclusions] == [("Ban", 2), ("Site", 5)]
+    assert why.summary == (
+        "It waits because the 2 queues that could run it are banned: CERN/ce01/long: Ban: CERN is banned: power cut."
+    )
+    assert [each.parameter for each in grid.why(wanting_both).exclusions] == ["Site", "Ban"]
+
+
+def test_other_cause_comes_before_a_ban_that_closes_nothing_that_fits(grid: Grid) -> None:
+    order = BanOrder(TreeNode("CERN", "ce01", "small"), "broken")
+    grid.write(lambda transaction, state: ban(transaction, state, an_operator(), order))
+    (job_id,) = grid.submit(requirements={"Memory": 9000})
+
+    why = grid.why(job_id)
+
+    assert [(each.parameter, each.queues, each.queues_alone) for each in why.exclusions] == [
+        ("Memory", 2, 1),
+        ("Ban", 1, 0),
+    ]
+    assert "Memory 9000 alone excludes 1" in why.summary
+
+
 def test_banned_queue_has_no_demand(grid: Grid) -> None:
     grid.submit()
     order = BanOrder(TreeNode("CERN"), "power cut")

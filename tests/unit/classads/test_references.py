@@ -23,12 +23,13 @@ def refs(my: str = "", target: str = "", free: str = "", *, is_dynamic: bool = F
         ("'odd-name' == 1", refs(free="odd-name")),
         ("'\\157dd' == 1", refs(is_dynamic=True)),
         ("'eval'(x)", refs(free="x", is_dynamic=True)),
-        ("MY.a.b", refs("a")),
+        ("MY.a.b", refs("a b")),
+        ("TARGET.JobRequirements.Memory > jobs.b", refs("", "jobrequirements memory", "jobs b")),
         ("x is undefined && y isnt true", refs(free="x y")),
         ('eval(strcat("Slot", 9, "_State"))', refs(is_dynamic=True)),
         ("TARGET . x", refs(free="target x", is_dynamic=True)),
         ('TARGET["x"]', refs(free="target", is_dynamic=True)),
-        ("parent.x", refs(free="parent", is_dynamic=True)),
+        ("parent.x", refs(free="parent x", is_dynamic=True)),
     ],
 )
 def test_references_are_grouped_by_scope(text: str, expected: References) -> None:

@@ -88,6 +88,59 @@ def test_custom_attributes_are_included_only_when_referenced() -> None:
     assert "app" not in ad
 
 
+KEYWORDS: dict[str, Any] = {
+    "sites": ("CERN", "Fnal"),
+    "banned_sites": ("CNAF",),
+    "platforms": ("x86_64-el9",),
+    "cpu_time": timedelta(hours=1),
+    "requirements": {"SoftwareTag": ("a", "b"), "Memory": 4000, "odd-name": 1},
+}
+IN_ADS = {
+    "Site": ("CERN", "Fnal"),
+    "BannedSites": ("CNAF",),
+    "Platform": ("x86_64-el9",),
+    "CPUTime": 3600,
+    "JobRequirements": {"SoftwareTag": ("a", "b"), "Memory": 4000},
+}
+
+
+def test_keywords_and_requirements_are_attributes_in_the_names_of_dirac() -> None:
+    ad = full_ad(a_description(**KEYWORDS), pool_id="abc")
+    assert {name: ad.get(name) for name in (*IN_ADS, "SubmitPool")} == {**IN_ADS, "SubmitPool": "abc"}
+    assert Ad.read(ad_text(ad)).plain() | IN_ADS == Ad.read(ad_text(ad)).plain()
+
+    any_site = full_ad(a_description(sites=("any", "CERN"), platforms=("ANY",)))
+    assert not any_site.keys() & {*IN_ADS, "SubmitPool"}
+
+
+def test_keywords_are_in_the_ad_of_a_match_if_referenced() -> None:
+    assert not match_ad(**KEYWORDS).keys() & {fold(name) for name in IN_ADS}
+    for name, value in IN_ADS.items():
+        ad = match_ad(fold(name), **KEYWORDS)
+        assert {each: ad[each] for each in ad if each in {fold(name) for name in IN_ADS}} == {fold(name): value}
+    assert traits_ad(traits_of(ALICE, "abc", a_description(), NO_NAMES))["SubmitPool"] == "abc"
+
+
+def test_attributes_of_an_owner_do_not_replace_keywords() -> None:
+    own = {**dict.fromkeys(IN_ADS, "mine"), "SUBMITPOOL": "mine"}
+    assert "mine" not in full_ad(a_description(attributes=own)).values()
+    assert "mine" not in match_ad(*map(fold, own), attributes=own).values()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'member("cern", TARGET.Site) && !member("CERN", TARGET.BannedSites)',
+        'TARGET.Site[0] == "CERN" && TARGET.CPUTime <= 3600',
+        'member("b", TARGET.JobRequirements.softwaretag) && TARGET.JobRequirements.Memory > 3000',
+        "TARGET.JobRequirements.CPUModel is undefined",
+    ],
+)
+def test_policies_of_slots_read_keywords(expression: str) -> None:
+    job = Ad(full_ad(a_description(**KEYWORDS)))
+    assert evaluate(compile_expression(expression), Ad({"Memory": 1}), job) is True
+
+
 @pytest.mark.parametrize(
     ("attributes", "universe"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -94,13 +95,56 @@ def test_description_survives_round_trip(description: JobDescription) -> None:
 @given(sections)
 def test_section_keeps_type_of_every_value(section: dict[str, object]) -> None:
     message = jobs_pb2.JobDescription()
-    section_to_wire(section, message.attributes)  # type: ignore[arg-type]
+    section_to_wire(section, message.attributes)
 
     received = section_from_wire(message.attributes)
 
     assert {name: (type(value), value) for name, value in received.items()} == {
         name: (type(value), value) for name, value in section.items()
     }
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset])
+def test_all_kinds_of_lists_are_one_list_on_the_wire(kind: Any) -> None:
+    given = {"Tags": kind(["a", "b"]), "Sizes": kind([1, 2])}
+    description = JobDescription("a", requirements=given, attributes=given, sites=kind(["A", "B"]))
+
+    received = description_from_wire(description_to_wire(description))
+
+    assert received.requirements == received.attributes == {"Tags": ("a", "b"), "Sizes": (1, 2)}
+    assert received.sites == ("A", "B")
+
+
+def test_set_is_sorted() -> None:
+    names = {f"tag{number:02}" for number in range(30)}
+    description = JobDescription("a", requirements={"Tags": names | {7, 2.5}}, platforms=names)  # type: ignore[arg-type, dict-item]
+
+    received = description_from_wire(description_to_wire(description))
+
+    assert received.requirements == {"Tags": (2.5, 7, *sorted(names))}
+    assert received.platforms == tuple(sorted(names))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fault"),
+    [
+        ("requirements", {"Memory": None}, "requirements.Memory: None is neither a number"),
+        ("requirements", {"Tags": ["a", {"b"}]}, "requirements.Tags: .* nor a list of these"),
+        ("requirements", ["Memory"], "requirements: is of type list"),
+        ("attributes", {"When": EPOCH}, "attributes.When: .* is neither a number"),
+        ("sites", "CERN", "sites: 'CERN' is not a list of texts"),
+        ("banned_sites", {1, 2}, "banned_sites: .* is not a list of texts"),
+        ("request_cpus", "4", "request_cpus: '4' is not a whole number"),
+        ("cpu_time", 60, "cpu_time_s: 60 is not a timedelta"),
+        ("environment", {"A": 1}, "environment: .* is not a mapping of names to texts"),
+        ("name", "\ud800", "name: .* is not a text"),
+    ],
+)
+def test_wrong_type_names_its_field(field: str, value: object, fault: str) -> None:
+    wrong: dict[str, Any] = {field: value}
+
+    with pytest.raises(InvalidJobError, match=fault):
+        description_to_wire(JobDescription("a", **wrong))
 
 
 def test_empty_requirements_differ_from_none() -> None:

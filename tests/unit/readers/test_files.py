@@ -41,6 +41,11 @@ def job_with(*sources: str, executable: str = "/bin/true", **fields: object) -> 
         ("job", "executable = a\n  Queue 3\n", "submit"),
         ("job", '[\n Executable = "a";\n]', "jdl"),
         ("job", 'executable = "a"\n', "toml"),
+        ("a.cfg", "Executable = a\n", "cfg"),
+        ("a.cfg", "executable = a\nqueue\n", "submit"),
+        ("a.cfg", '[ Executable = "a"; ]', "jdl"),
+        ("a.jdl", 'Executable = "a";\n/*\nRequirements {\n*/', "jdl"),
+        ("job", 'Executable = "a"\nArguments = -c "a; b"\nRequirements\n{\n  OS = el9\n}\n', "cfg"),
     ],
 )
 def test_guesses_language_from_name_and_text(name: str, text: str, language: str) -> None:

@@ -8,6 +8,7 @@ from pilotage.errors import InvalidTreeError
 from pilotage.job_description import Value
 from pilotage.resources.formats import read_tree_text
 from pilotage.resources.inheritance import EffectiveQueue
+from pilotage.resources.parameters import Inherit, ParameterType
 from pilotage.resources.tree import QueueId, ResourceTree
 from pilotage.resources.tree_reader import tree_from_mapping
 from support.trees import effective_queue
@@ -160,6 +161,58 @@ def test_ignores_unknown_sections_with_warning() -> None:
     site = "Resources/Sites/LCG/LCG.Example.it"
     ignored = ["Operations", "Systems", f"{site}/Cpu", f"{site}/CEs/ce01.example.it/Queues/gpu/Extra"]
     assert [str(warning) for warning in warnings] == [f"{name}: is unknown and is ignored" for name in ignored]
+
+
+OPERATIONS = """
+Operations
+{
+  Defaults
+  {
+    JobDescription
+    {
+      DefaultCPUTime = 86400
+      Speed { type = capacity }
+    }
+    JobScheduling { CheckMatchingDelay = True }
+  }
+  lhcb
+  {
+    Production
+    {
+      JobDescription
+      {
+        SPEED { type = capacity }
+        Image { type = tags  inherit = unite }
+      }
+    }
+    Certification { Pilot { Version = 9 } }
+  }
+  cms { Pilot { Version = 8 } }
+}
+"""
+
+
+def test_job_descriptions_of_operations_declare_parameters() -> None:
+    base = CFG[: CFG.index("Operations")]
+    tree, warnings = tree_from_mapping(read_tree_text(base + OPERATIONS, "cfg"))
+
+    declared = {each.name: (each.type, each.inherit) for each in tree.declarations}
+    assert declared["Speed"] == (ParameterType.CAPACITY, Inherit.NEAREST)
+    assert declared["Image"] == (ParameterType.TAGS, Inherit.UNITE)
+    assert declared["Version"][0] is ParameterType.VERSION
+    assert [each.where for each in warnings] == [
+        "Operations/Defaults/JobScheduling",
+        "Operations/lhcb/Certification",
+        "Operations/cms",
+    ]
+
+
+def test_declarations_of_operations_agree() -> None:
+    other = OPERATIONS.replace("SPEED { type = capacity }", "SPEED { type = value }")
+    text = CFG[: CFG.index("Operations")] + other
+    line = text.split("\n").index("        SPEED { type = value }") + 1
+    with pytest.raises(InvalidTreeError, match=f"line {line}: SPEED is declared in another way before"):
+        read_tree_text(text, "cfg")
 
 
 @pytest.mark.parametrize(

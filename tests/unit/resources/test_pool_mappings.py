@@ -43,6 +43,14 @@ def test_unmapped_pool_has_no_queues() -> None:
         PoolMapping("p", "cms", ORDER.queue_set([A]))
 
 
+def test_sites_of_a_pool_are_listed_if_they_are_few() -> None:
+    queues = [QueueId(f"SITE{site}", "ce", queue) for site in range(3) for queue in "ab"]
+    order = QueueOrder(queues)
+    known = PoolMappings([PoolMapping("p", "cms", order.queue_set(queues), NOON, 1)])
+    assert known.few_sites("p", 3) == ("SITE0", "SITE1", "SITE2")
+    assert known.few_sites("p", 2) == known.few_sites("p", 0) == known.few_sites("unknown", 3) == ()
+
+
 def test_newer_mapping_replaces_older_one() -> None:
     known = PoolMappings([a_mapping("p", A, B)])
     known.put([a_mapping("p", B, C, minute=1)])

@@ -165,6 +165,37 @@ def test_route_sets_and_deletes_custom_attributes() -> None:
     }
 
 
+DIRAC: dict[str, AdValue] = {
+    "Site": ("CERN",),
+    "BannedSites": ("FNAL",),
+    "CPUTime": 3600,
+    "SubmitPool": "ab",
+    "JobRequirements": {"Tags": ("grid",)},
+}
+
+
+def test_route_reads_and_sets_keywords_and_requirements() -> None:
+    keyed = replace(ORIGINAL, sites=("CERN",), banned_sites=("FNAL",), cpu_time=timedelta(hours=1))
+    job = a_job(keyed, **DIRAC)
+
+    copy = described(job=job)
+    assert (copy.sites, copy.banned_sites, copy.cpu_time) == (("CERN",), ("FNAL",), timedelta(hours=1))
+    assert copy.requirements == {"Tags": ("grid",)}
+    assert not DIRAC.keys() & copy.attributes.keys()
+
+    changed = described(
+        'SET Site {"A", "B"}',
+        "DELETE BannedSites",
+        'EVALSET Platform strcat("el", CPUTime / 400)',
+        "SET CPUTime 60",
+        "SET JobRequirements [ Memory = 5; Tags = {1, 2} ]",
+        job=job,
+    )
+    assert (changed.sites, changed.banned_sites, changed.platforms) == (("A", "B"), (), ("el9",))
+    assert (changed.cpu_time, changed.requirements) == (timedelta(minutes=1), {"Memory": 5, "Tags": (1, 2)})
+    assert described("DELETE JobRequirements", job=job).requirements is None
+
+
 def test_attribute_without_plain_value_is_dropped_with_warning() -> None:
     copy = described("SET Later TARGET.Unknown", 'SET Wrong 1 + "x"', "SET Ad [ A = 1 ]")
     assert not {"Later", "Wrong", "Ad"} & copy.attributes.keys()
@@ -197,6 +228,8 @@ def test_undefined_expression_changes_nothing() -> None:
         ("SET RequestCpus 0", "Site 2, RequestCpus: 0 is less than 1"),
         ('SET RequestMemory "much"', "Site 2, RequestMemory: 'much' is not a number"),
         ("SET Cmd 5", "Site 2, Cmd: 5 is not a text"),
+        ("SET Site 5", "Site 2, Site: 5 is not a text"),
+        ("SET JobRequirements 5", "Site 2, JobRequirements: 5 is not a nested ad"),
         ("DELETE Cmd", "Site 2, Cmd: a routed job needs a program"),
         ('SET Arguments "\'open"', "Site 2, Arguments: cannot be split: No closing quotation"),
         ('SET Environment "A"', "Site 2, Environment: 'A' is not NAME=VALUE"),

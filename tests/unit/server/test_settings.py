@@ -98,6 +98,7 @@ def test_durations_are_in_seconds(tmp_path: Path) -> None:
         ({"health": {"node_rate": 0}}, "health.node_rate"),
         ({"mail_domain": "me@example.org"}, "mail_domain"),
         ({"max_subscriptions_per_owner": -1}, "max_subscriptions_per_owner"),
+        ({"pool_sites_shown": -1}, "pool_sites_shown"),
         ({"health": {"plug": True}}, "health.plug"),
     ],
 )

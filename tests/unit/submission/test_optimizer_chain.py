@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from pilotage.errors import InvalidInputError
@@ -119,9 +121,18 @@ def test_warns_about_policy_attribute_that_no_job_has() -> None:
     assert accepted(description, OptimizerContext(owned=frozenset({"ladder"}))).warnings == (of_hold,)
 
 
+def test_warns_that_site_without_scope_is_the_jobs_own() -> None:
+    text = 'Site == "CERN"'
+    (warning,) = accepted(a_description(requirements_expression=text, sites=("CERN",))).warnings
+    assert warning.startswith("requirements_expression refers to Site, which is the job's own list of sites")
+    assert accepted(a_description(requirements_expression=text)).warnings == ()
+    assert accepted(a_description(rank=f"TARGET.{text}", sites=("CERN",))).warnings == ()
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "SubmitPool is undefined && CPUTime > 5 && JobRequirements.Memory > 5",
         "NumJobStarts > 3 && NumShadowStarts > JobRunCount + NumJobMatches || RemoteWallClockTime >= 3600",
         "JobStatus == 5 && (time() - EnteredCurrentStatus) > 60 || CurrentTime > QDate + 60",
         "HoldReasonCode =?= 3 && HoldReasonSubCode == 1 && NumHoldsByReason.JobPolicy < 3 && myOWN",
@@ -129,7 +140,12 @@ def test_warns_about_policy_attribute_that_no_job_has() -> None:
     ],
 )
 def test_policy_on_attributes_of_job_ad_gets_no_warning(text: str) -> None:
-    description = a_description(policy=JobPolicy(periodic_remove=text), attributes={"MyOwn": True})
+    description = a_description(
+        policy=JobPolicy(periodic_remove=text),
+        attributes={"MyOwn": True},
+        cpu_time=timedelta(seconds=9),
+        requirements={"Memory": 5},
+    )
     assert accepted(description).warnings == ()
 
 
@@ -152,7 +168,9 @@ def test_drops_server_attributes_with_warning_ignoring_case(name: str) -> None:
     assert warning == f"attribute {name} is set by the server; the value given is not used"
 
 
-@pytest.mark.parametrize("name", ["Requirements", "Rank", "RequestCpus", "requestmemory", "JobPrio", "Cmd"])
+@pytest.mark.parametrize(
+    "name", ["Requirements", "Rank", "RequestCpus", "requestmemory", "JobPrio", "Cmd", "SITE", "JobRequirements"]
+)
 def test_attribute_cannot_replace_field(name: str) -> None:
     assert description_attributes(a_description(attributes={name: "1"})) == description_attributes(a_description())
 

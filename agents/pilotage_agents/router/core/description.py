@@ -29,7 +29,7 @@ from pilotage.condor.quoting import (
 )
 from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.job_description import JobDescription, JobPolicy, Value, without_exit_policy
-from pilotage.text import fold
+from pilotage.text import fold, given_value
 from pilotage.units import parse_duration, parse_size_mib, parse_whole_number
 from pilotage.values.routing import RoutableJob
 from pilotage_agents.router.core.fields import expression_text
@@ -166,6 +166,23 @@ def _minutes(value: object) -> timedelta:
     return timedelta(minutes=parse_whole_number(value, least=1))
 
 
+def _names(value: object) -> tuple[str, ...]:
+    """Return the names of a list, or of one text with commas."""
+    listed = value.split(",") if isinstance(value, str) else value if isinstance(value, tuple) else (value,)
+    return tuple(name for each in listed if (name := _text(each).strip()))
+
+
+def _section(value: object) -> dict[str, Value]:
+    if not isinstance(value, Mapping):
+        raise InvalidInputError(Violation("", f"{value!r:.60} is not a nested ad"))
+    faults, section = Faults(), dict[str, Value]()
+    for name, each in value.items():
+        with faults.within(name):
+            section[name] = given_value(each)
+    faults.raise_any()
+    return section
+
+
 def _expression(text: object) -> str | None:
     return None if text == "undefined" else _text(text)
 
@@ -188,6 +205,11 @@ _FIELDS: Mapping[str, tuple[str, Reader]] = {
     "allowedexecuteduration": ("wall_time", parse_duration),
     "jobleaseduration": ("lease", parse_duration),
     "maxstarts": ("max_starts", _at_least(1)),
+    "site": ("sites", _names),
+    "bannedsites": ("banned_sites", _names),
+    "platform": ("platforms", _names),
+    "cputime": ("cpu_time", parse_duration),
+    "jobrequirements": ("requirements", _section),
 }
 """Fields that attributes with values set, by folded name; of two for one field the later counts."""
 

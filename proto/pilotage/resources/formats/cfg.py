@@ -11,8 +11,9 @@ In a section on one line several options may follow each other; a value ends whe
 
 Conversion: Resources/Sites/GRID/SITE/CEs/CE/Queues/QUEUE becomes sites, ces, queues; grids have no level.
 - Options of the section CEs apply to all computing elements of the site, before options of the site itself.
-- Resources/Computing/CEDefaults becomes `defaults`, OSCompatibility there `platforms`, Resources/Parameters
-  `parameters`; a ForVO section overlays its level. Tag and RequiredTag are united along the path.
+- Resources/Computing/CEDefaults becomes `defaults`, OSCompatibility there `platforms`. Resources/Parameters and each
+  section JobDescription of Operations become `parameters`. A ForVO section overlays its level. Tag and RequiredTag are
+  united along the path.
 - A queue with maxCPUTime and SI00 gets CPUTime = maxCPUTime * 60 / 250 * SI00. It gets the tag MultiProcessor if it has
   several processors, and WholeNode if WholeNode = True: DIRAC's matcher offers these tags implicitly.
 - A Platform that contains ANY becomes an empty list: the queue is unrestricted. As a tag, ANY has no special meaning.
@@ -28,6 +29,7 @@ from typing import TypeGuard
 
 from pilotage.errors import InvalidTreeError, Violation
 from pilotage.resources.formats.plain import syntax_error
+from pilotage.text import fold
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))(?:#|//).*$")
 _NAME = re.compile(r"[^\s{}=][^{}=]*?(?=\s*(?:\+?=|[{}]|$))")
@@ -38,10 +40,14 @@ _VALUE_IN_LINE = re.compile(r".*?(?=\s*\}|\s+[^\s{}=]+\s*(?:\+?=|\{)|\s*$)")
 
 @dataclass(slots=True)
 class CfgSection:
-    """A section as written: its options as raw text and its sections, each in order."""
+    """A section as written: its options as raw text and its sections, each in order.
+
+    `lines` has the line of each option, the first one of several with `+=`.
+    """
 
     line: int
     options: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
     sections: dict[str, CfgSection] = field(default_factory=dict)
 
     def at(self, *path: str) -> CfgSection | None:
@@ -57,7 +63,7 @@ def parse_cfg(text: str) -> CfgSection:
 
     Raises
     ------
-    InvalidTreeError
+    TextSyntaxError
         For the first invalid line, a section that is not closed, or a duplicate name.
     """
     parser = _Parser()
@@ -126,7 +132,7 @@ class _Parser:
                 self._named = (piece, number)
 
     def finished(self) -> CfgSection:
-        """Return the result; raises InvalidTreeError for an unfinished section."""
+        """Return the result; raises TextSyntaxError for an unfinished section."""
         self._expect_no_brace()
         name, section = self._open[-1]
         if name:
@@ -150,6 +156,7 @@ class _Parser:
             raise syntax_error(f"{option.key} stands twice in one section", number, column)
         value = _unquoted(option.value)
         section.options[option.key] = f"{before}, {value}" if before else value
+        section.lines.setdefault(option.key, number)
 
     def _expect_no_brace(self) -> None:
         if self._named is not None:
@@ -179,6 +186,9 @@ _UNITED = ("Tags", "RequiredTags")
 _FOR_VO = "ForVO"
 _WHOLE_NUMBER = re.compile(r"[+-]?(?:0|[1-9]\d*)", re.ASCII)
 _SI00_PER_HS06 = 250
+_OPERATIONS, _JOB_DESCRIPTION = "Operations", "JobDescription"
+_DEEPEST_JOB_DESCRIPTION = 4
+"""The levels of Operations/VO/SETUP/JobDescription."""
 
 
 def read_cfg_tree(text: str) -> Mapping[str, object]:
@@ -190,9 +200,10 @@ def read_cfg_tree(text: str) -> Mapping[str, object]:
     resources = top.at("Resources")
     if resources is None or resources.at("Sites") is None:
         raise InvalidTreeError(Violation("", "there is no section Resources/Sites"))
+    job_descriptions, _ = _job_descriptions(top)
     tree: dict[str, object] = {
         "sites": dict(_sites(resources.sections["Sites"])),
-        "parameters": _declarations(resources.at("Parameters")),
+        "parameters": _declarations([resources.at("Parameters") or CfgSection(line=1), *job_descriptions]),
         "platforms": _options(resources.at("Computing", "OSCompatibility")),
         "defaults": _level(resources.at("Computing", "CEDefaults")),
     }
@@ -201,7 +212,9 @@ def read_cfg_tree(text: str) -> Mapping[str, object]:
 
 def _ignored(top: CfgSection) -> Iterator[str]:
     """Yield the paths of the sections that are not read."""
-    yield from _unread_sections(top, "", "Resources")
+    _, unread = _job_descriptions(top)
+    yield from unread
+    yield from _unread_sections(top, "", "Resources", _OPERATIONS)
     resources = top.sections["Resources"]
     yield from _unread_sections(resources, "Resources/", "Sites", "Computing", "Parameters")
     yield from _unread_sections(resources.at("Computing"), "Resources/Computing/", "CEDefaults", "OSCompatibility")
@@ -213,6 +226,22 @@ def _ignored(top: CfgSection) -> Iterator[str]:
                 yield from _unread_sections(inner, f"{path}CEs/{ce}/", "Queues", _FOR_VO)
                 for queue, innermost in _inside(inner, "Queues"):
                     yield from _unread_sections(innermost, f"{path}CEs/{ce}/Queues/{queue}/", _FOR_VO)
+
+
+def _job_descriptions(
+    section: CfgSection, path: str = "", depth: int = _DEEPEST_JOB_DESCRIPTION
+) -> tuple[list[CfgSection], list[str]]:
+    """Return the sections JobDescription with declarations inside Operations, and the paths of the others there."""
+    found: list[CfgSection] = []
+    unread: list[str] = []
+    for name, inner in section.sections.items():
+        if path and name == _JOB_DESCRIPTION and inner.sections:
+            found.append(inner)
+        elif path or name == _OPERATIONS:
+            deeper = _job_descriptions(inner, f"{path}{name}/", depth - 1) if depth else ([], [])
+            found += deeper[0]
+            unread += deeper[1] if deeper[0] else [f"{path}{name}"]
+    return found, unread
 
 
 def _unread_sections(section: CfgSection | None, path: str, *known: str) -> Iterator[str]:
@@ -296,20 +325,31 @@ def _converted(name: str, value: CfgValue) -> CfgValue:
     return [str(element) for element in _elements(value)] if name in _LISTS else value
 
 
-def _declarations(section: CfgSection | None) -> dict[str, object]:
-    united: dict[str, object] = {name: {"type": "tags", "inherit": "unite"} for name in _UNITED}
-    declared = section.sections if section else {}
-    return united | {name: dict(_options(declaration)) for name, declaration in declared.items()}
+def _declarations(sections: Iterable[CfgSection]) -> dict[str, object]:
+    """Return the declarations of all these sections; raises InvalidTreeError for one that differs from another."""
+    declared: dict[str, tuple[str, object]] = {}
+    for name, section in ((name, inner) for each in sections for name, inner in each.sections.items()):
+        options = dict(_options(section))
+        if declared.setdefault(fold(name), (name, options))[1] != options:
+            raise syntax_error(
+                f"{name} is declared in another way before: parameters are the same for all VOs", section.line
+            )
+    united = {name: {"type": "tags", "inherit": "unite"} for name in _UNITED if fold(name) not in declared}
+    return united | dict(declared.values())
 
 
 def _options(section: CfgSection | None) -> dict[str, CfgValue]:
-    return {key: _typed(value) for key, value in section.options.items()} if section else {}
+    return {key: typed_value(value) for key, value in section.options.items()} if section else {}
 
 
-def _typed(text: str) -> CfgValue:
-    if "," in text:
-        return [_scalar(element.strip()) for element in text.split(",") if element.strip()]
-    return _scalar(text)
+def typed_value(text: str) -> CfgValue:
+    """Return the value of an option: of a text with commas a list, of canonical numbers and booleans their value."""
+    return [_scalar(element) for element in elements_in(text)] if "," in text else _scalar(text)
+
+
+def elements_in(text: str) -> list[str]:
+    """Return the elements of a comma-separated list, without empty ones."""
+    return [element.strip() for element in text.split(",") if element.strip()]
 
 
 def _unquoted(text: str) -> str:

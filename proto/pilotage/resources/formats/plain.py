@@ -17,10 +17,19 @@ from pilotage.errors import InvalidTreeError, Violation
 _LONG_NUMBER = re.compile(rf"\d{{{sys.int_info.default_max_str_digits}}}")
 
 
-def syntax_error(why: str, line: int, column: int | None = None) -> InvalidTreeError:
+class TextSyntaxError(InvalidTreeError):
+    """A text has a syntax error, `why`, on a line that is counted from 1."""
+
+    def __init__(self, why: str, line: int, column: int | None) -> None:
+        where = f"line {line}" if column is None else f"line {line}, column {column}"
+        super().__init__(Violation(where, why))
+        self.why = why
+        self.line = line
+
+
+def syntax_error(why: str, line: int, column: int | None = None) -> TextSyntaxError:
     """Return the error for a fault at a line and column, counted from 1."""
-    where = f"line {line}" if column is None else f"line {line}, column {column}"
-    return InvalidTreeError(Violation(where, why))
+    return TextSyntaxError(why, line, column)
 
 
 def position_of(text: str, offset: int) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from pilotage.classads.library import AdValue, Expression
 from pilotage.classads.references import References, references
 from pilotage.job_description import JobDescription, Value, render_text
+from pilotage.resources.requirements import restricting_names
 from pilotage.text import fold, folded_set
 from pilotage_server.core.jobs.exit_policy import exit_remove_expression
 from pilotage_server.core.jobs.record import JobRecord
@@ -25,7 +26,7 @@ from pilotage_server.core.jobs.record import JobRecord
 SERVER_ATTRIBUTES = folded_set(
     (
         # owner and account
-        *("MyType", "TargetType", "Owner", "User", "OsUser", "NTDomain", "VO", "SUBMIT_SITE_DOMAIN"),
+        *("MyType", "TargetType", "Owner", "User", "OsUser", "NTDomain", "VO", "SUBMIT_SITE_DOMAIN", "SubmitPool"),
         *("AcctGroup", "AcctGroupUser", "AccountingGroup", "NiceUser"),
         *("x509UserProxyVOName", "x509UserProxySubject", "x509UserProxyFQAN", "x509UserProxyFirstFQAN"),
         *("AuthTokenSubject", "AuthTokenIssuer", "AuthTokenGroups", "AuthTokenScopes"),
@@ -63,6 +64,11 @@ FIELDS: Mapping[str, str] = MappingProxyType(
             "RequestMemory": "request_memory_mib",
             "RequestDisk": "request_disk_mib",
             "RequestGPUs": "request_gpus",
+            "Site": "sites",
+            "BannedSites": "banned_sites",
+            "Platform": "platforms",
+            "CPUTime": "cpu_time",
+            "JobRequirements": "requirements",
             "JobPrio": "priority",
             "Cmd": "executable",
             "Arguments": "arguments",
@@ -111,7 +117,7 @@ def is_reserved(name: str) -> bool:
 
 
 def attribute_fault(name: str, description: JobDescription, owned: Collection[str]) -> str:
-    """Return why the owner may not set this attribute; "" = it is allowed, or its field has the same value.
+    """Return why the owner may not set this attribute; "" = it is allowed, is empty, or its field has the same value.
 
     `owned` are the folded names that the server's submit transforms set.
     """
@@ -120,6 +126,8 @@ def attribute_fault(name: str, description: JobDescription, owned: Collection[st
         return f"attribute {name} is set by the server; the value given is not used"
     field = FIELDS.get(folded)
     if field is None or getattr(description, field) != getattr(_EMPTY, field):
+        return ""
+    if description.attributes[name] in ("", ()):
         return ""
     if description.attributes[name] is True and field == "requirements_expression":
         return ""  # gLite's users write Requirements = true, which requires nothing
@@ -258,9 +266,30 @@ def description_attributes(description: JobDescription) -> dict[str, AdValue]:
         "OnExitHoldSubCode": policy.on_exit_hold_subcode,
         "OnExitRemove": exit_remove_expression(description),
     }
+    values |= _places(description)
     counts = {"JobMaxRetries": description.retries, "JobSuccessExitCode": description.success_exit_code}
     values |= {name: count for name, count in counts.items() if count is not None}
     return values | {name: Expression(text) for name, text in policies.items() if text is not None}
+
+
+def _places(description: JobDescription) -> dict[str, AdValue]:
+    """Return the keywords and the Requirements section in DIRAC's names; the section is a nested ad.
+
+    Parameters whose names no expression can spell are left out.
+    """
+    places: dict[str, AdValue] = {
+        "Site": restricting_names(description.sites),
+        "BannedSites": description.banned_sites,
+        "Platform": restricting_names(description.platforms),
+        "JobRequirements": {
+            name: value for name, value in (description.requirements or {}).items() if _NAME.fullmatch(name)
+        },
+    }
+    found = {name: value for name, value in places.items() if value}
+    if description.cpu_time is not None:
+        seconds = description.cpu_time.total_seconds()
+        found["CPUTime"] = int(seconds) if seconds.is_integer() else seconds
+    return found
 
 
 def _own_attributes(description: JobDescription) -> dict[str, tuple[str, Value]]:
@@ -309,9 +338,9 @@ def is_default(folded: str, value: AdValue) -> bool:
     return default is not None and type(value) is type(default) and value == default
 
 
-def plain_values(attributes: Mapping[str, AdValue]) -> dict[str, Value]:
-    """Return the literals among the attributes."""
-    found: dict[str, Value] = {}
+def plain_values(attributes: Mapping[str, AdValue]) -> dict[str, AdValue]:
+    """Return the literals among the attributes; lists and nested ads have literals only."""
+    found: dict[str, AdValue] = {}
     for name, value in attributes.items():
         if isinstance(value, bool | int | float | str):
             found[name] = value
@@ -319,4 +348,6 @@ def plain_values(attributes: Mapping[str, AdValue]) -> dict[str, Value]:
             scalars = tuple(each for each in value if isinstance(each, bool | int | float | str))
             if len(scalars) == len(value):
                 found[name] = scalars
+        elif isinstance(value, Mapping) and len(inner := plain_values(value)) == len(value):
+            found[name] = inner
     return found

@@ -44,7 +44,7 @@ ALWAYS_PRESENT = INDIVIDUAL | folded_set(
     (
         *("MyType", "Owner", "User", "VO", "x509UserProxyVOName", "AcctGroup", "AcctGroupUser", "AccountingGroup"),
         *("RequestCpus", "RequestMemory", "RequestDisk", "RequestGPUs", "AllowedExecuteDuration"),
-        *("Requirements", "Rank", "JobStatus"),
+        *("Requirements", "Rank", "JobStatus", "SubmitPool"),
     )
 )
 """Folded names that are never unknown references: every waiting job's ad has them, or every job is evaluated."""
@@ -85,6 +85,8 @@ def with_mirrored(ad: Mapping[str, AdValue], mirrored: Mapping[str, AdValue]) ->
 def _common(traits: Traits) -> dict[str, AdValue]:
     """Return what tells task queues apart in any case: account, requests, expressions."""
     ad: dict[str, AdValue] = {"MyType": "Job", **_identity(traits), **_requests(traits)}
+    if traits.pool_id:
+        ad["SubmitPool"] = traits.pool_id
     expressions = {"Requirements": traits.requirements_expression, "Rank": traits.rank}
     return ad | {name: Expression(text) for name, text in expressions.items() if text}
 

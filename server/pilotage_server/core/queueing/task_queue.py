@@ -75,7 +75,7 @@ class Traits:
             1 if needs.cpus is None else needs.cpus, needs.memory_mib or 0, needs.disk_mib or 0, needs.gpus or 0
         )
 
-    def value(self, name: str) -> Value | None:
+    def value(self, name: str) -> AdValue | None:
         """Return the value that a running limit on `name` counts; None = the jobs have none."""
         match fold(name):
             case "owner":
@@ -87,7 +87,7 @@ class Traits:
             case folded:
                 return self.values().get(folded)
 
-    def values(self) -> dict[str, Value]:
+    def values(self) -> dict[str, AdValue]:
         """Return the attributes by folded name."""
         return {name: _value(json.loads(text)) for name, text in self.attributes}
 
@@ -234,6 +234,8 @@ def _canonical(value: object) -> str:
 
 
 def _value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _value(inner) for name, inner in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 

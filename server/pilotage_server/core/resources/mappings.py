@@ -78,6 +78,15 @@ class PoolMappings:
         mapping = self._by_pool.get(pool_id)
         return mapping.queues if mapping else NO_QUEUES
 
+    def few_sites(self, pool_id: str, most: int) -> tuple[str, ...]:
+        """Return the sites of the queues of a pool, in the order of the tree; none if they are more than `most`."""
+        sites: dict[str, None] = {}
+        for queue in self.queues(pool_id):
+            sites[queue.site] = None
+            if len(sites) > most:
+                return ()
+        return tuple(sites)
+
     def pools(self, queue: QueueId, vos: Iterable[str] = ()) -> frozenset[str]:
         """Return the ids of the pools that may run on `queue`, only those of `vos` unless these are empty."""
         found: list[str] = []

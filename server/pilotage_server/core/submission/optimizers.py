@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
 from pilotage.classads.evaluation import CURRENT_TIME
-from pilotage.classads.references import references
+from pilotage.classads.references import nested_names, references
 from pilotage.classads.tokens import bracketed, with_time_from
 from pilotage.errors import InvalidInputError, InvalidRequirementsError, Violation
 from pilotage.job_description import NO_POLICY, JobDescription
@@ -174,7 +174,13 @@ def expressions(candidate: SubmitCandidate, context: OptimizerContext) -> Submit
     missing_in_job = {
         where: _missing_in_job(text, job_names | USAGE_NAMES) for where, text in _policy_texts(description)
     }
+    of_own_sites = (
+        f"{where} refers to Site, which is the job's own list of sites; write TARGET.Site for the slot's site"
+        for where, text in of_slots.items()
+        if text and description.sites and "site" in references(text).free
+    )
     warnings = (
+        *of_own_sites,
         *(_refers(where, names, "no slot publishes at present") for where, names in missing_in_slots.items() if names),
         *(_refers(where, names, "no job's ad has") for where, names in missing_in_job.items() if names),
     )
@@ -202,20 +208,21 @@ def _job_names(description: JobDescription) -> frozenset[str]:
 def _missing_in_job(text: str, job_names: frozenset[str]) -> list[str]:
     """Return the attributes that an expression over the job's own ad reads and that the ad lacks, as spelled."""
     referred = references(with_time_from(CURRENT_TIME, text))
-    return [_spelled(name, text) for name in sorted((referred.in_my - job_names) | referred.target)]
+    return _spelled((referred.in_my - job_names) | referred.target, text)
 
 
 def _missing_in_slots(text: str, job_names: frozenset[str], published: frozenset[str]) -> list[str]:
     """Return the attributes that an expression reads and no slot has, as spelled."""
     referred = references(text)
-    in_slot = sorted(referred.target | (referred.free - job_names))
-    return [_spelled(name, text) for name in in_slot if not is_published(name, published)]
+    in_slot = referred.target | (referred.free - job_names)
+    return _spelled((name for name in in_slot if not is_published(name, published)), text)
 
 
-def _spelled(name: str, text: str) -> str:
-    """Return a folded name as the text spells it."""
-    found = re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE)
-    return found.group() if found else name
+def _spelled(names: Iterable[str], text: str) -> list[str]:
+    """Return folded names as the text spells them, in order, without those that nested ads may have."""
+    found = {name: re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE) for name in names}
+    nested = nested_names(text)
+    return [match.group() if match else name for name, match in sorted(found.items()) if name not in nested]
 
 
 def task_queue(candidate: SubmitCandidate, _context: OptimizerContext) -> SubmitCandidate | tuple[Violation, ...]:

@@ -14,11 +14,12 @@ from pilotage_server.core.identity import Holder, Identity, Role
 from pilotage_server.core.incarnation import check_position, page_end
 from pilotage_server.core.jobs.changes import may_change
 from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, router_of
-from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
 from pilotage_server.operations.jobs.dependencies import with_reasons
+from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import load_last_facts, load_usages
 from pilotage_server.storage.database.installation import counters, load_incarnations
 from pilotage_server.storage.database.transaction import Transaction
@@ -87,21 +88,29 @@ class JobDetails(NamedTuple):
     """What is shown of jobs beside their rows; what a job does not have is left out.
 
     `ignored` are the ignored statements of job files by template, `usages` what the last attempts have used by job,
-    `futile` the blocks whose jobs cannot run as things stand.
+    `futile` the blocks whose jobs cannot run as things stand. `pool_sites` are the sites of pools that have few, by
+    pool.
     """
 
     ignored: Mapping[int, Sequence[str]]
     usages: Mapping[int, AttemptUsage]
     futile: Collection[int]
+    pool_sites: Mapping[str, Sequence[str]]
 
 
-def details_of(transaction: Transaction, jobs: Sequence[JobRecord]) -> JobDetails:
+def details_of(transaction: Transaction, state: ServerState, jobs: Sequence[JobRecord]) -> JobDetails:
     """Return the details of jobs."""
     ignored = load_ignored(transaction.session, {job.template_id for job in jobs})
     usages = load_usages(transaction.session, jobs, transaction.now)
     blocks = {job.blocked_by for job in jobs if job.state is JobState.BLOCKED}
     futile = lasting_futile_blocks(transaction.session, blocks)
-    return JobDetails(ignored, usages, futile)
+    pools = {job.pool_id for job in jobs if job.pool_id and job.state not in FINAL}
+    return JobDetails(ignored, usages, futile, {pool: few_sites(state, pool) for pool in pools})
+
+
+def few_sites(state: ServerState, pool_id: str) -> tuple[str, ...]:
+    """Return the sites that a pool is mapped to, if the rules let so many be shown."""
+    return state.mappings.few_sites(pool_id, state.rules.pool_sites_shown)
 
 
 ATTEMPT_JOBS, ATTEMPTS_OF_A_JOB = 100, 100

@@ -64,7 +64,7 @@ class SubmitTransformer:
         cleaned = _without(candidate.description, self.policy.owned_names)
         if not self.policy.transforms:
             return replace(candidate, description=cleaned)
-        derived = self._derive(self.policy.inputs(self._ad(cleaned, asked)))
+        derived = self._derive(self.policy.inputs(self._ad(cleaned, asked, candidate.requirements)))
         return replace(
             candidate,
             description=replace(cleaned, attributes={**cleaned.attributes, **derived.attributes}),
@@ -77,8 +77,11 @@ class SubmitTransformer:
             self._derived[key] = self.policy.apply(inputs)
         return self._derived[key]
 
-    def _ad(self, description: JobDescription, asked: JobDescription) -> dict[str, AdValue]:
-        traits = traits_of(self.account, "", description, NO_NAMES)
+    def _ad(
+        self, description: JobDescription, asked: JobDescription, requirements: Requirements | None
+    ) -> dict[str, AdValue]:
+        pool = "" if requirements is None else pool_id(requirements)
+        traits = traits_of(self.account, pool, description, NO_NAMES)
         requested = {name: value for name, value in asked.attributes.items() if fold(name) in ACCOUNT_REQUEST_NAMES}
         return {
             **traits_ad(traits),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import Value
 from pilotage.resources import selection
 from pilotage.resources.eligibility import active_bans, ban_refusal
 from pilotage.resources.inheritance import EffectiveQueue
-from pilotage.resources.selection import NodeType
+from pilotage.resources.selection import NodeType, node_type
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
 from pilotage_server.core.identity import Identity
@@ -120,7 +119,7 @@ def get_eligible_nodes(
     PermissionDeniedError
         When a user asks for another VO.
     """
-    level = _level(query.level)
+    level = node_type(query.level)
     vo = visible_vo(identity, query.vo or identity.vo)
     fitting = selection.get_eligible_nodes(
         state.tree.tree, vo, ce_select=query.ce_select, queue_select=query.queue_select
@@ -134,14 +133,6 @@ def get_eligible_nodes(
             if free:
                 found.setdefault(site, {})[ce] = free
     return _cut(found, level)
-
-
-def _level(name: str) -> NodeType:
-    for level in NodeType:
-        if fold(name) == fold(level):
-            return level
-    levels = ", ".join(NodeType)
-    raise InvalidInputError(Violation("level", f"{name!r} is not a level of the tree: {levels}"))
 
 
 def _cut(nodes: Mapping[str, Mapping[str, tuple[str, ...]]], level: NodeType) -> EligibleNodes:

@@ -321,9 +321,9 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
     async def GetJobs(self, request: job_service_pb2.GetJobsRequest, context: Any) -> job_service_pb2.GetJobsResponse:
         identity, job_ids = caller(), job_ids_from_wire(request.job_ids)
 
-        def show(transaction: Any, _: Any) -> job_service_pb2.GetJobsResponse:
+        def show(transaction: Any, state: Any) -> job_service_pb2.GetJobsResponse:
             jobs = get_jobs(transaction, identity, job_ids)
-            return job_service_pb2.GetJobsResponse(jobs=jobs_to_wire(jobs, details_of(transaction, jobs)))
+            return job_service_pb2.GetJobsResponse(jobs=jobs_to_wire(jobs, details_of(transaction, state, jobs)))
 
         return await self._transactions.read(show)
 
@@ -344,9 +344,9 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         identity = caller()
         wanted, page_size = filter_from_wire(request)
 
-        def page(transaction: Any, _: Any) -> job_service_pb2.ListJobsResponse:
+        def page(transaction: Any, state: Any) -> job_service_pb2.ListJobsResponse:
             found = list_jobs(transaction, identity, wanted, page_size, request.page_token)
-            jobs = jobs_to_wire(found.jobs, details_of(transaction, found.jobs))
+            jobs = jobs_to_wire(found.jobs, details_of(transaction, state, found.jobs))
             return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=found.next_page_token)
 
         return await self._transactions.read(page)
@@ -412,7 +412,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
                     break
                 follower.mark_ended(job.id for job in jobs if job.state in FINAL)
                 await follower.wait(left_s)
-        details = await self._transactions.read(lambda transaction, _: details_of(transaction, jobs))
+        details = await self._transactions.read(lambda transaction, state: details_of(transaction, state, jobs))
         messages = await asyncio.to_thread(jobs_to_wire, jobs, details)
         return job_service_pb2.WaitForJobsResponse(jobs=messages, all_final=all_final)
 

@@ -22,7 +22,7 @@ from pilotage_server.core.jobs.clusters import ClusterSummary, SelectedJobs
 from pilotage_server.core.jobs.descriptions import DescriptionGroup, Overrides
 from pilotage_server.core.jobs.files import OutputFile
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord
-from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.operations.explain import Explanation
 from pilotage_server.operations.jobs.queries import JobDetails, JobFilter
@@ -232,11 +232,17 @@ def change_from_wire(number: int) -> JobChange:
 
 
 def job_to_wire(
-    job: JobRecord, ignored: Iterable[str] = (), usage: AttemptUsage | None = None, *, futile: bool = False
+    job: JobRecord,
+    ignored: Iterable[str] = (),
+    usage: AttemptUsage | None = None,
+    *,
+    futile: bool = False,
+    pool_sites: Iterable[str] = (),
 ) -> jobs_pb2.Job:
     """Return the message of a job.
 
-    `ignored` are the statements of its job file that are not done, `usage` is what its last attempt has used.
+    `ignored` are the statements of its job file that are not done, `usage` is what its last attempt has used,
+    `pool_sites` are the sites of its pool if they are shown.
     """
     return jobs_pb2.Job(
         id=job.id,
@@ -269,6 +275,7 @@ def job_to_wire(
         ignored=ignored,
         usage=None if usage is None else _usage_to_wire(usage),
         futile=futile,
+        pool_sites=pool_sites,
     )
 
 
@@ -305,6 +312,7 @@ def jobs_to_wire(jobs: Iterable[JobRecord], details: JobDetails) -> list[jobs_pb
             details.ignored.get(job.template_id, ()),
             details.usages.get(job.id),
             futile=job.state is JobState.BLOCKED and job.blocked_by in details.futile,
+            pool_sites=() if job.state in FINAL else details.pool_sites.get(job.pool_id, ()),
         )
         for job in jobs
     ]
@@ -343,7 +351,7 @@ def output_files_to_wire(files: Iterable[OutputFile]) -> list[jobs_pb2.OutputFil
 def explanation_to_wire(explanation: Explanation) -> job_service_pb2.ExplainJobResponse:
     """Return the message that explains a job's state."""
     message = job_service_pb2.ExplainJobResponse(
-        job=job_to_wire(explanation.job, explanation.ignored),
+        job=job_to_wire(explanation.job, explanation.ignored, pool_sites=explanation.pool_sites),
         summary=explanation.summary,
         queues_total=explanation.queues_total,
         queues_of_vo=explanation.queues_of_vo,
