@@ -56,7 +56,8 @@ class PilotRecord:
     `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never. `ends`
     = when its glidein ends, None = unknown. `jobs_ended` counts the attempts that it has reported as ended.
     `credential_ends` = when its calls are refused: it was revoked, or ordered to evict its jobs; None = with its token.
-    `has_unreported_ends` = it has not reported the end of attempts that were taken from it.
+    `has_unreported_ends` = it has not reported the end of attempts that were taken from it. `queue_set` = the patterns
+    of the queues that it may land on; its queue is NO_QUEUE until it enrols. Empty = it was registered for its queue.
     """
 
     stamp: str
@@ -78,6 +79,7 @@ class PilotRecord:
     ends: datetime | None
     credential_ends: datetime | None
     has_unreported_ends: bool
+    queue_set: tuple[str, ...] = ()
 
     @property
     def drains(self) -> bool:

@@ -254,6 +254,9 @@ CLOSED_SUBSCRIPTION = "closed IS NOT NULL"
 UNDELIVERED = "due IS NOT NULL"
 """Notifications that are to be delivered."""
 
+HAS_QUEUE_SET = "queue_set_json <> ''"
+"""Pilots that were registered for a set of queues."""
+
 EMPTY = "came_back_empty"
 """Pilots that never ran a job and ended without work, without time left, or by their batch system."""
 
@@ -579,7 +582,8 @@ class PilotRow(Base, table=True):
 
     `came_back_empty` = it has ended without ever running a job, and not by an order. `glidein_seen` = when its batch
     system last listed its glidein before the pilot arrived. `credential_ends` = when its tokens are refused, however
-    long they are valid.
+    long they are valid. `queue_set_json` is a list of patterns, "" = it was registered for one queue. A pilot of a set
+    has no `site`, `ce` and `queue` until it enrols.
     """
 
     __tablename__ = "pilots"
@@ -587,6 +591,7 @@ class PilotRow(Base, table=True):
         Index("ix_pilots_queue", "site", "ce", "queue", "registered"),
         Index("ix_pilots_empty", "ended", sqlite_where=text(EMPTY), postgresql_where=text(EMPTY)),
         partial_index("ix_pilots_credential_ends", "stamp", "credential_ends", where=CREDENTIAL_ENDS),
+        partial_index("ix_pilots_queue_set", "queue_set_json", "registered", where=HAS_QUEUE_SET),
     )
     stamp: str = Field(primary_key=True)
     site: str
@@ -612,6 +617,7 @@ class PilotRow(Base, table=True):
     alarm: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
     isolation: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
     credential_ends: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    queue_set_json: str = Field(default="", sa_column=no_text())
 
 
 class SlotRow(Base, table=True):
