@@ -106,7 +106,7 @@ class PilotDirector(ABC):
 
     async def run_once(self) -> timedelta:
         """Refresh the glideins, then send pilots as the demand requires; returns the time to the next cycle."""
-        self._failures = await self._watch.refresh(self._failures)
+        await self._refresh()
         snapshot = await self._snapshot()
         plans = self._plans(snapshot)
         for queue, pools, plan in zip(snapshot.queues, snapshot.pools, plans, strict=True):
@@ -125,7 +125,11 @@ class PilotDirector(ABC):
         """Cancel the director's pilots if the settings say so, and report their ends."""
         if self._common.when_stopped is WhenStopped.CANCEL:
             await self._watch.cancel_all()
-            self._failures = await self._watch.refresh(self._failures)
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Refresh the glideins; pilots that ended in error pause their queues."""
+        self._failures = await self._watch.refresh(self._failures)
 
     def _plans(self, snapshot: DirectorSnapshot) -> tuple[QueuePlan, ...]:
         ramp = Ramp(self._common.ramp_start, self._common.ramp_factor)
@@ -156,6 +160,8 @@ class PilotDirector(ABC):
         log.info("pilots sent", queue=str(queue.id), pilots=sent.submitted, reasons=plan.reasons)
         if sent.failures:
             self._record_failure(queue.id, sent.failures[0])
+        elif queue.queue_set:
+            self._failures = self._failures.with_success(queue.id)
 
     def _record_failure(self, queue: QueueId, reason: str) -> None:
         log.warning("pilots could not be sent", queue=str(queue), reason=reason)

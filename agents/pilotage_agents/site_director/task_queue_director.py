@@ -9,6 +9,8 @@ Rules
 - Idle slots count at their own queue, since a job may need another one. Pilots that have not landed yet could land
   anywhere, so each counts for every job of the set that fits in it.
 - No pilots are sent for jobs that only closed queues could take.
+- Only failed submissions pause the set. Pilots that end in error may all come from one broken queue; the server counts
+  them as empty returns until a pilot of the set runs a job.
 
 Source: DIRAC's RFC #7, which has pilots of task-queue directors ask for the submit pools of the queue that they happen
 to run in.
@@ -96,6 +98,9 @@ class TaskQueueDirector(PilotDirector):
         )
         self._tree_version: int | None = None
         self._queues: tuple[ServedQueue, ...] = ()
+
+    async def _refresh(self) -> None:
+        await self._watch.refresh(QueueFailures())
 
     async def _snapshot(self) -> DirectorSnapshot:
         tree_version = (await self._link.pools_of(())).tree_version

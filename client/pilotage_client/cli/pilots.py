@@ -204,7 +204,6 @@ def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
                     "site": pilot.queue.site or None,
                     "ce": pilot.queue.ce or None,
                     "queue": pilot.queue.queue or None,
-                    "queue_set": list(pilot.queue_set),
                     "state": _pilot_state(pilot),
                     "reason": pilot.reason or None,
                     "alarm": pilot.alarm or None,
@@ -218,6 +217,7 @@ def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
                     "last_seen": iso(time_of(pilot, "last_seen")),
                     "ends": iso(time_of(pilot, "ends")),
                     "credential_ends": iso(time_of(pilot, "credential_ends")),
+                    "queue_set": list(pilot.queue_set),
                 }
             )
         return

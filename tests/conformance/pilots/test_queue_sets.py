@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from pilotage.errors import NotFoundError, PermissionDeniedError
@@ -10,6 +12,7 @@ from pilotage.values.demand import DemandAnswer, QueueSupply
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.identity import NO_QUEUE, AgentBounds, Identity, PilotCredential, Role
 from pilotage_server.core.pilots.pilots import PilotRecord, SecondUse
+from pilotage_server.core.resources.bans import TreeNode
 from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.pilots.enrolment import EnrolmentRefused, enrol_pilot, renew_pilot
 from pilotage_server.operations.pilots.pilots import (
@@ -19,6 +22,7 @@ from pilotage_server.operations.pilots.pilots import (
     renewable_credentials,
     report_glideins,
 )
+from pilotage_server.operations.pilots.revocation import PilotsToRevoke, revoke_pilots
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.pilots import load_set_pilots
 from support.grid import LONG, Grid, Pilot, a_tree, an_idle_slot
@@ -151,6 +155,17 @@ def test_director_reports_and_renews_only_pilots_of_sets_in_its_bounds(
     assert answer.unknown == (() if is_known else ("p1",))
     renewed = grid.read(lambda transaction, _: renewable_credentials(transaction, ["p1"], director.bounds))
     assert renewed == ((credential,) if is_known else ())
+
+
+def test_revocation_of_a_site_concerns_the_pilots_that_landed_there(grid: Grid) -> None:
+    waiting = register(grid, "p1")
+    landed_pilot(grid, "p2", LONG)
+    for wanted, revoked in ((PilotsToRevoke(node=TreeNode("CERN")), ("p2",)), (PilotsToRevoke(("p1",)), ("p1",))):
+        done = grid.write(partial(revoke_pilots, identity=an_operator(), wanted=wanted, reason="broken into"))
+        assert done.stamps == revoked
+    refused = enrol(grid, waiting, LONG)
+    assert isinstance(refused, EnrolmentRefused)
+    assert refused.why == "its credential has ended"
 
 
 def test_pilots_count_in_the_set_until_they_land(grid: Grid) -> None:

@@ -22,10 +22,14 @@ INTERVAL = timedelta(seconds=30)
 
 @dataclass
 class WorkloadManager:
-    """A system that starts pilots after a while, in these queues in turn; a pilot without a job ends after a time."""
+    """A system that starts pilots after a while, in these queues in turn; a pilot without a job ends after a time.
+
+    In `broken` queues it ends in error at once.
+    """
 
     grid: DirectorGrid
     places: Iterable[QueueId]
+    broken: frozenset[QueueId] = frozenset()
     sent: dict[str, datetime] = field(default_factory=dict)
     landed: dict[str, QueueId] = field(default_factory=dict)
 
@@ -49,6 +53,9 @@ class WorkloadManager:
             return
         if stamp not in self.landed:
             self.landed[stamp] = link.registered[stamp] = next(self._next)
+            if self.landed[stamp] in self.broken:
+                self.grid.batch.end(glidein_id, 1, "exit code 1")
+                return
         queue = self.landed[stamp]
         if link.waiting_at.get(queue):
             link.waiting_at[queue] -= 1
@@ -144,6 +151,30 @@ async def test_closed_queues_get_no_pilots(grid: DirectorGrid) -> None:
     assert of_set == "*/*/*: 0 pilots (no queue of the set is open: a black hole)"
     *_, of_none = await grid.task_queue_director(queues=("KIT/*/*",)).dry_run()
     assert of_none == "KIT/*/*: 0 pilots (the tree has no queue of the set)"
+
+
+async def test_broken_queue_does_not_pause_the_set(grid: DirectorGrid) -> None:
+    grid.link.waiting_at = {LYON: 30}
+    await WorkloadManager(grid, (RAL, LYON), frozenset({RAL})).pass_time(timedelta(minutes=30))
+    assert grid.link.waiting_at == {LYON: 0}
+
+
+async def test_failed_submissions_pause_the_set_until_one_succeeds(grid: DirectorGrid) -> None:
+    grid.link.waiting, grid.batch.refuses = 1, "no"
+    director = grid.task_queue_director(queues=("*/*/*",))
+    for _ in range(60):
+        await director.run_once()
+        grid.now += timedelta(seconds=1)
+    assert grid.link.calls.count("register_pilots") == 5  # at 0, 2, 6, 14 and 30 s
+    grid.batch.refuses = ""
+    grid.now += timedelta(minutes=1)
+    await director.run_once()
+    assert len(grid.submitted) == 1
+    grid.link.waiting, grid.batch.refuses = 2, "no"
+    for _ in range(2):
+        await director.run_once()
+        grid.now += timedelta(seconds=2)
+    assert grid.link.calls.count("register_pilots") == 8
 
 
 async def test_restarted_director_adopts_its_pilots(grid: DirectorGrid) -> None:
