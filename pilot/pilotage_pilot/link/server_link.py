@@ -129,7 +129,7 @@ def queue_of_token(token: str) -> QueueId | None:
     """
     try:
         claims = _claims(token)
-        if claims.get("queues"):
+        if "queues" in claims:
             return None
         return QueueId(str(claims["site"]), str(claims["ce"]), str(claims["queue"]))
     except _NO_SUCH_CLAIM as error:
