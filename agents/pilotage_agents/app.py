@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import assert_never
+from typing import NamedTuple, assert_never
 from uuid import uuid4
 
 import grpc.aio
@@ -20,11 +20,13 @@ from pilotage.jobs.files import OutputLimits
 from pilotage.rpc.channel import Endpoint
 from pilotage.values.leadership import Leadership
 from pilotage_agents.batch_systems.base import BatchSystem
+from pilotage_agents.batch_systems.commands import CommandBatchSystem
 from pilotage_agents.batch_systems.hosts import Host, LocalHost, SshHost
 from pilotage_agents.batch_systems.htcondor import HtcondorBatchSystem, LibrarySchedd
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.batch_systems.settings import (
     BatchSystemSettings,
+    CommandBatchSystemSettings,
     HtcondorBatchSystemSettings,
     LocalBatchSystemSettings,
     SlurmBatchSystemSettings,
@@ -58,10 +60,16 @@ from pilotage_agents.site_director.director import SiteDirector, names_by_ce_typ
 from pilotage_agents.site_director.glideins import GlideinFolders
 from pilotage_agents.site_director.ports import DirectorContext
 from pilotage_agents.site_director.sender import PilotSender
-from pilotage_agents.site_director.settings import SiteDirectorSettings
+from pilotage_agents.site_director.settings import (
+    DirectorSettings,
+    SiteDirectorSettings,
+    TaskQueueDirectorSettings,
+)
+from pilotage_agents.site_director.task_queue_director import TaskQueueDirector
 from pilotage_agents.site_director.watch import GlideinWatch, WatchLimits
 
-SITE_DIRECTOR, POOL_CLEANUP, DRAIN = "site-director", "pool-cleanup", "drain"
+SITE_DIRECTOR, TASK_QUEUE_DIRECTOR = "site-director", "task-queue-director"
+POOL_CLEANUP, DRAIN = "pool-cleanup", "drain"
 JOB_ROUTER, RACER, NOTIFIER = "job-router", "racer", "notifier"
 
 CYCLE_WAIT_S = 1.0
@@ -88,6 +96,8 @@ def build_agents(
     factory = _AgentFactory(settings, endpoint, open_channel)
     if (director := settings.site_director) is not None:
         makers[SITE_DIRECTOR] = lambda: factory.site_director(director)
+    if (task_queues := settings.task_queue_director) is not None:
+        makers[TASK_QUEUE_DIRECTOR] = lambda: factory.task_queue_director(task_queues)
     if (cleanup := settings.pool_cleanup) is not None:
         makers[POOL_CLEANUP] = lambda: factory.pool_cleanup(cleanup)
     if (drain := settings.drain_controller) is not None:
@@ -103,6 +113,16 @@ def build_agents(
         missing = (wanted or SITE_DIRECTOR).replace("-", "_")
         raise InvalidInputError(Violation(missing, "the configuration has no such section"))
     return chosen
+
+
+class _DirectorParts(NamedTuple):
+    """What a director is built of."""
+
+    leadership: Leadership
+    link: AgentServerLink
+    context: DirectorContext
+    watch: GlideinWatch
+    sender: PilotSender
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +156,28 @@ class _AgentFactory:
         return self._leader_agent(notifier, leadership, AgentServerLink(channel, leadership))
 
     def site_director(self, settings: SiteDirectorSettings) -> LeaderAgent:
+        ce_types = [each for system in settings.batch_systems.values() for each in system.ce_types]
+        parts = self._director_parts(settings, leadership_name(SiteDirector.name, settings.queues, ce_types))
+        director = SiteDirector(settings, parts.context, parts.watch, parts.sender)
+        return self._leader_agent(director, parts.leadership, parts.link)
+
+    def task_queue_director(self, settings: TaskQueueDirectorSettings) -> LeaderAgent:
+        parts = self._director_parts(settings, leadership_name(TaskQueueDirector.name, settings.queues))
+        director = TaskQueueDirector(settings, parts.context, parts.watch, parts.sender)
+        return self._leader_agent(director, parts.leadership, parts.link)
+
+    def _director_parts(self, settings: DirectorSettings, leadership_name: str) -> _DirectorParts:
         folders = GlideinFolders(settings.folder / "pilots", {_CA_NAME: ca} if (ca := self.settings.ca_file) else {})
         folders.open()
-        ce_types = [each for system in settings.batch_systems.values() for each in system.ce_types]
         # A director that starts again in its folder is the same copy: it goes on at once.
-        leadership = Leadership(leadership_name(SiteDirector.name, settings.queues, ce_types), folders.replica_id())
+        leadership = Leadership(leadership_name, folders.replica_id())
         link = AgentServerLink(self.open_channel(settings), leadership)
         systems = {name: _batch_system(name, each, folders.root) for name, each in settings.batch_systems.items()}
         context = DirectorContext(folders, link, systems, now)
         lost_after, credential = timedelta(seconds=settings.lost_after_s), timedelta(seconds=settings.credential_s)
         watch = GlideinWatch(context, WatchLimits(settings.keep_ended, lost_after, credential))
         sender = PilotSender(settings, self._connection(), context, watch)
-        return self._leader_agent(SiteDirector(settings, context, watch, sender), leadership, link)
+        return _DirectorParts(leadership, link, context, watch, sender)
 
     def job_router(self, settings: JobRouterSettings) -> LeaderAgent:
         origin = sha256(f"{self.settings.server} {settings.name}".encode()).hexdigest()[:_ORIGIN_DIGITS]
@@ -204,5 +234,7 @@ def _batch_system(name: str, settings: BatchSystemSettings, root: Path) -> Batch
         case HtcondorBatchSystemSettings():
             schedd = LibrarySchedd(settings.schedd, settings.collector, timeout_s=settings.timeout_s)
             return HtcondorBatchSystem(name, settings, schedd)
+        case CommandBatchSystemSettings():
+            return CommandBatchSystem(name, settings)
         case _:
             assert_never(settings)

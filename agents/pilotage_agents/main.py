@@ -20,7 +20,16 @@ from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableE
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage.telemetry import set_up_logging
-from pilotage_agents.app import DRAIN, JOB_ROUTER, NOTIFIER, POOL_CLEANUP, RACER, SITE_DIRECTOR, build_agents
+from pilotage_agents.app import (
+    DRAIN,
+    JOB_ROUTER,
+    NOTIFIER,
+    POOL_CLEANUP,
+    RACER,
+    SITE_DIRECTOR,
+    TASK_QUEUE_DIRECTOR,
+    build_agents,
+)
 from pilotage_agents.router.check import add_check_options, check_routes
 from pilotage_agents.runtime.leadership import LeaderAgent
 from pilotage_agents.runtime.loop import AgentLoop
@@ -71,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, what in (
         (SITE_DIRECTOR, "submit pilots to the queues that can run waiting jobs"),
+        (TASK_QUEUE_DIRECTOR, "submit pilots to a system that chooses their queues itself"),
         (POOL_CLEANUP, "refresh pool mappings and remove idle pools"),
         (DRAIN, "make room for multicore jobs on nodes whose policy uses OnlyMulticore"),
         (JOB_ROUTER, "submit waiting jobs to the targets of a route table"),
@@ -168,6 +178,9 @@ def _held_folders(settings: AgentSettings, wanted: str | None) -> Iterator[None]
     with ExitStack() as held:
         if settings.site_director is not None and wanted in (None, SITE_DIRECTOR):
             held.enter_context(exclusive_folder(settings.site_director.folder, "another site director"))
+        if settings.task_queue_director is not None and wanted in (None, TASK_QUEUE_DIRECTOR):
+            folder = settings.task_queue_director.folder
+            held.enter_context(exclusive_folder(folder, "another task-queue director"))
         if settings.job_router is not None and wanted in (None, JOB_ROUTER):
             held.enter_context(exclusive_folder(settings.job_router.folder, "another job router"))
         yield

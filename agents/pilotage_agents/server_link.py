@@ -77,18 +77,22 @@ class AgentServerLink:
             answer.tree_version, tuple(tuple(each.pool_ids) if each.known else None for each in answer.queues)
         )
 
-    async def demand(self, queues: Sequence[QueueId]) -> DemandAnswer:
-        """Return the work that waits for the queues and the supply that they have."""
-        answer = await self._pools.GetDemand(pool_service_pb2.GetDemandRequest(queues=_to_wire(queues)))
-        return demand_answer_from_wire(answer)
+    async def demand(self, queues: Sequence[QueueId], queue_set: Sequence[str] = ()) -> DemandAnswer:
+        """Return the work that waits for the queues and the supply that they have, and that of a set of queues."""
+        request = pool_service_pb2.GetDemandRequest(queues=_to_wire(queues), queue_set=queue_set)
+        return demand_answer_from_wire(await self._pools.GetDemand(request))
 
     async def register_pilots(
-        self, queue: QueueId, count: int, vos: Sequence[str], lifetime_s: float
+        self, queue: QueueId | None, count: int, vos: Sequence[str], lifetime_s: float, queue_set: Sequence[str] = ()
     ) -> tuple[RegisteredPilot, ...]:
-        """Return stamps and tokens for new pilots of `queue`; `lifetime_s` 0 = the server's default."""
+        """Return stamps and tokens for new pilots of `queue`, None = of one of the queues of `queue_set`.
+
+        `lifetime_s` 0 = the server's default.
+        """
         request = pilot_service_pb2.RegisterPilotsRequest(
             request_id=_request_id(),
-            queue=queue_to_wire(queue),
+            queue=queue_to_wire(queue) if queue is not None else None,
+            queue_set=queue_set,
             count=count,
             vos=vos,
             lifetime_s=lifetime_s,

@@ -18,7 +18,7 @@ from pilotage_agents.pool_cleanup import PoolCleanupSettings
 from pilotage_agents.racer.settings import RacerSettings
 from pilotage_agents.router.settings import JobRouterSettings
 from pilotage_agents.runtime.settings import AgentSection
-from pilotage_agents.site_director.settings import SiteDirectorSettings
+from pilotage_agents.site_director.settings import SiteDirectorSettings, TaskQueueDirectorSettings
 
 
 class AgentSettings(ProgramSettings):
@@ -41,6 +41,9 @@ class AgentSettings(ProgramSettings):
     log_json: bool = Field(True, description="Whether each log line is a JSON object, else text for people.")
     site_director: SiteDirectorSettings | None = Field(
         None, description="The section of the site director; None = it does not run."
+    )
+    task_queue_director: TaskQueueDirectorSettings | None = Field(
+        None, description="The section of the task-queue director; None = it does not run."
     )
     pool_cleanup: PoolCleanupSettings | None = Field(
         None, description="The section of the pool cleanup; None = it does not run."
@@ -67,6 +70,7 @@ class AgentSettings(ProgramSettings):
         """Return the sections of the agents that run."""
         agents = (
             self.site_director,
+            self.task_queue_director,
             self.pool_cleanup,
             self.drain_controller,
             self.racer,

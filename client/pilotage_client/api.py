@@ -405,10 +405,16 @@ class OperatorCalls(Connection):
         request = resource_service_pb2.OpenPlaceRequest(request_id=new_request_id(), place=place)
         return self._resources.OpenPlace(request).throttle
 
-    def register_pilot(self, queue: QueueId, *, lifetime_s: float = 0) -> pilot_service_pb2.PilotCredential:
-        """Return stamp and token of one pilot that is started by hand in `queue`."""
+    def register_pilot(
+        self, queue: QueueId | None, *, lifetime_s: float = 0, queue_set: Sequence[str] = ()
+    ) -> pilot_service_pb2.PilotCredential:
+        """Return stamp and token of one pilot that is started by hand in `queue`; None = in one of `queue_set`."""
         request = pilot_service_pb2.RegisterPilotsRequest(
-            request_id=new_request_id(), queue=queue_to_wire(queue), count=1, lifetime_s=lifetime_s
+            request_id=new_request_id(),
+            queue=queue_to_wire(queue) if queue is not None else None,
+            count=1,
+            lifetime_s=lifetime_s,
+            queue_set=queue_set,
         )
         return self._pilots.RegisterPilots(request).pilots[0]
 

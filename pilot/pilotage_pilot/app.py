@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import stat
+import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from pilotage.job_description import Value
 from pilotage.jobs.files import OutputLimits
 from pilotage.mqtt.settings import parse_broker
 from pilotage.mqtt.topics import NodeStatus
+from pilotage.processes import file_text, memory_file
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.channel import Endpoint
 from pilotage_pilot.core.ads.attributes import NodeFacts as SlotsNode
@@ -74,7 +76,8 @@ def build_pilot(
     Raises
     ------
     InvalidInputError
-        When the enrolment secret names no queue, or a setting cannot be applied on this machine.
+        When the enrolment secret names no queue, or it is for a set of queues and the settings do not say which of them
+        this is, or a setting cannot be applied on this machine.
     WorldError
         When the enrolment secret or the scratch cannot be used.
     IsolationError
@@ -82,7 +85,8 @@ def build_pilot(
     """
     name = f"pilot-{secrets.token_hex(6)}"
     secret = read_secret(settings)
-    queue = queue_of_token(secret.text)
+    bound_queue = queue_of_token(secret.text)
+    queue = bound_queue or landed_queue(settings)
     scratch = settings.scratch_folder()
     for left in remove_leftovers(scratch):
         log.info("folder of a dead pilot removed", path=str(left))
@@ -106,7 +110,7 @@ def build_pilot(
         link = GrpcLink(
             Endpoint(settings.server, root_ca=_authorities(settings), tls=settings.tls),
             queue,
-            EnrolledCredential(secret, clock.boot_time_s),
+            EnrolledCredential(secret, clock.boot_time_s, queue if bound_queue is None else None),
             timeout_s=settings.call_timeout_s,
         )
         mqtt_publisher = _mqtt_publisher(settings, secret.text, facts, link)
@@ -181,6 +185,42 @@ def read_secret(settings: PilotSettings) -> EnrolmentSecret:
         return EnrolmentSecret(path.read_text().strip(), path)
     except OSError as error:
         raise WorldError(f"{path}: {error.strerror}", transient=True) from error
+
+
+def landed_queue(settings: PilotSettings) -> QueueId:
+    """Return the queue that the pilot landed on; raises InvalidInputError if the settings do not say it."""
+    if settings.queue_name is not None:
+        return _parsed_queue("queue_name", settings.queue_name)
+    if settings.queue_command is None:
+        why = "is missing, nor is there a queue_command: the enrolment secret is for a set of queues"
+        raise InvalidInputError(Violation("queue_name", why))
+    name, timeout_s = settings.queue_command[0], settings.validate_timeout_s
+    with memory_file() as output:
+        try:
+            done = subprocess.run(
+                settings.queue_command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                env=without_secrets(os.environ),
+                timeout=timeout_s,
+                check=False,
+            )
+        except OSError as error:
+            raise InvalidInputError(Violation("queue_command", f"{name}: {error.strerror}")) from error
+        except subprocess.TimeoutExpired as error:
+            why = f"{name}: it did not end within {timeout_s:g} s"
+            raise InvalidInputError(Violation("queue_command", why)) from error
+        printed = file_text(output).strip()
+    if done.returncode != 0:
+        raise InvalidInputError(Violation("queue_command", f"{name}: exit code {done.returncode}"))
+    return _parsed_queue("queue_command", printed)
+
+
+def _parsed_queue(source: str, text: str) -> QueueId:
+    try:
+        return QueueId.parse(text)
+    except InvalidInputError as error:
+        raise InvalidInputError(*(Violation(source, each.why) for each in error.violations)) from error
 
 
 def _authorities(settings: PilotSettings) -> bytes | None:

@@ -144,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--server", action="append", metavar="HOST:PORT", help="server to connect to; repeatable")
     for name, what in (
         ("token-file", "the pilot's enrolment secret; the file is removed when it has been used"),
+        ("queue-name", "the queue that it landed on, SITE/CE/QUEUE, if its secret is for a set of queues"),
         ("ca-file", "authorities of the server's certificate (PEM)"),
         ("pools-file", "the pools to request jobs with; default: read from the server"),
         ("scratch", "working folder"),

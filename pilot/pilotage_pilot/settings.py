@@ -62,6 +62,15 @@ class PilotSettings(ProgramSettings):
     )
     pools: tuple[str, ...] | None = Field(None, description="The content of `pools_file`.")
 
+    queue_name: str | None = Field(
+        None,
+        description='The queue that the pilot landed on, "SITE/CE/QUEUE", if its secret is for a set of queues.',
+    )
+    queue_command: tuple[str, ...] | None = Field(
+        None,
+        min_length=1,
+        description="A command that prints it if `queue_name` is not set; its timeout is `validate_timeout_s`.",
+    )
     queue: QueueSizes = Field(QueueSizes(), description="The resources of the batch queue.")
     cpus: int | None = Field(None, ge=1, le=100_000, description="The cores of the pilot's share; None = as found.")
     memory_mib: Count | None = Field(None, description="The memory of the pilot's share in MiB; None = as found.")

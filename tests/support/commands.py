@@ -241,7 +241,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     ],
     "pilots": [
         *("stamp", "site", "ce", "queue", "state", "reason", "alarm", "glidein_id", "node", "jobs", "jobs_ended"),
-        *("vos", "isolation", "registered", "last_seen", "ends", "credential_ends"),
+        *("vos", "isolation", "registered", "last_seen", "ends", "credential_ends", "queue_set"),
     ],
     "slots": [
         *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),

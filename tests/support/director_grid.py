@@ -1,9 +1,9 @@
-"""A site director with a batch system, a server and a clock in memory."""
+"""A director with a batch system, a server and a clock in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from pilotage_agents.site_director.director import SiteDirector
 from pilotage_agents.site_director.glideins import GlideinFolders
 from pilotage_agents.site_director.ports import DirectorContext, GlideinReportAnswer, PoolsOfQueues
 from pilotage_agents.site_director.sender import PilotSender
-from pilotage_agents.site_director.settings import SiteDirectorSettings
+from pilotage_agents.site_director.settings import DirectorSettings, SiteDirectorSettings, TaskQueueDirectorSettings
+from pilotage_agents.site_director.task_queue_director import TaskQueueDirector
 from pilotage_agents.site_director.watch import GlideinWatch, WatchLimits
 from support.fake_batch_systems import FakeBatchSystem
 
@@ -35,12 +36,14 @@ class FakeDirectorLink:
     """A server that counts the pilots of each queue from registrations and reports.
 
     Pilots never start by themselves. As at the real server, a pilot without a report for ten minutes is lost.
-    `waiting` one-core jobs match every queue. `idle` and `busy` are the stamps of the running pilots without and with
-    a job. `calls` records the names of the calls in order.
+    `waiting` one-core jobs match every queue, `waiting_at` one queue each. `idle` and `busy` are the stamps of the
+    running pilots without and with a job. `calls` records the names of the calls in order. A pilot of a set of queues
+    has the queue None until a test gives it one.
     """
 
     tree: tuple[TreeQueue, ...]
     waiting: int = 0
+    waiting_at: dict[QueueId, int] = field(default_factory=dict)
     tree_version: int = 1
     pools: tuple[str, ...] = ("pool",)
     is_reachable: bool = True
@@ -53,7 +56,9 @@ class FakeDirectorLink:
     busy: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
     clock: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC)
-    registered: dict[str, QueueId] = field(default_factory=dict)
+    set_empty: EmptyReturns | None = None
+    queue_sets: list[tuple[str, ...]] = field(default_factory=list)
+    registered: dict[str, QueueId | None] = field(default_factory=dict)
     registered_at: dict[str, datetime] = field(default_factory=dict)
     lifetimes_s: list[float] = field(default_factory=list)
     reports: list[GlideinReport] = field(default_factory=list)
@@ -72,19 +77,28 @@ class FakeDirectorLink:
         pools = tuple(self.pools if self._has_queue(queue) else None for queue in queues)
         return PoolsOfQueues(self.tree_version, pools)
 
-    async def demand(self, queues: Sequence[QueueId]) -> DemandAnswer:
+    async def demand(self, queues: Sequence[QueueId], queue_set: Sequence[str] = ()) -> DemandAnswer:
         self._called("demand")
         known = tuple(place for place, queue in enumerate(queues) if self._has_queue(queue))
-        demands = (Demand("pool", "vo", self.waiting, Amounts(cpus=1), known),)
-        return DemandAnswer(demands if self.waiting else (), tuple(self._supply(queue) for queue in queues))
+        of_all = Demand("pool", "vo", self.waiting, Amounts(cpus=1), known)
+        of_one = (
+            Demand(f"pool of {queue}", "vo", jobs, Amounts(cpus=1), (queues.index(queue),))
+            for queue, jobs in self.waiting_at.items()
+            if queue in queues
+        )
+        demands = tuple(demand for demand in (of_all, *of_one) if demand.waiting)
+        of_set = replace(self._supply(None), known=True, empty_returns=self.set_empty)
+        return DemandAnswer(demands, tuple(self._supply(queue) for queue in queues), of_set)
 
     async def register_pilots(
-        self, queue: QueueId, count: int, vos: Sequence[str], lifetime_s: float
+        self, queue: QueueId | None, count: int, vos: Sequence[str], lifetime_s: float, queue_set: Sequence[str] = ()
     ) -> tuple[RegisteredPilot, ...]:
         self._called("register_pilots")
         if not self.is_leader:
             raise LeadershipLostError("site director")
-        if not self._has_queue(queue):
+        if queue_set:
+            self.queue_sets.append(tuple(queue_set))
+        elif not self._has_queue(queue):
             raise NotFoundError("queue", str(queue))
         self.lifetimes_s.append(lifetime_s)
         stamps = [f"stamp{len(self.registered) + place}" for place in range(count)]
@@ -111,7 +125,8 @@ class FakeDirectorLink:
         if not self.is_reachable:
             raise ServerUnreachableError("the server does not answer")
 
-    def _supply(self, queue: QueueId) -> QueueSupply:
+    def _supply(self, queue: QueueId | None) -> QueueSupply:
+        """Return the supply of a queue; None = of the set, whose pilots have not landed."""
         ended = {*self.ended, *self._given_up()}
         living = [stamp for stamp, its_queue in self.registered.items() if its_queue == queue and stamp not in ended]
         idle, busy = self.idle.intersection(living), self.busy.intersection(living)
@@ -122,9 +137,9 @@ class FakeDirectorLink:
             pilots_waiting=len(living) - len(idle) - len(busy),
             pilots_running=len(idle) + len(busy),
             idle=slots,
-            throttled=self.throttled.get(queue, ""),
+            throttled=self.throttled.get(queue, "") if queue else "",
             held=queue in self.held,
-            empty_returns=self.empty.get(queue),
+            empty_returns=self.empty.get(queue) if queue else None,
         )
 
     def _given_up(self) -> set[str]:
@@ -132,7 +147,7 @@ class FakeDirectorLink:
         old = {stamp for stamp, since in self.registered_at.items() if self.clock() - since > _SUBMITTED_WITHIN}
         return old - reported
 
-    def _has_queue(self, queue: QueueId) -> bool:
+    def _has_queue(self, queue: QueueId | None) -> bool:
         return queue in {each.id for each in self.tree}
 
 
@@ -155,13 +170,23 @@ class DirectorGrid:
         parsed = SiteDirectorSettings.model_validate(
             {"folder": self.folder, "batch_systems": {"local": {"type": "local"}}, **settings}
         )
+        return SiteDirector(parsed, *self._parts(parsed))
+
+    def task_queue_director(self, **settings: Any) -> TaskQueueDirector:
+        """Return a new director of a set of queues."""
+        self.link.clock = lambda: self.now
+        parsed = TaskQueueDirectorSettings.model_validate(
+            {"folder": self.folder, "batch_systems": {"local": {"type": "local"}}, **settings}
+        )
+        return TaskQueueDirector(parsed, *self._parts(parsed))
+
+    def _parts(self, settings: DirectorSettings) -> tuple[DirectorContext, GlideinWatch, PilotSender]:
         folders = self.folders()
         folders.open()
-        edges = DirectorContext(folders, self.link, {"local": self.batch}, lambda: self.now)
-        lost_after, credential = timedelta(seconds=parsed.lost_after_s), timedelta(seconds=parsed.credential_s)
-        watch = GlideinWatch(edges, WatchLimits(parsed.keep_ended, lost_after, credential))
-        sender = PilotSender(parsed, {"server": ["127.0.0.1:1"]}, edges, watch)
-        return SiteDirector(parsed, edges, watch, sender)
+        context = DirectorContext(folders, self.link, {"local": self.batch}, lambda: self.now)
+        lost_after, credential = timedelta(seconds=settings.lost_after_s), timedelta(seconds=settings.credential_s)
+        watch = GlideinWatch(context, WatchLimits(settings.keep_ended, lost_after, credential))
+        return context, watch, PilotSender(settings, {"server": ["127.0.0.1:1"]}, context, watch)
 
     def folders(self) -> GlideinFolders:
         return GlideinFolders(self.folder / "pilots")

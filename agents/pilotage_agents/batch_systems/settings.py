@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from pilotage.settings import Section
 from pilotage_agents.runtime.settings import Seconds
@@ -110,6 +111,44 @@ class HtcondorBatchSystemSettings(Section):
     kill_after_s: Seconds = Field(30, description="A cancelled pilot is killed after this time.")
 
 
+_Command = Annotated[tuple[str, ...], Field(min_length=1)]
+
+PLACEHOLDERS = ("folder", "script", "stamp", "queue", "cpus", "memory_mib", "disk_mib", "gpus", "wall_time_s")
+"""The words in braces that a submit command may have."""
+
+
+class CommandBatchSystemSettings(Section):
+    """A batch system by commands of the operator, each a list of arguments.
+
+    The submit command gets one pilot and prints its id as the last line. The others get ids or stamps appended.
+    """
+
+    type: Literal["command"] = Field(description="The kind of batch system.")
+    ce_types: tuple[str, ...] = Field(("command",), description="The values of a queue's CEType that it serves.")
+    submit_command: _Command = Field(
+        description="Submits a pilot; {folder}, {script}, {stamp}, {queue}, {cpus}, {memory_mib}, {disk_mib}, {gpus} "
+        "and {wall_time_s} in it are replaced."
+    )
+    status_command: _Command = Field(
+        description='Prints a line "ID waiting", "ID running" or "ID ended [EXIT_CODE]" for each id that it knows.'
+    )
+    remove_command: _Command = Field(description="Removes the pilots with these ids; unknown ones are no error.")
+    find_command: tuple[str, ...] = Field(
+        (),
+        description='Prints a line "STAMP ID" for each of the stamps that has a live pilot; empty = there is none.',
+    )
+    timeout_s: float = Field(60, ge=0.1, le=600, description="The timeout of a command.")
+
+    @field_validator("submit_command")
+    @classmethod
+    def _check_placeholders(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        for name in (name for word in command for name in re.findall(r"\{(\w+)\}", word)):
+            if name not in PLACEHOLDERS:
+                raise ValueError(f"{{{name}}} is unknown; known are {', '.join(PLACEHOLDERS)}")
+        return command
+
+
 BatchSystemSettings = Annotated[
-    LocalBatchSystemSettings | SlurmBatchSystemSettings | HtcondorBatchSystemSettings, Field(discriminator="type")
+    LocalBatchSystemSettings | SlurmBatchSystemSettings | HtcondorBatchSystemSettings | CommandBatchSystemSettings,
+    Field(discriminator="type"),
 ]

@@ -1,7 +1,11 @@
-"""The site director: sends pilots to the queues that waiting jobs could use, and watches their glideins."""
+"""The site director: sends pilots to the queues that waiting jobs could use, and watches their glideins.
+
+`PilotDirector` is what it shares with the task-queue director.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +26,7 @@ from pilotage_agents.site_director.planning import QueuePlan, QueueState, Ramp, 
 from pilotage_agents.site_director.ports import DirectorContext
 from pilotage_agents.site_director.queues import QueueFailures, ServedQueue, demands_of_served_vos
 from pilotage_agents.site_director.sender import PilotSender
-from pilotage_agents.site_director.settings import SiteDirectorSettings, WhenStopped
+from pilotage_agents.site_director.settings import DirectorSettings, SiteDirectorSettings, WhenStopped
 from pilotage_agents.site_director.watch import GlideinWatch
 
 _FOR_ALL = {"min_idle_pilots", "pilot_bundle", "python"}
@@ -64,10 +68,10 @@ _MAX_PILOTS_PER_CALL = 1000
 
 @dataclass(frozen=True, slots=True)
 class DirectorSnapshot:
-    """The input of one cycle; queues, pools and states have the same order."""
+    """The input of one cycle; queues, pools and states have the same order. Pools None = its pilots ask for them."""
 
     queues: tuple[ServedQueue, ...]
-    pools: tuple[tuple[str, ...], ...]
+    pools: tuple[tuple[str, ...] | None, ...]
     demands: tuple[Demand, ...]
     states: tuple[QueueState, ...]
 
@@ -77,7 +81,94 @@ class DirectorSnapshot:
         return any(not state.blocked_reason and state.supply.idle_cpus == 0 for state in self.states)
 
 
-class SiteDirector:
+class PilotDirector(ABC):
+    """Sends pilots as the demand requires, and watches their glideins."""
+
+    def __init__(
+        self,
+        settings: DirectorSettings,
+        context: DirectorContext,
+        watch: GlideinWatch,
+        sender: PilotSender,
+    ) -> None:
+        self._common = settings
+        self._link = context.link
+        self._batch_systems = context.batch_systems
+        self._watch = watch
+        self._sender = sender
+        self._clock = context.clock
+        self._unused_patterns: tuple[str, ...] = ()
+        self._failures = QueueFailures()
+
+    @abstractmethod
+    async def _snapshot(self) -> DirectorSnapshot:
+        """Return the present queues, demand and supply."""
+
+    async def run_once(self) -> timedelta:
+        """Refresh the glideins, then send pilots as the demand requires; returns the time to the next cycle."""
+        await self._refresh()
+        snapshot = await self._snapshot()
+        plans = self._plans(snapshot)
+        for queue, pools, plan in zip(snapshot.queues, snapshot.pools, plans, strict=True):
+            if plan.pilots:
+                await self._send(queue, pools, plan)
+        urgent = snapshot.is_urgent
+        return timedelta(seconds=self._common.urgent_interval_s if urgent else self._common.interval_s)
+
+    async def dry_run(self) -> tuple[str, ...]:
+        """Return what a cycle would send and why, one line per queue; changes nothing."""
+        plans = self._plans(await self._snapshot())
+        lines = (f"{plan.id}: {plan.pilots} pilots ({'; '.join(plan.reasons)})" for plan in plans)
+        return (*unused_pattern_lines(self._unused_patterns), *lines)
+
+    async def stop(self) -> None:
+        """Cancel the director's pilots if the settings say so, and report their ends."""
+        if self._common.when_stopped is WhenStopped.CANCEL:
+            await self._watch.cancel_all()
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Refresh the glideins; pilots that ended in error pause their queues."""
+        self._failures = await self._watch.refresh(self._failures)
+
+    def _plans(self, snapshot: DirectorSnapshot) -> tuple[QueuePlan, ...]:
+        ramp = Ramp(self._common.ramp_start, self._common.ramp_factor)
+        return plan_pilots(snapshot.demands, snapshot.states, ramp)
+
+    def _note_unused(self, patterns: Iterable[str], tree: Iterable[TreeQueue]) -> None:
+        """Remember and log the patterns that match no queue of the tree."""
+        wanted = dict.fromkeys(pattern for pattern in patterns if pattern not in EVERY_QUEUE)
+        self._unused_patterns = unused_patterns(wanted, (queue.id for queue in tree))
+        if self._unused_patterns:
+            log.warning("no queue of the tree is called so", patterns=self._unused_patterns)
+
+    async def _send(self, queue: ServedQueue, pools: Sequence[str] | None, plan: QueuePlan) -> None:
+        count = min(plan.pilots, _MAX_PILOTS_PER_CALL)
+        batch_system = self._batch_systems[queue.batch_system]
+        try:
+            sent = await self._sender.send(queue, count, pools, batch_system)
+        except LeadershipLostError:
+            raise
+        except UnfinishedBundleError as error:  # no failure of the queue
+            log.warning(
+                "no pilots are sent until their bundle is complete", queue=str(queue.id), bundle=str(error.bundle)
+            )
+            return
+        except PilotageError as error:
+            self._record_failure(queue.id, str(error))
+            return
+        log.info("pilots sent", queue=str(queue.id), pilots=sent.submitted, reasons=plan.reasons)
+        if sent.failures:
+            self._record_failure(queue.id, sent.failures[0])
+        elif queue.queue_set:
+            self._failures = self._failures.with_success(queue.id)
+
+    def _record_failure(self, queue: QueueId, reason: str) -> None:
+        log.warning("pilots could not be sent", queue=str(queue), reason=reason)
+        self._failures = self._failures.with_failure(queue, reason, self._clock())
+
+
+class SiteDirector(PilotDirector):
     """Sends pilots to its queues."""
 
     name = "site director"
@@ -89,43 +180,10 @@ class SiteDirector:
         watch: GlideinWatch,
         sender: PilotSender,
     ) -> None:
+        super().__init__(settings, context, watch, sender)
         self._settings = settings
-        self._link = context.link
-        self._batch_systems = context.batch_systems
-        self._watch = watch
-        self._sender = sender
-        self._clock = context.clock
         self._tree_version: int | None = None
         self._queues: tuple[ServedQueue, ...] = ()
-        self._unused_patterns: tuple[str, ...] = ()
-        self._failures = QueueFailures()
-
-    async def run_once(self) -> timedelta:
-        """Refresh the glideins, then send pilots as the demand requires; returns the time to the next cycle."""
-        self._failures = await self._watch.refresh(self._failures)
-        snapshot = await self._snapshot()
-        plans = self._plans(snapshot)
-        for queue, pools, plan in zip(snapshot.queues, snapshot.pools, plans, strict=True):
-            if plan.pilots:
-                await self._send(queue, pools, plan)
-        urgent = snapshot.is_urgent
-        return timedelta(seconds=self._settings.urgent_interval_s if urgent else self._settings.interval_s)
-
-    async def dry_run(self) -> tuple[str, ...]:
-        """Return what a cycle would send and why, one line per queue; changes nothing."""
-        plans = self._plans(await self._snapshot())
-        lines = (f"{plan.id}: {plan.pilots} pilots ({'; '.join(plan.reasons)})" for plan in plans)
-        return (*unused_pattern_lines(self._unused_patterns), *lines)
-
-    async def stop(self) -> None:
-        """Cancel the director's pilots if the settings say so, and report their ends."""
-        if self._settings.when_stopped is WhenStopped.CANCEL:
-            await self._watch.cancel_all()
-            self._failures = await self._watch.refresh(self._failures)
-
-    def _plans(self, snapshot: DirectorSnapshot) -> tuple[QueuePlan, ...]:
-        ramp = Ramp(self._settings.ramp_start, self._settings.ramp_factor)
-        return plan_pilots(snapshot.demands, snapshot.states, ramp)
 
     async def _snapshot(self) -> DirectorSnapshot:
         pools = await self._link.pools_of([queue.id for queue in self._queues])
@@ -145,33 +203,5 @@ class SiteDirector:
         served = served_queues(self._settings, tree)
         log.info("tree read", queues=len(tree), served=len(served))
         pattern_lists = (self._settings.queues, *(override.queues for override in self._settings.overrides))
-        patterns = dict.fromkeys(
-            pattern for patterns in pattern_lists for pattern in patterns if pattern not in EVERY_QUEUE
-        )
-        self._unused_patterns = unused_patterns(patterns, (queue.id for queue in tree))
-        if self._unused_patterns:
-            log.warning("no queue of the tree is called so", patterns=self._unused_patterns)
+        self._note_unused((pattern for patterns in pattern_lists for pattern in patterns), tree)
         return served
-
-    async def _send(self, queue: ServedQueue, pools: Sequence[str], plan: QueuePlan) -> None:
-        count = min(plan.pilots, _MAX_PILOTS_PER_CALL)
-        batch_system = self._batch_systems[queue.batch_system]
-        try:
-            sent = await self._sender.send(queue, count, pools, batch_system)
-        except LeadershipLostError:
-            raise
-        except UnfinishedBundleError as error:  # no failure of the queue
-            log.warning(
-                "no pilots are sent until their bundle is complete", queue=str(queue.id), bundle=str(error.bundle)
-            )
-            return
-        except PilotageError as error:
-            self._record_failure(queue.id, str(error))
-            return
-        log.info("pilots sent", queue=str(queue.id), pilots=sent.submitted, reasons=plan.reasons)
-        if sent.failures:
-            self._record_failure(queue.id, sent.failures[0])
-
-    def _record_failure(self, queue: QueueId, reason: str) -> None:
-        log.warning("pilots could not be sent", queue=str(queue), reason=reason)
-        self._failures = self._failures.with_failure(queue, reason, self._clock())

@@ -114,6 +114,7 @@ CONFIG_NAME = "pilot.json"
 class GlideinRecord:
     """A glidein that this director has sent, or is about to send (`glidein_id` empty).
 
+    `queue` is a pattern if the batch system chooses the queue.
     `missed_since`: the time since when a glidein whose submission was not answered has not been found.
     """
 
@@ -154,18 +155,18 @@ class GlideinFolders:
         self,
         record: GlideinRecord,
         token: str,
-        pools: Sequence[str],
+        pools: Sequence[str] | None,
         config: Mapping[str, object],
         bundle: Path | None = None,
     ) -> Path:
         """Write the pilot's input, the record last; returns the folder.
 
-        The paths of token and pools are added to `config`. `bundle` is the pilot itself, None = it is installed on the
-        node. Raises WorldError when writing fails; the folder is removed then.
+        The paths of token and pools are added to `config`; pools None = the pilot asks for them. `bundle` is the pilot
+        itself, None = it is installed on the node. Raises WorldError when writing fails; the folder is removed then.
         """
         program = None if bundle is None else self.bundles.stored_copy(bundle)
         folder = self.path_of(record.stamp)
-        completed = {**config, "token_file": TOKEN_NAME, "pools_file": _POOLS}
+        completed = {**config, "token_file": TOKEN_NAME, **({} if pools is None else {"pools_file": _POOLS})}
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
@@ -179,7 +180,12 @@ class GlideinFolders:
         return folder
 
     def _fill(
-        self, folder: Path, token: str, pools: Sequence[str], config: Mapping[str, object], program: Path | None
+        self,
+        folder: Path,
+        token: str,
+        pools: Sequence[str] | None,
+        config: Mapping[str, object],
+        program: Path | None,
     ) -> None:
         try:
             for name, path in self._files.items():
@@ -187,14 +193,15 @@ class GlideinFolders:
             if program is not None:
                 self.bundles.link_into(program, folder)
             _write(folder / TOKEN_NAME, token)
-            _write(folder / _POOLS, json.dumps(list(pools)))
+            if pools is not None:
+                _write(folder / _POOLS, json.dumps(list(pools)))
             _write(folder / CONFIG_NAME, json.dumps(config, indent=1, sort_keys=True))
         except OSError as error:
             raise _failed(Path(error.filename or folder), error) from error
 
-    def inline_config(self, token: str, pools: Sequence[str], config: Mapping[str, object]) -> str:
+    def inline_config(self, token: str, pools: Sequence[str] | None, config: Mapping[str, object]) -> str:
         """Return the pilot's whole input as one text, for a node that does not see the folder; raises WorldError."""
-        whole = {**config, "token": token, "pools": list(pools)}
+        whole = {**config, "token": token, **({} if pools is None else {"pools": list(pools)})}
         ca_file = whole.pop("ca_file", None)
         if ca_file in self._files:
             path = self._files[str(ca_file)]

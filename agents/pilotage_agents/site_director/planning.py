@@ -89,7 +89,8 @@ class QueueState:
     """A queue as the director sees it; `pilot` is what one pilot there offers to jobs.
 
     `closed` = why its pilots cannot get jobs, so it gets no pilots (empty = they can). `paused` = why it gets no pilots
-    for a while, although its present ones take jobs.
+    for a while, although its present ones take jobs. `idle_elsewhere` = its idle slots belong to other queues of the
+    plan, where jobs are placed in them; here they only bound the pilots without work.
     """
 
     id: QueueId
@@ -98,6 +99,7 @@ class QueueState:
     limits: QueueLimits = QueueLimits()
     closed: str = ""
     paused: str = ""
+    idle_elsewhere: bool = False
 
     @property
     def blocked_reason(self) -> str:
@@ -148,7 +150,8 @@ class _Ledger:
     def of(cls, queue: QueueState, ramp: Ramp) -> _Ledger:
         room, bound = _free_room(queue, ramp)
         supply = NO_SUPPLY if queue.closed else queue.supply
-        idle = [(Shape.of(slots.free), slots.count) for slots in supply.idle]
+        here = () if queue.idle_elsewhere else supply.idle
+        idle = [(Shape.of(slots.free), slots.count) for slots in here]
         return cls(queue, room, bound, idle, Fraction(supply.pilots_waiting))
 
     @property

@@ -1,4 +1,4 @@
-"""What the parts of a site director share: its calls to the server, its folders and batch systems."""
+"""What the parts of a director share: its calls to the server, its folders and batch systems."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GlideinReportAnswer:
 
 
 class DirectorLink(Protocol):
-    """The calls of the site director; every method raises a PilotageError when its call fails."""
+    """The calls of a director; every method raises a PilotageError when its call fails."""
 
     async def queues(self) -> tuple[TreeQueue, ...]:
         """Return all queues of the tree, in its order."""
@@ -40,13 +40,16 @@ class DirectorLink(Protocol):
     async def pools_of(self, queues: Sequence[QueueId]) -> PoolsOfQueues:
         """Return the pools that each queue can run, in one call."""
 
-    async def demand(self, queues: Sequence[QueueId]) -> DemandAnswer:
-        """Return the work that waits for the queues and the supply that they have."""
+    async def demand(self, queues: Sequence[QueueId], queue_set: Sequence[str] = ()) -> DemandAnswer:
+        """Return the work that waits for the queues and the supply that they have, and that of a set of queues."""
 
     async def register_pilots(
-        self, queue: QueueId, count: int, vos: Sequence[str], lifetime_s: float
+        self, queue: QueueId | None, count: int, vos: Sequence[str], lifetime_s: float, queue_set: Sequence[str] = ()
     ) -> tuple[RegisteredPilot, ...]:
-        """Return stamps and tokens for new pilots of `queue`; `lifetime_s` 0 = the server's default."""
+        """Return stamps and tokens for new pilots of `queue`, None = of one of the queues of `queue_set`.
+
+        `lifetime_s` 0 = the server's default.
+        """
 
     async def renew_credentials(self, stamps: Sequence[str], lifetime_s: float) -> tuple[RegisteredPilot, ...]:
         """Return new tokens for at most 1,000 pilots; ended and unknown pilots get none."""

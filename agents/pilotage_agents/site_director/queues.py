@@ -71,7 +71,9 @@ class ServedQueue:
     """A queue that the director serves; `vos` empty = all that the queue admits.
 
     `max_pilots` None = only the tree limits them. `pilot` holds settings of its pilots, by name. `pilot_bundle` is sent
-    with each pilot, "" = the pilot is installed on the nodes; `python` runs it.
+    with each pilot, "" = the pilot is installed on the nodes; `python` runs it. `queue_set` = the patterns of queues of
+    which the batch system chooses one for each pilot; `id` is only a name for people then, and `batch_queue` the batch
+    system's own name of the place.
     """
 
     id: QueueId
@@ -84,6 +86,8 @@ class ServedQueue:
     pilot: Mapping[str, object] | None = None
     pilot_bundle: str = ""
     python: str = "python3"
+    queue_set: tuple[str, ...] = ()
+    batch_queue: str = ""
 
     def state(self, there: QueueSupply, failures: QueueFailures, now: datetime) -> QueueState:
         """Return the queue as input of a plan; one pilot is enough for the probes of an open circuit breaker."""

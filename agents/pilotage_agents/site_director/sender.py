@@ -23,7 +23,7 @@ from pilotage_agents.runtime.link import RegisteredPilot
 from pilotage_agents.site_director.glideins import CONFIG_NAME, GlideinRecord
 from pilotage_agents.site_director.ports import DirectorContext
 from pilotage_agents.site_director.queues import ServedQueue
-from pilotage_agents.site_director.settings import SiteDirectorSettings
+from pilotage_agents.site_director.settings import DirectorSettings
 from pilotage_agents.site_director.watch import GlideinWatch
 
 
@@ -40,7 +40,7 @@ class PilotSender:
 
     def __init__(
         self,
-        settings: SiteDirectorSettings,
+        settings: DirectorSettings,
         connection: Mapping[str, object],
         context: DirectorContext,
         watch: GlideinWatch,
@@ -51,8 +51,10 @@ class PilotSender:
         self._folders = context.folders
         self._watch = watch
 
-    async def send(self, queue: ServedQueue, count: int, pools: Sequence[str], batch_system: BatchSystem) -> Sent:
-        """Send `count` pilots that start with `pools`.
+    async def send(
+        self, queue: ServedQueue, count: int, pools: Sequence[str] | None, batch_system: BatchSystem
+    ) -> Sent:
+        """Send `count` pilots that start with `pools`; None = they ask for them in the queue where they land.
 
         All are added to the watch before the first is submitted, as a cycle may be cut off at any time. A registered
         pilot whose submission fails is reported as ended, so that the server does not wait for it. Raises a
@@ -61,7 +63,8 @@ class PilotSender:
         """
         if queue.pilot_bundle:
             await asyncio.to_thread(self._folders.bundles.stored_copy, Path(queue.pilot_bundle))
-        pilots = await self._link.register_pilots(queue.id, count, queue.vos, self._settings.credential_s)
+        place = None if queue.queue_set else queue.id
+        pilots = await self._link.register_pilots(place, count, queue.vos, self._settings.credential_s, queue.queue_set)
         records = [GlideinRecord(pilot.stamp, queue.id, queue.batch_system) for pilot in pilots]
         await self._watch.add(records)
         answers = await self._submit(queue, pilots, records, pools, batch_system)
@@ -74,7 +77,7 @@ class PilotSender:
         queue: ServedQueue,
         pilots: Sequence[RegisteredPilot],
         records: Sequence[GlideinRecord],
-        pools: Sequence[str],
+        pools: Sequence[str] | None,
         batch_system: BatchSystem,
     ) -> tuple[Submission, ...]:
         try:
@@ -86,14 +89,16 @@ class PilotSender:
             return tuple(NotSubmitted(str(error)) for _ in records)
         return await batch_system.submit_many(requests)
 
-    def _prepared(self, queue: ServedQueue, record: GlideinRecord, token: str, pools: Sequence[str]) -> GlideinRequest:
+    def _prepared(
+        self, queue: ServedQueue, record: GlideinRecord, token: str, pools: Sequence[str] | None
+    ) -> GlideinRequest:
         bundle = Path(queue.pilot_bundle) if queue.pilot_bundle else None
         self_contained = self._self_contained(queue, bundle, token, pools)
         folder = self._folders.prepare(record, token, pools, self._config(queue), None if self_contained else bundle)
         program = self._settings.pilot_command if bundle is None else (queue.python, bundle.name)
         return GlideinRequest(
             stamp=record.stamp,
-            queue=queue.id.queue,
+            queue=queue.batch_queue if queue.queue_set else queue.id.queue,
             command=(*program, "run", "--config", CONFIG_NAME),
             folder=folder,
             shape=queue.facts.pilot,
@@ -102,7 +107,7 @@ class PilotSender:
         )
 
     def _self_contained(
-        self, queue: ServedQueue, bundle: Path | None, token: str, pools: Sequence[str]
+        self, queue: ServedQueue, bundle: Path | None, token: str, pools: Sequence[str] | None
     ) -> SelfContained | None:
         """Return how a pilot starts on nodes that do not see our folders; None = the nodes of the queue see them."""
         system = self._settings.batch_systems[queue.batch_system]

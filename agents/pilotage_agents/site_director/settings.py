@@ -1,12 +1,13 @@
-"""The settings of the site director."""
+"""The settings of the site director and of the task-queue director."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from pilotage.resources.queue_patterns import pattern_fault
 from pilotage.settings import AnchoredPath, Section
 from pilotage_agents.batch_systems.settings import BatchSystemSettings, SlurmBatchSystemSettings
 from pilotage_agents.runtime.settings import AgentSection, Interval, Seconds
@@ -43,11 +44,10 @@ class QueueSettings(Section):
     )
 
 
-class SiteDirectorSettings(AgentSection):
-    """The site director."""
+class DirectorSettings(AgentSection):
+    """What all directors have: they send pilots to batch systems and follow their glideins."""
 
     folder: AnchoredPath = Field(description="The folder that keeps the input and output of pilots.")
-    queues: tuple[str, ...] = Field(("*/*/*",), description='Patterns of "SITE/CE/QUEUE" that it serves.')
     interval_s: Interval = Field(60, description="The time between two cycles.")
     urgent_interval_s: Interval = Field(
         10, description="The time between two cycles while one of its queues has no idle core."
@@ -59,9 +59,6 @@ class SiteDirectorSettings(AgentSection):
         description="Pilots that may be at a queue without work; fewer where pilots return without having run a job.",
     )
     ramp_factor: int = Field(1, ge=1, le=10, description="Pilots without work for each that is at work.")
-    min_idle_pilots: int = Field(
-        0, ge=0, le=10_000, description="Pilots that are kept ready at each queue without any demand."
-    )
     max_idle_s: Seconds = Field(1200, description="A pilot without a job for this time ends.")
     pilot_command: tuple[str, ...] = Field(
         ("pilotage-pilot",),
@@ -88,12 +85,62 @@ class SiteDirectorSettings(AgentSection):
         description="A pilot whose submission got no answer was never submitted if it is not listed for this time.",
     )
     batch_systems: dict[str, BatchSystemSettings] = Field(min_length=1, description="The batch systems, by name.")
-    overrides: tuple[QueueSettings, ...] = Field((), description="Settings of some queues.")
 
     @model_validator(mode="after")
-    def _check_bundle_path(self) -> SiteDirectorSettings:
-        if self.pilot_bundle or any(each.pilot_bundle for each in self.overrides):
+    def _check_bundle_path(self) -> Self:
+        if self.has_bundle:
             for name, system in self.batch_systems.items():
                 if isinstance(system, SlurmBatchSystemSettings) and system.node_folder and not system.node_bundle:
                     raise ValueError(f"batch_systems.{name} needs a node_bundle: no bundle is sent to its nodes")
         return self
+
+    @property
+    def has_bundle(self) -> bool:
+        """Whether a bundle is sent with some pilots."""
+        return self.pilot_bundle is not None
+
+
+class SiteDirectorSettings(DirectorSettings):
+    """The site director."""
+
+    queues: tuple[str, ...] = Field(("*/*/*",), description='Patterns of "SITE/CE/QUEUE" that it serves.')
+    min_idle_pilots: int = Field(
+        0, ge=0, le=10_000, description="Pilots that are kept ready at each queue without any demand."
+    )
+    overrides: tuple[QueueSettings, ...] = Field((), description="Settings of some queues.")
+
+    @property
+    def has_bundle(self) -> bool:
+        """Whether a bundle is sent with some pilots."""
+        return any((self.pilot_bundle, *(each.pilot_bundle for each in self.overrides)))
+
+
+class TaskQueueDirectorSettings(DirectorSettings):
+    """The task-queue director: its batch system chooses the queue of each pilot."""
+
+    queues: tuple[str, ...] = Field(
+        min_length=1, description='Patterns of "SITE/CE/QUEUE": the set of queues that its pilots may land on.'
+    )
+    vos: tuple[str, ...] = Field((), description="The VOs that its pilots serve; empty = all that the queues admit.")
+    max_pilots: int | None = Field(
+        None, ge=0, description="The largest number of pilots at its queues and on their way; None = no limit."
+    )
+    cpus: int = Field(1, ge=1, le=100_000, description="The cores of each pilot.")
+    memory_mib: int | None = Field(None, ge=1, description="The memory of each pilot in MiB; None = not requested.")
+    disk_mib: int | None = Field(None, ge=1, description="The disk space of each pilot in MiB; None = not requested.")
+    gpus: int | None = Field(None, ge=0, le=1000, description="The GPUs of each pilot; None = not requested.")
+    wall_time_s: int | None = Field(
+        None, ge=1, description="The wall time of each pilot; None = not requested, and `default_wall_time_s` assumed."
+    )
+    batch_queue: str = Field("", description="The batch system's own name of the place that takes the pilots.")
+    batch_systems: dict[str, BatchSystemSettings] = Field(
+        min_length=1, max_length=1, description="The batch system, by its name."
+    )
+
+    @field_validator("queues")
+    @classmethod
+    def _check_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if fault := pattern_fault(pattern):
+                raise ValueError(fault)
+        return tuple(sorted(set(patterns)))

@@ -51,6 +51,7 @@ _DAY_S = 86400
 _ANSWER_TIME = "35 s"
 """Longer than the interval of heartbeats, at which every pilot answers."""
 _POLL_S = 0.2
+_WILDCARDS = frozenset("*?[")
 _STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
@@ -263,9 +264,9 @@ def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
             echo_json(
                 {
                     "stamp": pilot.stamp,
-                    "site": pilot.queue.site,
-                    "ce": pilot.queue.ce,
-                    "queue": pilot.queue.queue,
+                    "site": pilot.queue.site or None,
+                    "ce": pilot.queue.ce or None,
+                    "queue": pilot.queue.queue or None,
                     "state": _pilot_state(pilot),
                     "reason": pilot.reason or None,
                     "alarm": pilot.alarm or None,
@@ -279,13 +280,14 @@ def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
                     "last_seen": iso(time_of(pilot, "last_seen")),
                     "ends": iso(time_of(pilot, "ends")),
                     "credential_ends": iso(time_of(pilot, "credential_ends")),
+                    "queue_set": list(pilot.queue_set),
                 }
             )
         return
     rows = [
         (
             pilot.stamp,
-            queue_text(pilot.queue),
+            queue_text(pilot.queue) if pilot.HasField("queue") else f"one of {', '.join(pilot.queue_set)}",
             _pilot_state(pilot),
             pilot.node,
             pilot.isolation,
@@ -331,7 +333,7 @@ def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:
 
 
 @click.command(name="pilot-token")
-@click.argument("queue", metavar="SITE/CE/QUEUE")
+@click.argument("queues", nargs=-1, required=True, metavar="SITE/CE/QUEUE...")
 @click.option("--to", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
 @click.option(
     "--lifetime",
@@ -340,17 +342,24 @@ def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:
 )
 @ONE_JSON
 @with_operator_client
-def pilot_token(client: Client, queue: str, path: Path, lifetime: str | None, as_json: bool) -> None:
-    """Create the enrolment secret of one pilot in a queue, and print the command that starts it."""
+def pilot_token(client: Client, queues: tuple[str, ...], path: Path, lifetime: str | None, as_json: bool) -> None:
+    """Create the enrolment secret of one pilot in a queue, and print the command that starts it.
+
+    Several queues, or a pattern with "*", are a set: its settings queue_name or queue_command say at its start in which
+    of them the pilot is, and it is bound to that one.
+    """
     lifetime_s = float(parse_time(lifetime, "--lifetime")) if lifetime else 0.0
-    credential = client.register_pilot(QueueId.parse(queue), lifetime_s=lifetime_s)
+    is_set = len(queues) > 1 or not _WILDCARDS.isdisjoint(queues[0])
+    queue = None if is_set else QueueId.parse(queues[0])
+    credential = client.register_pilot(queue, lifetime_s=lifetime_s, queue_set=queues if is_set else ())
     write_private(path, credential.token + "\n")
     command = pilot_command(client.server, path.absolute())
     if as_json:
         echo_json({"stamp": credential.stamp, "token_file": str(path.absolute()), "command": command})
         return
+    place = " or ".join(queues)
     click.echo(
-        f"pilot {credential.stamp} for {queue}: its enrolment secret, which works once, is in {path}; start it with",
+        f"pilot {credential.stamp} for {place}: its enrolment secret, which works once, is in {path}; start it with",
         err=True,
     )
     click.echo(shlex.join(command))

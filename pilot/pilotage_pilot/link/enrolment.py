@@ -17,8 +17,9 @@ import structlog
 
 from pilotage.clock import BootClock
 from pilotage.errors import PilotageError, ProofTimeError
+from pilotage.resources.tree import QueueId
 from pilotage.rpc.proof import NONCE_BYTES, BoundToken
-from pilotage.rpc.wire import time_from_wire
+from pilotage.rpc.wire import queue_to_wire, time_from_wire
 from pilotage.v1 import pilot_service_pb2
 
 if TYPE_CHECKING:
@@ -45,10 +46,14 @@ class EnrolmentSecret:
 
 
 class EnrolledCredential:
-    """Enrols the pilot before its first call, and renews its token; gives each call its token and proof."""
+    """Enrols the pilot before its first call, and renews its token; gives each call its token and proof.
 
-    def __init__(self, secret: EnrolmentSecret, boot_clock: BootClock) -> None:
+    `landed` = the queue that a pilot with a secret for a set of queues is in; None = the secret names its queue.
+    """
+
+    def __init__(self, secret: EnrolmentSecret, boot_clock: BootClock, landed: QueueId | None = None) -> None:
         self._secret = secret
+        self._landed = landed
         self._boot_clock = boot_clock
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._bound: BoundToken | None = None
@@ -75,7 +80,8 @@ class EnrolledCredential:
             return
         async with self._enrolling:
             if self._bound is None:
-                answer = await pilots.Enrol(pilot_service_pb2.EnrolRequest(nonce=self._nonce))
+                queue = queue_to_wire(self._landed) if self._landed is not None else None
+                answer = await pilots.Enrol(pilot_service_pb2.EnrolRequest(nonce=self._nonce, queue=queue))
                 self._use(answer.token)
                 self._secret.discard()
                 log.info("pilot is enrolled")

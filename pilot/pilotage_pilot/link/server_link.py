@@ -119,8 +119,8 @@ async def _pieces(path: Path, checksum: str, size: int) -> AsyncIterator[job_ser
             left -= len(content)
 
 
-def queue_of_token(token: str) -> QueueId:
-    """Return the queue in a pilot's enrolment secret, unverified; the server verifies the token.
+def queue_of_token(token: str) -> QueueId | None:
+    """Return the queue in a pilot's enrolment secret, None = it has a set of queues; the server verifies the token.
 
     Raises
     ------
@@ -129,6 +129,8 @@ def queue_of_token(token: str) -> QueueId:
     """
     try:
         claims = _claims(token)
+        if "queues" in claims:
+            return None
         return QueueId(str(claims["site"]), str(claims["ce"]), str(claims["queue"]))
     except _NO_SUCH_CLAIM as error:
         raise InvalidInputError(

@@ -12,10 +12,25 @@ EVERY_QUEUE = ("*/*/*",)
 """Patterns that match every queue."""
 
 
+def pattern_fault(text: str) -> str:
+    """Return why a text is no pattern of queues; "" = it is one."""
+    is_one = text.count("/") >= 2 and all(text.split("/", 2))
+    return "" if is_one else f'"{text}" is not SITE/CE/QUEUE, with "*" for any of them'
+
+
 def matches_any(queue: QueueId, patterns: Iterable[str]) -> bool:
     """Return whether one of the `patterns` of "SITE/CE/QUEUE" matches the queue; letter case does not count."""
     name = fold(str(queue))
     return any(fnmatchcase(name, fold(pattern)) for pattern in patterns)
+
+
+def is_covered(pattern: str, by: Iterable[str]) -> bool:
+    """Return whether every queue that `pattern` matches is surely matched by one pattern of `by`.
+
+    A wildcard is covered by the same pattern, or by a "*" of a pattern without other wildcards.
+    """
+    name = fold(pattern)
+    return any(name == fold(other) or (not set("?[") & set(other) and fnmatchcase(name, fold(other))) for other in by)
 
 
 def unused_patterns(patterns: Iterable[str], queues: Iterable[QueueId]) -> tuple[str, ...]:

@@ -74,7 +74,11 @@ class QueueSupply:
 
 @dataclass(frozen=True, slots=True)
 class DemandAnswer:
-    """The demand, each job counted once, and the supply of each queue, in the order of the request."""
+    """The demand, each job counted once, and the supply of each queue, in the order of the request.
+
+    `set_supply` = pilots of a set of queues that have not said yet where they are, and those that returned empty.
+    """
 
     demands: tuple[Demand, ...]
     supplies: tuple[QueueSupply, ...]
+    set_supply: QueueSupply = QueueSupply(known=True)

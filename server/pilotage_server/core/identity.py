@@ -9,13 +9,13 @@ server, may replace the owner's own account. The VO of a job always pays.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from pilotage.errors import PermissionDeniedError
-from pilotage.resources.queue_patterns import matches_any
+from pilotage.resources.queue_patterns import is_covered, matches_any
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold, folded_set
 from pilotage.values.accounts import Account
@@ -88,30 +88,36 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
-AGENT_NAMES: Mapping[Role, str] = {
-    Role.DIRECTOR: "site director",
-    Role.ROUTER: "job router",
-    Role.DRAINER: "drain controller",
-    Role.CLEANER: "pool cleanup",
-    Role.RACER: "racer",
-    Role.NOTIFIER: "notifier",
+AGENT_NAMES: Mapping[Role, tuple[str, ...]] = {
+    Role.DIRECTOR: ("site director", "task-queue director"),
+    Role.ROUTER: ("job router",),
+    Role.DRAINER: ("drain controller",),
+    Role.CLEANER: ("pool cleanup",),
+    Role.RACER: ("racer",),
+    Role.NOTIFIER: ("notifier",),
 }
-"""Role of each agent → how the names of its leaderships begin: "site director" or "site director of QUEUES"."""
+"""Role of agents → how the names of their leaderships begin: "site director" or "site director of QUEUES"."""
 
 _OPERATORS = frozenset({Role.OPERATOR, Role.ADMIN})
+
+
+NO_QUEUE = QueueId("", "", "")
+"""The queue of a pilot that has a set of queues and has not enrolled: it has yet to say where it landed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PilotCredential:
     """The binding of a pilot's token; `vos` empty = every VO that the queue's access list allows.
 
-    `nonce_hash` is that of the random bytes which the pilot enrolled with; "" = it has not enrolled yet.
+    `nonce_hash` is that of the random bytes which the pilot enrolled with; "" = it has not enrolled yet. An enrolment
+    secret for a set of queues has their patterns in `queue_set`, and NO_QUEUE.
     """
 
     stamp: str
     queue: QueueId
     vos: tuple[str, ...] = ()
     nonce_hash: str = ""
+    queue_set: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,10 @@ class AgentBounds:
     def has_queue(self, queue: QueueId) -> bool:
         """Return whether the agent may act on the queue."""
         return not self.queues or matches_any(queue, self.queues)
+
+    def has_queue_set(self, patterns: Iterable[str]) -> bool:
+        """Return whether the agent may act on every queue that one of the patterns may match."""
+        return not self.queues or all(is_covered(pattern, self.queues) for pattern in patterns)
 
     def has_vo(self, vo: str) -> bool:
         """Return whether the agent may act for the VO; letter case does not count."""
@@ -162,7 +172,7 @@ def may_use_turn(identity: Identity, name: str) -> bool:
 
     An agent may use those of its kind of agent, and of these only the ones in its bounds.
     """
-    kinds = [AGENT_NAMES[role] for role in identity.roles if role in AGENT_NAMES]
+    kinds = [kind for role in identity.roles for kind in AGENT_NAMES.get(role, ())]
     is_own = identity.sees_everything or any(name == kind or name.startswith(f"{kind} of ") for kind in kinds)
     return is_own and (not identity.bounds.turns or name in identity.bounds.turns)
 
@@ -179,6 +189,15 @@ def check_queues(identity: Identity, queues: Iterable[QueueId]) -> None:
         if not identity.bounds.has_queue(queue):
             bound = ", ".join(identity.bounds.queues)
             raise PermissionDeniedError(f"the token of {identity.owner} is bound to the queues {bound}, not {queue}")
+
+
+def check_queue_set(identity: Identity, patterns: Sequence[str]) -> None:
+    """Raise PermissionDeniedError unless this whole set of queues is within the bounds of the caller."""
+    if not identity.bounds.has_queue_set(patterns):
+        bound, wanted = ", ".join(identity.bounds.queues), ", ".join(patterns)
+        raise PermissionDeniedError(
+            f"the token of {identity.owner} is bound to the queues {bound}, which do not cover {wanted}"
+        )
 
 
 def holder_of(identity: Identity) -> Holder:

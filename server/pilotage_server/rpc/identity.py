@@ -21,7 +21,7 @@ from pilotage_server.rpc.framework.calls import caller, caller_token
 from pilotage_server.rpc.framework.scopes import SCOPES
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.rpc.framework.wire_values import check_not_empty
+from pilotage_server.rpc.framework.wire_values import check_not_empty, queue_pattern
 from pilotage_server.storage.database.transaction import Transaction
 
 log = structlog.get_logger()
@@ -192,13 +192,6 @@ def agent_bounds_from_wire(message: identity_service_pb2.AgentBounds) -> AgentBo
     )
     fields.done()
     return bounds
-
-
-def queue_pattern(text: str) -> str:
-    """Return a pattern of queues; raises InvalidInputError unless it has the form SITE/CE/QUEUE."""
-    if text.count("/") < 2 or not all(text.split("/", 2)):
-        raise InvalidInputError(Violation("", f'"{text}" is not SITE/CE/QUEUE, with "*" for any of them'))
-    return text_from_wire(text)
 
 
 def _joinable_name(name: str) -> str:

@@ -37,7 +37,7 @@ from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire, r
 from pilotage.values.wire.leadership import leadership_from_wire
 from pilotage.values.wire.pilots import glidein_report_from_wire
 from pilotage_server.core.attempts.reports import ReportedSlot
-from pilotage_server.core.identity import Identity, PilotCredential, Role
+from pilotage_server.core.identity import NO_QUEUE, Identity, PilotCredential, Role
 from pilotage_server.core.pilots.node_use import FarmUse, NodeUse
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
 from pilotage_server.core.pilots.pilots import SecondUse, SlotInfo
@@ -69,7 +69,7 @@ from pilotage_server.rpc.framework.calls import caller, caller_address
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty
+from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty, queue_set_from_wire
 from pilotage_server.storage.database.transaction import Transaction
 
 log = structlog.get_logger()
@@ -78,13 +78,15 @@ log = structlog.get_logger()
 def new_pilots_from_wire(message: pilot_service_pb2.RegisterPilotsRequest) -> tuple[NewPilots, Leadership | None]:
     """Return the wanted pilots, and the leadership of the agent that registers them."""
     fields = Fields(message)
-    queue = fields("queue", queue_from_wire)
+    queue = fields.if_set("queue", queue_from_wire)
+    queue_set = fields("queue_set", queue_set_from_wire)
+    fields.faults.unless((queue is None) is bool(queue_set), "queue", "give either a queue or a queue_set")
     count = fields("count", _pilot_count)
     vos = fields("vos", lambda vos: all_from_wire(vos, _vo))
     fields.length("lifetime_s")
     leadership = fields.if_set("turn", leadership_from_wire)
     fields.done()
-    return NewPilots(queue, count, vos), leadership
+    return NewPilots(queue or NO_QUEUE, count, vos, queue_set), leadership
 
 
 def stamps_to_renew_from_wire(message: pilot_service_pb2.RenewCredentialsRequest) -> tuple[str, ...]:
@@ -123,7 +125,8 @@ def pilot_to_wire(info: PilotInfo) -> pilot_service_pb2.Pilot:
     pilot = info.pilot
     return pilot_service_pb2.Pilot(
         stamp=pilot.stamp,
-        queue=queue_to_wire(pilot.queue),
+        queue=queue_to_wire(pilot.queue) if pilot.queue != NO_QUEUE else None,
+        queue_set=pilot.queue_set,
         glidein_id=pilot.glidein_id,
         state=enum_to_wire(pilot_service_pb2.PilotState, pilot.state.name),
         reason=pilot.reason,
@@ -280,7 +283,7 @@ def _pilot_identity(credential: PilotCredential, role: Role) -> Identity:
 def nonce_hash_from_wire(nonce: bytes) -> str:
     """Return the hash of a pilot's random bytes."""
     if len(nonce) != NONCE_BYTES:
-        raise InvalidInputError(Violation("nonce", f"has {len(nonce)} bytes, not {NONCE_BYTES}"))
+        raise InvalidInputError(Violation("", f"has {len(nonce)} bytes, not {NONCE_BYTES}"))
     return hash_of_nonce(nonce)
 
 
@@ -321,7 +324,7 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
             identity, "RegisterPilots", request, pilot_service_pb2.RegisterPilotsResponse, register
         )
         for pilot in response.pilots:
-            pilot.token = self._tokens.issue(PilotCredential(pilot.stamp, wanted.queue, wanted.vos), lifetime)
+            pilot.token = self._tokens.issue(wanted.credential(pilot.stamp, wanted.vos), lifetime)
         return response
 
     async def RenewCredentials(
@@ -339,10 +342,16 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         return pilot_service_pb2.RenewCredentialsResponse(pilots=pilots)
 
     async def Enrol(self, request: pilot_service_pb2.EnrolRequest, context: Any) -> pilot_service_pb2.EnrolResponse:
-        credential, nonce_hash = credential_of(caller()), nonce_hash_from_wire(request.nonce)
+        credential = credential_of(caller())
+        fields = Fields(request)
+        nonce_hash = fields("nonce", nonce_hash_from_wire)
+        landed = fields.if_set("queue", queue_from_wire)
+        fields.done()
         address, second_use = caller_address(), self._second_use
         enrolled = await self._transactions.write(
-            lambda transaction, state: enrol_pilot(transaction, state, credential, nonce_hash, address, second_use)
+            lambda transaction, state: enrol_pilot(
+                transaction, state, credential, landed, nonce_hash, address, second_use
+            )
         )
         return pilot_service_pb2.EnrolResponse(token=self._bound(credential, enrolled))
 

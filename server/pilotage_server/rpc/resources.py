@@ -13,7 +13,7 @@ from pilotage.rpc.wire import queue_to_wire, section_from_wire, section_to_wire,
 from pilotage.v1 import pool_service_pb2, pool_service_pb2_grpc, resource_service_pb2, resource_service_pb2_grpc
 from pilotage.values.wire.demand import demand_answer_to_wire
 from pilotage.values.wire.fields import Fields, reason_from_wire
-from pilotage_server.core.identity import check_queues
+from pilotage_server.core.identity import check_queue_set, check_queues
 from pilotage_server.core.queueing.tree_plan import TreeEffect, TreePlan
 from pilotage_server.core.resources.bans import BanRecord, TreeNode
 from pilotage_server.operations.cooperative import cooperative, gc_paused
@@ -34,7 +34,7 @@ from pilotage_server.operations.resources.tree import NewTree, parse_tree
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.framework.calls import caller
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.rpc.framework.wire_values import queues_from_wire
+from pilotage_server.rpc.framework.wire_values import queue_set_from_wire, queues_from_wire
 from pilotage_server.rpc.health import closed_by_from_wire, location_from_wire, throttle_to_wire
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.resources import TreeText
@@ -357,7 +357,11 @@ class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):
         self, request: pool_service_pb2.GetDemandRequest, context: Any
     ) -> pool_service_pb2.GetDemandResponse:
         identity, queues = caller(), queues_from_wire(request.queues)
+        queue_set = queue_set_from_wire(request.queue_set)
         check_queues(identity, queues)
+        check_queue_set(identity, queue_set)
         return await self._transactions.read(
-            lambda transaction, state: demand_answer_to_wire(get_demand(transaction, state, queues, identity.bounds))
+            lambda transaction, state: demand_answer_to_wire(
+                get_demand(transaction, state, queues, identity.bounds, queue_set)
+            )
         )

@@ -22,7 +22,7 @@ from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, Setting, nod
 from pilotage_server.core.pilots.pilots import ALIVE, ARRIVING, OVER, PilotRecord, SlotInfo
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.conditions import one_of
-from pilotage_server.storage.database.tables import CREDENTIAL_ENDS, EMPTY, TAKEN, UNREPORTED, metadata
+from pilotage_server.storage.database.tables import CREDENTIAL_ENDS, EMPTY, HAS_QUEUE_SET, TAKEN, UNREPORTED, metadata
 from pilotage_server.storage.jobs import chunks
 
 PILOTS = metadata.tables["pilots"]
@@ -51,6 +51,7 @@ class NewPilot:
     queue: QueueId
     vos: tuple[str, ...]
     registered_by: str
+    queue_set: tuple[str, ...] = ()
 
 
 def insert_pilots(session: Session, new: Iterable[NewPilot], now: datetime) -> None:
@@ -72,10 +73,15 @@ def insert_pilots(session: Session, new: Iterable[NewPilot], now: datetime) -> N
             "jobs_ended": 0,
             "registered": now,
             "registered_by": pilot.registered_by,
+            "queue_set_json": _set_json(pilot.queue_set),
         }
         for pilot in new
     ]
     session.connection().execute(insert(PILOTS), rows)
+
+
+def _set_json(queue_set: Sequence[str]) -> str:
+    return json.dumps(queue_set) if queue_set else ""
 
 
 def load_pilots(session: Session, stamps: Iterable[str]) -> dict[str, PilotRecord]:
@@ -87,7 +93,7 @@ _COLUMNS = (
     *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node", "isolation"),
     *("nonce_hash", "alarm"),
     *("drain_reason", "drain_evicts", "jobs_ended", "registered", "glidein_seen", "last_seen", "ends"),
-    *("credential_ends", "report_requested"),
+    *("credential_ends", "report_requested", "queue_set_json"),
 )
 _OWES_ANSWERS = f"EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND {TAKEN})"  # noqa: S608 - a constant
 _RECORD: tuple[ColumnElement[Any], ...] = (*(PILOTS.c[name] for name in _COLUMNS), literal_column(_OWES_ANSWERS))
@@ -98,7 +104,7 @@ _REMEMBERED = 20_000
 def _record(row: tuple[Any, ...]) -> PilotRecord:
     """Return the pilot of a row of _COLUMNS and _OWES_ANSWERS."""
     stamp, site, ce, queue, vos, state, reason, glidein_id, node, isolation, *rest = row
-    nonce_hash, alarm, drain_reason, evicts, ended, *times, owes = rest
+    nonce_hash, alarm, drain_reason, evicts, ended, *times, queue_set, owes = rest
     registered, glidein_seen, last_seen, ends, credential_ends, report_requested = (
         None if time is None else sql.utc_time(time) for time in times
     )
@@ -124,6 +130,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
         credential_ends=credential_ends,
         report_requested=report_requested,
         has_unreported_ends=bool(owes),
+        queue_set=tuple(json.loads(queue_set)) if queue_set else (),
     )
 
 
@@ -213,14 +220,19 @@ def store_contact(session: Session, stamp: str, state: PilotState, now: datetime
 
 
 _BIND = f"""
-    UPDATE pilots SET nonce_hash = ? WHERE stamp = ? AND (nonce_hash = '' OR nonce_hash = ?) AND {_MAY_CALL}
+    UPDATE pilots SET nonce_hash = ?, site = ?, ce = ?, queue = ?
+    WHERE stamp = ? AND (nonce_hash = '' OR nonce_hash = ? AND site = ? AND ce = ? AND queue = ?) AND {_MAY_CALL}
     RETURNING stamp
 """  # noqa: S608 - a constant
 
 
-def bind_pilot(session: Session, stamp: str, nonce_hash: str, now: datetime) -> bool:
-    """Bind a pilot to the nonce with this hash; False = it is bound to another, has ended, or is revoked."""
-    return bool(sql.rows(session, _BIND, nonce_hash, stamp, nonce_hash, sql.column_time(session, now)))
+def bind_pilot(session: Session, stamp: str, nonce_hash: str, queue: QueueId, now: datetime) -> bool:
+    """Bind a pilot to the nonce with this hash, and to a queue.
+
+    False = it is bound to another nonce or queue, has ended, or is revoked.
+    """
+    bound = (nonce_hash, *queue)
+    return bool(sql.rows(session, _BIND, *bound, stamp, *bound, sql.column_time(session, now)))
 
 
 _REVOKE = f"""
@@ -228,7 +240,7 @@ _REVOKE = f"""
     WHERE stamp = ANY(?) AND state <> '{PilotState.ENDED.value}' RETURNING stamp
 """  # noqa: S608 - a constant
 _AT = f"SELECT stamp FROM pilots WHERE site = ? AND state <> '{PilotState.ENDED.value}'"  # noqa: S608 - a constant
-_PLACES = f"SELECT DISTINCT site, ce, queue FROM pilots WHERE state <> '{PilotState.ENDED.value}'"  # noqa: S608
+_PLACES = f"SELECT DISTINCT site, ce, queue FROM pilots WHERE state <> '{PilotState.ENDED.value}' AND site <> ''"  # noqa: S608
 _CREDENTIAL_ENDS = f"SELECT stamp, credential_ends FROM pilots WHERE {CREDENTIAL_ENDS}"  # noqa: S608 - a constant
 
 
@@ -443,6 +455,39 @@ def load_proven(session: Session, queue: QueueId, since: datetime) -> datetime |
     """Return when the last pilot of a queue that has run a job registered; None = none since then."""
     rows = sql.rows(session, _PROVEN, queue.site, queue.ce, queue.queue, sql.column_time(session, since))
     return sql.utc_time(rows[0][0]) if rows else None
+
+
+_ARRIVING = ", ".join(f"'{state.value}'" for state in sorted(ARRIVING))
+_SET_ON_ITS_WAY = f"""SELECT COUNT(*) FROM pilots
+    WHERE queue_set_json = ? AND {HAS_QUEUE_SET} AND site = '' AND state IN ({_ARRIVING})"""  # noqa: S608 - constants
+_SET_EMPTY = f"""SELECT registered, ended FROM pilots
+    WHERE {EMPTY} AND ended >= ? AND queue_set_json = ?"""  # noqa: S608 - a constant
+_SET_PROVEN = f"""SELECT registered FROM pilots
+    WHERE queue_set_json = ? AND {HAS_QUEUE_SET} AND registered >= ? AND NOT {EMPTY} AND {_HAS_RUN}
+    ORDER BY registered DESC LIMIT 1"""  # noqa: S608 - constants
+
+
+@dataclass(frozen=True, slots=True)
+class SetPilots:
+    """The pilots of a set of queues that have not said yet where they are, and the pilots that came back empty.
+
+    `proven` is when the last pilot of the set that has run a job was registered; None = none since the first empty one.
+    """
+
+    on_their_way: int
+    empty: tuple[EmptyPilot, ...]
+    proven: datetime | None
+
+
+def load_set_pilots(session: Session, queue_set: Sequence[str], since: datetime) -> SetPilots:
+    """Return the pilots of the set with exactly these patterns; empty ones only since then."""
+    key = _set_json(queue_set)
+    ((on_their_way,),) = sql.rows(session, _SET_ON_ITS_WAY, key)
+    rows = sql.rows(session, _SET_EMPTY, sql.column_time(session, since), key)
+    empty = tuple(EmptyPilot(sql.utc_time(registered), sql.utc_time(ended)) for registered, ended in rows)
+    first = min((pilot.registered for pilot in empty), default=None)
+    proven = sql.rows(session, _SET_PROVEN, key, sql.column_time(session, first)) if first is not None else []
+    return SetPilots(on_their_way, empty, sql.utc_time(proven[0][0]) if proven else None)
 
 
 def has_run_any(session: Session, stamp: str) -> bool:

@@ -18,15 +18,21 @@ from pilotage_agents.batch_systems.base import (
     GlideinStatus,
     Submitted,
 )
+from pilotage_agents.batch_systems.commands import CommandBatchSystem
 from pilotage_agents.batch_systems.hosts import Host, LocalHost, SshHost
 from pilotage_agents.batch_systems.htcondor import HtcondorBatchSystem
 from pilotage_agents.batch_systems.local import LocalBatchSystem
-from pilotage_agents.batch_systems.settings import HtcondorBatchSystemSettings, SlurmBatchSystemSettings
+from pilotage_agents.batch_systems.settings import (
+    CommandBatchSystemSettings,
+    HtcondorBatchSystemSettings,
+    SlurmBatchSystemSettings,
+)
 from pilotage_agents.batch_systems.shape import Shape
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from support.fake_batch_systems import FakeBatchSystem, FakeSchedd
 from support.slurm import PARTITION, SlurmCluster, TwoClusters
 from support.sshd import SshServer
+from support.workload_manager import commands
 
 SLEEP = ("sleep", "1000")
 SUCCEED = ("true",)
@@ -76,7 +82,7 @@ SLURMS = [
 ]
 
 
-@pytest.fixture(params=["local", "fake", *SLURMS, "htcondor"])
+@pytest.fixture(params=["local", "fake", *SLURMS, "htcondor", "commands"])
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
     match request.param:
         case "fake":
@@ -96,6 +102,10 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
             htcondor = HtcondorBatchSystemSettings(type="htcondor")
             new_schedd = partial(HtcondorBatchSystem, "htcondor", htcondor, FakeSchedd())
             site = Site(new_schedd(), new_schedd, tmp_path)
+        case "commands":
+            by_command = CommandBatchSystemSettings(type="command", **commands(tmp_path / "manager"))
+            new_manager = partial(CommandBatchSystem, "manager", by_command)
+            site = Site(new_manager(), new_manager, tmp_path)
         case _:
             site = Site(LocalBatchSystem(tmp_path), lambda: LocalBatchSystem(tmp_path), tmp_path)
     yield site

@@ -33,10 +33,15 @@ def pilots(database: Database, clock: VirtualClock) -> Grid:
 
 
 def enrol(
-    grid: Grid, nonce_hash: str, second_use: SecondUse = SecondUse.DRAIN, credential: PilotCredential = CREDENTIAL
+    grid: Grid,
+    nonce_hash: str,
+    second_use: SecondUse = SecondUse.DRAIN,
+    credential: PilotCredential = CREDENTIAL,
+    landed: str = "",
 ) -> PilotCredential | EnrolmentRefused:
+    queue = QueueId.parse(landed) if landed else None
     return grid.write(
-        lambda transaction, state: enrol_pilot(transaction, state, credential, nonce_hash, "ipv4:1", second_use)
+        lambda transaction, state: enrol_pilot(transaction, state, credential, queue, nonce_hash, "ipv4:1", second_use)
     )
 
 

@@ -49,7 +49,7 @@ def record(grid: Grid, pilot: Pilot) -> PilotRecord:
 def enrol(grid: Grid, pilot: Pilot) -> object:
     credential = credential_of(pilot.identity)
     return grid.write(
-        lambda transaction, state: enrol_pilot(transaction, state, credential, "nonce", "ipv4:1", SecondUse.DRAIN)
+        lambda transaction, state: enrol_pilot(transaction, state, credential, None, "nonce", "ipv4:1", SecondUse.DRAIN)
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from pilotage.errors import LeadershipLostError, NotFoundError, PermissionDeniedError
+from pilotage.errors import InvalidInputError, LeadershipLostError, NotFoundError, PermissionDeniedError
 from pilotage.job_description import JobDescription
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire
@@ -134,6 +134,25 @@ def test_director_registers_pilots_only_within_its_bounds(grid: WireGrid) -> Non
     assert [each.queue.queue for each in listed] == ["long"]
 
 
+def test_director_registers_sets_of_queues_only_within_its_bounds(grid: WireGrid) -> None:
+    channel = agent(grid, Role.DIRECTOR, AgentBounds(("SITE/*/long", "other/*/*")))
+    pilots, pools = PilotServiceStub(channel), PoolServiceStub(channel)
+    request = RegisterPilotsRequest(request_id=request_id(), queue_set=["site/ce1/*ong"], count=1)
+    with pytest.raises(PermissionDeniedError, match="do not cover site/ce1/\\*ong"):
+        pilots.RegisterPilots(request)
+    request.queue_set[:] = ["site/ce1/long"]
+    (made,) = pilots.RegisterPilots(request).pilots
+    (shown,) = (each for each in grid.list_pilots() if each.stamp == made.stamp)
+    assert not shown.HasField("queue")
+    assert shown.queue_set == ["site/ce1/long"]
+    assert pools.GetDemand(GetDemandRequest(queue_set=["site/ce1/long"])).set_supply.pilots_waiting >= 1
+    with pytest.raises(PermissionDeniedError, match="do not cover"):
+        pools.GetDemand(GetDemandRequest(queue_set=["*/*/*"]))
+    for wrong, why in ((["long"], "is not SITE/CE/QUEUE"), ([], "either a queue or a queue_set")):
+        with pytest.raises(InvalidInputError, match=why):
+            pilots.RegisterPilots(RegisterPilotsRequest(request_id=request_id(), queue_set=wrong, count=1))
+
+
 def test_pilots_of_a_director_of_a_vo_serve_that_vo(grid: WireGrid) -> None:
     pilots = PilotServiceStub(agent(grid, Role.DIRECTOR, AgentBounds(vos=("elsewhere",))))
     (made,) = pilots.RegisterPilots(registration()).pilots
@@ -171,7 +190,7 @@ def test_racer_copies_only_jobs_of_its_vos(grid: WireGrid) -> None:
 @pytest.mark.parametrize("role", AGENT_NAMES)
 def test_agent_takes_no_turn_of_another_agent(grid: WireGrid, role: Role) -> None:
     turns = AgentServiceStub(agent(grid, role))
-    for kind, name in AGENT_NAMES.items():
+    for kind, name in ((kind, name) for kind, names in AGENT_NAMES.items() for name in names):
         turn = Turn(agent=f"{name} of {request_id()}", holder="me")
         request = TakeTurnRequest(turn=turn, for_s=30)
         if kind is role:

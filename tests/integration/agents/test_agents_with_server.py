@@ -181,6 +181,28 @@ def test_dry_run_prints_the_planned_pilots(
     assert operator.pilots() == []
 
 
+def test_task_queue_director_sends_pilots_for_a_set_of_queues(
+    config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(
+        config.read_text()
+        .replace("[site_director", "[task_queue_director")
+        .replace('"director"', '"director"\nqueues = ["Lyon/*/*"]')
+    )
+    operator.submit(2, Memory=4000)
+    assert run(["task-queue-director", "--dry-run", "--config", str(config)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Lyon/*/*: 2 pilots (2 jobs more to run)"
+    assert operator.pilots() == []
+    for _ in range(2):
+        assert run(["task-queue-director", "--once", "--config", str(config)]) == 0
+    pilots = operator.pilots()
+    assert [(pilot.HasField("queue"), list(pilot.queue_set)) for pilot in pilots] == [(False, ["Lyon/*/*"])] * 2
+    for pilot in pilots:
+        kill(pilot)
+    assert run(["task-queue-director", "--once", "--config", str(config)]) == 0
+    assert all(map(has_ended, operator.pilots()[-2:]))
+
+
 def test_pool_cleanup_refreshes_mappings_and_removes_idle_pools(
     config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
 ) -> None:

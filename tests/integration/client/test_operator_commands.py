@@ -83,6 +83,19 @@ def test_pilot_token_json_has_the_command_as_a_list(pilotage: Command, server: R
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
 
 
+def test_pilots_show_their_set_of_queues(pilotage: Command, server: RunningServer, tmp_path: Path) -> None:
+    (tmp_path / "tree.json").write_text(TREE)
+    pilotage("tree", "put", tmp_path / "tree.json")
+    made = pilotage.run("pilot-token", "S/*/*", "T/C/Q", "--to", tmp_path / "token")
+    assert " for S/*/* or T/C/Q: " in made.stderr
+    assert "one of S/*/*, T/C/Q" in pilotage("pilots")
+    assert [pilot["queue"] for pilot in pilotage.json_objects("pilots")] == [None]
+    command = f"exec {made.stdout.strip()} --queue-name S/C/Q --max-idle-s 0 --scratch {tmp_path}"
+    assert subprocess.run(command, shell=True, env=pilotage.environment, check=False).returncode == 0
+    (shown,) = pilotage.json_objects("pilots", "--ended")
+    assert (shown["site"], shown["queue"], shown["queue_set"]) == ("S", "Q", ["S/*/*", "T/C/Q"])
+
+
 def test_pilot_command_has_every_server_address() -> None:
     command = pilot_command("one:1, two:2", Path("/t"))
     assert shlex.join(command[1:]) == "run --server one:1 --server two:2 --token-file /t"

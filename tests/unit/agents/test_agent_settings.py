@@ -173,3 +173,27 @@ async def test_job_router_backs_off_at_most_its_interval(tmp_path: Path) -> None
     async with open_async_channel(endpoint) as channel:
         (agent,) = build_agents(settings, JOB_ROUTER, endpoint, lambda _: channel)
     assert agent.after_failure.longest == timedelta(seconds=7)
+
+
+TASK_QUEUES = GOOD.replace("[site_director", "[task_queue_director").replace(
+    'type = "local"',
+    'type = "command"\nsubmit_command = ["qsub", "{script}"]\nstatus_command = ["qstat"]\nremove_command = ["qdel"]',
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("", "", "task_queue_director.queues: "),
+        ('"director"', '"director"\nqueues = ["CERN"]', 'queues: "CERN" is not SITE/CE/QUEUE'),
+        ("{script}", "{scrip}", "submit_command: {scrip} is unknown; known are folder, "),
+        ('["qdel"]', "[]", "remove_command: "),
+        ('["qdel"]', '["qdel"]\n[task_queue_director.batch_systems.there]\ntype = "local"', "batch_systems: "),
+    ],
+)
+def test_unusable_settings_of_a_task_queue_director_are_refused(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        read_settings(config_file(tmp_path, TASK_QUEUES.replace(before, after) if before else TASK_QUEUES))
+    assert message in str(caught.value)

@@ -15,6 +15,7 @@ def demand_answer_to_wire(answer: DemandAnswer) -> pool_service_pb2.GetDemandRes
     return pool_service_pb2.GetDemandResponse(
         demands=[_demand_to_wire(demand) for demand in answer.demands],
         supplies=[_supply_to_wire(supply) for supply in answer.supplies],
+        set_supply=_supply_to_wire(answer.set_supply),
     )
 
 
@@ -23,6 +24,7 @@ def demand_answer_from_wire(message: pool_service_pb2.GetDemandResponse) -> Dema
     return DemandAnswer(
         tuple(_demand_from_wire(demand) for demand in message.demands),
         tuple(_supply_from_wire(supply) for supply in message.supplies),
+        _supply_from_wire(message.set_supply),
     )
 
 

@@ -57,7 +57,8 @@ class PilotRecord:
     = when its glidein ends, None = unknown. `jobs_ended` counts the attempts that it has reported as ended.
     `credential_ends` = when its calls are refused: it was revoked, or ordered to evict its jobs; None = with its token.
     `report_requested` = since when an operator waits for a report of its slots; None = none waits.
-    `has_unreported_ends` = it has not reported the end of attempts that were taken from it.
+    `has_unreported_ends` = it has not reported the end of attempts that were taken from it. `queue_set` = the patterns
+    of the queues that it may land on; its queue is NO_QUEUE until it enrols. Empty = it was registered for its queue.
     """
 
     stamp: str
@@ -80,6 +81,7 @@ class PilotRecord:
     credential_ends: datetime | None
     report_requested: datetime | None
     has_unreported_ends: bool
+    queue_set: tuple[str, ...] = ()
 
     @property
     def drains(self) -> bool:

@@ -77,11 +77,11 @@ def no_work_reason(
     transaction: Transaction, state: ServerState, credential: PilotCredential, pilot: PilotRecord | None
 ) -> str:
     """Return why the pilot gets no work and must drain; "" = it may get some."""
-    return why_no_work(pilot, transaction.now, queue_known=_may_be_known(transaction, state, credential.queue))
+    return why_no_work(pilot, transaction.now, queue_known=may_know_queue(transaction, state, credential.queue))
 
 
-def _may_be_known(transaction: Transaction, state: ServerState, queue: QueueId) -> bool:
-    """Whether the active tree has the queue, or a newer tree of another server may have it."""
+def may_know_queue(transaction: Transaction, state: ServerState, queue: QueueId) -> bool:
+    """Return whether the active tree has the queue, or a newer tree of another server may have it."""
     tree = state.tree
     return tree.knows(queue) or active_tree_version(transaction.session) != tree.version
 

@@ -70,7 +70,7 @@ def check_subscriptions(
     if excess:
         why = _at_bound(owner, present, rules)
         warnings.append(f"{len(excess)} of {len(wanted)} subscriptions are left out: {why}")
-    if AGENT_NAMES[Role.NOTIFIER] not in active_agents(transaction.session, transaction.now):
+    if active_agents(transaction.session, transaction.now).isdisjoint(AGENT_NAMES[Role.NOTIFIER]):
         warnings.append("no notifier runs now: notifications wait until one does, for a day at most")
     return complete, list(dict.fromkeys(warnings))
 

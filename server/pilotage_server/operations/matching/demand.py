@@ -1,4 +1,4 @@
-"""GetDemand: the waiting work and the supply of queues, for site directors."""
+"""GetDemand: the waiting work and the supply of queues and sets of queues, for directors."""
 
 from __future__ import annotations
 
@@ -21,18 +21,33 @@ from pilotage_server.core.matching.demand import (
 from pilotage_server.operations.matching.trials import not_throttled, throttles_at
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.pilots import PilotCounts, count_pilots, load_empty_pilots, load_proven, load_slots
+from pilotage_server.storage.pilots import (
+    PilotCounts,
+    count_pilots,
+    load_empty_pilots,
+    load_proven,
+    load_set_pilots,
+    load_slots,
+)
 
 
 def get_demand(
-    transaction: Transaction, state: ServerState, queues: Sequence[QueueId], bounds: AgentBounds = UNBOUND
+    transaction: Transaction,
+    state: ServerState,
+    queues: Sequence[QueueId],
+    bounds: AgentBounds = UNBOUND,
+    queue_set: Sequence[str] = (),
 ) -> DemandAnswer:
-    """Return the waiting work, of the VOs in the bounds, that the queues could take now, and their supplies."""
+    """Return the waiting work, of the VOs in the bounds, that the queues could take now, and their supplies.
+
+    `queue_set` = the patterns of a set of queues whose own supply is returned too; none = there is no set.
+    """
     banned = frozenset(queue for queue in queues if active_bans(state.bans, queue, transaction.now))
     open_queues = without_banned(queues, banned)
     counts = count_pilots(transaction.session)
     idle = idle_slots(not_throttled(state, load_slots(transaction.session)))
     empty = _empty_returns(transaction, queues)
+    set_supply = _set_supply(transaction, queue_set)
     # Read after the slots: a job must not count as waiting when its slot no longer counts as idle.
     with state.lock:
         waiting = [each for each in state.waiting.waiting() if bounds.has_vo(each.task_queue.account.vo)]
@@ -46,7 +61,16 @@ def get_demand(
             )
             for queue in queues
         ),
+        set_supply,
     )
+
+
+def _set_supply(transaction: Transaction, queue_set: Sequence[str]) -> QueueSupply:
+    if not queue_set:
+        return QueueSupply(known=True)
+    pilots = load_set_pilots(transaction.session, queue_set, transaction.now - EMPTY_RETURN_WINDOW)
+    returns = empty_returns(pilots.empty, pilots.proven, transaction.now)
+    return QueueSupply(known=True, pilots_waiting=pilots.on_their_way, empty_returns=returns)
 
 
 def _empty_returns(transaction: Transaction, queues: Sequence[QueueId]) -> dict[QueueId, EmptyReturns | None]:

@@ -9,9 +9,18 @@ from functools import partial
 from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError, NotFoundError, PermissionDeniedError, Violation
+from pilotage.resources.queue_patterns import matches_any
 from pilotage.resources.tree import QueueId
 from pilotage.values.pilots import GlideinReport, PilotState
-from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, PilotCredential, check_queues
+from pilotage_server.core.identity import (
+    NO_QUEUE,
+    UNBOUND,
+    AgentBounds,
+    Identity,
+    PilotCredential,
+    check_queue_set,
+    check_queues,
+)
 from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.core.pilots.pilots import (
     ALIVE,
@@ -48,22 +57,31 @@ class PilotInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewPilots:
-    """An order for pilots of a queue, for these VOs (none = all that the queue admits)."""
+    """An order for pilots of a queue, for these VOs (none = all that the queue admits).
+
+    With patterns in `queue_set` they are for one of several queues, which their batch system chooses; the queue is
+    NO_QUEUE then.
+    """
 
     queue: QueueId
     count: int
     vos: tuple[str, ...] = ()
+    queue_set: tuple[str, ...] = ()
+
+    def credential(self, stamp: str, vos: tuple[str, ...]) -> PilotCredential:
+        """Return the content of the enrolment secret of one of them."""
+        return PilotCredential(stamp, self.queue, vos, queue_set=self.queue_set)
 
 
 def register_pilots(
     transaction: Transaction, state: ServerState, identity: Identity, wanted: NewPilots, new_stamp: Callable[[], str]
 ) -> tuple[PilotCredential, ...]:
-    """Register new pilots of a queue, and return the contents of their enrolment secrets.
+    """Register new pilots of a queue or of a set of queues, and return the contents of their enrolment secrets.
 
     Raises
     ------
     NotFoundError
-        The tree does not have the queue.
+        The tree does not have the queue, or no queue of the set.
     InvalidInputError
         The count is not between 1 and 1,000.
     PermissionDeniedError
@@ -71,16 +89,23 @@ def register_pilots(
     """
     if not 1 <= wanted.count <= MAX_AT_ONCE:
         raise InvalidInputError(Violation("count", f"is {wanted.count}; 1 to {MAX_AT_ONCE} pilots are made at once"))
-    if not state.tree.knows(wanted.queue):
-        raise NotFoundError("queue", str(wanted.queue))
-    check_queues(identity, [wanted.queue])
+    if wanted.queue_set:
+        check_queue_set(identity, wanted.queue_set)
+        if not any(matches_any(queue, wanted.queue_set) for queue in state.tree.queues):
+            raise NotFoundError("queue", ", ".join(wanted.queue_set))
+    else:
+        if not state.tree.knows(wanted.queue):
+            raise NotFoundError("queue", str(wanted.queue))
+        check_queues(identity, [wanted.queue])
     vos = tuple(sorted(set(wanted.vos or identity.bounds.vos)))
     foreign = next((vo for vo in vos if not identity.bounds.has_vo(vo)), None)
     if foreign is not None:
         raise PermissionDeniedError(f"the token of {identity.owner} is not for pilots of the VO {foreign}")
-    new = [stored.NewPilot(new_stamp(), wanted.queue, vos, identity.owner) for _ in range(wanted.count)]
+    new = [
+        stored.NewPilot(new_stamp(), wanted.queue, vos, identity.owner, wanted.queue_set) for _ in range(wanted.count)
+    ]
     stored.insert_pilots(transaction.session, new, transaction.now)
-    return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in new)
+    return tuple(wanted.credential(pilot.stamp, pilot.vos) for pilot in new)
 
 
 def renewable_credentials(
@@ -93,13 +118,17 @@ def renewable_credentials(
         for stamp, pilot in sorted(known.items())
         if pilot.state is not PilotState.ENDED and not pilot.nonce_hash and not pilot.is_revoked(transaction.now)
     ]
-    return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in live)
+    return tuple(PilotCredential(each.stamp, each.queue, each.vos, queue_set=each.queue_set) for each in live)
 
 
 def _pilots_within(transaction: Transaction, stamps: Sequence[str], bounds: AgentBounds) -> dict[str, PilotRecord]:
     """Return the known pilots of the queues in these bounds."""
     known = stored.load_pilots(transaction.session, stamps)
-    return {stamp: pilot for stamp, pilot in known.items() if bounds.has_queue(pilot.queue)}
+    return {stamp: pilot for stamp, pilot in known.items() if _is_within(pilot, bounds)}
+
+
+def _is_within(pilot: PilotRecord, bounds: AgentBounds) -> bool:
+    return bounds.has_queue_set(pilot.queue_set) if pilot.queue == NO_QUEUE else bounds.has_queue(pilot.queue)
 
 
 class GlideinReportResult(NamedTuple):
@@ -142,7 +171,8 @@ def _record_gone(transaction: Transaction, state: ServerState, identity: Identit
     has_run = has_run_any(transaction.session, pilot.stamp)
     if pilot.state is not PilotState.ENDED:
         reason = report.reason or "its glidein is gone"
-        unasked = ended_unexpectedly(pilot, report, queue_known=state.tree.knows(pilot.queue))
+        queue_known = pilot.queue == NO_QUEUE or state.tree.knows(pilot.queue)
+        unasked = ended_unexpectedly(pilot, report, queue_known=queue_known)
         is_empty = unasked and not has_run
         if has_surely_ended(pilot, report, transaction.now):
             _lose_all(transaction, state, pilot, reason, actor=identity.owner)

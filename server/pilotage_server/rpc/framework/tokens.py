@@ -23,7 +23,7 @@ import jwt
 from pilotage.errors import InvalidInputError, UnauthenticatedError, Violation
 from pilotage.resources.tree import QueueId
 from pilotage_server.core.containers import BoundedCache
-from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, PilotCredential, Role, name_fault
+from pilotage_server.core.identity import NO_QUEUE, UNBOUND, AgentBounds, Identity, PilotCredential, Role, name_fault
 from pilotage_server.core.revocations import Revocations
 from pilotage_server.rpc.framework.key_files import KeySet
 from pilotage_server.rpc.framework.scopes import Permission, permissions_of
@@ -224,11 +224,10 @@ class _OwnIssuer:
 
 def _pilot_claims(credential: PilotCredential) -> dict[str, Any]:
     queue = credential.queue
+    place = {"site": queue.site, "ce": queue.ce, "queue": queue.queue}
     return {
         "stamp": credential.stamp,
-        "site": queue.site,
-        "ce": queue.ce,
-        "queue": queue.queue,
+        **({"queues": list(credential.queue_set)} if credential.queue_set else place),
         "vos": list(credential.vos),
         **({"cnf": {"nonce": credential.nonce_hash}} if credential.nonce_hash else {}),
     }
@@ -341,6 +340,7 @@ def _identity(claims: Mapping[str, Any]) -> Identity:
 
 
 def _credential(claims: Mapping[str, Any]) -> PilotCredential:
-    queue = QueueId(str(claims["site"]), str(claims["ce"]), str(claims["queue"]))
+    queue_set = tuple(str(pattern) for pattern in claims.get("queues", ()))
+    queue = NO_QUEUE if queue_set else QueueId(str(claims["site"]), str(claims["ce"]), str(claims["queue"]))
     vos, nonce_hash = tuple(str(vo) for vo in claims.get("vos", ())), str(claims.get("cnf", {}).get("nonce", ""))
-    return PilotCredential(str(claims["stamp"]), queue, vos, nonce_hash)
+    return PilotCredential(str(claims["stamp"]), queue, vos, nonce_hash, queue_set)

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pilotage.errors import Faults, InvalidInputError, Violation
+from pilotage.resources.queue_patterns import pattern_fault
 from pilotage.resources.tree import QueueId
-from pilotage.rpc.wire import queue_from_wire
+from pilotage.rpc.wire import queue_from_wire, text_from_wire
 from pilotage.v1 import values_pb2
 from pilotage.values.wire.fields import all_from_wire, job_id_from_wire
 
 MAX_IDS = 10_000
 """Limit of the jobs, stamps or queues in one call."""
+
+_MAX_SET_CHARS = 4096
+"""Limit of the patterns of a set of queues, which are in the enrolment secrets of its pilots."""
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
@@ -50,3 +54,17 @@ def queues_from_wire(messages: Sequence[values_pb2.QueueId]) -> tuple[QueueId, .
         queues = all_from_wire(messages, queue_from_wire)
     faults.raise_any()
     return queues
+
+
+def queue_pattern(text: str) -> str:
+    """Return a pattern of queues; raises InvalidInputError unless it has the form SITE/CE/QUEUE."""
+    if fault := pattern_fault(text):
+        raise InvalidInputError(Violation("", fault))
+    return text_from_wire(text)
+
+
+def queue_set_from_wire(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return the patterns of a set of queues, sorted, so that equal sets are equal; none = there is no set."""
+    if sum(map(len, patterns)) > _MAX_SET_CHARS:
+        raise InvalidInputError(Violation("", f"has more than {_MAX_SET_CHARS} characters"))
+    return tuple(sorted(set(all_from_wire(patterns, queue_pattern))))

@@ -254,6 +254,9 @@ CLOSED_SUBSCRIPTION = "closed IS NOT NULL"
 UNDELIVERED = "due IS NOT NULL"
 """Notifications that are to be delivered."""
 
+HAS_QUEUE_SET = "queue_set_json <> ''"
+"""Pilots that were registered for a set of queues."""
+
 EMPTY = "came_back_empty"
 """Pilots that never ran a job and ended without work, without time left, or by their batch system."""
 
@@ -581,6 +584,8 @@ class PilotRow(Base, table=True):
     system last listed its glidein before the pilot arrived. `credential_ends` = when its tokens are refused, however
     long they are valid. `report_requested` = since when an operator waits for its slots, NULL = none waits;
     `report_answered` = when it last reported them to such a request.
+    `queue_set_json` is a list of patterns, "" = it was registered for one queue. A pilot of a set has no `site`, `ce`
+    and `queue` until it enrols.
     """
 
     __tablename__ = "pilots"
@@ -588,6 +593,7 @@ class PilotRow(Base, table=True):
         Index("ix_pilots_queue", "site", "ce", "queue", "registered"),
         Index("ix_pilots_empty", "ended", sqlite_where=text(EMPTY), postgresql_where=text(EMPTY)),
         partial_index("ix_pilots_credential_ends", "stamp", "credential_ends", where=CREDENTIAL_ENDS),
+        partial_index("ix_pilots_queue_set", "queue_set_json", "registered", where=HAS_QUEUE_SET),
     )
     stamp: str = Field(primary_key=True)
     site: str
@@ -615,6 +621,7 @@ class PilotRow(Base, table=True):
     credential_ends: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     report_requested: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     report_answered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    queue_set_json: str = Field(default="", sa_column=no_text())
 
 
 class SlotRow(Base, table=True):

@@ -307,12 +307,14 @@ def upgrade() -> None:
         sa.Column("credential_ends", _TIME, nullable=True),
         sa.Column("report_requested", _TIME, nullable=True),
         sa.Column("report_answered", _TIME, nullable=True),
+        sa.Column("queue_set_json", sa.String(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("stamp", name="pk_pilots"),
     )
     _partial("ix_pilots_credential_ends", "pilots", ["stamp", "credential_ends"], "credential_ends IS NOT NULL")
     _partial("ix_pilots_empty", "pilots", ["ended"], "came_back_empty")
     op.create_index("ix_pilots_ended", "pilots", ["ended"])
     op.create_index("ix_pilots_queue", "pilots", ["site", "ce", "queue", "registered"])
+    _partial("ix_pilots_queue_set", "pilots", ["queue_set_json", "registered"], "queue_set_json <> ''")
     op.create_index("ix_pilots_state", "pilots", ["state"])
 
     op.create_table(
