@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc.aio
@@ -77,6 +78,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pilotage-agents", description="Background agents of Pilotage.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version('pilotage')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, what in (
         (SITE_DIRECTOR, "submit pilots to the queues that can run waiting jobs"),

@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from pilotage_client.files import content_of
 from pilotage_client.readers.draft import Draft, ReadError
 from pilotage_client.readers.requirements import read_require_options
 from pilotage_client.readers.toml import KEYS, InvalidValueError, factor_of, line_of
+from pilotage_client.shipped import Shipped
 
 _TEXTS = (
     *("executable", "image", "arguments", "name", "stdin", "stdout", "stderr"),
@@ -191,12 +191,6 @@ _KEYS = ("requirements_expression", "attributes", "policy")
 _JOINED = ("periodic_hold", "periodic_release", "periodic_remove", "on_exit_hold")
 _OWN_FIRST = tuple(name for name in _POLICIES if name not in _JOINED)
 
-SHIPPED_FOLDERS: tuple[Path, ...] = (
-    Path(__file__).parents[2] / "deploy" / "templates",
-    Path(sys.prefix) / "share" / "pilotage" / "templates",
-)
-"""The folders of the shipped templates, in a checkout and in an installation."""
-
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
@@ -221,9 +215,8 @@ def find_template(name: str, folders: Sequence[Path] = ()) -> JobTemplate:
     """
     if "/" in name or name.endswith(ENDING):
         return read_template(Path(name))
-    files = [
-        file for folder in (*folders, *SHIPPED_FOLDERS) if folder.is_dir() for file in sorted(folder.glob(f"*{ENDING}"))
-    ]
+    searched = [*folders, Shipped.TEMPLATES.folder]
+    files = [file for folder in searched if folder.is_dir() for file in sorted(folder.glob(f"*{ENDING}"))]
     found = {file.stem: file for file in reversed(files)}
     if name not in found:
         known = ", ".join(sorted(found)) or "none"

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import structlog
@@ -136,6 +137,7 @@ def _ignore_reload() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pilotage-pilot", description="Manage a share of a node and run jobs on it.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version('pilotage')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser("run", help="run one pilot to its end")
     command.add_argument(

@@ -12,6 +12,8 @@ Clock = Callable[[], datetime]
 BootClock = Callable[[], float]
 """Returns seconds since boot, suspended time included; it never jumps."""
 
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has only the latter, and counts sleep in it
+
 
 def now() -> datetime:
     """Return the present time, aware, in UTC."""
@@ -29,5 +31,5 @@ def thread_cpu_s() -> float:
 
 
 def boot_time_s() -> float:
-    """Return seconds since this machine's boot, suspended time included (CLOCK_BOOTTIME)."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    """Return seconds since this machine's boot, suspended time included."""
+    return time.clock_gettime(_BOOT_CLOCK)

@@ -26,6 +26,7 @@ from pilotage_client.connection import UP_FILE, ServerOptions, new_request_id
 from pilotage_client.models import JobEvent, JobStatus
 from pilotage_client.readers import read_jobs_with_files
 from pilotage_client.retry import RetryBudget
+from pilotage_client.shipped import Shipped
 from pilotage_client.up.processes import Echo, program, tied_to_parent
 
 _JOB_FILES = ("hello.toml", "array.toml", "requirements.jdl", "words.submit", "nowhere.toml")
@@ -170,9 +171,8 @@ def _outcome(client: Client, job: JobStatus, label: str) -> str:
 @click.option(
     "--examples",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("deploy/examples"),
-    show_default=True,
-    help="The folder with the example jobs and their tree.",
+    default=Shipped.EXAMPLES.folder,
+    help="The folder with the example jobs and their tree (default: those of this installation).",
 )
 @click.pass_context
 def demo(context: click.Context, examples: Path) -> None:

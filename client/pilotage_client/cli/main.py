@@ -22,6 +22,7 @@ from pilotage_client.cli import (
     workflows,
 )
 from pilotage_client.cli.demo import demo
+from pilotage_client.cli.init import init
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
 
@@ -82,7 +83,7 @@ SECTIONS = {
         "token revocations",
     ),
     "Without a server": ("convert", "tree resolve", "tree eligible"),
-    "This machine": ("up", "demo"),
+    "This machine": ("up", "demo", "init"),
 }
 
 
@@ -100,6 +101,7 @@ def main() -> None:
 for command in (
     up,
     demo,
+    init,
     why.why,
     status.status,
     submit.submit,

@@ -89,7 +89,7 @@ def program(name: str) -> str:
     beside = shutil.which(name, path=str(Path(sys.executable).parent))
     found = beside or shutil.which(name)
     if found is None:
-        raise WorldError(f"there is no program {name}: is pilotage[all] installed?", transient=False)
+        raise WorldError(f"there is no program {name}: pip install 'pilotage[all]'", transient=False)
     return found
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from pilotage.cgroups import ControlGroups
 from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage.processes import exclusive_folder
+from pilotage.programs import install_advice, missing_packages
 from pilotage.values.isolation import HIDDEN_PATHS, Isolation
 from pilotage_client.api import Client
 from pilotage_client.connection import UP_FILE, data_folder
@@ -225,6 +226,8 @@ class UpOptions:
 
 def run_up(options: UpOptions, echo: Echo) -> None:
     """Run the stack until SIGINT or SIGTERM; raises a PilotageError if it cannot start or keeps failing."""
+    if missing := missing_packages("server"):
+        raise WorldError(install_advice("all", missing), transient=False)
     if options.tree is not None:
         _, warnings = read_tree(options.tree)
         for warning in warnings:

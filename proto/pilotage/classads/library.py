@@ -15,6 +15,7 @@ import importlib
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ class ClassAdLibraryMissingError(PilotageError):
     """HTCondor's Python library is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("HTCondor's ClassAd library is not installed: install the Python package htcondor")
+        where = "pip install htcondor" if sys.platform == "linux" else "HTCondor offers it for Linux only"
+        super().__init__(f"HTCondor's Python package, which reads ClassAds, is not installed: {where}")
 
 
 class InvalidClassAdError(InvalidInputError):

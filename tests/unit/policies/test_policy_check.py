@@ -164,7 +164,7 @@ def test_missing_htcondor_library_names_package_to_install(tmp_path: Path, polic
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 2
     assert process.stderr.count("\n") == 1
-    assert "install the Python package htcondor" in process.stderr
+    assert "pip install htcondor" in process.stderr
 
 
 # Job files ------------------------------------------------------------------------------------------------------------

@@ -235,5 +235,5 @@ def test_only_this_command_needs_htcondor_library(tmp_path: Path, table: Path) -
     assert run_program("--help") == (0, "")
     code, error = run_program("routes", "check", str(table))
     assert code == 1
-    assert "install the Python package htcondor" in error
+    assert "pip install htcondor" in error
     assert error.count("\n") == 1

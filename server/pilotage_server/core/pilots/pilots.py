@@ -50,8 +50,7 @@ class PilotRecord:
     """A pilot by its stamp.
 
     `vos` = the VOs that it serves, none = all that its queue admits. `isolation` None = it has not reported its node.
-    `nonce_hash` is that of
-    its random bytes at its enrolment, "" = it has not enrolled.
+    `nonce_hash` is that of its random bytes at its enrolment, "" = it has not enrolled.
     `alarm` = why an operator must look at it, "" = nothing happened. `drain_reason` "" = it need not drain.
     `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never. `ends`
     = when its glidein ends, None = unknown. `jobs_ended` counts the attempts that it has reported as ended.
