@@ -18,7 +18,7 @@ from pilotage.clock import boot_time_s, now
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.jobs.files import OutputLimits
 from pilotage.rpc.channel import Endpoint
-from pilotage.values.leadership import Leadership
+from pilotage.values.leadership import Leadership, ServedQueues
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.batch_systems.hosts import Host, LocalHost, SshHost
 from pilotage_agents.batch_systems.htcondor import HtcondorBatchSystem, LibrarySchedd
@@ -138,10 +138,11 @@ class _AgentFactory:
     def site_director(self, settings: SiteDirectorSettings) -> LeaderAgent:
         folders = GlideinFolders(settings.folder / "pilots", {_CA_NAME: ca} if (ca := self.settings.ca_file) else {})
         folders.open()
-        ce_types = [each for system in settings.batch_systems.values() for each in system.ce_types]
+        ce_types = tuple(each for system in settings.batch_systems.values() for each in system.ce_types)
         # A director that starts again in its folder is the same copy: it goes on at once.
         leadership = Leadership(leadership_name(SiteDirector.name, settings.queues, ce_types), folders.replica_id())
-        link = AgentServerLink(self.open_channel(settings), leadership)
+        serves = ServedQueues(settings.queues, ce_types)
+        link = AgentServerLink(self.open_channel(settings), leadership, serves)
         systems = {name: _batch_system(name, each, folders.root) for name, each in settings.batch_systems.items()}
         context = DirectorContext(folders, link, systems, now)
         lost_after, credential = timedelta(seconds=settings.lost_after_s), timedelta(seconds=settings.credential_s)
