@@ -63,6 +63,9 @@ _NO_ANSWER_TEXTS = (
 )
 """Parts of error messages, in lower case, of a command whose request the controller did not answer."""
 
+_NOT_REACHED_TEXTS = ("connect failure", "connection refused")
+"""Parts of error messages, in lower case, of a command whose request never arrived: nothing listens there."""
+
 _END = "END OF WHAT THE PILOT IS GIVEN"
 _CHECK = """\
 [ "$(sha256sum < {program} | cut -d ' ' -f 1)" = {sha256} ] || {{
@@ -146,9 +149,14 @@ def submitted_job(stdout: str) -> tuple[str, str] | None:
     return (job, cluster) if job.isdecimal() else None
 
 
+def is_not_reached(complaint: str) -> bool:
+    """Return whether a command could not connect, so that its request is surely not carried out."""
+    return any(words in complaint.lower() for words in _NOT_REACHED_TEXTS)
+
+
 def is_no_answer(complaint: str) -> bool:
     """Return whether the controller did not answer a command, so that its request may yet be carried out."""
-    return any(words in complaint.lower() for words in _NO_ANSWER_TEXTS)
+    return not is_not_reached(complaint) and any(words in complaint.lower() for words in _NO_ANSWER_TEXTS)
 
 
 def is_unknown_job(complaint: str) -> bool:

@@ -45,7 +45,7 @@ from pilotage_client.models import iso, time_of
 from pilotage_client.up.processes import program
 
 _SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
-_PILOT_HEADINGS = ("STAMP", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
+_PILOT_HEADINGS = ("STAMP", "BATCH JOB", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
 _DAY_S = 86400
 _STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -222,6 +222,7 @@ def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
     rows = [
         (
             pilot.stamp,
+            _batch_job(pilot),
             queue_text(pilot.queue),
             _pilot_state(pilot),
             pilot.node,
@@ -261,6 +262,11 @@ def revoke_pilots(context: click.Context, client: Client, targets: tuple[str, ..
             click.echo(f"no live pilot {stamp}", err=True)
     if done.unknown_stamps:
         context.exit(FAILED)
+
+
+def _batch_job(pilot: pilot_service_pb2.Pilot) -> str:
+    """Return the id of the pilot's job in its batch system, without the stamp that Slurm's ids end with here."""
+    return pilot.glidein_id.removesuffix(f".{pilot.stamp}")
 
 
 def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:

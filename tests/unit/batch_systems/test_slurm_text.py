@@ -154,7 +154,8 @@ def test_reads_job_id_and_cluster_from_last_line_of_sbatch(output: str, job: tup
     [
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", True),
         ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", True),
-        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", True),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", False),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (receive failure)", True),
         ("sbatch: error: invalid partition specified: shortt", False),
         ("sbatch: error: Batch job submission failed: Requested node configuration is not available", False),
     ],
