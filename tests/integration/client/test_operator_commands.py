@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -128,4 +129,5 @@ def test_whoami_prints_json(pilotage: Command, server: RunningServer) -> None:
         ["operator"],
         server.address,
     )
-    assert identity["expires"]
+    ends = datetime.fromisoformat(identity["expires"]).astimezone()
+    assert f"roles operator, until {ends:%Y-%m-%d %H:%M}\n" in pilotage("whoami")
