@@ -229,7 +229,7 @@ def _outlook(
     return QueueOutlook(
         queue=queue,
         pilots=sum(pilot.state is PilotState.RUNNING for pilot in pilots),  # those that drain take no job
-        pilots_waiting=sum(pilot.state in ARRIVING and not pilot.is_mute(transaction.now) for pilot in pilots),
+        pilots_waiting=sum(pilot.state in ARRIVING and not pilot.is_overdue(transaction.now) for pilot in pilots),
         free_slots=sum(info.asks_for_work for info in slots),
         obstacle=_obstacle(transaction, state, explained, queue, slots),
     )

@@ -188,7 +188,7 @@ def count_pilots(session: Session) -> dict[QueueId, PilotCounts]:
     return counts
 
 
-_SILENT = f"""
+_OVERDUE = f"""
     SELECT site, ce, queue, count(*) FROM pilots
     WHERE state IN ({", ".join(f"'{state.value}'" for state in sorted(ARRIVING))}) AND glidein_started < ?
     GROUP BY site, ce, queue
@@ -202,9 +202,9 @@ _LAST_FAILED = f"""
 """  # noqa: S608 - of constants only
 
 
-def count_mute(session: Session, started_before: datetime) -> dict[QueueId, int]:
+def count_overdue(session: Session, started_before: datetime) -> dict[QueueId, int]:
     """Return by queue how many pilots have not called whose glideins run since before this time."""
-    rows = sql.rows(session, _SILENT, sql.column_time(session, started_before))
+    rows = sql.rows(session, _OVERDUE, sql.column_time(session, started_before))
     return {QueueId(site, ce, queue): pilots for site, ce, queue, pilots in rows}
 
 

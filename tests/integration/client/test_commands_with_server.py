@@ -83,6 +83,8 @@ def test_status_of_given_jobs_filters_by_state_and_refuses_other_filters(
     assert shell.run("hold", "--reason", "x", str(held)).exit_code == 0
     shown = shell.run("status", "--json", "--state", "HELD", str(held), str(waiting)).stdout
     assert [json.loads(line)["id"] for line in shown.splitlines()] == [held]
+    shown = shell.run("status", "--json", "--clusters", "--state", "HELD", str(held), str(waiting)).stdout
+    assert [json.loads(line)["id"] for line in shown.splitlines()] == [held]
     for option in (("--owner", "bob"), ("--pool", "x"), ("--limit", "1")):
         refused = shell.run("status", *option, str(held))
         assert refused.exit_code == 2

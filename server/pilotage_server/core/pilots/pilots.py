@@ -94,7 +94,7 @@ class PilotRecord:
         """Whether it has not called yet and still may."""
         return self.last_seen is None and self.state is not PilotState.ENDED
 
-    def is_mute(self, now: datetime) -> bool:
+    def is_overdue(self, now: datetime) -> bool:
         """Whether its glidein has run for longer than a start takes, but the pilot has not called."""
         return (
             self.last_seen is None and self.glidein_started is not None and now - self.glidein_started > LONGEST_START

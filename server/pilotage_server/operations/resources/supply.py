@@ -11,7 +11,7 @@ from pilotage_server.core.jobs.record import queue_of_target
 from pilotage_server.core.pilots.pilots import LONGEST_START
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.leadership import active_terms
-from pilotage_server.storage.pilots import FailedPilot, PilotCounts, count_mute, count_pilots, last_failed
+from pilotage_server.storage.pilots import FailedPilot, PilotCounts, count_overdue, count_pilots, last_failed
 from pilotage_server.storage.routing import load_routers
 
 _CE_TYPE = "CEType"
@@ -27,14 +27,14 @@ def pilot_problems(transaction: Transaction, queues: Mapping[QueueId, EffectiveQ
     idle = {each: counts.get(each, PilotCounts()) for each in queues if not counts.get(each, PilotCounts()).alive}
     if not idle:
         return {}
-    mute, failed = count_mute(session, now - LONGEST_START), last_failed(session)
+    overdue, failed = count_overdue(session, now - LONGEST_START), last_failed(session)
     directors = [term for term in active_terms(session, now) if is_turn_of(term.leadership.agent, Role.DIRECTOR)]
     targets = {queue_of_target(route.target) for each in load_routers(session) for route in each.table.routes}
     problems: dict[QueueId, str] = {}
     for queue, count in idle.items():
         reasons: list[str] = []
-        if mute.get(queue):
-            reasons.append(_mute_text(mute[queue]))
+        if overdue.get(queue):
+            reasons.append(_overdue_text(overdue[queue]))
         elif not count.arriving:
             ce_type = queues[queue].get(_CE_TYPE)
             served = any(term.has_queue(queue, str(ce_type.value) if ce_type else "") for term in directors)
@@ -53,6 +53,6 @@ def _failed_text(pilot: FailedPilot) -> str:
     return f"the last pilot ended before it called: {pilot.reason}"
 
 
-def _mute_text(pilots: int) -> str:
+def _overdue_text(pilots: int) -> str:
     they = "1 pilot runs" if pilots == 1 else f"{pilots} pilots run"
     return f"{they} in the batch system and cannot reach the server, or fail to start (see their output)"
