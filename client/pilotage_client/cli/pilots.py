@@ -265,8 +265,8 @@ def revoke_pilots(context: click.Context, client: Client, targets: tuple[str, ..
 
 
 def _batch_job(pilot: pilot_service_pb2.Pilot) -> str:
-    """Return the id of the pilot's job in its batch system, without the stamp that Slurm's ids end with here."""
-    return pilot.glidein_id.removesuffix(f".{pilot.stamp}")
+    """Return the id of the pilot's job in its batch system, without the stamp that it ends with or begins with."""
+    return pilot.glidein_id.removesuffix(f".{pilot.stamp}").removeprefix(f"{pilot.stamp}.")
 
 
 def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:
