@@ -30,6 +30,7 @@ from pilotage.mqtt.settings import parse_broker
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import split_address
 from pilotage_server.background import HealthReport, PeriodicTask, periodic_tasks, run_periodically
+from pilotage_server.certificates import CertificateWatch, check_certificate
 from pilotage_server.core.incarnation import Installation
 from pilotage_server.core.matching import matcher
 from pilotage_server.core.rules import Rules
@@ -147,6 +148,8 @@ def _used_folder(settings: ServerSettings, disk: DiskSpace) -> Iterator[None]:
         yield
 
 
+_CERTIFICATE_EVERY_S = 86400.0
+
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 """Pauses between two attempts to reach the database at the start."""
 
@@ -168,7 +171,7 @@ def _open_state(
             pause_s = retry.failed(lambda failures: backoff(failures, FIRST_PAUSE_S, LONGEST_PAUSE_S))
             if not may_return or pause_s is None:
                 raise
-            log.warning("server waits for its database", why=str(error).splitlines()[0], again_in_s=pause_s)
+            log.warning("server waits for its database", why=str(error), again_in_s=pause_s)
         time.sleep(pause_s)
 
 
@@ -260,6 +263,7 @@ async def _serve(
             for duty in (
                 *periodic_tasks(settings, transactions, context.store, server.wake_followers, health, stop_fenced),
                 *_token_tasks(settings, token_files, context.issuer, transactions.database),
+                *_certificate_tasks(settings),
                 *map(_keys_task, outside),
                 *(() if feed is None else feed.duties()),
             )
@@ -340,6 +344,13 @@ def _token_tasks(
         yield PeriodicTask("tokens in files", KEYS_EVERY_S, renew)
 
 
+def _certificate_tasks(settings: ServerSettings) -> Iterator[PeriodicTask]:
+    if settings.tls_cert is not None:
+        ends = check_certificate(settings.tls_cert, clock.now())
+        watch = CertificateWatch(settings.tls_cert, ends, clock.now)
+        yield PeriodicTask("certificate", _CERTIFICATE_EVERY_S, watch.run_once)
+
+
 def _keys_task(issuer: OutsideIssuer) -> PeriodicTask:
     """Return the task that reads the keys of an outside issuer; a slow issuer delays no other one."""
     refresh = partial(asyncio.to_thread, issuer.keys.refresh_if_due)
@@ -393,6 +404,7 @@ def _listen(server: RpcServer, settings: ServerSettings) -> str:
 
 
 def _credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
+    check_certificate(certificate, clock.now())
     try:  # gRPC's own report of a key that does not fit has many lines
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     except OSError as error:

@@ -527,7 +527,8 @@ async def _try_run(task: PeriodicTask, failures_before: int) -> bool:
         except Exception as error:  # the edge of a loop
             failures = failures_before + 1
             if failures & (failures - 1) == 0:  # only the 1st, 2nd, 4th, 8th …: a lasting failure must not fill the log
-                log.error("duty failed", duty=task.name, failures=failures, why=str(error), exc_info=error)
+                unexpected = None if isinstance(error, WorldError) else error
+                log.error("duty failed", duty=task.name, failures=failures, why=str(error), exc_info=unexpected)
             return False
     if failures_before:
         log.info("duty works again", duty=task.name, failures=failures_before)

@@ -33,12 +33,12 @@ from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
 from pilotage.v1.pool_service_pb2_grpc import PoolServiceStub
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage.v1.values_pb2 import Amounts
-from pilotage.values.leadership import Leadership
+from pilotage.values.leadership import Leadership, ServedQueues
 from pilotage_agents.batch_systems.local import facts_of
 from pilotage_agents.drain_controller.planning import NodeName
 from pilotage_agents.main import run
 from pilotage_agents.server_link import AgentServerLink
-from pilotage_server.core.identity import AGENT_NAMES, Role
+from pilotage_server.core.identity import AGENT_NAMES, AgentBounds, Role
 from support.leadership import LONG_LEADERSHIP, with_short_leadership
 from support.server import RunningServer, request_id
 from support.wire_grid import WireGrid
@@ -320,4 +320,24 @@ async def test_controllers_see_which_other_controller_set_a_node(server: Running
         assert await flag_of(second) == (True, own.agent)
         await first.release_leadership(own)
         assert await flag_of(second) == (True, ""), "no acting controller owns the node"
+    grid.close()
+
+
+async def test_queues_without_a_site_director_are_shown(server: RunningServer) -> None:
+    grid = WireGrid(server)
+    grid.put_tree('{"sites": {"S": {"ces": {"C": {"CEType": "slurm", "queues": {"a": {}, "b": {}, "c": {}}}}}}}')
+    director, served = Leadership("site director of some", "one"), ServedQueues(("s/c/A", "s/c/b"), ("Slurm",))
+    token = server.token(Role.DIRECTOR, bounds=AgentBounds(queues=("S/C/a", "S/C/c")))
+
+    def unserved() -> list[str]:
+        queues = grid.resources.ListQueues(resource_service_pb2.ListQueuesRequest()).queues
+        return [each.queue.queue for each in queues if each.pilot_problem == "no site director serves this queue"]
+
+    async with server.async_channel(token) as channel:
+        link = AgentServerLink(channel, director, served)
+        assert unserved() == ["a", "b", "c"]
+        await link.take_leadership(director, 60, "here")
+        assert unserved() == ["b", "c"]
+        await link.release_leadership(director)
+    assert unserved() == ["a", "b", "c"]
     grid.close()

@@ -37,6 +37,7 @@ from pilotage.rpc.status import DOMAIN, make_status, status_of
 from pilotage_server.core.identity import Identity
 from pilotage_server.rpc.framework.grpc_calls import WireCall
 from pilotage_server.rpc.framework.tokens import VerifiedToken
+from pilotage_server.storage.database.transaction import DatabaseUnavailableError
 
 log = structlog.get_logger()
 
@@ -46,7 +47,7 @@ def error_status(method: str, cause: str, error: BaseException) -> grpc.Status:
     if isinstance(error, PilotageError):
         write_log = log.warning if isinstance(error, WorldError) else log.info
         write_log("call refused", method=method, cause=cause, kind=type(error).__name__, why=str(error))
-        content = status_of(error)
+        content = status_of(error.for_callers() if isinstance(error, DatabaseUnavailableError) else error)
     else:
         content = _incident_status(method, cause, error)
     status: grpc.Status = rpc_status.to_status(content)

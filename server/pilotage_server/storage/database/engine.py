@@ -34,7 +34,7 @@ from pilotage_server.storage.database.connections import (
 from pilotage_server.storage.database.fence import Fence, check_fence, close_fence, place_of, schema_name
 from pilotage_server.storage.database.group_commit import Batch, GroupCommit, SingleOperations
 from pilotage_server.storage.database.tables import metadata
-from pilotage_server.storage.database.transaction import Transaction, WriteConflictError
+from pilotage_server.storage.database.transaction import DatabaseUnavailableError, Transaction, WriteConflictError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -185,11 +185,11 @@ def _is_retryable(error: WorldError) -> bool:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Turn a full disk, a read-only folder or a lost connection into one clear WorldError."""
+    """Turn a full disk, a read-only folder or a lost connection into one clear error of one line."""
     try:
         yield
     except OperationalError as error:
-        raise WorldError(f"the database is not available: {error.orig}", transient=True) from error
+        raise DatabaseUnavailableError(" ".join(str(error.orig).split())) from error
 
 
 @contextmanager
