@@ -45,6 +45,11 @@ def active_agents(session: Session, now: datetime) -> frozenset[str]:
     return frozenset(agent for (agent,) in sql.rows(session, _ACTING, sql.column_time(session, now)))
 
 
+def leadership_ends(session: Session) -> dict[str, datetime]:
+    """Return when the last term of each agent ends or has ended; an agent that was stopped has none."""
+    return {agent: sql.utc_time(until) for agent, until in sql.rows(session, "SELECT agent, until FROM turns")}
+
+
 def release(session: Session, leadership: Leadership) -> None:
     """Remove the term of this replica."""
     sql.execute(session, _GIVE_BACK, leadership.agent, leadership.holder)
