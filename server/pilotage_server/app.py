@@ -35,7 +35,7 @@ from pilotage_server.core.incarnation import Installation
 from pilotage_server.core.matching import matcher
 from pilotage_server.core.rules import Rules
 from pilotage_server.events.mqtt import BrokerFeed
-from pilotage_server.metrics import EndedJobs, PeriodicCounts, ServerParts, build_info
+from pilotage_server.metrics import EndedJobs, PeriodicCounts, ServerParts
 from pilotage_server.operations.accounting.limits import recount_limits
 from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.installation import Belongings, change_keys, join
@@ -157,13 +157,12 @@ class _Monitoring:
     fault: Callable[[], str] = lambda: "the server starts"
 
     def __post_init__(self) -> None:
-        self.exposition = Exposition(lambda: self.fault())
-        self.exposition.sources.append(build_info(build_name()))
+        self.exposition = Exposition(build_name(), lambda: self.fault())
 
 
 @contextmanager
 def _monitored(settings: ServerSettings) -> Iterator[_Monitoring]:
-    """Serve metrics and probes if the settings have an address for them, also while the server starts."""
+    """Serve metrics and health checks if the settings have an address for them, also while the server starts."""
     monitoring = _Monitoring()
     wanted = None if settings.metrics_listen is None else split_address(settings.metrics_listen)
     with serving(wanted, monitoring.exposition) as monitoring.address:

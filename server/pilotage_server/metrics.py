@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from threading import Lock
 
 from pilotage.clock import BootClock
@@ -25,7 +23,7 @@ from pilotage_server.storage.leadership import leadership_ends
 from pilotage_server.storage.notifications.subscriptions import newest_position
 from pilotage_server.storage.pilots import count_slots, count_states
 
-COUNT_EVERY_S = 10.0
+COUNT_EVERY_S = 5.0
 """Interval of the counts that need the database, or a look at all task queues."""
 
 PAUSE_FACTOR = 50
@@ -48,12 +46,6 @@ class ServerParts:
         yield lambda: _matching(self.transactions.state)
         yield lambda: _disks(self.disk)
         yield lambda: _tasks(self.outcomes)
-
-
-def build_info(build: str) -> Source:
-    """Return the source of the build's description; `build` is its kind."""
-    sample = Sample(table.BUILD_INFO, (version("pilotage"), build, platform.python_version()), 1)
-    return lambda: [sample]
 
 
 def _calls(rpc: RpcServer) -> Iterator[Sample]:

@@ -1,1 +1,1 @@
-"""Metrics and probes for operators: the table of all metrics, their values, and the endpoint that serves them."""
+"""Metrics and health checks for operators: the table of metrics, their values, and the endpoint that serves them."""

@@ -1,4 +1,4 @@
-"""The HTTP endpoint for operators: /metrics for Prometheus, /healthz and /readyz for whoever restarts processes.
+"""The HTTP endpoint for operators: /metrics for Prometheus, and the health checks /healthz and /readyz.
 
 It has threads of its own, so that it answers while the event loop is busy. It needs no token: nothing here names an
 owner or a job, and the address is chosen by the operators.
@@ -6,6 +6,7 @@ owner or a job, and the address is chosen by the operators.
 
 from __future__ import annotations
 
+import platform
 import socket
 import sys
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from importlib.metadata import version
 from itertools import accumulate
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
@@ -24,7 +26,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.utils import floatToGoString
 
 from pilotage.errors import WorldError
-from pilotage.metrics.table import READY, MetricDefinition, MetricKind
+from pilotage.metrics.table import BUILD_INFO, READY, MetricDefinition, MetricKind
 from pilotage.metrics.values import Observations, Sample, Source
 
 log = structlog.get_logger()
@@ -39,12 +41,13 @@ CONNECTION_TIMEOUT_S = 5.0
 class Exposition:
     """What the endpoint serves: samples of `sources`, and whether the process is ready.
 
-    `fault` returns in one line why the process does not do its work now, "" = it does.
+    `build` is the kind of build. `fault` returns in one line why the process does not do its work now, "" = it does.
     """
 
-    def __init__(self, fault: Callable[[], str]) -> None:
+    def __init__(self, build: str, fault: Callable[[], str]) -> None:
         self.fault = fault
-        self.sources: list[Source] = [self._ready]
+        self.sources: list[Source] = [self._process]
+        self._build = (version("pilotage"), build, platform.python_version())
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -62,8 +65,8 @@ class Exposition:
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
-    def _ready(self) -> Iterable[Sample]:
-        return [Sample(READY, (), float(not self.fault()))]
+    def _process(self) -> Iterable[Sample]:
+        return [Sample(BUILD_INFO, self._build, 1), Sample(READY, (), float(not self.fault()))]
 
 
 def _family(metric: MetricDefinition) -> Metric:
