@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from urllib.request import Request, urlopen
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics_families
 
 from pilotage.errors import WorldError
 from pilotage.metrics.endpoint import MAX_CONNECTIONS, Exposition, serving
@@ -72,6 +74,20 @@ def test_samples_are_exported_as_declared(process: Process, address: str) -> Non
     assert buckets == {"0.001": 1, "0.0025": 2, "2.5": 2, "10.0": 3, "60.0": 3, "+Inf": 4}
     assert scrape.value("pilotage_call_duration_seconds_count", method="A/B") == 4
     assert scrape.value("pilotage_call_duration_seconds_sum", method="A/B") == pytest.approx(103.0021)
+
+
+def test_prometheus_gets_open_metrics_if_it_accepts_them(process: Process, address: str) -> None:
+    process.exposition.sources.append(lambda: [Sample(CALLS, ("A/B", "OK"), 3)])
+
+    answer = urlopen(
+        Request(f"http://{address}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    )
+
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+    parsed = open_metrics_families(answer.read().decode())  # type: ignore[no-untyped-call]
+    families = {family.name: family for family in parsed}
+    (sample,) = families["pilotage_calls"].samples
+    assert (sample.name, sample.labels, sample.value) == ("pilotage_calls_total", {"method": "A/B", "code": "OK"}, 3)
 
 
 def test_unknown_path_is_not_found(address: str) -> None:
