@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from threading import Lock
 
 from pilotage.clock import BootClock
@@ -28,6 +29,10 @@ COUNT_EVERY_S = 5.0
 
 PAUSE_FACTOR = 50
 """The pause after these counts as a multiple of their duration, which bounds the share of time that they take."""
+
+
+MISSED_FOR = timedelta(days=7)
+"""An agent without a leader for longer is taken as gone for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,6 @@ def _counts(transaction: Transaction, state: ServerState) -> Iterator[Sample]:
         yield Sample(table.PILOTS, place, count)
     for queue, count in count_slots(transaction.session):
         yield Sample(table.SLOTS, (queue.site, queue.ce, queue.queue), count)
-    for agent, until in leadership_ends(transaction.session).items():
+    for agent, until in leadership_ends(transaction.session, transaction.now - MISSED_FOR).items():
         yield Sample(table.LEADER_UNTIL, (agent,), until.timestamp())
     yield Sample(table.FEED_POSITION, (), newest_position(transaction.session))

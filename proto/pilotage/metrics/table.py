@@ -119,7 +119,7 @@ LEADER_UNTIL = MetricDefinition(
     "pilotage_leadership_end_timestamp_seconds",
     _GAUGE,
     "seconds",
-    "When the last known leadership of an agent ends, as Unix time; a leader renews it. A stopped agent has none.",
+    "When the last leadership of an agent ends, as Unix time. Stopped agents have none, others for a week after it.",
     ("agent",),
 )
 DATABASE_WRITES = MetricDefinition(

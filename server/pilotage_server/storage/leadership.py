@@ -20,6 +20,7 @@ _TAKE = """
 """
 _FIND = "SELECT holder, place, until FROM turns WHERE agent = ?"
 _ACTING = "SELECT agent FROM turns WHERE until > ?"
+_ENDS = "SELECT agent, until FROM turns WHERE until > ?"
 _GIVE_BACK = "DELETE FROM turns WHERE agent = ? AND holder = ?"
 
 
@@ -45,9 +46,9 @@ def active_agents(session: Session, now: datetime) -> frozenset[str]:
     return frozenset(agent for (agent,) in sql.rows(session, _ACTING, sql.column_time(session, now)))
 
 
-def leadership_ends(session: Session) -> dict[str, datetime]:
-    """Return when the last term of each agent ends or has ended; an agent that was stopped has none."""
-    return {agent: sql.utc_time(until) for agent, until in sql.rows(session, "SELECT agent, until FROM turns")}
+def leadership_ends(session: Session, since: datetime) -> dict[str, datetime]:
+    """Return when the last term of each agent ends, or has ended since then; an agent that was stopped has none."""
+    return {agent: sql.utc_time(until) for agent, until in sql.rows(session, _ENDS, sql.column_time(session, since))}
 
 
 def release(session: Session, leadership: Leadership) -> None:

@@ -17,7 +17,7 @@ from pilotage.metrics.table import (
 )
 from pilotage.values.leadership import Leadership
 from pilotage_server.core.jobs.changes import JobChange
-from pilotage_server.metrics import PAUSE_FACTOR, EndedJobs, PeriodicCounts
+from pilotage_server.metrics import MISSED_FOR, PAUSE_FACTOR, EndedJobs, PeriodicCounts
 from pilotage_server.operations.leadership import take_leadership
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.storage.database.engine import Database
@@ -88,6 +88,20 @@ async def test_counts_are_those_of_the_database(grid: Grid, clock: VirtualClock)
     }
     events = grid.read(lambda transaction, _: feed_bounds(transaction.session))
     assert values(counts, FEED_POSITION) == {(): events[1]}
+
+
+async def test_agent_that_is_gone_for_a_week_is_forgotten(grid: Grid, clock: VirtualClock) -> None:
+    length = timedelta(seconds=30)
+    grid.write(lambda transaction, _: take_leadership(transaction, Leadership("racer", "replica"), length, "host"))
+    counts = PeriodicCounts(Transactions(grid.database, grid.state), BootTime(0))
+    clock.advance(MISSED_FOR)
+    await counts.refresh()
+    assert values(counts, LEADER_UNTIL).keys() == {("racer",)}
+
+    clock.advance(length)
+    await counts.refresh()
+
+    assert values(counts, LEADER_UNTIL) == {}
 
 
 async def test_slow_counts_are_made_more_rarely(grid: Grid) -> None:

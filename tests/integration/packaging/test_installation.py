@@ -103,6 +103,7 @@ def test_client_with_oldest_dependencies_submits_every_language(client: Installa
 def test_files_are_copied_once(client: Installation) -> None:
     client.run("pilotage", "init", "twice")
     assert os.access(client.folder / "twice" / "policies" / "whole_machine_job_wrapper", os.X_OK)
+    assert (client.folder / "twice" / "monitoring" / "alerts.yml").is_file()
     (client.folder / "twice" / "policies" / "bologna.conf").write_text("changed")
     done = client.run("pilotage", "init", "twice")
     assert (done.returncode, "twice/policies: exists" in done.stderr) == (2, True)
