@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--listen", help="HOST:PORT; port 0 = any free one (default 127.0.0.1:4711)")
     run.add_argument("--metrics-listen", help="HOST:PORT of /metrics, /healthz and /readyz (default: nowhere)")
     run.add_argument("--database", help="the database's URL (default: SQLite in the data folder)")
-    run.add_argument("--ready-file", type=Path, help='gets {"address": "HOST:PORT"} when the server is ready')
+    run.add_argument("--ready-file", type=Path, help="gets the addresses, as JSON, when the server is ready")
     run.add_argument("--bootstrap-tokens", type=Path, metavar="DIR", help="keep a token for each role there")
     token = commands.add_parser("token", help="print a token, signed with the key in the data folder")
     token.add_argument("--group", action="append", default=[], help="a group; the first is the default one")
