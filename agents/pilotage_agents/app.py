@@ -18,7 +18,7 @@ from pilotage.clock import boot_time_s, now
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.jobs.files import OutputLimits
 from pilotage.rpc.channel import Endpoint
-from pilotage.values.leadership import Leadership
+from pilotage.values.leadership import Leadership, ServedQueues
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.batch_systems.commands import CommandBatchSystem
 from pilotage_agents.batch_systems.hosts import Host, LocalHost, SshHost
@@ -156,22 +156,23 @@ class _AgentFactory:
         return self._leader_agent(notifier, leadership, AgentServerLink(channel, leadership))
 
     def site_director(self, settings: SiteDirectorSettings) -> LeaderAgent:
-        ce_types = [each for system in settings.batch_systems.values() for each in system.ce_types]
-        parts = self._director_parts(settings, leadership_name(SiteDirector.name, settings.queues, ce_types))
+        ce_types = tuple(each for system in settings.batch_systems.values() for each in system.ce_types)
+        parts = self._director_parts(settings, SiteDirector.name, ServedQueues(settings.queues, ce_types))
         director = SiteDirector(settings, parts.context, parts.watch, parts.sender)
         return self._leader_agent(director, parts.leadership, parts.link)
 
     def task_queue_director(self, settings: TaskQueueDirectorSettings) -> LeaderAgent:
-        parts = self._director_parts(settings, leadership_name(TaskQueueDirector.name, settings.queues))
+        parts = self._director_parts(settings, TaskQueueDirector.name, ServedQueues(settings.queues))
         director = TaskQueueDirector(settings, parts.context, parts.watch, parts.sender)
         return self._leader_agent(director, parts.leadership, parts.link)
 
-    def _director_parts(self, settings: DirectorSettings, leadership_name: str) -> _DirectorParts:
+    def _director_parts(self, settings: DirectorSettings, agent: str, serves: ServedQueues) -> _DirectorParts:
         folders = GlideinFolders(settings.folder / "pilots", {_CA_NAME: ca} if (ca := self.settings.ca_file) else {})
         folders.open()
         # A director that starts again in its folder is the same copy: it goes on at once.
-        leadership = Leadership(leadership_name, folders.replica_id())
-        link = AgentServerLink(self.open_channel(settings), leadership)
+        served = (serves.patterns, serves.ce_types) if serves.ce_types else (serves.patterns,)
+        leadership = Leadership(leadership_name(agent, *served), folders.replica_id())
+        link = AgentServerLink(self.open_channel(settings), leadership, serves)
         systems = {name: _batch_system(name, each, folders.root) for name, each in settings.batch_systems.items()}
         context = DirectorContext(folders, link, systems, now)
         lost_after, credential = timedelta(seconds=settings.lost_after_s), timedelta(seconds=settings.credential_s)

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -17,9 +17,11 @@ from pathlib import Path
 import grpc.aio
 import structlog
 
+from pilotage import clock
 from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableError, WorldError
+from pilotage.metrics.endpoint import Exposition, serving
 from pilotage.processes import exclusive_folder
-from pilotage.rpc.channel import Endpoint, open_async_channel
+from pilotage.rpc.channel import Endpoint, open_async_channel, split_address
 from pilotage.telemetry import set_up_logging
 from pilotage_agents.app import (
     DRAIN,
@@ -35,6 +37,7 @@ from pilotage_agents.router.check import add_check_options, check_routes
 from pilotage_agents.runtime.leadership import LeaderAgent
 from pilotage_agents.runtime.loop import AgentLoop
 from pilotage_agents.runtime.settings import AgentSection
+from pilotage_agents.runtime.token_end import TokenWatch
 from pilotage_agents.settings import AgentSettings, read_settings
 
 log = structlog.get_logger()
@@ -136,11 +139,13 @@ def _command_line_settings(options: argparse.Namespace) -> dict[str, dict[str, o
 async def _run(settings: AgentSettings, options: argparse.Namespace) -> None:
     root_ca = _read(settings.ca_file) if settings.ca_file else None
     endpoint = Endpoint.parse(settings.server, root_ca=root_ca)
+    tokens: dict[str, Callable[[], str]] = {}
     async with AsyncExitStack() as stack:
 
         def open_channel(section: AgentSection) -> grpc.aio.Channel:
             # The token is read for every call, so that a renewed one is used at once.
-            channel = open_async_channel(replace(endpoint, token=partial(_token, settings, section)))
+            read_token = tokens[_place_of_token(settings, section)] = partial(_token, settings, section)
+            channel = open_async_channel(replace(endpoint, token=read_token))
             stack.push_async_callback(channel.close)
             return channel
 
@@ -155,7 +160,12 @@ async def _run(settings: AgentSettings, options: argparse.Namespace) -> None:
                 for agent in agents:
                     await agent.run_one_cycle()
             else:
-                await _run_until_signal(agents)
+                await _run_until_signal(settings, agents, TokenWatch(tokens, clock.now))
+
+
+def _place_of_token(settings: AgentSettings, section: AgentSection) -> str:
+    """Return where the token of the agent with this section is, for people."""
+    return str(section.token_file or (settings.token_file if settings.token is None else "the setting token"))
 
 
 def _token(settings: AgentSettings, section: AgentSection) -> str:
@@ -188,25 +198,45 @@ def _held_folders(settings: AgentSettings, wanted: str | None) -> Iterator[None]
         yield
 
 
-async def _run_until_signal(agents: Sequence[LeaderAgent]) -> None:
+async def _run_until_signal(settings: AgentSettings, agents: Sequence[LeaderAgent], tokens: TokenWatch) -> None:
     """Run the agents until SIGTERM or SIGINT; a second signal ends the process at once."""
     loops = [
         AgentLoop(agent, first_after=place * _BETWEEN_STARTS, after_failure=agent.after_failure)
         for place, agent in enumerate(agents)
     ]
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(loop.run()) for loop in loops]
-        await _stop_signal()
-        for loop in loops:
-            loop.stop()
-        _, late = await asyncio.wait(running, timeout=_STOP_TIMEOUT_S)
-        for task in late:
-            task.cancel()
+    with _metrics_served(settings, agents, loops):
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(loop.run()) for loop in loops]
+            watching = group.create_task(tokens.run())
+            await _stop_signal()
+            watching.cancel()
+            for loop in loops:
+                loop.stop()
+            _, late = await asyncio.wait(running, timeout=_STOP_TIMEOUT_S)
+            for task in late:
+                task.cancel()
     for agent in agents:
         try:
             await agent.stop()
         except PilotageError as error:
             log.warning("agent did not stop cleanly", agent=agent.name, reason=str(error))
+
+
+@contextmanager
+def _metrics_served(
+    settings: AgentSettings, agents: Sequence[LeaderAgent], loops: Sequence[AgentLoop]
+) -> Iterator[None]:
+    """Serve metrics and health checks within the block if the settings have an address; raises WorldError.
+
+    The agents are ready unless the last cycle of one has failed; a replica that does not lead is ready too.
+    """
+    exposition = Exposition("plain Python", lambda: next((loop.fault for loop in loops if loop.fault), ""))
+    exposition.sources += [*(agent.samples for agent in agents), *(loop.samples for loop in loops)]
+    wanted = None if settings.metrics_listen is None else split_address(settings.metrics_listen)
+    with serving(wanted, exposition) as address:
+        if address:
+            log.info("metrics are served", url=f"http://{address}/metrics")
+        yield
 
 
 async def _stop_signal() -> None:

@@ -25,7 +25,7 @@ from pilotage.v1 import (
     values_pb2,
 )
 from pilotage.values.demand import DemandAnswer
-from pilotage.values.leadership import Leadership, LeadershipAnswer
+from pilotage.values.leadership import EVERY_SERVED_QUEUE, Leadership, LeadershipAnswer, ServedQueues
 from pilotage.values.pilots import GlideinReport
 from pilotage.values.wire.demand import demand_answer_from_wire
 from pilotage.values.wire.leadership import leadership_answer_from_wire, leadership_to_wire
@@ -39,10 +39,17 @@ from pilotage_agents.site_director.ports import GlideinReportAnswer, PoolsOfQueu
 class AgentServerLink:
     """Calls to a server over gRPC; implements the links of all agents.
 
-    Calls that only the leader may make carry its leadership; the server rejects them from other replicas.
+    Calls that only the leader may make carry its leadership; the server rejects them from other replicas. `serves` are
+    the queues that the agent acts on.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, leadership: Leadership | None = None) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        leadership: Leadership | None = None,
+        serves: ServedQueues = EVERY_SERVED_QUEUE,
+    ) -> None:
+        self._serves = serves
         self._leadership = None if leadership is None else leadership_to_wire(leadership)
         self._agents = agent_service_pb2_grpc.AgentServiceStub(channel)
         self._matcher = matcher_service_pb2_grpc.MatcherServiceStub(channel)
@@ -53,7 +60,13 @@ class AgentServerLink:
 
     async def take_leadership(self, leadership: Leadership, for_s: float, host: str) -> LeadershipAnswer:
         """Request or renew the leadership for `for_s` seconds from now; `host` is the replica's host, for people."""
-        request = agent_service_pb2.TakeTurnRequest(turn=leadership_to_wire(leadership), for_s=for_s, place=host)
+        request = agent_service_pb2.TakeTurnRequest(
+            turn=leadership_to_wire(leadership),
+            for_s=for_s,
+            place=host,
+            queues=self._serves.patterns,
+            ce_types=self._serves.ce_types,
+        )
         answer = await self._agents.TakeTurn(request)
         return leadership_answer_from_wire(answer)
 

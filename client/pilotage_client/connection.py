@@ -1,6 +1,6 @@
-"""A connection to a server: one channel, a stub for each service, and the choice of server and token.
+"""A connection to a server: one channel, a stub for each service, and the choice of server, authority and token.
 
-Server and token come from the options, else from the environment, else from the data folder of `pilotage up`.
+They come from the options, else from the environment, else from the data folder of `pilotage up`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,19 @@ _TOKEN_KEYS = {"user": "token_file", "operator": "operator_token_file", "admin":
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server's addresses ("host:port", several with commas) and the caller's token."""
+    """A server's addresses ("host:port", several with commas) and the caller's token.
+
+    `root_ca` = the trusted authorities of its certificate (PEM), None = the system's.
+    """
 
     server: str
     token: str
+    root_ca: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """The options that select server and token; None = not given.
+    """The options that select server, authority and token; None = not given.
 
     `role` (user, operator or admin) selects a token of `pilotage up`.
     """
@@ -52,6 +56,7 @@ class ServerOptions:
     token_file: Path | None = None
     data: Path | None = None
     role: str = "user"
+    ca_file: Path | None = None
 
 
 def data_folder(folder: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
@@ -76,7 +81,19 @@ def resolve_server(options: ServerOptions, environment: Mapping[str, str] = os.e
         )
     # The tokens of `pilotage up` are valid at its own server only, and must not be sent to others.
     tokens = up_settings if server == up_settings.get("server") else {}
-    return ServerAddress(server, _token(options, environment, tokens))
+    return ServerAddress(server, _token(options, environment, tokens), _root_ca(options, environment))
+
+
+def _root_ca(options: ServerOptions, environment: Mapping[str, str]) -> bytes | None:
+    given = options.ca_file or environment.get("PILOTAGE_CA")
+    if not given:
+        return None
+    path = Path(given).expanduser()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        why = f"the authority of the server cannot be read: {error.strerror}"
+        raise InvalidInputError(Violation(str(path), why)) from error
 
 
 def _token(options: ServerOptions, environment: Mapping[str, str], up_tokens: Mapping[str, str]) -> str:
@@ -108,11 +125,14 @@ def _read_up_file(path: Path) -> dict[str, str]:
 
 
 class Connection:
-    """A channel to `server` ("host:port", several with commas) with one token."""
+    """A channel to `server` ("host:port", several with commas) with one token.
 
-    def __init__(self, server: str, token: str) -> None:
+    `root_ca` = the trusted authorities of its certificate (PEM), None = the system's.
+    """
+
+    def __init__(self, server: str, token: str, root_ca: bytes | None = None) -> None:
         self.server = server
-        self._channel = open_channel(Endpoint.parse(server, token=token))
+        self._channel = open_channel(Endpoint.parse(server, token, root_ca))
         self._jobs = JobServiceStub(self._channel)
         self._pools = PoolServiceStub(self._channel)
         self._resources = ResourceServiceStub(self._channel)
@@ -128,7 +148,7 @@ class Connection:
     def located(cls, options: ServerOptions | None = None) -> Self:
         """Connect to the server of the options, the environment or the data folder."""
         address = resolve_server(options or ServerOptions())
-        return cls(address.server, address.token)
+        return cls(address.server, address.token, address.root_ca)
 
     def __enter__(self) -> Self:
         """Return the connection."""

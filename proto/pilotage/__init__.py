@@ -2,5 +2,6 @@
 
 import os
 
-# gRPC reads it at its first import; without it, it reports the end of every connection on stderr.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# gRPC reads it at its first import. Its own lines would stand between those of a JSON log, and its errors reach us as
+# exceptions anyway.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

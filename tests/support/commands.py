@@ -237,7 +237,8 @@ KEYS: Mapping[str, Sequence[str]] = {
     ],
     "pools": ["id", "vo", "requirements", "waiting", "running", "queues", "mapped", "tree_version", "created"],
     "queues": [
-        *("site", "ce", "queue", "params", "origins", "enabled", "banned", "pilots", "pools", "waiting", "running"),
+        *("site", "ce", "queue", "params", "origins", "enabled", "banned", "pilots", "pools", "waiting", "matched"),
+        *("running", "pilot_problem"),
     ],
     "pilots": [
         *("stamp", "site", "ce", "queue", "state", "reason", "alarm", "glidein_id", "node", "jobs", "jobs_ended"),

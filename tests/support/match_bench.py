@@ -66,7 +66,6 @@ class MatchBench:
         self,
         owner: str = "alice",
         group: str = "users",
-        wall_time_s: float | None = None,
         traits: Mapping[str, Any] | None = None,
         attributes: Mapping[str, Value] | None = None,
         **needs: Any,
@@ -74,7 +73,7 @@ class MatchBench:
         """Add a task queue and return its id; `traits` are other fields of its traits."""
         number = len(self.queues) + 1
         values = tuple(sorted((name.lower(), json.dumps(value)) for name, value in (attributes or {}).items()))
-        base = Traits(Account("lhcb", group, owner), "", JobNeeds(**needs), wall_time_s, values)
+        base = Traits(Account("lhcb", group, owner), "", JobNeeds(**needs), values)
         self.queues[number] = TaskQueue(number, replace(base, **(traits or {})))
         self.index.add(self.queues[number])
         self.jobs[number] = []

@@ -82,7 +82,7 @@ class Submitted:
 class NotSubmitted:
     """The batch system has not accepted the glidein; `reason` is in its words.
 
-    `was_tried` False = it was not submitted, as the one before it got no good answer.
+    `was_tried` False = it did not arrive, or was not sent after one that got no good answer.
     """
 
     reason: str

@@ -28,6 +28,7 @@ from pilotage_agents.batch_systems.slurm_text import (
     SlurmId,
     accounting_statuses,
     is_no_answer,
+    is_not_reached,
     is_unknown_job,
     numbers,
     parse_queue,
@@ -61,17 +62,18 @@ class SlurmBatchSystem:
         self._last_queried = ""
 
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
-        """Submit one job each; after an unanswered one no other is tried. See BatchSystem."""
+        """Submit one job each; after one that got no answer, or did not arrive, no other is tried. See BatchSystem."""
         try:
             await self._host.upload([request.folder for request in requests if request.self_contained is None])
         except WorldError as error:
             return tuple(NotSubmitted(f"{self._name}: {error}") for _ in requests)
         answers: list[Submission] = []
         for request in requests:
-            if answers and isinstance(answers[-1], Unanswered):
-                left = len(requests) - len(answers)
-                return (*answers, *[NotSubmitted(f"as before: {answers[-1].reason}", was_tried=False)] * left)
             answers.append(await self._submit(request))
+            last = answers[-1]
+            if isinstance(last, Unanswered) or (isinstance(last, NotSubmitted) and not last.was_tried):
+                left = len(requests) - len(answers)
+                return (*answers, *[NotSubmitted(f"as before: {last.reason}", was_tried=False)] * left)
         return tuple(answers)
 
     async def find_by_stamp(self, stamps: Sequence[str]) -> Mapping[str, str]:
@@ -112,9 +114,13 @@ class SlurmBatchSystem:
         try:
             answer = await self._ask("sbatch", *options, stdin=script(request))
         except WorldError as error:
+            if is_not_reached(str(error)):
+                return NotSubmitted(str(error), was_tried=False)
             return Unanswered(str(error)) if error.transient else NotSubmitted(str(error))
         if answer.exit_code != 0:
             reason = f"{self._name}: {answer.error_text}"
+            if is_not_reached(reason):
+                return NotSubmitted(reason, was_tried=False)
             return Unanswered(reason) if is_no_answer(reason) else NotSubmitted(reason)
         job = submitted_job(answer.stdout)
         if job is None:

@@ -8,6 +8,7 @@ words; an exit code is a wait status, an object with "set" and "number", or an o
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,12 @@ _NO_ANSWER_TEXTS = (
     "shutdown failure",
 )
 """Parts of error messages, in lower case, of a command whose request the controller did not answer."""
+
+_NOT_REACHED = re.compile(
+    r"unable to contact slurm controller \(connect failure\)|ssh: connect to host \S+ port \d+: connection refused",
+    re.IGNORECASE,
+)
+"""Error messages of a command whose request never arrived: nothing listens there."""
 
 _END = "END OF WHAT THE PILOT IS GIVEN"
 _CHECK = """\
@@ -146,9 +153,14 @@ def submitted_job(stdout: str) -> tuple[str, str] | None:
     return (job, cluster) if job.isdecimal() else None
 
 
+def is_not_reached(complaint: str) -> bool:
+    """Return whether a command could not connect, so that its request is surely not carried out."""
+    return _NOT_REACHED.search(complaint) is not None
+
+
 def is_no_answer(complaint: str) -> bool:
     """Return whether the controller did not answer a command, so that its request may yet be carried out."""
-    return any(words in complaint.lower() for words in _NO_ANSWER_TEXTS)
+    return not is_not_reached(complaint) and any(words in complaint.lower() for words in _NO_ANSWER_TEXTS)
 
 
 def is_unknown_job(complaint: str) -> bool:

@@ -153,7 +153,7 @@ _Thing = TypeVar("_Thing")
 
 @dataclass(frozen=True, slots=True)
 class _PollResult:
-    """The result of a poll of a batch system: of the `there` glideins, some are `waiting`.
+    """The result of a poll of a batch system: of the `there` glideins, some are `waiting`, the others `running`.
 
     `adopted` glideins were submitted without an answer and have been found.
     """
@@ -161,6 +161,7 @@ class _PollResult:
     ended: tuple[tuple[GlideinRecord, GlideinStatus], ...] = ()
     there: tuple[GlideinRecord, ...] = ()
     waiting: tuple[GlideinRecord, ...] = ()
+    running: tuple[GlideinRecord, ...] = ()
     adopted: tuple[GlideinRecord, ...] = ()
 
 
@@ -194,7 +195,8 @@ class GlideinWatch:
         self._lost_after = limits.lost_after
         self._records: dict[str, GlideinRecord] | None = None
         self._unreported: set[str] = set()
-        self._reported_at: dict[str, datetime] = {}
+        self._reported: dict[str, tuple[datetime, PilotState]] = {}
+        self._running: set[str] = set()
         self._cancelled: set[str] = set()
 
     async def add(self, records: Sequence[GlideinRecord]) -> None:
@@ -211,16 +213,17 @@ class GlideinWatch:
         """Report glideins that are, or may be, in their batch systems; the next cycle repeats a failed report."""
         for some in _report_batches(records):
             await self._link.report_glideins(
-                [GlideinReport(each.stamp, each.glidein_id, PilotState.SUBMITTED) for each in some]
+                [GlideinReport(each.stamp, each.glidein_id, self._state_of(each)) for each in some]
             )
-            self._reported_at.update((each.stamp, self._clock()) for each in some)
+            self._reported.update((each.stamp, (self._clock(), self._state_of(each))) for each in some)
             self._unreported.difference_update(each.stamp for each in some)
 
     async def remove(self, record: GlideinRecord) -> None:
         """Stop watching a glidein whose end has been reported."""
         (await self._live_records()).pop(record.stamp, None)
         self._unreported.discard(record.stamp)
-        self._reported_at.pop(record.stamp, None)
+        self._reported.pop(record.stamp, None)
+        self._running.discard(record.stamp)
         await asyncio.to_thread(self._folders.mark_ended, record.stamp)
 
     async def refresh(self, failures: QueueFailures) -> QueueFailures:
@@ -232,6 +235,8 @@ class GlideinWatch:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._poll_system(*each)) for each in await self._live_by_system()]
         polls = [task.result() for task in tasks]
+        self._running.difference_update(each.stamp for poll in polls for each in poll.waiting)
+        self._running.update(each.stamp for poll in polls for each in poll.running)
         adopted = [each for poll in polls for each in poll.adopted]
         for record in adopted:
             await self.confirm(record)
@@ -262,9 +267,14 @@ class GlideinWatch:
         return by_batch_system(self._batch_systems, (await self._live_records()).values())
 
     def _is_report_due(self, record: GlideinRecord) -> bool:
-        """Whether the last report of a glidein is long ago."""
-        reported = self._reported_at.get(record.stamp)
-        return reported is None or self._clock() - reported >= _REPORT_INTERVAL
+        """Whether the last report of a glidein is long ago, or was of another state."""
+        reported_at, state = self._reported.get(record.stamp, (None, None))
+        is_old = reported_at is None or self._clock() - reported_at >= _REPORT_INTERVAL
+        return is_old or state is not self._state_of(record)
+
+    def _state_of(self, record: GlideinRecord) -> PilotState:
+        """Return the state of a glidein that has not ended, as its batch system stated it last."""
+        return PilotState.RUNNING if record.stamp in self._running else PilotState.SUBMITTED
 
     async def _poll_system(self, system: BatchSystem, records: Sequence[GlideinRecord]) -> _PollResult:
         unanswered = await self._find_unanswered(system, [each for each in records if not each.glidein_id])
@@ -361,7 +371,9 @@ async def _poll(system: BatchSystem, records: Sequence[GlideinRecord]) -> _PollR
     ]
     ended = tuple((record, status) for record, status in known if status.state is GlideinState.ENDED)
     there = tuple(record for record, status in known if status.state is not GlideinState.ENDED)
-    return _PollResult(ended, there, tuple(record for record, status in known if status.state is GlideinState.WAITING))
+    waiting = tuple(record for record, status in known if status.state is GlideinState.WAITING)
+    running = tuple(record for record, status in known if status.state is GlideinState.RUNNING)
+    return _PollResult(ended, there, waiting, running)
 
 
 def _report_batches(things: Sequence[_Thing]) -> Iterator[Sequence[_Thing]]:

@@ -45,14 +45,12 @@ _UNSET = click.option("--unset", is_flag=True, help="Restore the value of the se
 @ONE_JSON
 @server_options
 @click.pass_context
-def shares(
-    context: click.Context, vo: str, as_json: bool, server: str | None, token_file: Path | None, data: Path | None
-) -> None:
+def shares(context: click.Context, /, vo: str, as_json: bool, **connection: Any) -> None:
     """Show the recent use and the entitlement of groups and accounts."""
     if context.invoked_subcommand is None:
-        _show_shares(server=server, token_file=token_file, data=data, vo=vo, as_json=as_json)
+        _show_shares(**connection, vo=vo, as_json=as_json)
     else:
-        refuse_options_of_group(context, (vo, as_json, server, token_file, data))
+        refuse_options_of_group(context, (vo, as_json, *connection.values()))
 
 
 @with_client

@@ -46,7 +46,7 @@ from pilotage_client.models import iso, time_of
 from pilotage_client.up.processes import program
 
 _SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
-_PILOT_HEADINGS = ("STAMP", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
+_PILOT_HEADINGS = ("STAMP", "BATCH JOB", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
 _DAY_S = 86400
 _ANSWER_TIME = "35 s"
 """Longer than the interval of heartbeats, at which every pilot answers."""
@@ -287,6 +287,7 @@ def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
     rows = [
         (
             pilot.stamp,
+            _batch_job(pilot),
             queue_text(pilot.queue) if pilot.HasField("queue") else f"one of {', '.join(pilot.queue_set)}",
             _pilot_state(pilot),
             pilot.node,
@@ -326,6 +327,11 @@ def revoke_pilots(context: click.Context, client: Client, targets: tuple[str, ..
             click.echo(f"no live pilot {stamp}", err=True)
     if done.unknown_stamps:
         context.exit(FAILED)
+
+
+def _batch_job(pilot: pilot_service_pb2.Pilot) -> str:
+    """Return the id of the pilot's job in its batch system, without the stamp that it ends with or begins with."""
+    return pilot.glidein_id.removesuffix(f".{pilot.stamp}").removeprefix(f"{pilot.stamp}.")
 
 
 def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:

@@ -75,13 +75,18 @@ def pools(client: Client, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--vo", default="", help="As this VO sees them (default: your VO).")
+@click.option(
+    "--vo", default="", help='As this VO sees them; "*" = of all VOs, for operators. Default: all that you may see.'
+)
 @click.option("--site", default="", help="Only queues of this site.")
 @AS_JSON
 @with_client
 def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
-    """Show the batch queues with their effective values."""
-    found = client.queues(vo=vo or client.who_am_i().vo, site=site)
+    """Show the batch queues with their effective values, their jobs, and why they have no pilots.
+
+    MATCHED counts jobs that were sent there and have not started, such as those that wait in Slurm.
+    """
+    found = client.queues(vo="" if vo == "*" else vo, site=site)
     if as_json:
         for queue in found:
             echo_json(
@@ -96,7 +101,9 @@ def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
                     "pilots": queue.pilots,
                     "pools": queue.pools,
                     "waiting": queue.waiting,
+                    "matched": queue.matched,
                     "running": queue.running,
+                    "pilot_problem": queue.pilot_problem or None,
                 }
             )
         return
@@ -107,12 +114,15 @@ def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
             queue.pilots,
             queue.pools,
             queue.waiting,
+            queue.matched,
             queue.running,
-            queue.banned,
+            queue.banned or queue.pilot_problem,
         )
         for queue in found
     ]
-    echo_table(("QUEUE", "ENABLED", "PILOTS", "POOLS", "WAITING", "RUNNING", "BANNED"), rows, empty="no queues")
+    echo_table(
+        ("QUEUE", "ENABLED", "PILOTS", "POOLS", "WAITING", "MATCHED", "RUNNING", "PROBLEM"), rows, empty="no queues"
+    )
 
 
 def _section(wire: Mapping[str, values_pb2.Value]) -> dict[str, Any]:

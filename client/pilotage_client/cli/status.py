@@ -86,7 +86,9 @@ def _show_given(
     found = client.find_jobs(ids, states=states)
     if single is False:
         of_others = client.find_jobs([str(job.cluster) for job in client.jobs(found.others)]).clusters
-        clusters, others = list({each.selection: each for each in (*found.clusters, *of_others)}.values()), []
+        by_name = {each.selection: each for each in (*found.clusters, *of_others)}
+        clusters = [each for each in by_name.values() if not states or any(map(each.states.get, states))]
+        others = []
     elif single or states or as_json:
         clusters, others = [], found.ids
     else:
@@ -94,7 +96,7 @@ def _show_given(
         alone = {each.id for each in found.clusters if each not in clusters}.union(found.others)
         others = [job for job in found.ids if job in alone]
     if clusters:
-        shown = _with_those_of_workflows(client, clusters, everything=ended_too or as_json)
+        shown = _with_those_of_workflows(client, clusters, states, everything=ended_too or as_json)
         _show(shown, _cluster_table, "", as_json=as_json)
     if clusters and others:
         click.echo()
@@ -109,13 +111,13 @@ def _show_given(
 
 
 def _with_those_of_workflows(
-    client: Client, clusters: Iterable[ClusterStatus], *, everything: bool
+    client: Client, clusters: Iterable[ClusterStatus], states: Sequence[str], *, everything: bool
 ) -> Iterator[ClusterStatus]:
-    """Yield the clusters and workflows, and after each workflow its clusters, the oldest first."""
+    """Yield the clusters and workflows, and after each workflow its clusters with such jobs, the oldest first."""
     for each in clusters:
         yield each
-        if each.workflow and everything:
-            yield from [*client.clusters(workflow=each.id, page_size=MOST_LISTED)][::-1]
+        if each.workflow and (everything or states):
+            yield from [*client.clusters(states=states, workflow=each.id, page_size=MOST_LISTED)][::-1]
         elif each.workflow:
             yield from active_of_workflow(client, each)
 

@@ -19,7 +19,17 @@ from pilotage.job_description import Value
 from pilotage.resources.comparisons import as_text, elements_of, refusal_reason
 from pilotage.resources.inheritance import EffectiveQueue, Offer
 from pilotage.resources.requirements import JobNeeds, Requirement, Requirements
-from pilotage.resources.tree import CPU_TIME, ENABLED, PLATFORM, REQUIRED_TAGS, TAGS, VOS, Origin, QueueId
+from pilotage.resources.tree import (
+    CPU_TIME,
+    ENABLED,
+    MAX_WALL_TIME,
+    PLATFORM,
+    REQUIRED_TAGS,
+    TAGS,
+    VOS,
+    Origin,
+    QueueId,
+)
 from pilotage.text import fold
 from pilotage.units import Amount
 
@@ -219,13 +229,15 @@ def _platform(needs: JobNeeds, queue: EffectiveQueue) -> Iterator[Refusal]:
         yield _refusal(PLATFORM, needs.platforms, queue, "the queue runs no jobs of these platforms")
 
 
-SIZES: Mapping[str, str] = MappingProxyType({CPU_TIME: " s", "CPUs": "", "Memory": " MiB", "Disk": " MiB", "GPUs": ""})
+SIZES: Mapping[str, str] = MappingProxyType(
+    {CPU_TIME: " s", MAX_WALL_TIME: " s", "CPUs": "", "Memory": " MiB", "Disk": " MiB", "GPUs": ""}
+)
 """The parameters that restrict a job's sizes, with the unit of their amounts."""
 
 
 def asked_sizes(needs: JobNeeds) -> dict[str, Amount]:
     """Return the sizes that a job asks for, by the parameter that restricts them."""
-    amounts = (needs.cpu_time_s, needs.cpus, needs.memory_mib, needs.disk_mib, needs.gpus)
+    amounts = (needs.cpu_time_s, needs.wall_time_s, needs.cpus, needs.memory_mib, needs.disk_mib, needs.gpus)
     return {name: amount for name, amount in zip(SIZES, amounts, strict=True) if amount is not None}
 
 

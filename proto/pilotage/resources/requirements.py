@@ -5,7 +5,7 @@ Rules
 - The typed text is kept for display; the canonical form alone decides identity, and its hash is the pool id. A change
   of the canonical form needs a new form version.
 - Reserved keywords belong to the job, never to the pool.
-- `JobNeeds` is a normal form too: it is part of a task queue's key. CPU time is exact, never rounded to segments.
+- `JobNeeds` is a normal form too: it is part of a task queue's key. Times are exact, never rounded to segments.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import NewType
 
 from pilotage.errors import InvalidInputError, InvalidRequirementsError, Violation
@@ -144,7 +145,7 @@ class JobNeeds:
     """The keywords and sizes of a job; empty or None = no restriction.
 
     Names are folded, sorted and distinct: the job runs at any of `sites`, at none of `banned_sites`, and on any of
-    `platforms`. `cpu_time_s` is normalised CPU seconds.
+    `platforms`. `cpu_time_s` is normalised CPU seconds, `wall_time_s` the longest run that the job states.
     """
 
     sites: tuple[str, ...] = ()
@@ -155,21 +156,28 @@ class JobNeeds:
     memory_mib: int | None = None
     disk_mib: int | None = None
     gpus: int | None = None
+    wall_time_s: Amount | None = None
 
 
 def job_needs(description: JobDescription) -> JobNeeds:
     """Return the needs of a job; "ANY" among sites or platforms removes that restriction, as in DIRAC."""
-    seconds = None if description.cpu_time is None else description.cpu_time.total_seconds()
     return JobNeeds(
         sites=_restriction(description.sites),
         banned_sites=tuple(sorted(folded_set(description.banned_sites))),
         platforms=_restriction(description.platforms),
-        cpu_time_s=int(seconds) if seconds is not None and seconds.is_integer() else seconds,
+        cpu_time_s=_seconds(description.cpu_time),
         cpus=description.request_cpus,
         memory_mib=description.request_memory_mib,
         disk_mib=description.request_disk_mib,
         gpus=description.request_gpus,
+        wall_time_s=_seconds(description.wall_time),
     )
+
+
+def _seconds(length: timedelta | None) -> Amount | None:
+    """Return a length in seconds; whole seconds as an integer, so that equal lengths have one form."""
+    seconds = None if length is None else length.total_seconds()
+    return int(seconds) if seconds is not None and seconds.is_integer() else seconds
 
 
 def _restriction(names: Iterable[str]) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ REQUIRED_TAGS = "RequiredTags"
 
 PLATFORM = "Platform"
 CPU_TIME = "CPUTime"
-"""A queue's counterparts of the job's reserved keywords."""
+MAX_WALL_TIME = "MaxWallTime"
+"""A queue's counterparts of the job's reserved keywords, and of its wall time."""
 
 FOR_VO = "ForVO"
 """The section with the overlays of a level."""

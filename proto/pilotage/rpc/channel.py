@@ -15,12 +15,15 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import os
 import random
 import re
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import grpc
@@ -309,7 +312,8 @@ class Endpoint:
     `addresses` ("host:port", never empty) are tried one after the other in random order, and again when the one in use
     fails; with TLS every server's certificate has the name of the first. `token` may be a function if it is renewed
     while the process lives. `prove` returns the proof of a call of a method, for a
-    token that needs one. `tls` None = for all addresses except loopback; `root_ca` (PEM) None = the system's.
+    token that needs one. `root_ca` = the trusted authorities (PEM), None = the system's. `tls` None = if `root_ca` is
+    given or an address is not loopback.
     """
 
     addresses: tuple[str, ...]
@@ -334,8 +338,8 @@ class Endpoint:
     @property
     def is_encrypted(self) -> bool:
         """Whether the channel uses TLS."""
-        if self.tls is not None:
-            return self.tls
+        if self.tls is not None or self.root_ca is not None:
+            return self.tls is not False
         return not all(is_loopback(split_address(address)[0]) for address in self.addresses)
 
 
@@ -355,12 +359,35 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+_SYSTEM_AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Enterprise Linux, Fedora
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+    "/etc/ssl/cert.pem",  # macOS, Alpine
+)
+
+
+def system_authorities() -> bytes | None:
+    """Return the authorities that this machine trusts (PEM); None = those that gRPC brings along.
+
+    gRPC alone would not see what an institute has added to its machines. SSL_CERT_FILE names another file.
+    """
+    for name in (os.environ.get("SSL_CERT_FILE"), *_SYSTEM_AUTHORITIES):
+        if name:
+            with suppress(OSError):
+                return Path(name).read_bytes()
+    return None
+
+
+def _credentials(endpoint: Endpoint) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(endpoint.root_ca or system_authorities())
+
+
 def open_channel(endpoint: Endpoint, *, timeout_s: float = UNARY_TIMEOUT_S) -> grpc.Channel:
     """Return a channel for threads; `timeout_s` is the default deadline of calls."""
     target, options = _target(endpoint)
     if endpoint.is_encrypted:
-        credentials = grpc.ssl_channel_credentials(endpoint.root_ca)
-        channel = grpc.secure_channel(target, credentials, options)
+        channel = grpc.secure_channel(target, _credentials(endpoint), options)
     else:
         channel = grpc.insecure_channel(target, options)
     return grpc.intercept_channel(channel, SyncCaller(endpoint, timeout_s))
@@ -373,8 +400,7 @@ def open_async_channel(endpoint: Endpoint, *, timeout_s: float = UNARY_TIMEOUT_S
     interceptors = [kind(endpoint, timeout_s) for kind in kinds]
     if not endpoint.is_encrypted:
         return grpc.aio.insecure_channel(target, options, interceptors=interceptors)
-    credentials = grpc.ssl_channel_credentials(endpoint.root_ca)
-    return grpc.aio.secure_channel(target, credentials, options, interceptors=interceptors)
+    return grpc.aio.secure_channel(target, _credentials(endpoint), options, interceptors=interceptors)
 
 
 def _target(endpoint: Endpoint) -> tuple[str, list[tuple[str, Any]]]:

@@ -54,6 +54,18 @@ RETRY_AFTER_S = 1.0
 _DETAILS_KEY = "grpc-status-details-bin"
 _NOT_CONNECTED = re.compile(r".*last error: \w+: ipv[46]:(?P<where>\S+): (?P<why>.+)", re.DOTALL)
 
+_TLS_FAULTS: Mapping[str, str] = {
+    "certificate has expired": "its certificate has expired; its operator must renew it",
+    "certificate is not yet valid": "its certificate is not valid yet; compare its clock with that of this machine",
+    "self signed certificate": "no authority that is trusted here has signed its certificate; name its authority",
+    "unable to get local issuer certificate": (
+        "no authority that is trusted here has signed its certificate; name its authority"
+    ),
+    "Hostname Verification Check failed": "its certificate is for another name; call it by a name of its certificate",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS, which only servers at loopback addresses may do without",
+}
+"""What gRPC reports of a failed handshake, and what it means for people."""
+
 _BROKEN = re.compile(r"Stream removed|Socket closed|recvmsg:|GOAWAY|Cancelling all calls")
 
 
@@ -248,4 +260,8 @@ def _connection_failure(text: str) -> str:
     found = _NOT_CONNECTED.fullmatch(text)
     if found is None:
         return f"the connection to the server broke ({text})" if _BROKEN.search(text) else text
-    return f"no server answers at {unquote(found['where'])}: {found['why'].rpartition('remote host: ')[2]}"
+    why = next((meaning for fault, meaning in _TLS_FAULTS.items() if fault in found["why"]), None)
+    if why is not None:
+        return f"the server at {unquote(found['where'])} cannot be used: {why}"
+    hint = "; it may demand TLS" if found["why"] == "Socket closed" else ""
+    return f"no server answers at {unquote(found['where'])}: {found['why'].rpartition('remote host: ')[2]}{hint}"

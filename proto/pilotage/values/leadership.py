@@ -15,6 +15,18 @@ class Leadership:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedQueues:
+    """The queues that an agent acts on: those that match one of `patterns` and have one of `ce_types`; empty = any."""
+
+    patterns: tuple[str, ...] = ()
+    ce_types: tuple[str, ...] = ()
+
+
+EVERY_SERVED_QUEUE = ServedQueues()
+"""An agent that acts on all queues."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipAnswer:
     """Whether the requesting replica leads; the leader's host ("" = no leader), and how long it still leads."""
 

@@ -41,7 +41,10 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class QueueOutlook:
-    """A queue that can run the job, with its pilots and slots; `obstacle` "" = no known reason against its slots."""
+    """A queue that can run the job, with its pilots and slots.
+
+    `obstacle` = why its slots do not take the job, or why it has no pilots; "" = no reason is known.
+    """
 
     queue: QueueId
     pilots: int = 0
@@ -187,7 +190,9 @@ def _queues_summary(picture: WaitingFacts) -> str:
     pilots, arriving = sum(each.pilots for each in outlooks), sum(each.pilots_waiting for each in outlooks)
     if pilots == 0:
         coming = f", {count_text(arriving, 'pilot')} on the way" if arriving else ""
-        return f"It waits for a pilot: {can}, but no pilot is there{coming}."
+        blamed = [each for each in outlooks if each.obstacle and not each.pilots_waiting]
+        why = f" ({blamed[0].queue}: {blamed[0].obstacle})" if len(blamed) == len(outlooks) else ""
+        return f"It waits for a pilot: {can}, but no pilot is there{coming}{why}."
     there = f"{count_text(pilots, 'pilot')} there"
     free = sum(each.free_slots for each in outlooks)
     if free == 0:

@@ -167,13 +167,17 @@ class Identity:
         return self.sees_everything or not self.roles.isdisjoint(AGENT_NAMES)
 
 
+def is_turn_of(name: str, role: Role) -> bool:
+    """Return whether a leadership has the name of an agent with this role."""
+    return any(name == kind or name.startswith(f"{kind} of ") for kind in AGENT_NAMES[role])
+
+
 def may_use_turn(identity: Identity, name: str) -> bool:
     """Return whether the caller may take, or act under, the leadership of this name.
 
     An agent may use those of its kind of agent, and of these only the ones in its bounds.
     """
-    kinds = [kind for role in identity.roles for kind in AGENT_NAMES.get(role, ())]
-    is_own = identity.sees_everything or any(name == kind or name.startswith(f"{kind} of ") for kind in kinds)
+    is_own = identity.sees_everything or any(is_turn_of(name, role) for role in identity.roles if role in AGENT_NAMES)
     return is_own and (not identity.bounds.turns or name in identity.bounds.turns)
 
 

@@ -6,7 +6,7 @@ The reasons are those of the eligibility evaluator and of the pool's mapping.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pilotage.classads.evaluation import Ad
@@ -51,6 +51,7 @@ from pilotage_server.operations.accounting.limits import running_counts
 from pilotage_server.operations.jobs.dependencies import path_to_root_cause
 from pilotage_server.operations.jobs.queries import few_sites, get_jobs
 from pilotage_server.operations.matching.trials import throttles_at
+from pilotage_server.operations.resources.supply import pilot_problems
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored_pilots
 from pilotage_server.storage import task_queues
@@ -213,6 +214,10 @@ def _outlooks(
         if info.pilot_stamp in serving:
             slots.get(info.queue, []).append(info)
     outlooks = [_outlook(transaction, state, explained, queue, pilots[queue], slots[queue]) for queue in queues]
+    view = state.tree.view_for(explained.task_queue.account.vo)
+    bare = {each.queue: view[each.queue] for each in outlooks if not (each.pilots or each.obstacle)}
+    problems = pilot_problems(transaction, bare) if bare else {}
+    outlooks = [replace(each, obstacle=problems.get(each.queue, each.obstacle)) for each in outlooks]
     return tuple(sorted(outlooks, key=lambda each: (-each.free_slots, -each.pilots, -each.pilots_waiting)))
 
 
@@ -227,7 +232,7 @@ def _outlook(
     return QueueOutlook(
         queue=queue,
         pilots=sum(pilot.state is PilotState.RUNNING for pilot in pilots),  # those that drain take no job
-        pilots_waiting=sum(pilot.state in ARRIVING for pilot in pilots),
+        pilots_waiting=sum(pilot.state in ARRIVING and not pilot.is_overdue(transaction.now) for pilot in pilots),
         free_slots=sum(info.asks_for_work for info in slots),
         obstacle=_obstacle(transaction, state, explained, queue, slots),
     )

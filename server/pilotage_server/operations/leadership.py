@@ -5,16 +5,27 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pilotage.errors import LeadershipLostError
-from pilotage.values.leadership import Leadership, LeadershipAnswer
+from pilotage.values.leadership import EVERY_SERVED_QUEUE, Leadership, LeadershipAnswer, ServedQueues
 from pilotage_server.core.identity import Identity, check_turn
 from pilotage_server.core.leadership import LeadershipTerm
 from pilotage_server.storage import leadership as stored
 from pilotage_server.storage.database.transaction import Transaction
 
 
-def take_leadership(transaction: Transaction, leadership: Leadership, length: timedelta, host: str) -> LeadershipAnswer:
-    """Give leadership to a replica for `length` from now, unless another replica has it."""
-    if stored.take(transaction.session, LeadershipTerm(leadership, host, transaction.now + length), transaction.now):
+def take_leadership(
+    transaction: Transaction,
+    leadership: Leadership,
+    length: timedelta,
+    host: str,
+    serves: ServedQueues = EVERY_SERVED_QUEUE,
+    bounds: tuple[str, ...] = (),
+) -> LeadershipAnswer:
+    """Give leadership to a replica for `length` from now, unless another replica has it.
+
+    `serves` are the queues that it acts on, `bounds` patterns of those that its token is bound to.
+    """
+    wanted = LeadershipTerm(leadership, host, transaction.now + length, serves, bounds)
+    if stored.take(transaction.session, wanted, transaction.now):
         return LeadershipAnswer(True, host, length)
     term = stored.find(transaction.session, leadership.agent)
     return (

@@ -93,8 +93,10 @@ def queue_view_to_wire(view: QueueView) -> resource_service_pb2.QueueInfo:
         banned=view.banned,
         pools=view.pools,
         waiting=view.waiting,
+        matched=view.matched,
         running=view.running,
         pilots=view.pilots,
+        pilot_problem=view.pilot_problem,
     )
     section_to_wire(view.parameters, message.parameters)
     return message

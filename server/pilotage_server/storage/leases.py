@@ -11,6 +11,7 @@ from sqlalchemy import Select, bindparam, func, or_, select, text, update
 from sqlmodel import Session
 
 from pilotage.resources.tree import QueueId
+from pilotage.text import fold
 from pilotage.values.accounts import Account
 from pilotage_server.core.attempts.leases import LeasedJob
 from pilotage_server.core.jobs.record import Awaited, ExitCheck, JobRecord
@@ -296,8 +297,23 @@ def running_by_pool(session: Session) -> dict[str, int]:
     return {row[0]: row[1] for row in session.execute(query)}
 
 
-def running_by_queue(session: Session) -> dict[QueueId, int]:
-    """Return the numbers of jobs with a lease by queue."""
-    columns = JOBS.c.site, JOBS.c.ce, JOBS.c.queue
+class LeasedJobs(NamedTuple):
+    """The numbers of jobs with a lease: of those that have not started, and of the others."""
+
+    matched: int = 0
+    running: int = 0
+
+
+def leased_by_queue(session: Session, vo: str | None) -> dict[QueueId, LeasedJobs]:
+    """Return the numbers of a VO's jobs with a lease by queue; None = of all VOs."""
+    columns = JOBS.c.site, JOBS.c.ce, JOBS.c.queue, JOBS.c.vo, JOBS.c.state
     query = select(*columns, func.count()).where(_IS_LEASED).group_by(*columns)
-    return {QueueId(site, ce, queue): count for site, ce, queue, count in session.execute(query)}
+    found: dict[QueueId, LeasedJobs] = {}
+    for site, ce, name, of_vo, state, count in session.execute(query):
+        if vo is not None and fold(of_vo) != fold(vo):
+            continue
+        queue = QueueId(site, ce, name)
+        matched, running = found.get(queue, LeasedJobs())
+        waits = JobState(state) is JobState.MATCHED
+        found[queue] = LeasedJobs(matched + count, running) if waits else LeasedJobs(matched, running + count)
+    return found

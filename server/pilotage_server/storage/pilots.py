@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, delete, func, insert, literal_column, or_, select, update
 from sqlmodel import Session
@@ -92,8 +92,9 @@ def load_pilots(session: Session, stamps: Iterable[str]) -> dict[str, PilotRecor
 _COLUMNS = (
     *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node", "isolation"),
     *("nonce_hash", "alarm"),
-    *("drain_reason", "drain_evicts", "jobs_ended", "registered", "glidein_seen", "last_seen", "ends"),
-    *("credential_ends", "report_requested", "queue_set_json"),
+    *("drain_reason", "drain_evicts", "jobs_ended"),
+    *("registered", "glidein_seen", "glidein_started", "last_seen", "ends", "credential_ends", "report_requested"),
+    "queue_set_json",
 )
 _OWES_ANSWERS = f"EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND {TAKEN})"  # noqa: S608 - a constant
 _RECORD: tuple[ColumnElement[Any], ...] = (*(PILOTS.c[name] for name in _COLUMNS), literal_column(_OWES_ANSWERS))
@@ -105,7 +106,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
     """Return the pilot of a row of _COLUMNS and _OWES_ANSWERS."""
     stamp, site, ce, queue, vos, state, reason, glidein_id, node, isolation, *rest = row
     nonce_hash, alarm, drain_reason, evicts, ended, *times, queue_set, owes = rest
-    registered, glidein_seen, last_seen, ends, credential_ends, report_requested = (
+    registered, glidein_seen, glidein_started, last_seen, ends, credential_ends, report_requested = (
         None if time is None else sql.utc_time(time) for time in times
     )
     assert registered is not None, "every pilot was registered"
@@ -125,6 +126,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
         jobs_ended=ended,
         registered=registered,
         glidein_seen=glidein_seen,
+        glidein_started=glidein_started,
         last_seen=last_seen,
         ends=ends,
         credential_ends=credential_ends,
@@ -174,16 +176,52 @@ def load_silent(
 
 def count_pilots(session: Session) -> dict[QueueId, PilotCounts]:
     """Return the numbers of pilots of every queue that has any, without ended ones."""
-    columns = (PILOTS.c.site, PILOTS.c.ce, PILOTS.c.queue, PILOTS.c.state)
     counts: dict[QueueId, PilotCounts] = {}
-    for site, ce, name, state, count in session.execute(
-        select(*columns, func.count()).where(IS_PRESENT).group_by(*columns)
-    ):
-        queue = QueueId(site, ce, name)
+    for queue, state, count in count_states(session):
         before = counts.get(queue, PilotCounts())
-        more = PilotCounts(arriving=count) if PilotState(state) in ARRIVING else PilotCounts(alive=count)
+        more = PilotCounts(arriving=count) if state in ARRIVING else PilotCounts(alive=count)
         counts[queue] = PilotCounts(before.arriving + more.arriving, before.alive + more.alive)
     return counts
+
+
+def count_states(session: Session) -> list[tuple[QueueId, PilotState, int]]:
+    """Return the numbers of pilots by queue and state, without ended ones."""
+    columns = (PILOTS.c.site, PILOTS.c.ce, PILOTS.c.queue, PILOTS.c.state)
+    rows = session.execute(select(*columns, func.count()).where(IS_PRESENT).group_by(*columns))
+    return [(QueueId(site, ce, name), PilotState(state), count) for site, ce, name, state, count in rows]
+
+
+_OVERDUE = f"""
+    SELECT site, ce, queue, count(*) FROM pilots
+    WHERE state IN ({", ".join(f"'{state.value}'" for state in sorted(ARRIVING))}) AND glidein_started < ?
+    GROUP BY site, ce, queue
+"""  # noqa: S608 - of constants only
+_LAST_FAILED = f"""
+    SELECT pilots.site, pilots.ce, pilots.queue, glidein_id, reason FROM pilots
+    JOIN (SELECT site, ce, queue, max(registered) AS registered FROM pilots GROUP BY site, ce, queue) AS last
+    ON last.site = pilots.site AND last.ce = pilots.ce AND last.queue = pilots.queue
+        AND last.registered = pilots.registered
+    WHERE state = '{PilotState.ENDED.value}' AND last_seen IS NULL ORDER BY stamp DESC
+"""  # noqa: S608 - of constants only
+
+
+def count_overdue(session: Session, started_before: datetime) -> dict[QueueId, int]:
+    """Return by queue how many pilots have not called whose glideins run since before this time."""
+    rows = sql.rows(session, _OVERDUE, sql.column_time(session, started_before))
+    return {QueueId(site, ce, queue): pilots for site, ce, queue, pilots in rows}
+
+
+class FailedPilot(NamedTuple):
+    """A pilot that has ended without a call; `was_submitted` False = its batch system did not take it."""
+
+    was_submitted: bool
+    reason: str
+
+
+def last_failed(session: Session) -> dict[QueueId, FailedPilot]:
+    """Return one of the last pilots of each queue at which these have ended without a call."""
+    rows = sql.rows(session, _LAST_FAILED)
+    return {QueueId(site, ce, queue): FailedPilot(bool(id_), reason) for site, ce, queue, id_, reason in rows}
 
 
 def change_pilots(session: Session, stamps: Iterable[str], values: Mapping[str, Any]) -> None:
@@ -383,6 +421,14 @@ def load_slots(session: Session, queue: QueueId | None = None, node: NodeId | No
         for pilot, power, attributes, settable in (by_stamp[stamp],)
     ]
     return tuple(sorted(found, key=lambda info: (info.node, info.pilot_stamp, info.slot.name)))
+
+
+def count_slots(session: Session) -> list[tuple[QueueId, int]]:
+    """Return the numbers of slots of living pilots by queue."""
+    place = (PILOTS.c.site, PILOTS.c.ce, PILOTS.c.queue)
+    slots = select(*place, func.count()).join(SLOTS, SLOTS.c.pilot_stamp == PILOTS.c.stamp)
+    rows = session.execute(slots.where(IS_ALIVE).group_by(*place))
+    return [(QueueId(site, ce, queue), count) for site, ce, queue, count in rows]
 
 
 _ALL = "SELECT site, node, version, settings_json FROM node_settings"

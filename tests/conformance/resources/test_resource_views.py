@@ -66,6 +66,11 @@ def run_at(bench: PoolBench, job_id: int, queue: QueueId, clock: VirtualClock) -
     )
 
 
+def start(bench: PoolBench, job_id: int, cause: JobCause) -> None:
+    job = bench.job(job_id)
+    bench.write(lambda transaction, state: apply_transition(transaction, state, job, cause, reason="", actor="p"))
+
+
 def test_pools_are_listed_with_counts_most_waiting_first(bench: PoolBench, clock: VirtualClock) -> None:
     few = bench.submit(count=2, Memory=3000)
     many = bench.submit(count=5, Memory=1000)
@@ -134,8 +139,25 @@ def test_queues_are_listed_with_values_origins_and_counts(bench: PoolBench, cloc
     assert big.parameters == {"OS": "el9", "Memory": 8000}
     assert big.origins == {"OS": "defaults", "Memory": "queue"}
     assert (big.enabled, big.banned, big.pilots) == (True, "", 0)
-    assert (big.pools, big.waiting, big.running) == (3, 6, 1)
-    assert (small.pools, small.waiting, small.running) == (1, 5, 0)
+    assert (big.pools, big.waiting, big.matched, big.running) == (3, 6, 1, 0)
+    assert (small.pools, small.waiting, small.matched, small.running) == (1, 5, 0, 0)
+
+
+def test_jobs_of_a_queue_are_counted_by_vo_and_whether_they_have_started(bench: PoolBench, clock: VirtualClock) -> None:
+    for user, causes in ((a_user("lhcb"), ()), (a_user("cms"), (JobCause.STARTED,))):
+        job = bench.submit(user)
+        run_at(bench, job.id, BIG, clock)
+        for cause in causes:
+            start(bench, job.id, cause)
+    bench.submit(a_user("cms"))
+
+    def counts(identity: Identity, vo: str = "") -> tuple[int, int, int]:
+        (view,) = [view for view in queues(bench, identity, vo) if view.id == BIG]
+        return view.waiting, view.matched, view.running
+
+    assert counts(OPERATOR) == (1, 1, 1)
+    assert counts(OPERATOR, "LHCb") == counts(a_user("lhcb")) == (0, 1, 0)
+    assert counts(a_user("cms")) == (1, 0, 1)
 
 
 def test_queue_is_hidden_from_users_of_vos_without_access(bench: PoolBench) -> None:

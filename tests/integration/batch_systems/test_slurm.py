@@ -223,6 +223,19 @@ async def test_glidein_requests_its_shape_and_logs_in_its_folder(slurm: SlurmClu
     assert (tmp_path / "pilot.log").read_text() == f"2 300\n{tmp_path}\nit's me\n"
 
 
+async def test_submission_to_a_stopped_controller_surely_did_not_arrive(slurm: SlurmCluster, tmp_path: Path) -> None:
+    settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix)
+    system = SlurmBatchSystem("big", settings, LocalHost())
+    slurm.stop_controller()
+    try:
+        refused, untried = await system.submit_many([cluster_request(tmp_path, "true")] * 2)
+    finally:
+        slurm.start_controller()
+    assert isinstance(refused, NotSubmitted)
+    assert (refused.was_tried, "connect failure" in refused.reason) == (False, True)
+    assert untried == NotSubmitted(f"as before: {refused.reason}", was_tried=False)
+
+
 async def test_submission_over_broken_connection_is_found_by_stamp(
     slurm: SlurmCluster, sshd: SshServer, tmp_path: Path
 ) -> None:

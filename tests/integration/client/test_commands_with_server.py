@@ -66,6 +66,31 @@ def test_fault_found_by_the_server_names_the_file(shared_server: RunningServer, 
     assert [line.rpartition(": ")[0] for line in done.stderr.splitlines()] == [f"{two}: job 2: stdout"]
 
 
+def test_validation_needs_no_uploaded_input(shared_server: RunningServer, tmp_path: Path) -> None:
+    shell = Shell(shared_server, tmp_path, "alice", Role.USER)
+    (tmp_path / "never.dat").write_text(f"never uploaded {tmp_path}")
+    file = tmp_path / "job.toml"
+    file.write_text('executable = "/bin/true"\ninput_files = ["never.dat"]')
+    done = shell.run("submit", "--validate-only", str(file))
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "1 job would be submitted\n", "")
+
+
+def test_status_of_given_jobs_filters_by_state_and_refuses_other_filters(
+    shared_server: RunningServer, tmp_path: Path
+) -> None:
+    shell = Shell(shared_server, tmp_path, "alice", Role.USER)
+    held, waiting = (shell.submit(JobDescription("/bin/true"))[0] for _ in range(2))
+    assert shell.run("hold", "--reason", "x", str(held)).exit_code == 0
+    shown = shell.run("status", "--json", "--state", "HELD", str(held), str(waiting)).stdout
+    assert [json.loads(line)["id"] for line in shown.splitlines()] == [held]
+    shown = shell.run("status", "--json", "--clusters", "--state", "HELD", str(held), str(waiting)).stdout
+    assert [json.loads(line)["id"] for line in shown.splitlines()] == [held]
+    for option in (("--owner", "bob"), ("--pool", "x"), ("--limit", "1")):
+        refused = shell.run("status", *option, str(held))
+        assert refused.exit_code == 2
+        assert "cannot restrict given IDs" in refused.stderr
+
+
 def test_ignored_statements_are_shown(shared_server: RunningServer, tmp_path: Path) -> None:
     shell = Shell(shared_server, tmp_path, "alice", Role.USER)
     file = tmp_path / "job.sub"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from pilotage.job_description import JobDescription
+from pilotage.v1 import pilot_service_pb2, pilot_service_pb2_grpc
 from pilotage_client.api import Client
 from pilotage_client.cli.pilots import pilot_command
 from pilotage_server.core.identity import Role
@@ -45,6 +47,37 @@ def test_tree_show_prints_the_active_tree(pilotage: Command, tmp_path: Path) -> 
     assert (shown["version"], shown["format"], shown["text"]) == (1, "json", TREE)
     assert "olga" in shown["created_by"]
     assert pilotage("tree", "show") == TREE
+
+
+def test_queues_count_the_jobs_of_all_vos_for_operators(
+    pilotage: Command, server: RunningServer, tmp_path: Path
+) -> None:
+    (tmp_path / "tree.json").write_text(TREE)
+    pilotage("tree", "put", tmp_path / "tree.json")
+    for vo in ("lhcb", "cms"):
+        with Client(server.address, server.token(Role.USER, vo=vo)) as user:
+            user.submit([JobDescription("/bin/true")])
+    counts = [pilotage.json_objects("queues", *options)[0]["waiting"] for options in ((), ("--vo", "*"))]
+    assert counts == [2, 2]
+    assert pilotage.json_objects("queues", "--vo", "cms")[0]["waiting"] == 1
+    assert pilotage("queues").rstrip().endswith("no site director serves this queue")
+
+
+def test_pilots_are_shown_with_the_ids_of_their_batch_jobs(
+    pilotage: Command, server: RunningServer, tmp_path: Path
+) -> None:
+    (tmp_path / "tree.json").write_text(TREE)
+    pilotage("tree", "put", tmp_path / "tree.json")
+    stamp = pilotage.run("pilot-token", "S/C/Q", "--to", tmp_path / "token").stderr.split()[1]
+    report = pilot_service_pb2.GlideinReport(
+        stamp=stamp, glidein_id=f"71.{stamp}", state=pilot_service_pb2.PILOT_STATE_SUBMITTED
+    )
+    with server.channel(server.token(Role.DIRECTOR)) as channel:
+        pilot_service_pb2_grpc.PilotServiceStub(channel).ReportGlideins(
+            pilot_service_pb2.ReportGlideinsRequest(request_id="r1", reports=[report])
+        )
+    assert pilotage("pilots").splitlines()[1].split()[:4] == [stamp, "71", "S/C/Q", "SUBMITTED"]
+    assert pilotage.json_objects("pilots")[0]["glidein_id"] == f"71.{stamp}"
 
 
 def test_command_printed_by_pilot_token_starts_a_pilot(
@@ -109,4 +142,5 @@ def test_whoami_prints_json(pilotage: Command, server: RunningServer) -> None:
         ["operator"],
         server.address,
     )
-    assert identity["expires"]
+    ends = datetime.fromisoformat(identity["expires"]).astimezone()
+    assert f"roles operator, until {ends:%Y-%m-%d %H:%M}\n" in pilotage("whoami")

@@ -8,10 +8,23 @@ import stat
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    SECP521R1,
+    EllipticCurvePrivateKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
+from pilotage import clock
 from pilotage.v1 import (
     identity_service_pb2,
     identity_service_pb2_grpc,
@@ -116,6 +129,32 @@ def test_invalid_certificate_is_one_error_line(tmp_path: Path) -> None:
     done = run_command("run", *options, "--config", str(tmp_path / "config.toml"))
 
     assert_one_error_line(done, "cannot be used")
+
+
+@pytest.mark.parametrize(
+    ("key", "begins", "ends", "message"),
+    [
+        (generate_private_key(SECP256R1()), -2, -1, "ended at "),
+        (generate_private_key(SECP256R1()), 1, 2, "is not valid before "),
+        (Ed25519PrivateKey.generate(), -1, 1, "do not support the kind of its key"),
+        (generate_private_key(SECP521R1()), -1, 1, "do not support the kind of its key"),
+    ],
+)
+def test_certificate_that_clients_refuse_is_one_error_line(
+    tmp_path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, begins: int, ends: int, message: str
+) -> None:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(clock.now() + timedelta(days=begins))
+        .not_valid_after(clock.now() + timedelta(days=ends))
+        .sign(key, None if isinstance(key, Ed25519PrivateKey) else SHA256())
+    )
+    (tmp_path / "cert.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (tmp_path / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (tmp_path / "config.toml").write_text(f'tls_cert = "{tmp_path}/cert.pem"\ntls_key = "{tmp_path}/key.pem"\n')
+    options = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    assert_one_error_line(run_command("run", *options, "--config", str(tmp_path / "config.toml")), message)
 
 
 def test_token_signed_offline_is_accepted(server: RunningServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from pilotage.errors import WorldError
 from pilotage.rpc.channel import open_async_channel
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, matcher_service_pb2_grpc
 from support.postgresql import PostgresqlServer
 from support.process_grid import QUEUE, TREE, ProcessGrid
 from support.processes import until
-from support.server import RunningServer, ServerFleet, Token, endpoint_of, request_id, server_fleet
+from support.server import RunningServer, ServerFleet, Token, endpoint_of, request_id, running_server, server_fleet
 from support.wire_grid import WireGrid, a_job, submission
 
 pytestmark = pytest.mark.process
@@ -149,3 +151,22 @@ async def test_server_starts_although_its_database_crashes_meanwhile(
     finally:
         server.kill()
         postgresql_server.drop(url)
+
+
+def test_error_of_the_database_is_one_line_of_the_log_and_hidden_from_callers(
+    tmp_path: Path, postgresql_server: PostgresqlServer
+) -> None:
+    url = postgresql_server.new_database()
+    try:
+        with running_server(tmp_path, database=url.render_as_string(hide_password=False), log_json=False) as server:
+            with server.channel(server.token(), timeout_s=5.0) as channel:
+                postgresql_server.refuse_connections(url)
+                with pytest.raises(WorldError) as failed:
+                    job_service_pb2_grpc.JobServiceStub(channel).ListJobs(job_service_pb2.ListJobsRequest())
+            lines = server.log().splitlines()
+            postgresql_server.accept_connections(url)
+    finally:
+        postgresql_server.drop(url)
+    assert str(failed.value) == "the database is not available; try again later"
+    assert any("call refused" in line and str(url.database) in line for line in lines)
+    assert all(re.match(r"\d{4}-\d\d-\d\dT", line) for line in lines), lines

@@ -222,6 +222,7 @@ def test_tls_server_rejects_plaintext_connections(tmp_path: Path) -> None:
             assert stub.WhoAmI(identity_service_pb2.WhoAmIRequest()).owner == "alice"
         with pytest.raises(ServerUnreachableError), server.channel(server.token()) as channel:
             identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(identity_service_pb2.WhoAmIRequest())
+        assert "certificate ends soon" in server.log()  # it is valid for a day
 
 
 def test_stopped_server_logs_its_match_counts(grid: WireGrid) -> None:

@@ -44,6 +44,7 @@ needs = st.builds(
     cpus=st.sampled_from([None, None, 1, 2, 4]),
     memory_mib=st.sampled_from([None, None, 1000, 1001, 4000]),
     gpus=st.sampled_from([None, None, None, None, 1]),
+    wall_time_s=st.sampled_from([None, None, 600, 610, 3600]),
 )
 attributes = st.dictionaries(st.sampled_from(["kind", "urgency"]), st.integers(1, 3), max_size=2).map(
     lambda values: tuple(sorted((name, json.dumps(value)) for name, value in values.items()))
@@ -53,7 +54,6 @@ plain_traits = st.builds(
     account=accounts,
     pool_id=st.sampled_from(["", "", "p", "q"]),
     needs=needs,
-    wall_time_s=st.sampled_from([None, None, 600.0, 610.0, 3600.0]),
     attributes=attributes,
 )
 particular_traits = st.builds(

@@ -10,10 +10,14 @@ from pilotage.errors import NotFoundError
 from pilotage.resources.tree import QueueId
 from pilotage.values.amounts import Amounts
 from pilotage.values.demand import DemandAnswer, IdleSlots
+from pilotage.values.leadership import Leadership, ServedQueues
+from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.resources.bans import TreeNode
+from pilotage_server.operations.leadership import take_leadership
 from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.resources.bans import BanOrder, ban
+from pilotage_server.operations.resources.queues import list_queues
 from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, a_busy_slot, a_slot, a_tree, an_idle_slot
 from support.jobs import a_user, an_operator
@@ -70,9 +74,87 @@ def test_why_says_that_the_vo_may_use_no_queue(grid: Grid) -> None:
 
 def test_job_with_eligible_queues_waits_for_a_pilot(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
-    assert grid.why(job_id).summary == "It waits for a pilot: 1 queue can run it, but no pilot is there."
+    no_pilot = "It waits for a pilot: 1 queue can run it, but no pilot is there"
+    unserved = f"{LONG}: no site director serves this queue"
+    assert grid.why(job_id).summary == f"{no_pilot} ({unserved})."
+    for served in (ServedQueues(("FNAL/*/*",)), ServedQueues(("cern/*/*",), ("slurm",))):
+        direct(grid, served)
+        assert unserved in grid.why(job_id).summary
+    direct(grid, ServedQueues(), bounds=("FNAL/*/*",))
+    assert unserved in grid.why(job_id).summary
+    direct(grid, ServedQueues(("*/*/*",)))
+    assert grid.why(job_id).summary == f"{no_pilot}."
+    grid.clock.advance(timedelta(minutes=2))  # the director has died
+    assert unserved in grid.why(job_id).summary
     grid.start_pilot()
     assert grid.why(job_id).summary.endswith("no pilot is there, 1 pilot on the way.")
+
+
+def direct(grid: Grid, served: ServedQueues, bounds: tuple[str, ...] = ()) -> None:
+    """Let a site director lead for a minute that serves these queues."""
+    director = Leadership("site director of queues", "replica")
+    length = timedelta(minutes=1)
+    grid.write(lambda transaction, _: take_leadership(transaction, director, length, "host", served, bounds))
+
+
+def problems(grid: Grid) -> dict[str, str]:
+    """Return what `pilotage queues` shows against the pilots of each queue."""
+    views = grid.read(lambda transaction, state: list_queues(transaction, state, an_operator(), "cms"))
+    return {str(view.id): view.pilot_problem for view in views if view.pilot_problem}
+
+
+def test_why_and_queues_repeat_the_refusal_of_the_batch_system(grid: Grid) -> None:
+    direct(grid, ServedQueues())
+    (job_id,) = grid.submit(requirements={"Memory": 4000})
+    assert problems(grid) == {}
+    refused = "slurm: sbatch: Invalid account"
+    grid.glidein(GlideinReport(grid.start_pilot().stamp, "", PilotState.ENDED, refused))
+    assert grid.why(job_id).summary.endswith(f"({LONG}: the batch system refused the last pilot: {refused}).")
+    assert problems(grid) == {LONG: f"the batch system refused the last pilot: {refused}"}
+    grid.clock.advance(timedelta(seconds=1))
+    grid.glidein_ended(grid.start_pilot())
+    assert problems(grid) == {LONG: "the last pilot ended before it called: exit code 1"}
+    grid.clock.advance(timedelta(seconds=1))
+    grid.start_pilot().show(an_idle_slot())
+    assert problems(grid) == {}
+
+
+def test_pilot_that_runs_without_a_call_is_not_on_the_way(grid: Grid) -> None:
+    direct(grid, ServedQueues())
+    (job_id,) = grid.submit(requirements={"Memory": 4000})
+    pilot = grid.start_pilot()
+
+    def report(state: PilotState) -> None:
+        grid.glidein(GlideinReport(pilot.stamp, "42", state))
+
+    report(PilotState.SUBMITTED)
+    grid.pass_time(minutes=30)
+    assert grid.why(job_id).summary.endswith("1 pilot on the way.")
+    report(PilotState.RUNNING)
+    assert grid.why(job_id).summary.endswith("1 pilot on the way.")
+    grid.pass_time(minutes=3)
+    direct(grid, ServedQueues())
+    assert "on the way" not in grid.why(job_id).summary
+    assert "1 pilot runs in the batch system and cannot reach the server" in grid.why(job_id).summary
+    assert "cannot reach the server" in problems(grid)[LONG]
+    report(PilotState.SUBMITTED)  # Slurm has requeued it
+    assert grid.why(job_id).summary.endswith("1 pilot on the way.")
+    report(PilotState.RUNNING)
+    pilot.show(an_idle_slot())
+    grid.pass_time(minutes=3)
+    direct(grid, ServedQueues())
+    assert problems(grid) == {}
+
+
+def test_wall_time_excludes_queues_that_end_earlier(grid: Grid) -> None:
+    tree = a_tree(LONG, SMALL)
+    tree["sites"]["CERN"]["ces"]["ce01"]["queues"]["small"]["MaxWallTime"] = "40 min"
+    grid.put(tree)
+    (job_id,) = grid.submit(wall_time=timedelta(hours=8))
+    why = grid.why(job_id)
+    assert [str(outlook.queue) for outlook in why.eligible_queues] == [LONG]
+    assert why.exclusions[0].example == f"{SMALL}: MaxWallTime: 2400 s is less than 28800 s (stated by queue)"
+    assert [each.queue_indexes for each in demand(grid, SMALL, LONG).demands] == [(1,)]
 
 
 def test_why_counts_the_jobs_ahead_at_busy_slots(grid: Grid) -> None:

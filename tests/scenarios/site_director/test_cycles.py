@@ -13,6 +13,7 @@ import pytest
 
 from pilotage.errors import LeadershipLostError, ServerUnreachableError
 from pilotage.resources.tree import QueueId
+from pilotage.values.pilots import PilotState
 from pilotage_agents.site_director.glideins import GlideinFolders, GlideinRecord
 from support.director_grid import QUEUE, DirectorGrid, a_queue
 
@@ -46,8 +47,8 @@ async def test_waiting_jobs_get_pilots_once(grid: DirectorGrid) -> None:
     await director.run_once()
     await director.run_once()
     assert len(grid.submitted) == 3
-    assert [(report.ended, report.glidein_id) for report in grid.link.reports] == [
-        (False, glidein_id) for glidein_id in grid.batch.requests
+    assert [(report.state, report.glidein_id) for report in grid.link.reports] == [
+        (state, id_) for state in (PilotState.SUBMITTED, PilotState.RUNNING) for id_ in grid.batch.requests
     ]
 
 

@@ -21,6 +21,7 @@ from pilotage_agents.batch_systems.slurm_text import (
     SlurmId,
     accounting_statuses,
     is_no_answer,
+    is_not_reached,
     is_unknown_job,
     parse_queue,
     script,
@@ -154,13 +155,27 @@ def test_reads_job_id_and_cluster_from_last_line_of_sbatch(output: str, job: tup
     [
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", True),
         ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", True),
-        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", True),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", False),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (receive failure)", True),
         ("sbatch: error: invalid partition specified: shortt", False),
         ("sbatch: error: Batch job submission failed: Requested node configuration is not available", False),
     ],
 )
 def test_distinguishes_refusal_from_missing_answer(error: str, is_missing: bool) -> None:
     assert is_no_answer(error) is is_missing
+
+
+@pytest.mark.parametrize(
+    ("error", "is_surely_away"),
+    [
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", True),
+        ("ssh: connect to host login.lyon.example port 22: Connection refused", True),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (receive failure)", False),
+        ("connect_to localhost port 8080: Connection refused Connection to login closed by remote host.", False),
+    ],
+)
+def test_knows_requests_that_never_arrived(error: str, is_surely_away: bool) -> None:
+    assert is_not_reached(error) is is_surely_away
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,17 @@ def test_environment_overrides_its_data_folder_and_options_override_both(data: P
     )
 
 
+def test_authority_is_read_from_the_option_or_the_environment(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.pem").write_bytes(b"one")
+    (tmp_path / "other.pem").write_bytes(b"other")
+    environment = {"PILOTAGE_CA": str(tmp_path / "one.pem")}
+    given = ServerOptions(server="127.0.0.1:1", ca_file=tmp_path / "other.pem")
+    assert resolve_server(ServerOptions(server="127.0.0.1:1"), {**environment, "PILOTAGE_TOKEN": "x"}).root_ca == b"one"
+    assert resolve_server(given, {**environment, "PILOTAGE_TOKEN": "x"}).root_ca == b"other"
+    with pytest.raises(InvalidInputError, match=r"none\.pem: the authority of the server cannot be read: No such file"):
+        resolve_server(ServerOptions(ca_file=tmp_path / "none.pem", data=data), {})
+
+
 def test_token_of_data_folder_is_not_sent_to_another_server(data: Path) -> None:
     assert resolve_server(ServerOptions(server="127.0.0.1:1", data=data), {}).token == "users"
     with pytest.raises(InvalidInputError, match="no token is set"):

@@ -46,7 +46,7 @@ def test_match_charges_the_group_of_its_owner_at_once() -> None:
 
 
 def test_similar_slots_with_less_time_left_are_distinguished() -> None:
-    state = a_server_state(Traits(ALICE, "", JobNeeds(), wall_time_s=600.0))
+    state = a_server_state(Traits(ALICE, "", JobNeeds(wall_time_s=600)))
     state.add_jobs(1, [QueueHead(0, 2)])
     enough, too_little = (END_MARGIN + timedelta(seconds=seconds) for seconds in (600, 599))
     assert given(state, a_slot("a", time_left=enough), a_slot("b", time_left=too_little)) == [("a", 1)]

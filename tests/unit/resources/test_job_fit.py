@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,14 @@ from support.trees import THE_QUEUE, a_queue, effective_queue, one_queue_tree, r
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FREE = JobNeeds()
+STATED: dict[str, Any] = {
+    "CPUTime": 5000,
+    "MaxWallTime": "40 min",
+    "CPUs": 8,
+    "Memory": "16 GB",
+    "Disk": 100,
+    "GPUs": 0,
+}
 
 
 def a_job(**fields: object) -> JobNeeds:
@@ -36,11 +45,12 @@ def parameters(verdict: object) -> list[str]:
         a_job(platforms=("x86_64-EL9",)),
         a_job(platforms=("any", "slc6")),
         a_job(cpu_time=timedelta(seconds=5000)),
+        a_job(wall_time=timedelta(minutes=40)),
         a_job(request_cpus=8, request_memory_mib=16000, request_disk_mib=100, request_gpus=0),
     ],
 )
 def test_satisfied_needs_fit(needs: JobNeeds) -> None:
-    queue = a_queue(Platform=["x86_64-el9"], CPUTime=5000, CPUs=8, Memory="16 GB", Disk=100, GPUs=0)
+    queue = a_queue(Platform=["x86_64-el9"], **STATED)
     assert job_fit(needs, queue) == Eligible()
 
 
@@ -51,6 +61,7 @@ def test_satisfied_needs_fit(needs: JobNeeds) -> None:
         (a_job(banned_sites=("fnal", "Cern")), "BannedSite"),
         (a_job(platforms=("slc6",)), "Platform"),
         (a_job(cpu_time=timedelta(seconds=5000.5)), "CPUTime"),
+        (a_job(wall_time=timedelta(hours=8)), "MaxWallTime"),
         (a_job(request_cpus=9), "CPUs"),
         (a_job(request_memory_mib=16385), "Memory"),
         (a_job(request_disk_mib=101), "Disk"),
@@ -58,7 +69,7 @@ def test_satisfied_needs_fit(needs: JobNeeds) -> None:
     ],
 )
 def test_unsatisfied_need_refuses(needs: JobNeeds, parameter: str) -> None:
-    queue = a_queue(Platform="x86_64-el9", CPUTime=5000, CPUs=8, Memory="16 GB", Disk=100, GPUs=0)
+    queue = a_queue(Platform="x86_64-el9", **STATED)
     assert parameters(job_fit(needs, queue)) == [parameter]
 
 

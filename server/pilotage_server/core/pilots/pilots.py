@@ -36,6 +36,9 @@ ALIVE = frozenset({PilotState.RUNNING, PilotState.DRAINING})
 OVER = frozenset({PilotState.ENDED, PilotState.LOST})
 """Pilots that have ended or are lost."""
 
+LONGEST_START = timedelta(minutes=2)
+"""The time from the start of a glidein to the first call of its pilot, where nodes can reach the server."""
+
 
 class SecondUse(StrEnum):
     """What happens to a pilot whose enrolment secret is used a second time."""
@@ -52,7 +55,8 @@ class PilotRecord:
     `vos` = the VOs that it serves, none = all that its queue admits. `isolation` None = it has not reported its node.
     `nonce_hash` is that of its random bytes at its enrolment, "" = it has not enrolled.
     `alarm` = why an operator must look at it, "" = nothing happened. `drain_reason` "" = it need not drain.
-    `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never. `ends`
+    `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never.
+    `glidein_started` = when it was first reported as running then; None = it waits, or the pilot calls. `ends`
     = when its glidein ends, None = unknown. `jobs_ended` counts the attempts that it has reported as ended.
     `credential_ends` = when its calls are refused: it was revoked, or ordered to evict its jobs; None = with its token.
     `report_requested` = since when an operator waits for a report of its slots; None = none waits.
@@ -75,6 +79,7 @@ class PilotRecord:
     jobs_ended: int
     registered: datetime
     glidein_seen: datetime | None
+    glidein_started: datetime | None
     last_seen: datetime | None
     ends: datetime | None
     credential_ends: datetime | None
@@ -91,6 +96,12 @@ class PilotRecord:
     def is_awaited(self) -> bool:
         """Whether it has not called yet and still may."""
         return self.last_seen is None and self.state is not PilotState.ENDED
+
+    def is_overdue(self, now: datetime) -> bool:
+        """Whether its glidein has run for longer than a start takes, but the pilot has not called."""
+        return (
+            self.last_seen is None and self.glidein_started is not None and now - self.glidein_started > LONGEST_START
+        )
 
     def is_revoked(self, now: datetime) -> bool:
         """Whether its credential has ended."""

@@ -115,8 +115,8 @@ def _requests(traits: Traits) -> dict[str, AdValue]:
     }
     if traits.needs.gpus is not None:  # as condor_submit, which omits RequestGPUs where none are requested
         ad["RequestGPUs"] = amounts.gpus
-    if traits.wall_time_s is not None:
-        ad["AllowedExecuteDuration"] = int(traits.wall_time_s)
+    if traits.needs.wall_time_s is not None:
+        ad["AllowedExecuteDuration"] = int(traits.needs.wall_time_s)
     return ad
 
 

@@ -43,7 +43,7 @@ def time_left_s(slot: SlotOffer, end_margin: timedelta) -> float | None:
 
 
 def _too_long(task_queue: TaskQueue, time_left_s: float, power: float) -> Iterator[str]:
-    wall_time_s, cpu_time_s = task_queue.traits.wall_time_s, task_queue.needs.cpu_time_s
+    wall_time_s, cpu_time_s = task_queue.needs.wall_time_s, task_queue.needs.cpu_time_s
     if wall_time_s is not None and wall_time_s > time_left_s:
         yield f"wall time: {time_left_s:.0f} s left, {wall_time_s:.0f} s asked"
     if cpu_time_s is not None and cpu_time_s > time_left_s * power:

@@ -50,8 +50,8 @@ class Traits:
     """Everything that tells one task queue from another.
 
     `account` = the owner's; `accounting` = the AccountingGroup that is charged instead, "" = none. `pool_id` "" = the
-    jobs have no Requirements section. `wall_time_s` None = not given. The expressions: "" = none. `attributes` are
-    those that policies refer to, by folded name and sorted, each value as JSON, which keeps 8, 8.0 and true apart.
+    jobs have no Requirements section. The expressions: "" = none. `attributes` are those that policies refer to, by
+    folded name and sorted, each value as JSON, which keeps 8, 8.0 and true apart.
     `escaped` names attributes that the jobs have with a value of their own each. `in_container` = the jobs name a
     container image.
     """
@@ -59,7 +59,6 @@ class Traits:
     account: Account
     pool_id: str
     needs: JobNeeds
-    wall_time_s: float | None = None
     attributes: tuple[tuple[str, str], ...] = ()
     accounting: str = ""
     requirements_expression: str = ""
@@ -127,12 +126,10 @@ def traits_of(
     `names` are the folded names of the attributes that limits and policies refer to; those that the job's own
     expressions refer to may be missing in it.
     """
-    wall_time = description.wall_time
     traits = Traits(
         account=account,
         pool_id=pool_id,
         needs=job_needs(description),
-        wall_time_s=None if wall_time is None else wall_time.total_seconds(),
         accounting=accounting_group(description.attributes),
         requirements_expression=(description.requirements_expression or "").strip(),
         rank=(description.rank or "").strip(),

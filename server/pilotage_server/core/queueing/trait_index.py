@@ -151,14 +151,14 @@ class _Steps:
 
 def _requested(task_queue: TaskQueue) -> tuple[int, int, int, int, int, int]:
     traits = task_queue.traits
-    amounts, cpu_time_s = traits.amounts, traits.needs.cpu_time_s
+    amounts, needs = traits.amounts, traits.needs
     return (
         amounts.cpus,
         amounts.memory_mib,
         amounts.disk_mib,
         amounts.gpus,
-        _time_step(traits.wall_time_s or 0.0),
-        _time_step(cpu_time_s or 0.0),
+        _time_step(needs.wall_time_s or 0.0),
+        _time_step(needs.cpu_time_s or 0.0),
     )
 
 

@@ -152,6 +152,11 @@ def report_glideins(
     present = [report for report in reports if report.state is not PilotState.ENDED and report.stamp in known]
     awaited = {report.stamp for report in present if known[report.stamp].is_awaited}
     stored.change_pilots(transaction.session, awaited, {"glidein_seen": transaction.now})
+    running = {report.stamp for report in present if report.state is PilotState.RUNNING} & awaited
+    new = {stamp for stamp in running if known[stamp].glidein_started is None}
+    again = {stamp for stamp in awaited - running if known[stamp].glidein_started is not None}  # requeued by its system
+    for stamps, started in ((new, transaction.now), (again, None)):
+        stored.change_pilots(transaction.session, stamps, {"glidein_started": started})
     for report in present:
         pilot = known[report.stamp]
         _record_glidein_id(transaction, pilot, report)

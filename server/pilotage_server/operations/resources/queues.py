@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pilotage.job_description import Value
@@ -15,9 +15,10 @@ from pilotage.text import fold
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.queueing.waiting_jobs import WaitingTaskQueue
 from pilotage_server.operations.resources.pools import visible_vo
+from pilotage_server.operations.resources.supply import pilot_problems
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.leases import running_by_queue
+from pilotage_server.storage.leases import LeasedJobs, leased_by_queue
 from pilotage_server.storage.pilots import PilotCounts, count_pilots
 
 EligibleNodes = Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -29,7 +30,8 @@ class QueueView:
     """A queue with its effective values, their origins, and its counts.
 
     `banned` = the reason of its ban, "" = none. `waiting` counts the jobs that could go there, apart from bans,
-    `running` those with a lease there, `pilots` those that are alive.
+    `matched` those that were sent there and have not started, `running` those that have, `pilots` those that are alive.
+    `pilot_problem` = why no pilot is there to take jobs, "" = some are, or no reason is known.
     """
 
     id: QueueId
@@ -39,8 +41,10 @@ class QueueView:
     banned: str
     pools: int
     waiting: int
+    matched: int
     running: int
     pilots: int
+    pilot_problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,23 @@ def list_queues(
     with state.lock:
         waiting = state.waiting.waiting()
     seen = [wait for wait in waiting if shown is None or fold(wait.task_queue.account.vo) == fold(shown)]
-    running, pilots = running_by_queue(transaction.session), count_pilots(transaction.session)
-    return tuple(_view(transaction, state, queue, shown, running, pilots, seen) for queue in queues)
+    facts = _Facts(
+        leased_by_queue(transaction.session, shown),
+        count_pilots(transaction.session),
+        pilot_problems(transaction, {queue.id: queue for queue in queues if queue.is_enabled()}),
+        seen,
+    )
+    return tuple(_view(transaction, state, queue, shown, facts) for queue in queues)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known of all queues; `waiting` are the task queues that the caller sees."""
+
+    leased: Mapping[QueueId, LeasedJobs]
+    pilots: Mapping[QueueId, PilotCounts]
+    problems: Mapping[QueueId, str]
+    waiting: Sequence[WaitingTaskQueue]
 
 
 def _view(
@@ -84,10 +103,9 @@ def _view(
     state: ServerState,
     queue: EffectiveQueue,
     vo: str | None,
-    running: Mapping[QueueId, int],
-    pilots: Mapping[QueueId, PilotCounts],
-    waiting: Iterable[WaitingTaskQueue],
+    facts: _Facts,
 ) -> QueueView:
+    leased = facts.leased.get(queue.id, LeasedJobs())
     values = queue.values.values()
     bans = active_bans(state.bans, queue.id, transaction.now)
     access = state.queue_access
@@ -99,9 +117,11 @@ def _view(
         enabled=queue.is_enabled(),
         banned="; ".join(ban_refusal(ban).why for ban in bans),
         pools=len(state.mappings.pools(queue.id, vos)),
-        waiting=sum(wait.count for wait in waiting if access.admits(wait.task_queue, queue.id)),
-        running=running.get(queue.id, 0),
-        pilots=pilots.get(queue.id, PilotCounts()).alive,
+        waiting=sum(wait.count for wait in facts.waiting if access.admits(wait.task_queue, queue.id)),
+        matched=leased.matched,
+        running=leased.running,
+        pilots=facts.pilots.get(queue.id, PilotCounts()).alive,
+        pilot_problem=facts.problems.get(queue.id, ""),
     )
 
 

@@ -581,11 +581,11 @@ class PilotRow(Base, table=True):
     """A pilot, by its stamp; `vos_json` is a list, empty = all that the queue allows.
 
     `came_back_empty` = it has ended without ever running a job, and not by an order. `glidein_seen` = when its batch
-    system last listed its glidein before the pilot arrived. `credential_ends` = when its tokens are refused, however
-    long they are valid. `report_requested` = since when an operator waits for its slots, NULL = none waits;
-    `report_answered` = when it last reported them to such a request.
-    `queue_set_json` is a list of patterns, "" = it was registered for one queue. A pilot of a set has no `site`, `ce`
-    and `queue` until it enrols.
+    system last listed its glidein before the pilot arrived. `glidein_started` = when it was first listed as running
+    then. `credential_ends` = when its tokens are refused, however long they are valid. `report_requested` = since when
+    an operator waits for its slots, NULL = none waits; `report_answered` = when it last reported them to such a
+    request. `queue_set_json` is a list of patterns, "" = it was registered for one queue. A pilot of a set has no
+    `site`, `ce` and `queue` until it enrols.
     """
 
     __tablename__ = "pilots"
@@ -615,6 +615,7 @@ class PilotRow(Base, table=True):
     ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
     came_back_empty: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
     glidein_seen: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    glidein_started: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     nonce_hash: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
     alarm: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
     isolation: str = Field(default="", sa_column=Column(String, nullable=False, server_default=""))
@@ -769,13 +770,17 @@ class ThrottleRow(Base, table=True):
 
 
 class TurnRow(Base, table=True):
-    """The leading replica of an agent and the end of its term; `place` is its host, for people."""
+    """The leading replica of an agent and the end of its term; `place` is its host, for people.
+
+    `serves_json` = patterns and CETypes of the queues that it acts on, and the patterns that its token is bound to.
+    """
 
     __tablename__ = "turns"
     agent: str = Field(primary_key=True)
     holder: str
     place: str
     until: datetime = Field(sa_column=time_column())
+    serves_json: str = Field(sa_column=Column(Text, nullable=False))
 
 
 class RunningCountRow(Base, table=True):

@@ -26,6 +26,17 @@ class WriteConflictError(WorldError):
         super().__init__(f"a concurrent transaction was faster: {why}", transient=True)
 
 
+class DatabaseUnavailableError(WorldError):
+    """The database is down, cut off or full; `why` is in its words, which may name its host: for operators alone."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the database is not available: {why}", transient=True)
+
+    def for_callers(self) -> WorldError:
+        """Return the error for callers."""
+        return WorldError("the database is not available; try again later", transient=True)
+
+
 class DeferredWrite(Protocol):
     """A write that the operations of a transaction collect; it is written once, as the last act of the transaction.
 

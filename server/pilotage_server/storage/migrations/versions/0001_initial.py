@@ -301,6 +301,7 @@ def upgrade() -> None:
         sa.Column("ended", _TIME, nullable=True),
         sa.Column("came_back_empty", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("glidein_seen", _TIME, nullable=True),
+        sa.Column("glidein_started", _TIME, nullable=True),
         sa.Column("nonce_hash", sa.String(), server_default="", nullable=False),
         sa.Column("alarm", sa.String(), server_default="", nullable=False),
         sa.Column("isolation", sa.String(), server_default="", nullable=False),
@@ -576,6 +577,7 @@ def upgrade() -> None:
         sa.Column("holder", sa.String(), nullable=False),
         sa.Column("place", sa.String(), nullable=False),
         sa.Column("until", _TIME, nullable=False),
+        sa.Column("serves_json", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("agent", name="pk_turns"),
     )
     op.create_table(
