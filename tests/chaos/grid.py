@@ -281,7 +281,7 @@ class Grid:
     def _client_environment(self) -> dict[str, str]:
         """Return the variables of Python processes that trust the servers' certificate."""
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
-        return {**os.environ, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(self._certificate), "PYTHONPATH": path}
+        return {**os.environ, "SSL_CERT_FILE": str(self._certificate), "PYTHONPATH": path}
 
     def _start_duplicator(self) -> None:
         key = self._certificate.with_suffix(".key")
