@@ -109,6 +109,24 @@ async def test_each_owner_has_an_account_while_it_has_jobs(scratch: Path, accoun
         await bench.next_exit()
 
 
+async def test_pilot_that_ends_keeps_its_accounts_until_its_folders_are_gone(
+    scratch: Path, accounts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[list[Path]] = []
+    close = UserLocks.close
+
+    def closed(locks: UserLocks) -> None:
+        left.append([*scratch.glob("*/jobs/*")])
+        close(locks)
+
+    monkeypatch.setattr(UserLocks, "close", closed)
+    async with a_payload_runner(scratch, level=Isolation.UID, accounts=AccountRules(accounts[:1])) as bench:
+        await bench.run(shell_job("echo secret > file"))
+        await bench.run(many_files := shell_job("seq 3000 | xargs touch", 2))
+        bench.payload_runner.remove(many_files.key)
+    assert left == [[]]
+
+
 def test_account_is_leased_by_one_pilot_of_a_node(tmp_path: Path, accounts: tuple[str, ...]) -> None:
     # The locks are of processes: another pilot is another process.
     holds = """
