@@ -1,4 +1,7 @@
-"""The command `demo`: runs `pilotage up` in a scratch folder, the example jobs through it, and stops everything."""
+"""The commands of the shipped examples: `demo` runs them in a scratch folder, `init` copies them.
+
+`demo` runs `pilotage up`, the example jobs through it, and stops everything.
+"""
 
 from __future__ import annotations
 
@@ -186,3 +189,23 @@ def demo(context: click.Context, examples: Path) -> None:
     if not result.is_success:
         click.echo(f"Some jobs did not succeed; logs and data are in {result.scratch}")
         context.exit(FAILED)
+
+
+_FIRST_COMMANDS = {
+    Shipped.EXAMPLES: ("job files and a resource tree", "submit {}/hello.toml"),
+    Shipped.POLICIES: ("HTCondor policies for nodes", "up --policy {}/whole-machine.conf"),
+    Shipped.TEMPLATES: ("additions of a site to jobs", "submit --template {}/bologna-short.toml JOB"),
+}
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def init(folder: Path) -> None:
+    """Copy the example jobs, policies and job templates to FOLDER, to try and to change them."""
+    present = [folder / name for name in Shipped if (folder / name).exists()]
+    if present:
+        raise InvalidInputError(*(Violation(str(path), "exists; name another folder") for path in present))
+    for name, (what, command) in _FIRST_COMMANDS.items():
+        target = folder / name
+        shutil.copytree(name.folder, target)
+        click.echo(f"{target}: {what}; try pilotage {command.format(target)}")

@@ -21,8 +21,7 @@ from pilotage_client.cli import (
     why,
     workflows,
 )
-from pilotage_client.cli.demo import demo
-from pilotage_client.cli.init import init
+from pilotage_client.cli.demo import demo, init
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
 
