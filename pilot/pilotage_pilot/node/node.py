@@ -247,9 +247,13 @@ class ClaimEndFile:
         try:
             # A new name of its own: in /tmp another user may have planted a link under any other.
             descriptor, name = tempfile.mkstemp(prefix=f"{self._path.name}.", dir=self._path.parent)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(text)
-            os.replace(name, self._path)
+            try:
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(text)
+                os.replace(name, self._path)
+            except OSError:
+                os.unlink(name)
+                raise
         except OSError as error:
             log.warning("ends of claims not stored", path=str(self._path), why=str(error))
 

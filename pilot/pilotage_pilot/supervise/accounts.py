@@ -3,7 +3,7 @@
 Rules
 -----
 - An owner keeps an account of the pool as long as attempts of it have folders here. Other pilots of the node do not use
-  the account meanwhile.
+  the account meanwhile. What a killed pilot has left keeps its accounts from other owners, until a pilot removes it.
 - A payload runs as its account or not at all: without one, its job is put back.
 """
 
@@ -23,6 +23,8 @@ from typing import Protocol, Self
 from pilotage.processes import file_text, kill_group, memory_file
 from pilotage.values.accounts import Account, OwnerId
 from pilotage_pilot.supervise.base import AccountFaultError
+from pilotage_pilot.supervise.folders import has_attempt_of
+from pilotage_pilot.supervise.proc import has_processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +100,13 @@ class PayloadAccounts(Protocol):
 class AccountPool:
     """Leases the accounts `names` to owners, in turn, so that one is used again as late as possible.
 
-    Raises AccountFaultError for an account that the node does not have.
+    `scratch` has the folders of the node's pilots. Raises AccountFaultError for an account that the node does not have.
     """
 
-    def __init__(self, names: Sequence[str], locks: UserLocks) -> None:
+    def __init__(self, names: Sequence[str], locks: UserLocks, scratch: Path) -> None:
         self._free = [PayloadUser.of_account(name) for name in names]
         self._locks = locks
+        self._scratch = scratch
         self._leased: dict[OwnerId, PayloadUser] = {}
         self._attempts: Counter[OwnerId] = Counter()
 
@@ -111,13 +114,24 @@ class AccountPool:
         """Return the account of an owner, or lease one; see PayloadAccounts."""
         user = self._leased.get(owner.owner_id)
         if user is None:
-            user = next((each for each in self._free if self._locks.acquire(each.uid)), None)
+            user = next((each for each in self._free if self._is_locked(each.uid)), None)
             if user is None:
-                raise AccountFaultError("other owners have all accounts of payload_accounts on this node")
+                why = "other owners have them, or a killed pilot has left files or processes of them"
+                raise AccountFaultError(f"no account of payload_accounts is free on this node: {why}")
             self._free.remove(user)
             self._leased[owner.owner_id] = user
         self._attempts[owner.owner_id] += 1
         return user
+
+    def _is_locked(self, user: int) -> bool:
+        """Lock a user; returns whether it was free."""
+        if not self._locks.acquire(user):
+            return False
+        # A killed pilot has no locks; its payloads may live for a moment, and their files for longer.
+        if has_processes(user) or has_attempt_of(user, self._scratch):
+            self._locks.release(user)
+            return False
+        return True
 
     def release(self, owner: Account) -> None:
         """Count an attempt less; the last one ends the lease. See PayloadAccounts."""

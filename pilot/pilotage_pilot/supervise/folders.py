@@ -136,6 +136,19 @@ def remove_leftovers(scratch: Path) -> tuple[Path, ...]:
     return tuple(folder for folder in sorted(scratch.glob(f"{_PREFIX}*")) if _is_removed(folder))
 
 
+def has_attempt_of(user: int, scratch: Path) -> bool:
+    """Whether a pilot of our user, alive or dead, has left the folder of an attempt there that belongs to `user`."""
+    pilots = [folder for folder in scratch.glob(f"{_PREFIX}*") if _owner_of(folder) == os.getuid()]
+    return any(_owner_of(folder) == user for pilot in pilots for folder in (pilot / "jobs").glob("*"))
+
+
+def _owner_of(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return None
+
+
 def _is_removed(folder: Path) -> bool:
     """Remove a folder if its pilot is dead and no other pilot is removing it; returns whether it is gone."""
     try:

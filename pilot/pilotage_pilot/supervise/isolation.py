@@ -182,10 +182,10 @@ class AccountRules:
         """Whether payloads run as accounts."""
         return bool(self.pool or self.command)
 
-    def accounts(self, locks: UserLocks) -> PayloadAccounts | None:
+    def accounts(self, locks: UserLocks, scratch: Path) -> PayloadAccounts | None:
         """Return the source of accounts, None = there is none; raises AccountFaultError."""
         if self.pool:
-            return AccountPool(self.pool, locks)
+            return AccountPool(self.pool, locks, scratch)
         return AccountCommand(self.command, self.timeout_s, without_secrets(os.environ)) if self.command else None
 
 
@@ -215,16 +215,17 @@ _OF_ACCOUNTS = (Isolation.NAMESPACE, Isolation.UID)
 
 
 def confine(rules: IsolationRules, launcher: Launcher, jobs: Path) -> tuple[Confinement, dict[str, str]]:
-    """Return the strongest confinement that works, and why stronger levels do not; tries them in the folder `jobs`.
+    """Return the strongest confinement that works, and why stronger levels do not.
 
-    Raises IsolationError if the required level does not work, or the node lacks an account.
+    They are tried in `jobs`, the folder of this name of a pilot. Raises IsolationError if the required level does not
+    work, or the node lacks an account.
     """
     refused: dict[str, str] = {}
     for level in rules.levels:
         users = None
         try:
             users = _users(level, rules)
-            accounts = None if users is None else rules.accounts.accounts(users.locks)
+            accounts = None if users is None else rules.accounts.accounts(users.locks, jobs.parents[1])
             confinement = Confinement(launcher, level, rules.paths, users, accounts)
             _try(confinement, folders_in(jobs / "trial"))
         except (OSError, PilotageError) as error:

@@ -491,12 +491,13 @@ class LocalPayloadRunner:
         asyncio.get_running_loop().remove_reader(self._confinement.launcher)
         if self._containers is not None:
             await asyncio.to_thread(self._containers.close)
-        await asyncio.to_thread(self._confinement.close)
         await asyncio.gather(*self._removals)
         adopt_orphans(on=False)
         if self._groups is not None:
             self._groups.close()
         await asyncio.to_thread(self._folder.remove)
+        # Last: an account is leased to the next owner only when the folders of this one are gone.
+        await asyncio.to_thread(self._confinement.close)
 
 
 def _fault(error: OSError) -> type[JobFaultError | NodeFaultError]:

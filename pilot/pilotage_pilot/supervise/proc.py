@@ -69,6 +69,12 @@ def user_of(pid: int) -> int | None:
     return next((int(line.split()[1]) for line in lines if line.startswith("Uid:")), None)
 
 
+def has_processes(user: int) -> bool:
+    """Whether a living process of this user exists."""
+    pids = (int(name) for name in os.listdir(PROC) if name.isdigit())
+    return any(living(pid for pid in pids if user_of(pid) == user))
+
+
 def environment_of(pid: int) -> bytes | None:
     """Return the environment of a process; None = it is gone or not readable."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
@@ -10,6 +11,9 @@ from pilotage.text import fold
 
 EVERY_QUEUE = ("*/*/*",)
 """Patterns that match every queue."""
+
+_BRACKETS = re.compile(r"\[!?\]?[^\]]*\]")
+"""One wildcard of several characters, as `fnmatch` reads it."""
 
 
 def pattern_fault(text: str) -> str:
@@ -30,7 +34,9 @@ def is_covered(pattern: str, by: Iterable[str]) -> bool:
     A wildcard is covered by the same pattern, or by a "*" of a pattern without other wildcards.
     """
     name = fold(pattern)
-    return any(name == fold(other) or (not set("?[") & set(other) and fnmatchcase(name, fold(other))) for other in by)
+    # The characters in brackets are alternatives: they must not pass for a name of the other pattern.
+    wild = _BRACKETS.sub("?", name)
+    return any(name == fold(other) or (not set("?[") & set(other) and fnmatchcase(wild, fold(other))) for other in by)
 
 
 def unused_patterns(patterns: Iterable[str], queues: Iterable[QueueId]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from pilotage_pilot.node.node import Checks, ClaimEndFile, LocalNode, node_fault
 from pilotage_pilot.node.resources import PilotNode, Probe, ProbeContext, Stated
 from pilotage_pilot.supervise.base import PayloadTime
 from pilotage_pilot.supervise.spawn import without_secrets
-from support.pilot_ports import FakeNode
+from support.pilot_ports import EPOCH, FakeNode
 from support.processes import is_running, until
 from support.virtual_clock import LoopTime
 
@@ -157,6 +157,16 @@ async def test_process_left_by_check_is_no_fault(tmp_path: Path) -> None:
             assert await a_node("real", tmp_path, leaves).faults() == ()
     finally:
         kill(int(pid_file.read_text()))
+
+
+def test_ends_of_claims_that_cannot_be_stored_leave_no_file(tmp_path: Path) -> None:
+    node = a_node("real", tmp_path)
+    node.store_claim_ends({"slot1": EPOCH})
+    (stored,) = tmp_path.iterdir()
+    stored.unlink()
+    stored.mkdir()
+    node.store_claim_ends({"slot1": EPOCH})
+    assert [*tmp_path.iterdir()] == [stored]
 
 
 async def test_full_or_unwritable_scratch_is_a_fault(tmp_path: Path) -> None:

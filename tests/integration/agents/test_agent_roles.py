@@ -148,7 +148,12 @@ def test_director_registers_sets_of_queues_only_within_its_bounds(grid: WireGrid
     assert pools.GetDemand(GetDemandRequest(queue_set=["site/ce1/long"])).set_supply.pilots_waiting >= 1
     with pytest.raises(PermissionDeniedError, match="do not cover"):
         pools.GetDemand(GetDemandRequest(queue_set=["*/*/*"]))
-    for wrong, why in ((["long"], "is not SITE/CE/QUEUE"), ([], "either a queue or a queue_set")):
+    long = [f"é/é/{number}" for number in range(500)]
+    for wrong, why in (
+        (["long"], "is not SITE/CE/QUEUE"),
+        ([], "either a queue or a queue_set"),
+        (long, "has more than 4096 characters as JSON"),
+    ):
         with pytest.raises(InvalidInputError, match=why):
             pilots.RegisterPilots(RegisterPilotsRequest(request_id=request_id(), queue_set=wrong, count=1))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -16,9 +18,9 @@ from pilotage.values.accounts import Account
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.supervise.accounts import AccountCommand, AccountPool, PayloadUser, UserLocks
 from pilotage_pilot.supervise.base import AccountFaultError
-from pilotage_pilot.supervise.folders import PilotFolder
+from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
 from pilotage_pilot.supervise.isolation import AccountRules, IsolationError, IsolationRules, confine
-from pilotage_pilot.supervise.proc import all_processes, user_of
+from pilotage_pilot.supervise.proc import all_processes, send, user_of
 from pilotage_pilot.supervise.spawn import Launcher
 from support.pilot_ports import PayloadBench, a_payload_runner
 from support.processes import line_written, payload_processes, shell_job, until
@@ -101,12 +103,30 @@ async def test_each_owner_has_an_account_while_it_has_jobs(scratch: Path, accoun
         second = await printed(bench, "id -un", 2, owner="bob")
         assert {first, *second} == {*accounts}
         assert await printed(bench, "id -un", 3, owner="ann") == [first]
-        with pytest.raises(AccountFaultError, match="other owners have all accounts of payload_accounts"):
+        with pytest.raises(AccountFaultError, match="no account of payload_accounts is free on this node"):
             await bench.prepare(shell_job("id -un", 4, owner="carol"))
         bench.payload_runner.remove(shell_job("", 2).key)
         assert await printed(bench, "id -un", 5, owner="carol") == second
         bench.payload_runner.kill(key)
         await bench.next_exit()
+
+
+async def test_pilot_that_ends_keeps_its_accounts_until_its_folders_are_gone(
+    scratch: Path, accounts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[list[Path]] = []
+    close = UserLocks.close
+
+    def closed(locks: UserLocks) -> None:
+        left.append([*scratch.glob("*/jobs/*")])
+        close(locks)
+
+    monkeypatch.setattr(UserLocks, "close", closed)
+    async with a_payload_runner(scratch, level=Isolation.UID, accounts=AccountRules(accounts[:1])) as bench:
+        await bench.run(shell_job("echo secret > file"))
+        await bench.run(many_files := shell_job("seq 3000 | xargs touch", 2))
+        bench.payload_runner.remove(many_files.key)
+    assert left == [[]]
 
 
 def test_account_is_leased_by_one_pilot_of_a_node(tmp_path: Path, accounts: tuple[str, ...]) -> None:
@@ -115,7 +135,7 @@ def test_account_is_leased_by_one_pilot_of_a_node(tmp_path: Path, accounts: tupl
 import asyncio, pathlib, sys
 from pilotage.values.accounts import Account
 from pilotage_pilot.supervise.accounts import AccountPool, UserLocks
-pool = AccountPool(sys.argv[2:], UserLocks(pathlib.Path(sys.argv[1])))
+pool = AccountPool(sys.argv[2:], UserLocks(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[1]).parent)
 print(asyncio.run(pool.acquire(Account("sky", "", "ann"))).name, flush=True)
 input()
 """
@@ -125,7 +145,7 @@ input()
     ) as other:
         assert other.stdout is not None
         taken = other.stdout.readline().strip()
-        pool = AccountPool(accounts, UserLocks(locks))
+        pool = AccountPool(accounts, UserLocks(locks), tmp_path)
 
         def leased(owner: Account) -> str:
             return asyncio.run(pool.acquire(owner)).name
@@ -135,6 +155,45 @@ input()
             leased(BOB)
         other.communicate("\n")
     assert leased(BOB) == taken
+
+
+async def test_leftovers_of_a_killed_pilot_keep_its_account(
+    scratch: Path, tmp_path: Path, accounts: tuple[str, ...]
+) -> None:
+    runs = """
+import asyncio, pathlib, sys
+from pilotage.values.isolation import Isolation
+from pilotage_pilot.supervise.isolation import AccountRules
+from support.pilot_ports import a_payload_runner
+from support.processes import line_written, shell_job, until
+
+async def main():
+    accounts = AccountRules((sys.argv[2],))
+    async with a_payload_runner(pathlib.Path(sys.argv[1]), level=Isolation.UID, accounts=accounts) as bench:
+        key = await bench.start(shell_job("echo up; exec sleep 600", owner="ann"))
+        await until(line_written(bench.work_folder(key) / "stdout"))
+        print("runs", flush=True)
+        await asyncio.to_thread(input)
+
+asyncio.run(main())
+"""
+    name = accounts[0]
+    arguments, environment = ("-c", runs, str(scratch), name), os.environ | {"PYTHONPATH": ":".join(sys.path)}
+    other = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=PIPE, stdout=PIPE, env=environment)
+    assert other.stdout is not None
+    assert await other.stdout.readline() == b"runs\n"
+    other.kill()
+    await other.wait()
+    locks = UserLocks(tmp_path / "locks")
+    with pytest.raises(AccountFaultError):
+        await AccountPool((name,), locks, tmp_path).acquire(BOB)
+    send(processes_of(name), signal.SIGKILL)
+    await until(lambda: not processes_of(name))
+    pool = AccountPool((name,), locks, scratch)
+    with pytest.raises(AccountFaultError):
+        await pool.acquire(BOB)
+    assert remove_leftovers(scratch)
+    assert (await pool.acquire(BOB)).name == name
 
 
 async def test_command_names_the_account_of_each_owner(scratch: Path, accounts: tuple[str, ...]) -> None:

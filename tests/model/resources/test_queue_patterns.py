@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilotage.resources.queue_patterns import is_covered, matches_any
@@ -15,6 +15,8 @@ patterns = st.builds("{}/{}/{}".format, parts, parts, parts)
 
 
 @given(patterns, st.lists(patterns, max_size=3), st.lists(queues, max_size=20))
+@example("[/a/B]*", ["*/a/*"], [QueueId("B", "B", "B")])
+@example("[]/a/B]*", ["*/a/*"], [QueueId("B", "B", "B")])
 def test_covered_pattern_matches_nothing_else(pattern: str, cover: list[str], found: list[QueueId]) -> None:
     if is_covered(pattern, cover):
         assert all(matches_any(queue, cover) for queue in found if matches_any(queue, (pattern,)))

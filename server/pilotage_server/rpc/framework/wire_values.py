@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ MAX_IDS = 10_000
 """Limit of the jobs, stamps or queues in one call."""
 
 _MAX_SET_CHARS = 4096
-"""Limit of the patterns of a set of queues, which are in the enrolment secrets of its pilots."""
+"""Limit of the patterns of a set of queues as JSON: they are in the secrets of its pilots, whose length is limited."""
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
@@ -65,6 +66,6 @@ def queue_pattern(text: str) -> str:
 
 def queue_set_from_wire(patterns: Sequence[str]) -> tuple[str, ...]:
     """Return the patterns of a set of queues, sorted, so that equal sets are equal; none = there is no set."""
-    if sum(map(len, patterns)) > _MAX_SET_CHARS:
-        raise InvalidInputError(Violation("", f"has more than {_MAX_SET_CHARS} characters"))
+    if len(json.dumps(list(patterns))) > _MAX_SET_CHARS:
+        raise InvalidInputError(Violation("", f"has more than {_MAX_SET_CHARS} characters as JSON"))
     return tuple(sorted(set(all_from_wire(patterns, queue_pattern))))
