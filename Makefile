@@ -9,7 +9,7 @@ RELEASE := .venv-release
 
 .DEFAULT_GOAL := help
 
-.PHONY: help venv demo chaos fuzz test test-fast model-check check attribute-reference format compiled test-compiled bench bench-smoke sim-drain pilot-bundle lock release-check clean
+.PHONY: help venv demo chaos fuzz test test-fast model-check check attribute-reference metric-reference format compiled test-compiled bench bench-smoke sim-drain pilot-bundle lock release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ check: $(VENV)/.stubs ## check lint, formats, import contracts, types and the ru
 
 attribute-reference: $(VENV)/.stubs ## write docs/reference/job-attributes.md from the tables of the readers
 	@PYTHONPATH=tests $(BIN)/python tests/support/attribute_reference.py
+
+metric-reference: $(VENV)/.stubs ## write docs/reference/metrics.md from the table of metrics
+	@PYTHONPATH=tests $(BIN)/python tests/support/metric_reference.py
 
 format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff check --fix .

@@ -19,8 +19,9 @@ import structlog
 
 from pilotage import clock
 from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableError, WorldError
+from pilotage.metrics.endpoint import Exposition, serving
 from pilotage.processes import exclusive_folder
-from pilotage.rpc.channel import Endpoint, open_async_channel
+from pilotage.rpc.channel import Endpoint, open_async_channel, split_address
 from pilotage.telemetry import set_up_logging
 from pilotage_agents.app import (
     DRAIN,
@@ -159,7 +160,7 @@ async def _run(settings: AgentSettings, options: argparse.Namespace) -> None:
                 for agent in agents:
                     await agent.run_one_cycle()
             else:
-                await _run_until_signal(agents, TokenWatch(tokens, clock.now))
+                await _run_until_signal(settings, agents, TokenWatch(tokens, clock.now))
 
 
 def _place_of_token(settings: AgentSettings, section: AgentSection) -> str:
@@ -197,27 +198,45 @@ def _held_folders(settings: AgentSettings, wanted: str | None) -> Iterator[None]
         yield
 
 
-async def _run_until_signal(agents: Sequence[LeaderAgent], tokens: TokenWatch) -> None:
+async def _run_until_signal(settings: AgentSettings, agents: Sequence[LeaderAgent], tokens: TokenWatch) -> None:
     """Run the agents until SIGTERM or SIGINT; a second signal ends the process at once."""
     loops = [
         AgentLoop(agent, first_after=place * _BETWEEN_STARTS, after_failure=agent.after_failure)
         for place, agent in enumerate(agents)
     ]
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(loop.run()) for loop in loops]
-        watching = group.create_task(tokens.run())
-        await _stop_signal()
-        watching.cancel()
-        for loop in loops:
-            loop.stop()
-        _, late = await asyncio.wait(running, timeout=_STOP_TIMEOUT_S)
-        for task in late:
-            task.cancel()
+    with _metrics_served(settings, agents, loops):
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(loop.run()) for loop in loops]
+            watching = group.create_task(tokens.run())
+            await _stop_signal()
+            watching.cancel()
+            for loop in loops:
+                loop.stop()
+            _, late = await asyncio.wait(running, timeout=_STOP_TIMEOUT_S)
+            for task in late:
+                task.cancel()
     for agent in agents:
         try:
             await agent.stop()
         except PilotageError as error:
             log.warning("agent did not stop cleanly", agent=agent.name, reason=str(error))
+
+
+@contextmanager
+def _metrics_served(
+    settings: AgentSettings, agents: Sequence[LeaderAgent], loops: Sequence[AgentLoop]
+) -> Iterator[None]:
+    """Serve metrics and health checks within the block if the settings have an address; raises WorldError.
+
+    The agents are ready unless the last cycle of one has failed; a replica that does not lead is ready too.
+    """
+    exposition = Exposition("plain Python", lambda: next((loop.fault for loop in loops if loop.fault), ""))
+    exposition.sources += [*(agent.samples for agent in agents), *(loop.samples for loop in loops)]
+    wanted = None if settings.metrics_listen is None else split_address(settings.metrics_listen)
+    with serving(wanted, exposition) as address:
+        if address:
+            log.info("metrics are served", url=f"http://{address}/metrics")
+        yield
 
 
 async def _stop_signal() -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.rpc.channel import split_address
 from pilotage.settings import AnchoredPath, ProgramSettings, load_settings
 from pilotage.telemetry import LogLevel
 from pilotage_agents.drain_controller.settings import DrainControllerSettings
@@ -37,6 +38,10 @@ class AgentSettings(ProgramSettings):
         None, description="A file with the trusted certificate authorities (PEM); None = the system's."
     )
     turn_s: float = Field(30, ge=1, le=3600, description="How long a replica leads without renewal.")
+    metrics_listen: str | None = Field(
+        None,
+        description="Where to serve /metrics, /healthz and /readyz, HOST:PORT; port 0 = any free one; None = nowhere.",
+    )
     log_level: LogLevel = Field(LogLevel.INFO, description="The lowest level that is logged.")
     log_json: bool = Field(True, description="Whether each log line is a JSON object, else text for people.")
     site_director: SiteDirectorSettings | None = Field(
@@ -56,6 +61,16 @@ class AgentSettings(ProgramSettings):
     job_router: JobRouterSettings | None = Field(
         None, description="The section of the job router; None = it does not run."
     )
+
+    @field_validator("metrics_listen")
+    @classmethod
+    def _check_address(cls, address: str | None) -> str | None:
+        try:
+            if address is not None:
+                split_address(address)
+        except InvalidInputError as error:
+            raise ValueError(error.violations[0].why) from error
+        return address
 
     @model_validator(mode="after")
     def _has_a_token(self) -> AgentSettings:

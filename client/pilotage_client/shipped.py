@@ -1,4 +1,4 @@
-"""The example jobs, policies and job templates that Pilotage ships."""
+"""The example jobs, policies, job templates and monitoring files that Pilotage ships."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ class Shipped(StrEnum):
     """What is shipped, by the name of its folder."""
 
     EXAMPLES = "examples"
+    MONITORING = "monitoring"
     POLICIES = "policies"
     TEMPLATES = "templates"
 

@@ -14,7 +14,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -26,15 +26,17 @@ import structlog
 from pilotage import clock
 from pilotage.backoff import Retry, backoff
 from pilotage.errors import WorldError
+from pilotage.metrics.endpoint import Exposition, serving
 from pilotage.mqtt.settings import parse_broker
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import split_address
-from pilotage_server.background import HealthReport, PeriodicTask, periodic_tasks, run_periodically
+from pilotage_server.background import HealthReport, PeriodicTask, TaskOutcomes, periodic_tasks, run_periodically
 from pilotage_server.certificates import CertificateWatch, check_certificate
 from pilotage_server.core.incarnation import Installation
 from pilotage_server.core.matching import matcher
 from pilotage_server.core.rules import Rules
 from pilotage_server.events.mqtt import BrokerFeed
+from pilotage_server.metrics import EndedJobs, PeriodicCounts, ServerParts
 from pilotage_server.operations.accounting.limits import recount_limits
 from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.installation import Belongings, change_keys, join
@@ -94,7 +96,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
     _share_freed_memory()
     _raise_file_limit()
     disk = _disk_space(settings)
-    with _translate_errors(settings), _used_folder(settings, disk):
+    with _translate_errors(settings), _used_folder(settings, disk), _monitored(settings) as monitoring:
         _remove_ready_file(ready_file)
         issuer = own_issuer(settings)
         if token_files is not None:
@@ -108,7 +110,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
                 outside = _outside_issuers(settings)
                 transactions = Transactions(database, state)
                 context = _service_context(settings, transactions, store, issuer, outside, disk)
-                asyncio.run(_serve(settings, context, outside, ready_file, token_files))
+                asyncio.run(_serve(settings, context, outside, monitoring, ready_file, token_files))
             finally:
                 _remove_ready_file(ready_file)
 
@@ -149,6 +151,29 @@ def _used_folder(settings: ServerSettings, disk: DiskSpace) -> Iterator[None]:
 
 
 _CERTIFICATE_EVERY_S = 86400.0
+
+
+@dataclass
+class _Monitoring:
+    """The endpoint for operators; `fault` returns why the server does not serve in full, "" = it does."""
+
+    address: str = ""
+    fault: Callable[[], str] = lambda: "the server starts"
+
+    def __post_init__(self) -> None:
+        self.exposition = Exposition(build_name(), lambda: self.fault())
+
+
+@contextmanager
+def _monitored(settings: ServerSettings) -> Iterator[_Monitoring]:
+    """Serve metrics and health checks if the settings have an address for them, also while the server starts."""
+    monitoring = _Monitoring()
+    wanted = None if settings.metrics_listen is None else split_address(settings.metrics_listen)
+    with serving(wanted, monitoring.exposition) as monitoring.address:
+        if monitoring.address:
+            log.info("metrics are served", url=f"http://{monitoring.address}/metrics")
+        yield monitoring
+
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 """Pauses between two attempts to reach the database at the start."""
@@ -235,6 +260,7 @@ async def _serve(
     settings: ServerSettings,
     context: ServiceContext,
     outside: Sequence[OutsideIssuer],
+    monitoring: _Monitoring,
     ready_file: Path | None,
     token_files: TokenFiles | None,
 ) -> None:
@@ -254,18 +280,24 @@ async def _serve(
     address = _listen(server, settings)
     _log_start(address, transactions)
     if ready_file is not None:  # the port is open: calls are queued from now on, and taken in a moment
-        write_atomically(ready_file, json.dumps({"address": address}) + "\n")
+        addresses = {"address": address} | ({"metrics": monitoring.address} if monitoring.address else {})
+        write_atomically(ready_file, json.dumps(addresses) + "\n")
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
         health = HealthReport(context.disk, server.report_health)
+        outcomes = TaskOutcomes()
+        monitoring.fault = lambda: (
+            str(fenced[0]) if fenced else "the server stops" if stopping.is_set() else health.fault()
+        )
         background = [
-            tasks.create_task(run_periodically(duty, stopping))
+            tasks.create_task(run_periodically(duty, stopping, outcomes))
             for duty in (
                 *periodic_tasks(settings, transactions, context.store, server.wake_followers, health, stop_fenced),
                 *_token_tasks(settings, token_files, context.issuer, transactions.database),
                 *_certificate_tasks(settings),
                 *map(_keys_task, outside),
                 *(() if feed is None else feed.duties()),
+                *_metrics_tasks(monitoring, ServerParts(transactions, server, context.disk, outcomes)),
             )
         ]
         if feed is not None:
@@ -349,6 +381,15 @@ def _certificate_tasks(settings: ServerSettings) -> Iterator[PeriodicTask]:
         ends = check_certificate(settings.tls_cert, clock.now())
         watch = CertificateWatch(settings.tls_cert, ends, clock.now)
         yield PeriodicTask("certificate", _CERTIFICATE_EVERY_S, watch.run_once)
+
+
+def _metrics_tasks(monitoring: _Monitoring, parts: ServerParts) -> Iterator[PeriodicTask]:
+    """Export the metrics of a server that serves now, if there is an endpoint; yields the task that they need."""
+    if monitoring.address:
+        counts = PeriodicCounts(parts.transactions, clock.boot_time_s)
+        ended = EndedJobs(parts.transactions.state)
+        monitoring.exposition.sources += [*parts.sources(), ended.samples, counts.samples]
+        yield counts.task()
 
 
 def _keys_task(issuer: OutsideIssuer) -> PeriodicTask:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import structlog
 
-from pilotage.clock import BootClock, boot_time_s, thread_cpu_s
+from pilotage.clock import BootClock, Clock, boot_time_s, now, thread_cpu_s
 from pilotage.errors import WorldError
 from pilotage.telemetry import cause_bound
 from pilotage_server.core.health.evidence import FAILURES
@@ -242,6 +242,21 @@ DISK_EVERY_S = 1.0
 """Interval at which the space on the disks is read."""
 
 
+class TaskOutcomes:
+    """The outcomes of the periodic tasks by their names, for the metrics: last success (Unix time), and failures."""
+
+    def __init__(self, clock: Clock = now) -> None:
+        self.last_success_s: dict[str, float] = {}
+        self.failures: dict[str, int] = {}
+        self._clock = clock
+
+    def add(self, task: str, *, failed: bool) -> None:
+        """Record a run of a task."""
+        self.failures[task] = self.failures.get(task, 0) + failed
+        if not failed:
+            self.last_success_s[task] = self._clock().timestamp()
+
+
 class HealthReport:
     """What the server can do now, for the health service: write to the database, and take jobs and uploads."""
 
@@ -268,6 +283,10 @@ class HealthReport:
             )
         self._disk_fault = fault
         self._send()
+
+    def fault(self) -> str:
+        """Return why the server does not serve in full, "" = it does."""
+        return self._disk_fault if self._is_writable else "the database cannot be written"
 
     def _send(self) -> None:
         self._report(is_writable=self._is_writable, has_room=not self._disk_fault)
@@ -509,7 +528,7 @@ def periodic_tasks(
     )
 
 
-async def run_periodically(task: PeriodicTask, stopping: asyncio.Event) -> None:
+async def run_periodically(task: PeriodicTask, stopping: asyncio.Event, outcomes: TaskOutcomes) -> None:
     """Run a task until the server stops; a failure is logged, and the next run follows.
 
     A task that is woken earlier ends when it is cancelled.
@@ -517,6 +536,7 @@ async def run_periodically(task: PeriodicTask, stopping: asyncio.Event) -> None:
     failures = 0
     while not stopping.is_set():
         failures = 0 if await _try_run(task, failures) else failures + 1
+        outcomes.add(task.name, failed=failures > 0)
         await wait_for_event(task.every_s, task.woken or stopping)
 
 

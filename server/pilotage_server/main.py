@@ -61,8 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
     run.add_argument("--listen", help="HOST:PORT; port 0 = any free one (default 127.0.0.1:4711)")
+    run.add_argument("--metrics-listen", help="HOST:PORT of /metrics, /healthz and /readyz (default: nowhere)")
     run.add_argument("--database", help="the database's URL (default: SQLite in the data folder)")
-    run.add_argument("--ready-file", type=Path, help='gets {"address": "HOST:PORT"} when the server is ready')
+    run.add_argument("--ready-file", type=Path, help="gets the addresses, as JSON, when the server is ready")
     run.add_argument("--bootstrap-tokens", type=Path, metavar="DIR", help="keep a token for each role there")
     token = commands.add_parser("token", help="print a token, signed with the key in the data folder")
     token.add_argument("--group", action="append", default=[], help="a group; the first is the default one")
@@ -115,7 +116,7 @@ def _login() -> str:
 
 
 def _settings(options: argparse.Namespace) -> ServerSettings:
-    names = ("data", "listen", "database")
+    names = ("data", "listen", "metrics_listen", "database")
     values = {name: getattr(options, name, None) for name in names}
     return read_settings({name: value for name, value in values.items() if value is not None}, options.config)
 

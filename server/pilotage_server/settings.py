@@ -218,6 +218,10 @@ class ServerSettings(ProgramSettings):
 
     data: Path = Field(description="The folder of this server's data, on a local disk.")
     listen: str = Field("127.0.0.1:4711", description="Where to listen, HOST:PORT; port 0 = any free one.")
+    metrics_listen: str | None = Field(
+        None,
+        description="Where to serve /metrics, /healthz and /readyz, HOST:PORT; port 0 = any free one; none = nowhere.",
+    )
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
     files: str | None = Field(None, description="URL of the store of files; none = in the data folder.")
     broker: BrokerUrl | None = Field(None, description="URL of an MQTT broker, mqtt://HOST:PORT; none = no broker.")
@@ -385,11 +389,12 @@ class ServerSettings(ProgramSettings):
             raise ValueError("is not a domain such as example.org")
         return domain
 
-    @field_validator("listen")
+    @field_validator("listen", "metrics_listen")
     @classmethod
-    def _check_listen(cls, listen: str) -> str:
+    def _check_listen(cls, listen: str | None) -> str | None:
         try:
-            split_address(listen)
+            if listen is not None:
+                split_address(listen)
         except InvalidInputError as error:
             raise ValueError(error.violations[0].why) from error
         return listen

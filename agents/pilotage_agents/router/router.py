@@ -7,7 +7,7 @@ this router's. Slow work runs in background tasks; a later cycle uses its result
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,6 +15,8 @@ from functools import partial
 import structlog
 
 from pilotage.errors import FeedPositionLostError, InvalidInputError, PilotageError
+from pilotage.metrics.table import ROUTED_JOBS
+from pilotage.metrics.values import Sample
 from pilotage.values.routing import PublishedRoutes
 from pilotage_agents.router.context import RouterContext
 from pilotage_agents.router.core.route_selection import RouteBacklog, published_table
@@ -104,6 +106,12 @@ class JobRouter:
             PeriodicTimer(_SAVE_PERIOD),
         )
         self._sweep = PeriodicTimer(_SWEEP_PERIOD)
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the numbers of tracked copies by route."""
+        for route, occupancy in self._context.jobs.occupancy().items():
+            yield Sample(ROUTED_JOBS, (route, "idle"), occupancy.idle)
+            yield Sample(ROUTED_JOBS, (route, "running"), occupancy.jobs - occupancy.idle)
 
     def leadership_gained(self) -> None:
         """Reload shared state: another replica may have acted and published other routes."""

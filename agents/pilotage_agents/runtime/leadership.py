@@ -14,7 +14,7 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
@@ -22,8 +22,10 @@ from uuid import uuid4
 
 import structlog
 
-from pilotage.clock import BootClock
+from pilotage.clock import BootClock, now
 from pilotage.errors import LeadershipLostError, PilotageError, StateConflictError, WorldError
+from pilotage.metrics.table import AGENT_CYCLE_SECONDS, AGENT_CYCLES, AGENT_LEADER, AGENT_SUCCESS
+from pilotage.metrics.values import Observations, Sample
 from pilotage.text import folded_set
 from pilotage.values.leadership import Leadership
 from pilotage_agents.runtime.link import LeadershipLink
@@ -49,6 +51,14 @@ class LongRunningAgent(Protocol):
 
     async def run_to_completion(self) -> None:
         """Run one cycle and all work that follows from it."""
+
+
+@runtime_checkable
+class MeasuredAgent(Protocol):
+    """An agent with metrics of its own."""
+
+    def samples(self) -> Iterable[Sample]:
+        """Return them as they are now; called in another thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +100,33 @@ class LeaderAgent:
         self._leader_host = ""
         self._working = False
         self._renewing = False
+        self._cycles = 0
+        self._durations_s = Observations(AGENT_CYCLE_SECONDS.bounds)
+        self._last_success: datetime | None = None
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the metrics of the cycles, and those of the agent."""
+        own = (self.name,)
+        yield Sample(AGENT_CYCLES, own, self._cycles)
+        yield Sample(AGENT_CYCLE_SECONDS, own, self._durations_s)
+        yield Sample(AGENT_LEADER, own, self._remaining_s() > 0)
+        if self._last_success is not None:
+            yield Sample(AGENT_SUCCESS, own, self._last_success.timestamp())
+        if isinstance(self._agent, MeasuredAgent):
+            yield from self._agent.samples()
 
     async def run_once(self) -> timedelta:
         """Acquire or renew the leadership and run a cycle if one is due; returns the time until the next call."""
         if not await self._acquire():
             return timedelta(seconds=self._renewal_interval_s)
         if self._clock() >= self._next_cycle_s:
-            length = await self._run_as_leader(self._agent.run_once)
+            began_s = self._clock()
+            try:
+                length = await self._run_as_leader(self._agent.run_once)
+            finally:
+                self._cycles += 1
+                self._durations_s.observe(self._clock() - began_s)
+            self._last_success = now()
             self._next_cycle_s = self._clock() + length.total_seconds()
         return timedelta(seconds=max(0.0, min(self._renewal_interval_s, self._next_cycle_s - self._clock())))
 

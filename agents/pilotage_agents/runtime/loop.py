@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -11,6 +12,8 @@ import structlog
 
 from pilotage.backoff import backoff
 from pilotage.errors import PilotageError
+from pilotage.metrics.table import AGENT_ERRORS
+from pilotage.metrics.values import Sample
 from pilotage.telemetry import cause_bound, new_cause
 
 log = structlog.get_logger()
@@ -75,7 +78,11 @@ DEFAULT_BACKOFF = Backoff()
 
 
 class AgentLoop:
-    """Runs one agent until it is stopped; `failures` counts failed cycles in a row."""
+    """Runs one agent until it is stopped.
+
+    `failures` counts failed cycles in a row, and `fault` says why the last one failed, "" = it did not; `errors` counts
+    all failed ones.
+    """
 
     def __init__(
         self,
@@ -87,6 +94,8 @@ class AgentLoop:
     ) -> None:
         self.cycles = 0
         self.failures = 0
+        self.errors = 0
+        self.fault = ""
         self._agent = agent
         self._pause = pause or RealPause()
         self._first_after = first_after
@@ -100,6 +109,10 @@ class AgentLoop:
             with cause_bound(new_cause()):
                 length = await self._run_cycle()
             await self._pause.wait(length)
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the metrics of the loop."""
+        yield Sample(AGENT_ERRORS, (self._agent.name,), self.errors)
 
     def stop(self) -> None:
         """Let `run` return after the present cycle."""
@@ -119,10 +132,13 @@ class AgentLoop:
         if self.failures:
             log.info("agent recovered", agent=self._agent.name, failures=self.failures)
         self.failures = 0
+        self.fault = ""
         return length
 
     def _failed(self, why: str) -> timedelta:
         self.failures += 1
+        self.errors += 1
+        self.fault = f"{self._agent.name}: {self.failures} cycles in a row have failed: {why}"
         length = backoff(self.failures, self._after_failure.first, self._after_failure.longest)
         log.warning(
             "cycle of an agent failed",

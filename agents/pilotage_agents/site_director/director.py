@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +15,8 @@ from typing import Any
 import structlog
 
 from pilotage.errors import LeadershipLostError, PilotageError
+from pilotage.metrics.table import PILOTS_FAILED, PILOTS_SUBMITTED
+from pilotage.metrics.values import Sample
 from pilotage.resources.queue_patterns import EVERY_QUEUE, matches_any, unused_pattern_lines, unused_patterns
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
@@ -99,6 +102,14 @@ class PilotDirector(ABC):
         self._clock = context.clock
         self._unused_patterns: tuple[str, ...] = ()
         self._failures = QueueFailures()
+        self._submitted: Counter[QueueId] = Counter()
+        self._failed: Counter[QueueId] = Counter()
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the numbers of pilots that were sent and that could not be sent."""
+        for metric, counts in ((PILOTS_SUBMITTED, self._submitted), (PILOTS_FAILED, self._failed)):
+            for queue, count in counts.copy().items():
+                yield Sample(metric, (queue.site, queue.ce, queue.queue), count)
 
     @abstractmethod
     async def _snapshot(self) -> DirectorSnapshot:
@@ -155,8 +166,11 @@ class PilotDirector(ABC):
             )
             return
         except PilotageError as error:
+            self._failed[queue.id] += count
             self._record_failure(queue.id, str(error))
             return
+        self._submitted[queue.id] += sent.submitted
+        self._failed[queue.id] += len(sent.failures)
         log.info("pilots sent", queue=str(queue.id), pilots=sent.submitted, reasons=plan.reasons)
         if sent.failures:
             self._record_failure(queue.id, sent.failures[0])

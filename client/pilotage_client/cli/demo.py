@@ -191,21 +191,22 @@ def demo(context: click.Context, examples: Path) -> None:
         context.exit(FAILED)
 
 
-_FIRST_COMMANDS = {
-    Shipped.EXAMPLES: ("job files and a resource tree", "submit {}/hello.toml"),
-    Shipped.POLICIES: ("HTCondor policies for nodes", "up --policy {}/whole-machine.conf"),
-    Shipped.TEMPLATES: ("additions of a site to jobs", "submit --template {}/bologna-short.toml JOB"),
+_FIRST_STEPS = {
+    Shipped.EXAMPLES: ("job files and a resource tree", "try pilotage submit {}/hello.toml"),
+    Shipped.MONITORING: ("alert rules and a dashboard", "name {}/alerts.yml in the rule_files of Prometheus"),
+    Shipped.POLICIES: ("HTCondor policies for nodes", "try pilotage up --policy {}/whole-machine.conf"),
+    Shipped.TEMPLATES: ("additions of a site to jobs", "try pilotage submit --template {}/bologna-short.toml JOB"),
 }
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 def init(folder: Path) -> None:
-    """Copy the example jobs, policies and job templates to FOLDER, to try and to change them."""
+    """Copy the example jobs, policies, job templates and monitoring files to FOLDER, to try and to change them."""
     present = [folder / name for name in Shipped if (folder / name).exists()]
     if present:
         raise InvalidInputError(*(Violation(str(path), "exists; name another folder") for path in present))
-    for name, (what, command) in _FIRST_COMMANDS.items():
+    for name, (what, step) in _FIRST_STEPS.items():
         target = folder / name
         shutil.copytree(name.folder, target)
-        click.echo(f"{target}: {what}; try pilotage {command.format(target)}")
+        click.echo(f"{target}: {what}; {step.format(target)}")

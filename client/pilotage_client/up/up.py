@@ -18,6 +18,7 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from pilotage.cgroups import ControlGroups
@@ -39,6 +40,15 @@ arguments = "-c 'echo Hello from $(hostname), job $PILOTAGE_JOB_ID'"
 stdout = "hello.out"
 request_cpus = 1
 """
+
+
+@dataclass(frozen=True, slots=True)
+class UpAddresses:
+    """Where the server serves its clients, and where server and agents serve their metrics: HOST:PORT."""
+
+    server: str
+    server_metrics: str
+    agents_metrics: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +127,15 @@ class UpFolder:
         if not self.first_job.exists():
             write_private(self.first_job, _FIRST_JOB)
 
-    def write_agents_config(self, address: str, pilot_program: str, pilot: Mapping[str, object]) -> None:
+    def write_agents_config(self, addresses: UpAddresses, pilot_program: str, pilot: Mapping[str, object]) -> None:
         """Write the agents' configuration; `pilot` has additional settings of every pilot."""
         hidden = [*HIDDEN_PATHS, str(self.root)]
         settings = {"scratch": str(self.scratch), "grace_s": 5, "hidden_paths": hidden, **pilot}
         pilot_lines = "\n".join(f"{name} = {_toml(value)}" for name, value in settings.items())
         text = f"""\
 # Written by `pilotage up` at every start.
-server = {_toml(address)}
+server = {_toml(addresses.server)}
+metrics_listen = {_toml(addresses.agents_metrics)}
 
 [site_director]
 token_file = {_toml(str(self.token_file("director")))}
@@ -235,8 +246,7 @@ def run_up(options: UpOptions, echo: Echo) -> None:
     with exclusive_folder(options.data, "another `pilotage up`"):
         folder = UpFolder(options.data.absolute())
         folder.prepare()
-        address = f"{HOST}:{_free_port(options.port)}"
-        stack = _Stack(options, folder, address, echo)
+        stack = _Stack(options, folder, _free_addresses(options.port), echo)
         try:
             asyncio.run(_run_until_signal(stack))
         except BaseExceptionGroup as group:
@@ -265,17 +275,18 @@ def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
 class _Stack:
     """Server and agents, started in this order and stopped in reverse."""
 
-    def __init__(self, options: UpOptions, folder: UpFolder, address: str, echo: Echo) -> None:
+    def __init__(self, options: UpOptions, folder: UpFolder, addresses: UpAddresses, echo: Echo) -> None:
         self._options = options
         self._folder = folder
-        self._address = address
+        self._addresses = addresses
         self._echo = echo
         self._is_up = False
         machine = this_machine(folder.root)
         self._machine = replace(machine, cpus=options.cpus or machine.cpus)
         self._server = self._child(
             "server",
-            ("pilotage-server", "run", "--data", str(folder.server), "--listen", address),
+            ("pilotage-server", "run", "--data", str(folder.server), "--listen", addresses.server),
+            ("--metrics-listen", addresses.server_metrics),
             ("--ready-file", str(folder.ready_file), "--bootstrap-tokens", str(folder.tokens)),
         )
         self._agents = self._child("agents", ("pilotage-agents", "run", "--config", str(folder.agents_config)))
@@ -290,14 +301,14 @@ class _Stack:
             pilot["policy"] = str(self._options.policy)
         if self._options.writable:
             pilot["writable_paths"] = [str(path) for path in self._options.writable]
-        self._folder.write_agents_config(self._address, program("pilotage-pilot"), pilot)
+        self._folder.write_agents_config(self._addresses, program("pilotage-pilot"), pilot)
         isolation = await asyncio.to_thread(isolation_notice, self._folder.scratch)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._server.keep_running(self._echo))
             await asyncio.to_thread(self._put_tree)
             await self._agents.start()
             group.create_task(self._agents.keep_running(self._echo))
-            self._folder.write_up_file(self._address)
+            self._folder.write_up_file(self._addresses.server)
             self._echo(self._start_message())
             self._echo(isolation)
             self._is_up = True
@@ -317,14 +328,14 @@ class _Stack:
         for child in (self._agents, self._server):
             child.kill()
 
-    def _child(self, name: str, command: tuple[str, ...], more: tuple[str, ...] = ()) -> Child:
+    def _child(self, name: str, command: tuple[str, ...], *more: tuple[str, ...]) -> Child:
         log = BoundedLog(self._folder.log_file(name))
-        return Child(name, (program(command[0]), *command[1:], *more), log)
+        return Child(name, (program(command[0]), *command[1:], *chain(*more)), log)
 
     def _put_tree(self) -> None:
         """Activate the given tree, or the default tree unless another one is active."""
         token = self._folder.token_file("operator").read_text().strip()
-        with Client(self._address, token) as client:
+        with Client(self._addresses.server, token) as client:
             active = client.tree()
             if self._options.tree is not None:
                 text, format_name = read_tree_file(self._options.tree), tree_format(self._options.tree)
@@ -348,28 +359,36 @@ class _Stack:
             "" if folder.root == data_folder(None) else f"export PILOTAGE_DATA={shlex.quote(str(folder.root))}\n  "
         )
         return f"""\
-Pilotage is up at {self._address}; Ctrl-C stops it.
-  data   {folder.root}
-  token  {folder.token_file("user")}
-  logs   {folder.log_file("server").parent}
+Pilotage is up at {self._addresses.server}; Ctrl-C stops it.
+  data     {folder.root}
+  token    {folder.token_file("user")}
+  logs     {folder.log_file("server").parent}
+  metrics  http://{self._addresses.server_metrics}/metrics (server)
+           http://{self._addresses.agents_metrics}/metrics (agents)
 Next, in another terminal:
   {elsewhere}pilotage submit {shlex.quote(str(folder.first_job))}"""
 
 
-def _free_port(requested: int) -> int:
-    """Return `requested`, or for 0 a free port; raises WorldError if the port cannot be used."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, requested))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                why = f"port {requested} is in use; choose another with --port, or --port 0 for any free one"
-            else:
-                why = f"port {requested} cannot be used: {error.strerror}"
-            raise WorldError(why, transient=False) from error
-        port: int = probe.getsockname()[1]
-        return port
+def _free_addresses(requested: int) -> UpAddresses:
+    """Return addresses with free ports, of the server that with `requested`, 0 = any; raises WorldError."""
+    with socket.socket() as server, socket.socket() as server_metrics, socket.socket() as agents_metrics:
+        ports = _bound(server, requested), _bound(server_metrics, 0), _bound(agents_metrics, 0)
+    return UpAddresses(*(f"{HOST}:{port}" for port in ports))
+
+
+def _bound(probe: socket.socket, requested: int) -> int:
+    """Bind a socket to the port, 0 = a free one, and return it; raises WorldError if it cannot be used."""
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind((HOST, requested))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            why = f"port {requested} is in use; choose another with --port, or --port 0 for any free one"
+        else:
+            why = f"port {requested} cannot be used: {error.strerror}"
+        raise WorldError(why, transient=False) from error
+    port: int = probe.getsockname()[1]
+    return port
 
 
 _CHECK_TIMEOUT_S = 60

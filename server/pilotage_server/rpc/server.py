@@ -49,6 +49,7 @@ from pilotage_server.operations.matching.idle_pilots import ServerMatchEstimator
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.accounting import ShareServicer
 from pilotage_server.rpc.framework.admission import Admission, CallLimits
+from pilotage_server.rpc.framework.call_counts import CallCounts
 from pilotage_server.rpc.framework.dispatch import CallAccess, Dispatcher, LoopCalls, in_event_loop
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
@@ -191,6 +192,9 @@ class RpcServer:
         self._polls = LongPolls(ServerMatchEstimator(state, context.clock))
         self._feed = EventFeed(partial(_read_news, context.transactions))
         self._health = Health()
+        self._admission = Admission(limits.calls, context.boot_clock)
+        self.call_counts: tuple[CallCounts, ...] = ()
+        """The calls of each method; none before the server serves."""
         self._server = grpc.server(
             ThreadPoolExecutor(OPEN_SERVICE_THREADS, thread_name_prefix="health"), options=_options(limits)
         )
@@ -210,9 +214,10 @@ class RpcServer:
         context = self._context
         state = context.transactions.state
         access = CallAccess(context.verifier, lambda: state.revocations, context.proofs, context.clock)
-        admission = Admission(self._limits.calls, context.boot_clock)
-        dispatcher = Dispatcher(self._server, access, LoopCalls(tasks, access.recheck), admission, context.boot_clock)
+        loop_calls = LoopCalls(tasks, access.recheck)
+        dispatcher = Dispatcher(self._server, access, loop_calls, self._admission, context.boot_clock)
         self._add_services(dispatcher)
+        self.call_counts = tuple(dispatcher.call_counts)
         tasks.create_task(self._feed.run())
         self._health.report()
         dispatcher.open()
@@ -253,6 +258,10 @@ class RpcServer:
         """Report whether the database can be written, and whether the disk has room for jobs and uploads."""
         refused = () if has_room else (JOB_SERVICE,)
         self._health.report(refused if is_writable else ("", *SERVICES))
+
+    def calls_in_flight(self) -> dict[str, int]:
+        """Return the numbers of calls in flight to methods that users may call, and to the others."""
+        return {"users": len(self._admission.of_users), "others": len(self._admission.of_others)}
 
     def wake_followers(self) -> None:
         """Notify the calls that follow events: another server has committed some."""

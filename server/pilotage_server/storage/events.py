@@ -131,9 +131,13 @@ def last_attempts_at(session: Session, job_ids: Iterable[int], causes: Iterable[
     return dict(sql.rows(session, _LAST_AT, sorted(job_ids), sorted(causes)))
 
 
+# Each in a query of its own: SQLite reads the whole table for both at once.
+_BOUNDS = "SELECT (SELECT min(id) FROM job_events), (SELECT max(id) FROM job_events)"
+
+
 def feed_bounds(session: Session) -> tuple[int, int]:
     """Return the positions of the oldest and the newest event; (0, 0) where there is none."""
-    oldest, newest = session.execute(select(func.min(EVENTS.c.id), func.max(EVENTS.c.id))).one()
+    ((oldest, newest),) = sql.rows(session, _BOUNDS)
     return oldest or 0, newest or 0
 
 

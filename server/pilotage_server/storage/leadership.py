@@ -22,6 +22,7 @@ _TAKE = """
 """
 _FIND = "SELECT agent, holder, place, until, serves_json FROM turns WHERE agent = ?"
 _ACTIVE = "SELECT agent, holder, place, until, serves_json FROM turns WHERE until > ?"
+_ENDS = "SELECT agent, until FROM turns WHERE until > ?"
 _GIVE_BACK = "DELETE FROM turns WHERE agent = ? AND holder = ?"
 
 
@@ -52,6 +53,11 @@ def active_terms(session: Session, now: datetime) -> tuple[LeadershipTerm, ...]:
 def active_agents(session: Session, now: datetime) -> frozenset[str]:
     """Return the agents that have a leader now."""
     return frozenset(term.leadership.agent for term in active_terms(session, now))
+
+
+def leadership_ends(session: Session, since: datetime) -> dict[str, datetime]:
+    """Return when the last term of each agent ends, or has ended since then; an agent that was stopped has none."""
+    return {agent: sql.utc_time(until) for agent, until in sql.rows(session, _ENDS, sql.column_time(session, since))}
 
 
 def release(session: Session, leadership: Leadership) -> None:

@@ -176,16 +176,19 @@ def load_silent(
 
 def count_pilots(session: Session) -> dict[QueueId, PilotCounts]:
     """Return the numbers of pilots of every queue that has any, without ended ones."""
-    columns = (PILOTS.c.site, PILOTS.c.ce, PILOTS.c.queue, PILOTS.c.state)
     counts: dict[QueueId, PilotCounts] = {}
-    for site, ce, name, state, count in session.execute(
-        select(*columns, func.count()).where(IS_PRESENT).group_by(*columns)
-    ):
-        queue = QueueId(site, ce, name)
+    for queue, state, count in count_states(session):
         before = counts.get(queue, PilotCounts())
-        more = PilotCounts(arriving=count) if PilotState(state) in ARRIVING else PilotCounts(alive=count)
+        more = PilotCounts(arriving=count) if state in ARRIVING else PilotCounts(alive=count)
         counts[queue] = PilotCounts(before.arriving + more.arriving, before.alive + more.alive)
     return counts
+
+
+def count_states(session: Session) -> list[tuple[QueueId, PilotState, int]]:
+    """Return the numbers of pilots by queue and state, without ended ones."""
+    columns = (PILOTS.c.site, PILOTS.c.ce, PILOTS.c.queue, PILOTS.c.state)
+    rows = session.execute(select(*columns, func.count()).where(IS_PRESENT).group_by(*columns))
+    return [(QueueId(site, ce, name), PilotState(state), count) for site, ce, name, state, count in rows]
 
 
 _OVERDUE = f"""
@@ -418,6 +421,14 @@ def load_slots(session: Session, queue: QueueId | None = None, node: NodeId | No
         for pilot, power, attributes, settable in (by_stamp[stamp],)
     ]
     return tuple(sorted(found, key=lambda info: (info.node, info.pilot_stamp, info.slot.name)))
+
+
+def count_slots(session: Session) -> list[tuple[QueueId, int]]:
+    """Return the numbers of slots of living pilots by queue."""
+    place = (PILOTS.c.site, PILOTS.c.ce, PILOTS.c.queue)
+    slots = select(*place, func.count()).join(SLOTS, SLOTS.c.pilot_stamp == PILOTS.c.stamp)
+    rows = session.execute(slots.where(IS_ALIVE).group_by(*place))
+    return [(QueueId(site, ce, queue), count) for site, ce, queue, count in rows]
 
 
 _ALL = "SELECT site, node, version, settings_json FROM node_settings"

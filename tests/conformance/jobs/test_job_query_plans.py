@@ -16,7 +16,7 @@ from pilotage_server.storage import leases, races, task_queues
 from pilotage_server.storage.attempts import load_taken, next_taken, next_unreported
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.events import events_of, last_attempts_at
+from pilotage_server.storage.events import events_of, feed_bounds, last_attempts_at
 from pilotage_server.storage.jobs import JobQuery, find_jobs
 from pilotage_server.storage.leases import extend_all, lock_expired, running_by_pool
 from pilotage_server.storage.notifications.outbox import has_due_notifications, waiting_notifications
@@ -142,6 +142,11 @@ QUERIES: tuple[tuple[str, str, Callable[[Transaction], object]], ...] = (
         "old finished jobs",
         "ix_jobs_ended",
         lambda transaction: delete_ended_jobs(transaction.session, transaction.now, 10),
+    ),
+    (
+        "positions of the event feed",
+        "SEARCH job_events|pk_job_events",
+        lambda transaction: feed_bounds(transaction.session),
     ),
     (
         "live job of a subscription",

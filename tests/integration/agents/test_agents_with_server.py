@@ -40,6 +40,8 @@ from pilotage_agents.main import run
 from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import AGENT_NAMES, AgentBounds, Role
 from support.leadership import LONG_LEADERSHIP, with_short_leadership
+from support.metrics import Scrape, get, promtool
+from support.processes import until
 from support.server import RunningServer, request_id
 from support.wire_grid import WireGrid
 
@@ -232,10 +234,10 @@ def test_second_director_of_one_folder_is_rejected(
 
 
 @contextmanager
-def pool_cleanup_process(config: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a pool cleanup as a separate process."""
+def pool_cleanup_process(config: Path, agent: str = "pool-cleanup") -> Iterator[subprocess.Popen[str]]:
+    """Run a pool cleanup, or another agent, as a separate process."""
     program = Path(sys.executable).with_name("pilotage-agents")
-    command = [str(program), "pool-cleanup", "--config", str(config)]
+    command = [str(program), agent, "--config", str(config)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -261,6 +263,67 @@ def test_second_replica_takes_over_when_the_leader_is_killed(config: Path, opera
             assert f"(process {first.pid})" in str(logged_event(second, "another copy of the agent acts")["at"])
             first.kill()
             logged_event(second, "turn taken")
+
+
+def with_metrics(config: Path) -> None:
+    config.write_text(f'metrics_listen = "127.0.0.1:0"\n{config.read_text()}')
+
+
+def metrics_of(process: subprocess.Popen[str]) -> str:
+    """Return where an agent that starts will serve its metrics."""
+    return str(logged_event(process, "metrics are served")["url"]).split("/")[2]
+
+
+async def test_replicas_export_who_leads_and_how_cycles_end(
+    server: RunningServer, config: Path, operator: Operator
+) -> None:
+    with_metrics(config)
+    agent = {"agent": "pool cleanup"}
+    with pool_cleanup_process(config) as first:
+        leader = metrics_of(first)
+        await until(lambda: Scrape(leader).value("pilotage_agent_last_success_timestamp_seconds", **agent) is not None)
+        with pool_cleanup_process(config) as second:
+            standby = metrics_of(second)
+            logged_event(second, "another copy of the agent acts")
+
+            found, other = Scrape(leader), Scrape(standby)
+
+            assert (found.value("pilotage_agent_leader", **agent), other.value("pilotage_agent_leader", **agent)) == (
+                1,
+                0,
+            )
+            assert (found.value("pilotage_agent_cycles_total", **agent) or 0) >= 1
+            assert other.value("pilotage_agent_cycles_total", **agent) == 0
+            assert found.value("pilotage_agent_errors_total", **agent) == 0
+            assert (found.faults(), other.faults()) == ([], [])
+            promtool("check", "metrics", text=found.text)
+            assert get(leader, "/readyz") == get(standby, "/readyz") == (200, "ok\n")
+        server.kill()
+
+        await until(lambda: get(leader, "/readyz")[0] == 503)
+
+        assert get(leader, "/readyz")[1].startswith("pool cleanup: ")
+        assert (Scrape(leader).value("pilotage_agent_errors_total", **agent) or 0) >= 1
+
+
+async def test_director_exports_sent_and_failed_pilots_by_queue(config: Path, operator: Operator) -> None:
+    with_metrics(config)
+    operator.submit(2, Memory=4000)
+    place = {"site": "Lyon", "ce": "ce1", "queue": "long"}
+    with pool_cleanup_process(config, "site-director") as process:
+        address = metrics_of(process)
+
+        await until(lambda: Scrape(address).value("pilotage_director_pilots_submitted_total", **place) is not None)
+
+        found = Scrape(address)
+        submitted, failed = (f"pilotage_director_pilots_{result}_total" for result in ("submitted", "failed"))
+        assert (found.value(submitted, **place) or 0) >= 2
+        assert found.value(failed, **place) == 0
+        assert found.faults() == []
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    for pilot in operator.pilots():
+        os.kill(int(pilot.glidein_id.split(".")[1]), signal.SIGKILL)
 
 
 def test_stopped_replica_gives_leadership_back(

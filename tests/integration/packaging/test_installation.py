@@ -103,28 +103,33 @@ def test_client_with_oldest_dependencies_submits_every_language(client: Installa
 def test_files_are_copied_once(client: Installation) -> None:
     client.run("pilotage", "init", "twice")
     assert os.access(client.folder / "twice" / "policies" / "whole_machine_job_wrapper", os.X_OK)
+    assert (client.folder / "twice" / "monitoring" / "alerts.yml").is_file()
     (client.folder / "twice" / "policies" / "bologna.conf").write_text("changed")
     done = client.run("pilotage", "init", "twice")
     assert (done.returncode, "twice/policies: exists" in done.stderr) == (2, True)
     assert (client.folder / "twice" / "policies" / "bologna.conf").read_text() == "changed"
 
 
-@pytest.mark.parametrize("program", ["pilotage", "pilotage-pilot", "pilotage-agents"])
+@pytest.mark.parametrize("program", ["pilotage", "pilotage-pilot"])
 def test_programs_of_the_client_alone_show_their_version(client: Installation, program: str) -> None:
     done = client.run(program, "--version")
     assert (done.returncode, "0.1.0" in done.stdout, done.stderr) == (0, True, "")
 
 
 @pytest.mark.parametrize(
-    ("command", "extra"),
-    [(("pilotage-server", "run"), "server"), (("pilotage", "up", "--data", "data"), "all")],
+    ("command", "package", "extra"),
+    [
+        (("pilotage-server", "run"), "sqlmodel", "server"),
+        (("pilotage-agents", "run"), "prometheus-client", "agents"),
+        (("pilotage", "up", "--data", "data"), "sqlmodel", "all"),
+    ],
 )
 def test_missing_extra_names_the_command_that_installs_it(
-    client: Installation, command: tuple[str, ...], extra: str
+    client: Installation, command: tuple[str, ...], package: str, extra: str
 ) -> None:
     done = client.run(*command)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.endswith(f"sqlmodel: pip install 'pilotage[{extra}]'\n")
+    assert done.stderr.endswith(f"{package}: pip install 'pilotage[{extra}]'\n")
 
 
 def test_client_works_as_far_as_it_can_without_htcondor_and_its_clock(client: Installation) -> None:

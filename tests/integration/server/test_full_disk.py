@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pilotage.errors import QuotaExceededError, WorldError
 from pilotage.v1 import job_service_pb2
+from support.metrics import Scrape, get, metrics_address
 from support.server import RunningServer, request_id, running_server
 from support.wire_grid import WireGrid, a_job, submission
 
@@ -106,7 +107,7 @@ def test_uploads_beyond_the_quota_are_refused(tmp_path: Path) -> None:
 
 def test_reports_are_taken_while_users_are_refused_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     data = small_disk / "data"
-    with running_server(data) as server, closing(WireGrid(server)) as grid:
+    with running_server(data, metrics_listen="127.0.0.1:0") as server, closing(WireGrid(server)) as grid:
         grid.put_tree()
         job_id, next_job_id = grid.submit(a_job(), a_job())
         pilot = grid.start_pilot()
@@ -119,6 +120,8 @@ def test_reports_are_taken_while_users_are_refused_on_a_full_disk(small_disk: Pa
 
         await_health(server, JOB_SERVICE, "NOT_SERVING")
         await_health(server, "", "SERVING")
+        status, why = get(metrics_address(server), "/readyz")
+        assert (status, why.startswith(f"the disk of {data} is almost full")) == (503, True)
         with pytest.raises(WorldError, match="reserved for reports"):
             grid.submit(a_job())
         with pytest.raises(WorldError, match="reserved for reports"):
@@ -141,7 +144,7 @@ def test_reports_are_taken_while_users_are_refused_on_a_full_disk(small_disk: Pa
 
 def test_health_reports_a_database_that_cannot_be_written(tmp_path: Path) -> None:
     with (
-        running_server(tmp_path / "data", max_file_bytes_on_disk=1_500_000) as server,
+        running_server(tmp_path / "data", max_file_bytes_on_disk=1_500_000, metrics_listen="127.0.0.1:0") as server,
         closing(WireGrid(server)) as grid,
     ):
         await_health(server, "", "SERVING")
@@ -149,4 +152,8 @@ def test_health_reports_a_database_that_cannot_be_written(tmp_path: Path) -> Non
             fill_database(grid)
         await_health(server, "", "NOT_SERVING")
         await_health(server, "pilotage.v1.MatcherService", "NOT_SERVING")
+        assert get(metrics_address(server), "/readyz") == (503, "the database cannot be written\n")
+        failed = Scrape(metrics_address(server)).value("pilotage_database_writes_total", result="failed")
+        assert failed is not None
+        assert failed >= 1
         assert grid.jobs.ListJobs(job_service_pb2.ListJobsRequest(page_size=1)).jobs

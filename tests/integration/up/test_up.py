@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -14,6 +16,7 @@ import pytest
 
 from pilotage.job_description import JobDescription
 from support.commands import WAIT_TIMEOUT_S, up_command
+from support.metrics import Scrape, get
 from support.site_policies import SHIPPED
 
 pytestmark = pytest.mark.process
@@ -125,6 +128,18 @@ def test_killed_agents_are_restarted(tmp_path: Path) -> None:
             (job_id,) = client.submit([a_job("exit 0")]).job_ids
             (job,) = client.wait([job_id], WAIT_TIMEOUT_S)
             assert job.state == "DONE"
+        served = re.findall(r"http://(\S+)/metrics \((\w+)\)", up.printed)
+        assert [process for _, process in served] == ["server", "agents"]
+        for address, _ in served:
+            up.until(partial(_is_ready, address))
+            assert Scrape(address).faults() == []
+
+
+def _is_ready(address: str) -> bool:
+    try:
+        return get(address, "/readyz")[0] == 200
+    except ConnectionRefusedError:
+        return False
 
 
 def test_job_survives_a_server_crash(tmp_path: Path) -> None:

@@ -127,6 +127,8 @@ reports = st.builds(
     wall_s=st.sampled_from([0.0, 60.0, 1e300]),
     suspended_s=st.sampled_from([0.0, 5.0]),
     peak_memory_mib=st.integers(0, 2**40),
+    memory_limit_mib=st.integers(0, 2**40),  # bounded as on the wire; a column cannot hold more than 64 bits
+    peak_disk_mib=st.integers(0, 2**40),
     ended=st.none(),
     output_files=st.lists(files, max_size=2).map(tuple),
     hold=st.none() | st.builds(JobHold, st.sampled_from(["", "so its slot wants"]), st.integers(0, 3)),

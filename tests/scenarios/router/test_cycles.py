@@ -139,6 +139,10 @@ async def test_routes_are_published_with_their_jobs_when_they_change(tmp_path: P
         ("A", "queue SITE/ce/A", 5, 5),
         ("B", "queue SITE/ce/B", 0, 0),
     ]
+    assert [(sample.labels, sample.value) for sample in scene.router.samples()] == [
+        (("A", "idle"), 5),
+        (("A", "running"), 0),
+    ]
     before = len(scene.link.published)
     await scene.run_cycles(5)
     assert len(scene.link.published) == before

@@ -7,7 +7,7 @@ import asyncio
 from structlog.testing import capture_logs
 
 from pilotage.errors import WorldError
-from pilotage_server.background import PeriodicTask, run_periodically
+from pilotage_server.background import PeriodicTask, TaskOutcomes, run_periodically
 
 
 class FailingTask:
@@ -28,9 +28,12 @@ class FailingTask:
 
 async def events_of(failing: int, total: int) -> list[str]:
     task = FailingTask(failing, total)
+    outcomes = TaskOutcomes()
     with capture_logs() as logs:
-        await run_periodically(PeriodicTask("test", 0.0, task.run_once), task.stopping)
+        await run_periodically(PeriodicTask("test", 0.0, task.run_once), task.stopping, outcomes)
     assert task.runs == total
+    assert outcomes.failures == {"test": failing}
+    assert outcomes.last_success_s.keys() == ({"test"} if failing < total else set())
     return [line["event"] for line in logs]
 
 
@@ -52,6 +55,6 @@ async def test_stopping_server_does_not_wait_for_next_run() -> None:
     task = FailingTask(failing=0, total=1)
 
     async with asyncio.timeout(5):
-        await run_periodically(PeriodicTask("test", 3600.0, task.run_once), task.stopping)
+        await run_periodically(PeriodicTask("test", 3600.0, task.run_once), task.stopping, TaskOutcomes())
 
     assert task.runs == 1

@@ -90,6 +90,7 @@ def test_durations_are_in_seconds(tmp_path: Path) -> None:
         ({"attempt_limit": 0}, "attempt_limit"),
         ({"listen": "nowhere"}, "listen"),
         ({"listen": "127.0.0.1:99999"}, "listen"),
+        ({"metrics_listen": "9100"}, "metrics_listen"),
         ({"lesae_s": 5}, "lesae_s"),
         ({"priority_factors": {"sky/g/o": 0}}, "priority_factors.sky/g/o"),
         ({"running_limits": [{"site": "A"}]}, "running_limits.0.at_most"),

@@ -413,6 +413,13 @@ class FairShare:
         """Return the use of the account up to `now`."""
         return self._at(account, now)
 
+    def runs_by_vo(self) -> dict[str, int]:
+        """Return the numbers of present runs of each VO that has had any."""
+        runs: dict[str, int] = {}
+        for account, use in self._uses.items():
+            runs[account.vo] = runs.get(account.vo, 0) + use.runs
+        return runs
+
     def accounts(self) -> tuple[Account, ...]:
         """Return the accounts with a use, sorted."""
         return tuple(sorted(self._uses))

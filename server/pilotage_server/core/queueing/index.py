@@ -435,6 +435,14 @@ class TaskQueueIndex(KnownTaskQueues):
         """Return all task queues of a pool, also empty ones."""
         return tuple(self._by_id[task_queue_id].summary for task_queue_id in sorted(self._by_pool.get(pool_id, ())))
 
+    def count_by_vo(self) -> dict[str, int]:
+        """Return how many jobs of each VO wait; a VO without waiting jobs has 0 as long as it has a task queue."""
+        counts: dict[str, int] = {}
+        for waiting in self._by_id.values():
+            vo = waiting.account.vo
+            counts[vo] = counts.get(vo, 0) + max(0, waiting.count)
+        return counts
+
     def waiting(self) -> tuple[WaitingTaskQueue, ...]:
         """Return every task queue that has waiting jobs, by id."""
         return tuple(self._by_id[each].summary for each in sorted(self._by_id) if self._by_id[each].count > 0)

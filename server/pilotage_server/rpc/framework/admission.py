@@ -184,6 +184,10 @@ class CallsInFlight:
         self._vos: dict[str, _Quota] = {}
         self._sweep_at = FEW_CALLERS
 
+    def __len__(self) -> int:
+        """Return the number of calls in flight."""
+        return len(self._calls)
+
     def overload_status(self) -> grpc.Status | None:
         """Return the status that refuses one more call; None = there is room."""
         if len(self._calls) < self._limits.in_flight:
@@ -222,9 +226,9 @@ class Admission:
     """The calls in flight of both classes of methods."""
 
     def __init__(self, limits: CallLimits, clock: BootClock) -> None:
-        self._of_users = CallsInFlight(limits, clock)
-        self._of_others = CallsInFlight(limits, clock)
+        self.of_users = CallsInFlight(limits, clock)
+        self.of_others = CallsInFlight(limits, clock)
 
     def calls_to(self, method: str) -> CallsInFlight:
         """Return the calls among which those of a method count."""
-        return self._of_users if Role.USER in REQUIRED_ROLES.get(method, ()) else self._of_others
+        return self.of_users if Role.USER in REQUIRED_ROLES.get(method, ()) else self.of_others

@@ -35,6 +35,7 @@ from pilotage.clock import BootClock
 from pilotage.errors import PilotageError, WorldError
 from pilotage.rpc.status import DOMAIN, make_status, status_of
 from pilotage_server.core.identity import Identity
+from pilotage_server.rpc.framework.call_counts import CallCounts
 from pilotage_server.rpc.framework.grpc_calls import WireCall
 from pilotage_server.rpc.framework.tokens import VerifiedToken
 from pilotage_server.storage.database.transaction import DatabaseUnavailableError
@@ -136,11 +137,12 @@ class CountedCalls(Protocol):
 
 
 class CallContext(NamedTuple):
-    """What all calls share. `log_ends` = the end of each call is logged."""
+    """What all calls of a method share. `log_ends` = the end of each call is logged."""
 
     loop: EventLoop
     clock: BootClock
     log_ends: bool
+    counts: CallCounts
 
 
 class CallInfo(NamedTuple):
@@ -240,9 +242,11 @@ class Call(Generic[Response]):
         act, self._on_end = self._on_end, None  # it may refer to this call: no cycle is left
         if act is not None and not self._is_answered:
             act()
-        if self._context.log_ends:
-            took_ms = round(1000 * (self._context.clock() - self.info.arrived_s), 3)
-            log.debug("call ended", method=self.info.method, cause=self.info.cause, took_ms=took_ms)
+        context, info = self._context, self.info
+        took_s = context.clock() - info.arrived_s
+        context.counts.add(self.wire.status_code, took_s)
+        if context.log_ends:
+            log.debug("call ended", method=info.method, cause=info.cause, took_ms=round(1000 * took_s, 3))
 
     def enter_context(self) -> None:
         """Make this the call of the running coroutine, for `caller` and `idle`."""

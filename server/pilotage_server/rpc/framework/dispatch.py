@@ -27,6 +27,7 @@ from pilotage_server.core.identity import Role
 from pilotage_server.core.revocations import Revocations
 from pilotage_server.rpc.framework.access import check_access
 from pilotage_server.rpc.framework.admission import Admission, CallsInFlight
+from pilotage_server.rpc.framework.call_counts import CallCounts
 from pilotage_server.rpc.framework.calls import Call, CallContext, CallInfo, error_status, idle, is_hot, wait_for_event
 from pilotage_server.rpc.framework.grpc_calls import CallAcceptor, WireCall
 from pilotage_server.rpc.framework.proofs import PilotProofs
@@ -186,8 +187,10 @@ class Dispatcher:
         self._access = access
         self._loop_calls = loop_calls
         self._admission = admission
-        log_ends = log.is_enabled_for(logging.DEBUG)  # asked once: a suppressed log line costs time too
-        self._context = CallContext(loop_calls, clock, log_ends)
+        self._clock = clock
+        self._log_ends = log.is_enabled_for(logging.DEBUG)  # asked once: a suppressed log line costs time too
+        self.call_counts: list[CallCounts] = []
+        """The calls of each registered method."""
 
     def add_generic_rpc_handlers(self, _handlers: Any) -> None:
         """Do nothing: the same methods are registered by name too, which is faster."""
@@ -206,35 +209,38 @@ class Dispatcher:
 
     def _entry_point(self, method: str, handler: Any) -> Callable[[WireCall], None]:
         in_flight = self._admission.calls_to(method)
+        counts = CallCounts(method)
+        self.call_counts.append(counts)
+        context = CallContext(self._loop_calls, self._clock, self._log_ends, counts)
         serve = self._serving_function(handler, in_flight)
 
         def enter(wire: WireCall) -> None:
             overload = in_flight.overload_status()
             if overload is not None:
-                wire.refuse(overload)
+                _refuse(wire, overload, counts)
                 return
-            info = self._call_info(method, wire)
+            info = self._call_info(method, wire, counts)
             if info is None:
                 return
             own = in_flight.calls_of(info.token.identity)
             beyond_quota = own.refusal()
             if beyond_quota is not None:
-                wire.refuse(beyond_quota)
+                _refuse(wire, beyond_quota, counts)
                 return
-            call: Call[Any] = Call(wire, info, handler.response_serializer, self._context, own)
+            call: Call[Any] = Call(wire, info, handler.response_serializer, context, own)
             wire.on_end(call.mark_ended)
             serve(call)
 
         return enter
 
-    def _call_info(self, method: str, wire: WireCall) -> CallInfo | None:
+    def _call_info(self, method: str, wire: WireCall, counts: CallCounts) -> CallInfo | None:
         """Return the facts of a call that passes the access check; None = it has been refused."""
         metadata = wire.metadata()
         cause = valid_cause(metadata.get(CAUSE_HEADER))
         try:
-            return CallInfo(method, self._access.authorize(method, metadata), cause, self._context.clock())
+            return CallInfo(method, self._access.authorize(method, metadata), cause, self._clock())
         except Exception as error:  # there is no Call yet that could fail
-            wire.refuse(error_status(method, cause, error))
+            _refuse(wire, error_status(method, cause, error), counts)
             return None
 
     def _serving_function(self, handler: Any, in_flight: CallsInFlight) -> Serve:
@@ -257,6 +263,11 @@ class Dispatcher:
 
     def _serve_upload(self, method: Any, parse: Callable[[bytes], Any], call: Call[Any]) -> None:
         self._loop_calls.answer_async(call, lambda: method(self._loop_calls.requests(call, parse), call))
+
+
+def _refuse(wire: WireCall, status: grpc.Status, counts: CallCounts) -> None:
+    counts.add_refused(status.code.name)
+    wire.refuse(status)
 
 
 def _with_request(

@@ -35,9 +35,14 @@ _BatchResult = tuple[object, tuple[Callable[[], object], ...]]
 class WireCall:
     """The bytes of one call, in and out."""
 
-    __slots__ = ("_call", "_deadline_s", "_is_open", "_lock", "_metadata", "_metadata_sent", "_on_end", "_pending")
+    __slots__ = (
+        *("_call", "_deadline_s", "_is_open", "_lock", "_metadata", "_metadata_sent", "_on_end", "_pending"),
+        "status_code",
+    )
 
     def __init__(self, event: Any) -> None:
+        self.status_code = "CANCELLED"
+        """The name of the code with which the server has ended the call; CANCELLED = it has not."""
         self._call = event.call
         self._deadline_s: float = event.call_details.deadline
         self._metadata = event.invocation_metadata
@@ -85,14 +90,14 @@ class WireCall:
         """End the call with status OK, with a last message unless that is None."""
         message = () if content is None else (cygrpc.SendMessageOperation(content, _NO_FLAGS),)
         status = cygrpc.SendStatusFromServerOperation(_NO_METADATA, cygrpc.StatusCode.ok, b"", _NO_FLAGS)
-        self._start((*self._initial_metadata(), *message, status), self._on_status_sent, is_last=True)
+        self._start((*self._initial_metadata(), *message, status), self._on_status_sent, code="OK")
 
     def refuse(self, status: grpc.Status) -> None:
         """End the call with an error."""
         code = _common.STATUS_CODE_TO_CYGRPC_STATUS_CODE[status.code]
         details = _common.encode(status.details)
         send_status = cygrpc.SendStatusFromServerOperation(status.trailing_metadata, code, details, _NO_FLAGS)
-        self._start((*self._initial_metadata(), send_status), self._on_status_sent, is_last=True)
+        self._start((*self._initial_metadata(), send_status), self._on_status_sent, code=status.code.name)
 
     def cancel(self) -> None:
         """End the call at once, with messages that the caller has not taken; from any thread."""
@@ -101,12 +106,14 @@ class WireCall:
     def _initial_metadata(self) -> tuple[Any, ...]:
         return () if self._metadata_sent else (cygrpc.SendInitialMetadataOperation(_NO_METADATA, _NO_FLAGS),)
 
-    def _start(self, operations: Any, callback: Callable[[Any], _BatchResult], *, is_last: bool = False) -> bool:
-        """Start operations whose end calls back; False = the call has ended."""
+    def _start(self, operations: Any, callback: Callable[[Any], _BatchResult], *, code: str = "") -> bool:
+        """Start operations whose end calls back; False = the call has ended. With a `code` they are the last ones."""
         with self._lock:
             if not self._is_open:
                 return False
-            self._is_open = not is_last
+            if code:
+                self._is_open = False
+                self.status_code = code
             self._pending += 1
             self._call.start_server_batch(operations, callback)
         return True

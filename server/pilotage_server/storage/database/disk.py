@@ -36,10 +36,13 @@ class DiskSpace:
         self._reserve_bytes = reserve_bytes
         self._ballast = folders[0] / "ballast"
 
+    def free(self) -> list[tuple[Path, int, int]]:
+        """Return for each folder the free bytes of its disk, and how many of them are reserved."""
+        return [(folder, *self._free(folder)) for folder in self._folders]
+
     def fault(self, size: int = 0) -> str:
         """Return why `size` more bytes of users cannot be taken; "" = they can."""
-        for folder in self._folders:
-            free, reserve = self._free(folder)
+        for folder, free, reserve in self.free():
             if free - size < reserve:
                 return (
                     f"the disk of {folder} is almost full: {free // MIB} MiB are free and {reserve // MIB} MiB are "

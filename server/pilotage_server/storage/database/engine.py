@@ -35,6 +35,7 @@ from pilotage_server.storage.database.fence import Fence, check_fence, close_fen
 from pilotage_server.storage.database.group_commit import Batch, GroupCommit, SingleOperations
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import DatabaseUnavailableError, Transaction, WriteConflictError
+from pilotage_server.storage.database.write_counts import WriteCounts
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -66,7 +67,10 @@ class Database:
         self._operations = SingleOperations(_OPERATIONS_AT_ONCE if self.is_sqlite else 1)
         self.writers = 1 if self.is_sqlite else writers
         self._checkpoints = Checkpointer(self.engine) if self.engine is not self.write_engine else None
-        self._groups = GroupCommit(self._commit, threads=self.writers, mixed=self.is_sqlite)
+        self.write_counts = WriteCounts()
+        self._groups = GroupCommit(
+            self._commit, self.write_counts.add_group, threads=self.writers, mixed=self.is_sqlite
+        )
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="reader")
 
     def write(self, operation: Callable[[Transaction], Result]) -> Result:
@@ -80,13 +84,19 @@ class Database:
 
         After a conflict or an abort by PostgreSQL the transaction has had no effect, and it runs again.
         """
-        for earlier_tries in range(_TRIES - 1):
+        for earlier_tries in range(_TRIES):
+            began_s = machine.boot_time_s()
             try:
-                return self._commit_once(operation, again=earlier_tries > 0)
-            except WorldError as error:
-                if not _is_retryable(error):
+                done = self._commit_once(operation, again=earlier_tries > 0)
+            except Exception as error:
+                is_repeated = _is_retryable(error) and earlier_tries < _TRIES - 1
+                self.write_counts.add_error(error, is_repeated=is_repeated)
+                if not is_repeated:
                     raise
-        return self._commit_once(operation, again=True)
+            else:
+                self.write_counts.add_committed(machine.boot_time_s() - began_s)
+                return done
+        raise AssertionError("the last try returns or raises")
 
     def _commit_once(self, operation: Callable[[Transaction], Result], *, again: bool) -> tuple[Transaction, Result]:
         with _translated_errors():
@@ -176,8 +186,8 @@ class Database:
         self.write_engine.dispose()
 
 
-def _is_retryable(error: WorldError) -> bool:
-    return (
+def _is_retryable(error: Exception) -> bool:
+    return isinstance(error, WorldError) and (
         isinstance(error, WriteConflictError)
         or getattr(getattr(error.__cause__, "orig", None), "sqlstate", "") in _RETRYABLE_STATES
     )

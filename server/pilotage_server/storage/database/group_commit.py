@@ -88,10 +88,12 @@ class GroupCommit:
     """The waiting members, and the threads that process them in groups.
 
     `commit` runs one transaction and returns it with the results. `mixed` = a group may consist of several batches.
+    `count_group` is called with the size of each group that is on disk.
     """
 
-    def __init__(self, commit: Commit, *, threads: int, mixed: bool) -> None:
+    def __init__(self, commit: Commit, count_group: Callable[[int], None], *, threads: int, mixed: bool) -> None:
         self._commit = commit
+        self._count_group = count_group
         self._mixed = mixed
         self._waiting: dict[Batch[Any, Any], deque[_Member]] = {}
         self._busy: set[Batch[Any, Any]] = set()
@@ -174,6 +176,7 @@ class GroupCommit:
             else:
                 self._run_individually(group)
             return
+        self._count_group(len(group))
         try:
             transaction.run_after_commit()
         except Exception as error:
