@@ -97,11 +97,12 @@ class JobCalls(Connection):
         ]
         descriptions, named = resolve_dependencies(descriptions)
         descriptions, subscriptions = resolve_subscriptions(descriptions, notify)
+        messages = _messages(descriptions)
         if not validate_only:
             files.upload_missing(self._jobs, descriptions)
         request = job_service_pb2.SubmitJobsRequest(
             request_id=request_id or new_request_id(),
-            descriptions=_messages(descriptions),
+            descriptions=messages,
             group=group,
             validate_only=validate_only,
             dependencies=[dependency_to_wire(each) for each in (*named, *dependencies)],

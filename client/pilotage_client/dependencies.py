@@ -54,9 +54,9 @@ def resolve_dependencies(
 
 
 def parents_of(description: JobDescription, kind: DependencyKind) -> tuple[str, ...]:
-    """Return the names and ids of the parents of this kind; programs may give one text, a set, or ids as numbers."""
+    """Return the names and ids of the parents of this kind; programs may give one alone, a set, or ids as numbers."""
     given: Any = getattr(description, kind.value)
-    names = (given,) if isinstance(given, str) else tuple(map(str, given))
+    names = (str(given),) if isinstance(given, str | int) else tuple(map(str, given))
     return tuple(sorted(names)) if isinstance(given, AbstractSet) else names
 
 

@@ -204,7 +204,7 @@ def eligible(
 ) -> None:
     """Print the eligible sites, computing elements and queues of a tree file, or of the server's tree without TREE.
 
-    Requirements: "Memory=4000", "SoftwareTag=a,b", 'OS="el9"'.
+    Requirements: "Memory=4000", "SoftwareTag=a,b", 'OS="el9"'. Without TREE, put versions in quotes: 'Release="2.10"'.
     """
     lowest = node_type(level)
     if tree_file is None:

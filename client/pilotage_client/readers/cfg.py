@@ -72,10 +72,12 @@ def _value(name: str, text: str, line: int) -> JdlValue:
         except InvalidClassAdError as error:
             raise StatementFaultError(line, f"{name}: {error}") from error
         return Expression(text)
+    if text.startswith('"') and text.endswith('";'):
+        _refuse_jdl(name, text, line)
     known = JDL_ATTRIBUTES.get(name)
     has_parameters = fold(name).partition(".")[0] == _PARAMETERS and "," in text
     if has_parameters or (known is not None and known.handler in _LISTS):
-        _refuse_braces(name, text, line)
+        _refuse_jdl(name, text, line)
         return tuple(elements_in(text))
     value = _typed(text)
     return value if known is None or as_text(value) == text else text
@@ -85,7 +87,7 @@ def _section(section: CfgSection) -> JdlSection:
     """Return a section, such as Requirements, with its options as typed values."""
     attributes: list[Attribute] = []
     for name, text in section.options.items():
-        _refuse_braces(name, text, section.lines[name])
+        _refuse_jdl(name, text, section.lines[name])
         attributes.append(Attribute(name, _typed(text), section.lines[name]))
     attributes += (Attribute(name, _section(inner), inner.line) for name, inner in section.sections.items())
     return JdlSection(tuple(attributes), "; ".join(f"{each.name} = {as_text(each.value)}" for each in attributes))
@@ -96,7 +98,9 @@ def _typed(text: str) -> JdlValue:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _refuse_braces(name: str, text: str, line: int) -> None:
-    """Raise StatementFaultError for a list as JDL writes it: its braces would be part of its elements."""
+def _refuse_jdl(name: str, text: str, line: int) -> None:
+    """Raise StatementFaultError for a value as JDL writes it: braces and semicolon would be part of the value."""
     if text.startswith("{"):
         raise StatementFaultError(line, f"{name}: a list has no braces in CFG; write a, b")
+    if text.endswith(";"):
+        raise StatementFaultError(line, f"{name}: an option has no semicolon in CFG; a file of JDL is named .jdl")

@@ -18,6 +18,7 @@ from pilotage.errors import Faults, InvalidInputError, InvalidJobError, Violatio
 from pilotage.job_description import NO_POLICY, InputFile, JobDescription, JobPolicy
 from pilotage.jobs.file_names import MAX_PARTS, is_checksum, is_too_deep
 from pilotage.rpc.wire import length_from_wire, section_from_wire, section_to_wire, text_from_wire
+from pilotage.text import text_fault
 from pilotage.v1 import jobs_pb2
 
 _TEXTS = ("executable", "arguments", "name")
@@ -70,9 +71,10 @@ def description_to_wire(description: JobDescription) -> jobs_pb2.JobDescription:
         message = jobs_pb2.JobDescription(**plain)
     except (TypeError, ValueError):
         raise InvalidJobError(*_wrong_types(description, plain)) from None
-    if description.policy != NO_POLICY:
-        message.policy.CopyFrom(jobs_pb2.JobPolicy(**{name: getattr(description.policy, name) for name in _POLICIES}))
     faults = Faults()
+    with faults.within("policy"):
+        if description.policy != NO_POLICY:
+            message.policy.CopyFrom(_policy_to_wire(description.policy))
     for name in _PARENTS:
         faults.unless(not getattr(description, name), name, "only a new job can be made to wait for others")
     with faults.within("input_files"):
@@ -102,13 +104,26 @@ def _wrong_types(description: JobDescription, plain: Mapping[str, Any]) -> Itera
         try:
             jobs_pb2.JobDescription(**{field: value})
         except (TypeError, ValueError):
-            given = getattr(description, _LENGTHS.get(field, field))
-            yield Violation(field, f"{given!r:.60} is not {_KINDS[field]}")
+            name = _LENGTHS.get(field, field)
+            yield Violation(name, f"{getattr(description, name)!r:.60} is not {_KINDS[field]}")
+
+
+def _policy_to_wire(policy: object) -> jobs_pb2.JobPolicy:
+    if not isinstance(policy, JobPolicy):
+        raise InvalidJobError(Violation("", f"{policy!r:.60} is not a JobPolicy"))
+    given = {name: value for name in _POLICIES if (value := getattr(policy, name)) is not None}
+    try:
+        return jobs_pb2.JobPolicy(**given)
+    except (TypeError, ValueError):
+        wrong = ((name, value) for name, value in given.items() if not isinstance(value, str) or text_fault(value))
+        raise InvalidJobError(*(Violation(name, f"{value!r:.60} is not a text") for name, value in wrong)) from None
 
 
 def _input_files_to_wire(files: Iterable[InputFile]) -> list[jobs_pb2.InputFile]:
     faults, messages = Faults(), []
     for index, file in enumerate(files):
+        if not isinstance(file, InputFile):
+            raise InvalidJobError(Violation(f"[{index}]", f"{file!r:.60} is not an InputFile"))
         faults.unless(file.checksum is not None, f"[{index}]", f"{file.name} has not been stored yet")
         message = jobs_pb2.InputFile(name=file.name, size=file.size, executable=file.executable)
         message.checksum = file.checksum or ""

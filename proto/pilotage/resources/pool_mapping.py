@@ -45,15 +45,25 @@ Bits = int
 class QueueOrder:
     """Queues with their numbers, from 0."""
 
-    __slots__ = ("_numbers", "queues")
+    __slots__ = ("_by_site", "_numbers", "queues")
 
     def __init__(self, queues: Iterable[QueueId] = ()) -> None:
         self.queues = tuple(queues)
         self._numbers = {queue: number for number, queue in enumerate(self.queues)}
+        self._by_site: Mapping[str, Bits] | None = None
 
     def number(self, queue: object) -> int | None:
         """Return the number of a queue; None = it is not in this order."""
         return self._numbers.get(queue)  # type: ignore[call-overload, no-any-return]
+
+    def by_site(self) -> Mapping[str, Bits]:
+        """Return the queues of each site, the sites in the order of their first queues."""
+        if self._by_site is None:
+            found: dict[str, Bits] = {}
+            for number, queue in enumerate(self.queues):
+                found[queue.site] = found.get(queue.site, 0) | 1 << number
+            self._by_site = found
+        return self._by_site
 
     def queue_set(self, queues: Iterable[QueueId]) -> QueueSet:
         """Return the set of those of `queues` that are in this order."""
@@ -108,6 +118,10 @@ class QueueSet(Set[QueueId]):
     def in_order(self, order: QueueOrder) -> QueueSet:
         """Return the same queues as a set in `order`, which extends this set's order."""
         return self if self.order is order else QueueSet(order, self.bits)
+
+    def sites(self) -> Iterator[str]:
+        """Yield the sites of the queues; faster than by the queues."""
+        return (site for site, queues in self.order.by_site().items() if queues & self.bits)
 
     def octets(self) -> bytes:
         """Return the bits as bytes, the lowest first, as many as the order needs.

@@ -175,8 +175,8 @@ def _no_queue_summary(picture: WaitingFacts) -> str:
     blame = next((each for each in picture.exclusions if each.queues_alone), None)
     if blame is not None and blame.parameter == BAN:
         queues = count_text(blame.queues_alone, "queue")
-        are = "is" if blame.queues_alone == 1 else "are"
-        return f"It waits because the {queues} that could run it {are} banned: {blame.example}."
+        banned = "is banned:" if blame.queues_alone == 1 else "are banned, such as"  # by one ban or several
+        return f"It waits because the {queues} that could run it {banned} {blame.example}."
     if blame is not None:
         asked = f" {blame.asked}" if blame.asked else ""
         return f"{can}: {blame.parameter}{asked} alone excludes {blame.queues_alone} of them."

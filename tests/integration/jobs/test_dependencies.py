@@ -226,7 +226,7 @@ def test_python_names_parents_by_ids_and_names(grid: WireGrid, tmp_path: Path) -
     shell = ShellOfGrid(grid, tmp_path)
     with Client(grid.server.address, shell.token) as client:
         (first,) = client.submit([JobDescription("/bin/true")]).job_ids
-        one = JobDescription("/bin/true", name="one", after=(str(first),))
+        one = JobDescription("/bin/true", name="one", after=first)  # type: ignore[arg-type]
         two = JobDescription("/bin/true", name="two", after_ok=("one",), after_any=("one", f"{first}.0"))
         ids = client.submit([two, one]).job_ids
         assert [(job.state, job.reason) for job in client.jobs(ids)] == [

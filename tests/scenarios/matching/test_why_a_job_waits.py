@@ -291,7 +291,8 @@ def test_ban_comes_first_if_it_closes_all_queues_that_fit(grid: Grid) -> None:
     why = grid.why(wanting_site)
     assert [(each.parameter, each.queues_alone) for each in why.exclusions] == [("Ban", 2), ("Site", 5)]
     assert why.summary == (
-        "It waits because the 2 queues that could run it are banned: CERN/ce01/long: Ban: CERN is banned: power cut."
+        "It waits because the 2 queues that could run it are banned, such as CERN/ce01/long: Ban: CERN is banned: "
+        "power cut."
     )
     assert [each.parameter for each in grid.why(wanting_both).exclusions] == ["Site", "Ban"]
 

@@ -93,7 +93,7 @@ KEYWORDS: dict[str, Any] = {
     "banned_sites": ("CNAF",),
     "platforms": ("x86_64-el9",),
     "cpu_time": timedelta(hours=1),
-    "requirements": {"SoftwareTag": ("a", "b"), "Memory": 4000, "odd-name": 1},
+    "requirements": {"SoftwareTag": ("a", "b"), "Memory": 4000, "odd-name": 1, "Error": 2},
 }
 IN_ADS = {
     "Site": ("CERN", "Fnal"),

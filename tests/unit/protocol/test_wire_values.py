@@ -135,7 +135,10 @@ def test_set_is_sorted() -> None:
         ("sites", "CERN", "sites: 'CERN' is not a list of texts"),
         ("banned_sites", {1, 2}, "banned_sites: .* is not a list of texts"),
         ("request_cpus", "4", "request_cpus: '4' is not a whole number"),
-        ("cpu_time", 60, "cpu_time_s: 60 is not a timedelta"),
+        ("cpu_time", 60, "cpu_time: 60 is not a timedelta"),
+        ("policy", JobPolicy(periodic_hold_subcode=3), r"policy\.periodic_hold_subcode: 3 is not a text"),  # type: ignore[arg-type]
+        ("policy", None, "policy: None is not a JobPolicy"),
+        ("input_files", ["data.txt"], r"input_files\[0\]: 'data.txt' is not an InputFile"),
         ("environment", {"A": 1}, "environment: .* is not a mapping of names to texts"),
         ("name", "\ud800", "name: .* is not a text"),
     ],

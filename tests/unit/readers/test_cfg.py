@@ -102,6 +102,8 @@ def test_unsupported_options_are_refused_with_their_lines() -> None:
         ("Executable = a\nRequirements\n{\nTags = {a, b}\n}", "job.cfg:4: Tags: a list has no braces"),
         ("Executable = a\nRequirements\n{\nIn\n{\nx = 1\n}\n}", "job.cfg:4: In must be a value or a list of values"),
         ("Executable = a\nInputSandbox = {a, b}", "job.cfg:2: InputSandbox: a list has no braces"),
+        ('Executable = "a";', "job.cfg:1: Executable: an option has no semicolon"),
+        ("Executable = a\nRequirements\n{\nMemory = 4000;\n}", "job.cfg:4: Memory: an option has no semicolon"),
         ("Executable = a\nRank = ((", "job.cfg:2: Rank: ( is not closed"),
         ("Executable = a\nMaxRAM = much", "job.cfg:2: MaxRAM"),
         ("Executable = a\nExecutable = b", "job.cfg:2: Executable stands twice in one section"),

@@ -46,8 +46,10 @@ def test_unmapped_pool_has_no_queues() -> None:
 def test_sites_of_a_pool_are_listed_if_they_are_few() -> None:
     queues = [QueueId(f"SITE{site}", "ce", queue) for site in range(3) for queue in "ab"]
     order = QueueOrder(queues)
-    known = PoolMappings([PoolMapping("p", "cms", order.queue_set(queues), NOON, 1)])
+    pools = {"p": queues, "last": [queues[5], queues[2]]}
+    known = PoolMappings(PoolMapping(pool, "cms", order.queue_set(of), NOON, 1) for pool, of in pools.items())
     assert known.few_sites("p", 3) == ("SITE0", "SITE1", "SITE2")
+    assert known.few_sites("last", 2) == ("SITE1", "SITE2")
     assert known.few_sites("p", 2) == known.few_sites("p", 0) == known.few_sites("unknown", 3) == ()
 
 

@@ -282,7 +282,9 @@ def _places(description: JobDescription) -> dict[str, AdValue]:
         "BannedSites": description.banned_sites,
         "Platform": restricting_names(description.platforms),
         "JobRequirements": {
-            name: value for name, value in (description.requirements or {}).items() if _NAME.fullmatch(name)
+            name: value
+            for name, value in (description.requirements or {}).items()
+            if _NAME.fullmatch(name) and fold(name) not in _WORDS
         },
     }
     found = {name: value for name, value in places.items() if value}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 
 from pilotage.resources.pool_mapping import NO_QUEUES, QueueOrder, QueueSet
 from pilotage.resources.tree import QueueId
@@ -80,12 +81,8 @@ class PoolMappings:
 
     def few_sites(self, pool_id: str, most: int) -> tuple[str, ...]:
         """Return the sites of the queues of a pool, in the order of the tree; none if they are more than `most`."""
-        sites: dict[str, None] = {}
-        for queue in self.queues(pool_id):
-            sites[queue.site] = None
-            if len(sites) > most:
-                return ()
-        return tuple(sites)
+        sites = tuple(islice(self.queues(pool_id).sites(), most + 1))
+        return sites if len(sites) <= most else ()
 
     def pools(self, queue: QueueId, vos: Iterable[str] = ()) -> frozenset[str]:
         """Return the ids of the pools that may run on `queue`, only those of `vos` unless these are empty."""
