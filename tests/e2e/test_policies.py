@@ -81,10 +81,13 @@ def test_bbs_submit_commands_submit_their_kinds_of_jobs(grid: PolicyProcesses) -
     file.write_text("universe = vanilla\nexecutable = /bin/ls\noutput = ls.out\nerror = ls.err\nlog = ls.log\nqueue\n")
 
     def submit(kind: str) -> int:
-        command = [f"bbs_submit_{kind}", "-a", "arguments = -d /", "--json", str(file)]
-        done = subprocess.run(command, env=grid.pilotage.environment, capture_output=True, text=True, check=True)
-        return int(json.loads(done.stdout)["jobs"][0])
+        return int(json.loads(run(f"bbs_submit_{kind}", "-a", "arguments = -d /", "--json", str(file)))["jobs"][0])
 
+    def run(*command: str) -> str:
+        done = subprocess.run(command, env=grid.pilotage.environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert run("bbs_submit_long", "--help").startswith("Usage: pilotage submit [OPTIONS] FILE...")
     short, long, alice = map(submit, ("short", "long", "alice"))
     with grid.pilot(SHIPPED / "bologna.conf"):
         slots = [grid.ended(job).slot for job in (short, long)]

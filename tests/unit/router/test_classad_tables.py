@@ -156,6 +156,11 @@ def test_table_with_broken_bracket_and_caption_is_rejected_with_each_place() -> 
         "Table 1. The routing table is a list of ...",
         'route 2 "Site 2", begun in line 8, line 14, column 1: [ is not closed before \u0666',
     ]
+    assert errors_of(caption.replace("]\n", "]\n" + " " * 9 + "and job transformation rules.\n", 1)) == [
+        *errors_of(caption)[:1],
+        "line 8, column 10: a route begins with [, not with and job transformation rules.",
+        'route 2 "Site 2", begun in line 9, line 15, column 1: [ is not closed before \u0666',
+    ]
 
 
 def test_error_lists_all_malformed_routes() -> None:

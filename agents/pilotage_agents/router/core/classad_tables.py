@@ -52,7 +52,7 @@ def read_ads(text: str) -> list[RouteAd]:
     text = _COMMENT.sub("", text)
     faults, ads = Faults(), []
     with faults.within(""):
-        for number, piece in enumerate(_pieces(text), start=1):
+        for number, piece in enumerate(_pieces(text, faults), start=1):
             where = _where(number, piece)
             with faults.within(""):
                 ads.append(RouteAd(where, _attributes(text, piece, where)))
@@ -123,17 +123,18 @@ def _changes(attributes: Mapping[str, AdValue]) -> Iterator[str]:
                     yield f"{verb} {changed} {expression_text(value)}"
 
 
-def _pieces(text: str) -> Iterator[list[Token]]:
-    """Yield the non-blank tokens of each ad of the text, with its brackets."""
+def _pieces(text: str, faults: Faults) -> Iterator[list[Token]]:
+    """Yield the non-blank tokens of each ad of the text, with its brackets; text between ads is a fault."""
     piece: list[Token] = []
     depth, number = 0, 1
-    for token in tokens(text):
-        if token.is_blank:
-            continue
+    is_between = False
+    for token in (each for each in tokens(text) if not each.is_blank):
         if not piece and token.text != "[":
-            raise InvalidRoutesError(
-                Violation(_place(text, token), f"a route begins with [, not with {_rest_of_line(text, token)}")
-            )
+            if not is_between:
+                faults.add(_place(text, token), f"a route begins with [, not with {_rest_of_line(text, token)}")
+            is_between = True
+            continue
+        is_between = False
         piece.append(token)
         depth += (token.kind is TokenKind.OPEN) - (token.kind is TokenKind.CLOSE)
         if depth == 0:
