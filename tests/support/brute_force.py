@@ -58,6 +58,7 @@ class OracleJob:
     banned_sites: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
     cpu_time_s: float | None = None
+    wall_time_s: float | None = None
     cpus: float | None = None
     memory_mib: float | None = None
     disk_mib: float | None = None
@@ -133,6 +134,7 @@ def size_mismatches(job: OracleJob, row: Row) -> list[str]:
     """Return which sizes exceed those of a queue; a parameter that is missing or no number restricts nothing."""
     required = {
         "cputime": (job.cpu_time_s, "time"),
+        "maxwalltime": (job.wall_time_s, "time"),
         "cpus": (job.cpus, "count"),
         "memory": (job.memory_mib, "size"),
         "disk": (job.disk_mib, "size"),

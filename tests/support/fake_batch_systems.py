@@ -196,6 +196,12 @@ class ProcessSchedd(FakeSchedd):
             self.processes[cluster] = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
         return cluster
 
+    def close(self) -> None:
+        """End all processes."""
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
 
 def arguments_of(description: Mapping[str, str]) -> list[str]:
     """Return the arguments of a job, expanded by HTCondor's library and split by the rules of its manual."""

@@ -42,6 +42,7 @@ class RealJob:
             banned_sites=description.banned_sites,
             platforms=description.platforms,
             cpu_time_s=description.cpu_time.total_seconds() if description.cpu_time else None,
+            wall_time_s=description.wall_time.total_seconds() if description.wall_time else None,
             cpus=description.request_cpus,
             memory_mib=description.request_memory_mib,
             disk_mib=description.request_disk_mib,

@@ -126,8 +126,14 @@ async def test_counts_that_cannot_be_read_are_missing(grid: Grid) -> None:
     await counts.refresh()
     assert values(counts, JOBS_WAITING)
 
-    grid.write(lambda transaction, _: transaction.session.connection().exec_driver_sql("ALTER TABLE turns RENAME TO t"))
-    with pytest.raises(Exception, match="turns"):
-        await counts.refresh()
+    def run(statement: str) -> None:
+        grid.write(lambda transaction, _: transaction.session.connection().exec_driver_sql(statement))
+
+    run("ALTER TABLE turns RENAME TO t")
+    try:
+        with pytest.raises(Exception, match="turns"):
+            await counts.refresh()
+    finally:  # other tests use the same database
+        run("ALTER TABLE t RENAME TO turns")
 
     assert list(counts.samples()) == []

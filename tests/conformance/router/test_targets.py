@@ -107,7 +107,9 @@ async def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
                 cluster = request.getfixturevalue("slurm")
                 found = TargetUnderTest(over_slurm(tmp_path, cluster), partial(over_slurm, tmp_path, cluster))
             case "htcondor":
-                new = partial(over_htcondor, tmp_path, ProcessSchedd())
+                schedd = ProcessSchedd()
+                stack.callback(schedd.close)
+                new = partial(over_htcondor, tmp_path, schedd)
                 found = TargetUnderTest(new(), new)
             case _:
                 found = TargetUnderTest(over_local(tmp_path), partial(over_local, tmp_path))
