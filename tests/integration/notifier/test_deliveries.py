@@ -8,6 +8,7 @@ import math
 import re
 import ssl
 import stat
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -360,7 +361,10 @@ async def test_command_fails_or_hangs(tmp_path: Path, text: str, timeout_s: floa
 async def test_command_of_another_user_cannot_be_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, timeout_s: float, error: str
 ) -> None:
+    refused: list[object] = []
+
     def refuse(process: object, signal: int) -> None:
+        refused.append(process)
         raise PermissionError
 
     monkeypatch.setattr("os.killpg", refuse)
@@ -368,6 +372,11 @@ async def test_command_of_another_user_cannot_be_killed(
     command = due("", kind=RecipientKind.COMMAND)
     report = await deliver(command, command=[program(tmp_path, text)], timeout_s=timeout_s)
     assert report.error == error
+    monkeypatch.undo()
+    for process in refused:
+        if isinstance(process, subprocess.Popen):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize(

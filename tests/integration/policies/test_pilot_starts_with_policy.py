@@ -42,7 +42,7 @@ def test_pilot_with_policy_needs_the_classad_library(tmp_path: Path) -> None:
     policy.write_text("START = True\n")
     code, lines, leftovers = run_pilot(tmp_path, *LIBRARY, policy=str(policy))
     assert (code, leftovers) == (2, [])
-    assert "policy.conf: cannot be used: HTCondor's ClassAd library is not installed" in lines[-1]
+    assert "policy.conf: cannot be used: HTCondor's Python package, which reads ClassAds, is not installed" in lines[-1]
 
 
 def test_pilot_without_library_logs_the_built_in_policy(tmp_path: Path) -> None:

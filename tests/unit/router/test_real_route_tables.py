@@ -78,6 +78,7 @@ def test_table_of_paper_as_scanned_is_rejected_with_each_place(shared_data: Path
     assert [fault.partition(": ")[0] for fault in found] == [
         *(f'route 1 "Site 1", line {line}, column 58, {word}' for line, word in LINES_OF_CAPTION),
         "line 10, column 58",
+        'route 2 "Site 2", begun in line 11, line 17, column 1',
     ]
     without_caption = "".join(line for line in table.read_text().splitlines(True) if not line.startswith(" " * 30))
     table.write_text(without_caption)
