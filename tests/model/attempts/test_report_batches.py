@@ -98,7 +98,12 @@ files = st.builds(
 
 def a_report(fields: dict[str, Any]) -> JobReport:
     """Return a report with these fields and defaults for all others."""
-    return JobReport(**fields)
+    return sent_by_pilots(JobReport(**fields))
+
+
+def sent_by_pilots(report: JobReport) -> JobReport:
+    """Return the report as pilots send it: exit code and signal come with an outcome only."""
+    return report if report.outcome is not None else report._replace(exit_code=None, signal=None)
 
 
 numbers = st.fixed_dictionaries(
@@ -132,7 +137,7 @@ reports = st.builds(
     ended=st.none(),
     output_files=st.lists(files, max_size=2).map(tuple),
     hold=st.none() | st.builds(JobHold, st.sampled_from(["", "so its slot wants"]), st.integers(0, 3)),
-)
+).map(sent_by_pilots)
 sent = st.lists(st.tuples(st.integers(0, 2), numbers | reports), min_size=1, max_size=20)
 
 
