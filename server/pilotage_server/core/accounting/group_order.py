@@ -7,7 +7,7 @@ Rules
 - The value holds for a tick, as HTCondor's holds for a negotiation cycle. So no charge moves a group by it.
 - A group whose value is no number goes after all groups with a number.
 - A group at its quota goes last, whatever its value: the order of groups does not extend quotas.
-- There is no time and no allocation in a group's ad: slots ask one at a time, there are no cycles that allocate.
+- A group's ad has neither the time nor GroupResourcesAllocated: slots ask one by one, so no cycle allocates anything.
 
 Source: HTCondor manual, "Group Quotas" (GROUP_SORT_EXPR).
 """
