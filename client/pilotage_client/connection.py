@@ -132,6 +132,7 @@ class Connection:
 
     def __init__(self, server: str, token: str, root_ca: bytes | None = None) -> None:
         self.server = server
+        self._opened_with = server, token, root_ca
         self._channel = open_channel(Endpoint.parse(server, token, root_ca))
         self._jobs = JobServiceStub(self._channel)
         self._pools = PoolServiceStub(self._channel)
@@ -149,6 +150,10 @@ class Connection:
         """Connect to the server of the options, the environment or the data folder."""
         address = resolve_server(options or ServerOptions())
         return cls(address.server, address.token, address.root_ca)
+
+    def reconnected(self) -> Self:
+        """Return another connection to the same server with the same token."""
+        return type(self)(*self._opened_with)
 
     def __enter__(self) -> Self:
         """Return the connection."""
