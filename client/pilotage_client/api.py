@@ -47,15 +47,15 @@ from pilotage_client.models import (
     FoundJobs,
     JobAttempt,
     JobEvent,
+    JobFile,
     JobOutput,
     JobStatus,
-    OutputFile,
     OutputPart,
     cluster_status,
     job_attempt,
     job_event,
+    job_file,
     job_status,
-    output_file,
     output_part,
 )
 from pilotage_client.notifications import NotificationCalls, resolve_subscriptions
@@ -312,14 +312,14 @@ class JobCalls(Connection):
         """Return the reasons for a job's state."""
         return self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id))
 
-    def output_files(self, job_id: int, attempt: int = 0) -> list[OutputFile]:
+    def output_files(self, job_id: int, attempt: int = 0) -> list[JobFile]:
         """Return the output files of an attempt of the job, by name; 0 = of the last one that ended."""
         return list(self.output_listing(job_id, attempt).files)
 
     def output_listing(self, job_id: int, attempt: int = 0) -> JobOutput:
         """Return the output files of an attempt (0 = the last that ended), its number, and how it was stopped."""
         answer = self._jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id, attempt=attempt))
-        return JobOutput(job_id, answer.attempt, tuple(map(output_file, answer.files)), answer.partial)
+        return JobOutput(job_id, answer.attempt, tuple(map(job_file, answer.files)), answer.partial)
 
     def outputs(
         self, job_ids: Sequence[int], names: Sequence[str] = (), *, largest_bytes: int = 65_536
@@ -332,7 +332,7 @@ class JobCalls(Connection):
         for batch in _batches(job_ids):
             request = job_service_pb2.ReadOutputFilesRequest(job_ids=batch, names=names, largest_bytes=largest_bytes)
             for answer in self._jobs.ReadOutputFiles(request, timeout=files.LONGEST_STREAM_S):
-                found = tuple(map(output_file, answer.files))
+                found = tuple(map(job_file, answer.files))
                 yield JobOutput(answer.job_id, answer.attempt, found, answer.partial)
 
     def follow_output(
@@ -366,17 +366,17 @@ class JobCalls(Connection):
         """Write the output files of an attempt, 0 = the last, below `folder` and return their paths."""
         return self.fetch_files(job_id, self.output_files(job_id, attempt), folder)
 
-    def fetch_files(self, job_id: int, chosen: Sequence[OutputFile], folder: Path) -> list[Path]:
+    def fetch_files(self, job_id: int, chosen: Sequence[JobFile], folder: Path) -> list[Path]:
         """Write these output files of the job below `folder` and return their paths, in their order."""
         return files.fetch(self._jobs, job_id, chosen, folder)
 
-    def read_output(self, job_id: int, file: OutputFile) -> bytes:
+    def read_output(self, job_id: int, file: JobFile) -> bytes:
         """Return the content of one output file."""
         if file.content is not None:
             return file.content
         return b"".join(self.stream_output(job_id, file))
 
-    def stream_output(self, job_id: int, file: OutputFile) -> Iterator[bytes]:
+    def stream_output(self, job_id: int, file: JobFile) -> Iterator[bytes]:
         """Yield the content of one output file piece by piece; raises WorldError at the end if it is damaged."""
         return files.download(self._jobs, job_id, file)
 

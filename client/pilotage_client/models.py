@@ -172,7 +172,7 @@ class JobAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputFile:
+class JobFile:
     """An output file of a job: its path in the job's folder, SHA-256, and size in bytes.
 
     `truncated` = the pilot cut it at the allowed size. `content` None = it is read by a call of its own.
@@ -194,10 +194,10 @@ class JobOutput:
 
     job_id: int
     attempt: int
-    files: tuple[OutputFile, ...]
+    files: tuple[JobFile, ...]
     partial: str
 
-    def __getitem__(self, name: str) -> OutputFile:
+    def __getitem__(self, name: str) -> JobFile:
         """Return the file with this name; raises KeyError."""
         for file in self.files:
             if file.name == name:
@@ -364,10 +364,10 @@ def job_event(event: jobs_pb2.JobEvent) -> JobEvent:
     )
 
 
-def output_file(file: jobs_pb2.OutputFile) -> OutputFile:
+def job_file(file: jobs_pb2.OutputFile) -> JobFile:
     """Convert an output file from the wire."""
     content = file.content if file.HasField("content") else None
-    return OutputFile(file.name, file.checksum, file.size, file.truncated, content)
+    return JobFile(file.name, file.checksum, file.size, file.truncated, content)
 
 
 def output_part(part: job_service_pb2.FollowOutputResponse) -> OutputPart:

@@ -48,11 +48,11 @@ def main() -> int:
     sys.path.insert(0, os.path.abspath(LIBRARY))
     with open(CALLS, "rb") as file:
         functions, calls = pickle.load(file)  # noqa: S301 - the owner's own functions
-    Batch(functions, calls, os.dup(1)).run()
+    CallRunner(functions, calls, os.dup(1)).run()
     return 0
 
 
-class Batch:
+class CallRunner:
     """The calls of one job, each `(index of its function, pickled arguments)`."""
 
     def __init__(self, functions: Sequence[bytes], calls: Sequence[Call], stream: int) -> None:

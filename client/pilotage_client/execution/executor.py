@@ -65,7 +65,7 @@ class BatchFailedError(PilotageError):
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class PendingCall:
     """One call: its future, and its function and arguments, pickled."""
 
     future: Future[Any]
@@ -78,15 +78,15 @@ class CallQueue:
     """The calls that need the same: those that are not sent yet, and their batches."""
 
     description: JobDescription
-    calls: deque[Call] = field(default_factory=deque)
-    batches: list[Batch] = field(default_factory=list)
+    calls: deque[PendingCall] = field(default_factory=deque)
+    batches: list[CallBatch] = field(default_factory=list)
     times: CallTimes = field(default_factory=CallTimes)
 
-    def next_calls(self) -> list[Call]:
+    def next_calls(self) -> list[PendingCall]:
         """Return the calls of the next batch, which leave the queue; [] = none is sent now."""
         running = sum(batch.runs_since_s is not None for batch in self.batches)
         size = batch_size(len(self.calls), running, len(self.batches) - running, self.times.mean_s)
-        chosen: list[Call] = []
+        chosen: list[PendingCall] = []
         content = 0
         while self.calls and len(chosen) < size and content < _LARGEST_BATCH_BYTES:
             call = self.calls.popleft()
@@ -97,12 +97,12 @@ class CallQueue:
 
 
 @dataclass(eq=False, slots=True)
-class Batch:
+class CallBatch:
     """The calls of one job. `open` has those without a result by their indices; `started` is the last one started."""
 
     queue: CallQueue
     job_id: int
-    open: dict[int, Call]
+    open: dict[int, PendingCall]
     started: int | None = None
     runs_since_s: float | None = None
     is_followed: bool = False
@@ -157,7 +157,7 @@ class PilotageExecutor(Executor):
             self._client = undo.enter_context(Client.located() if client is None else client.reconnected())
             self._close = undo.pop_all().close
         self._new_retry = partial(RetryBudget, timeout_s, notify)
-        self._batches: dict[int, Batch] = {}
+        self._batches: dict[int, CallBatch] = {}
         self._is_sending = False
         self._shut_down = False
         self._changed = threading.Condition()
@@ -178,7 +178,7 @@ class PilotageExecutor(Executor):
         """
         future: Future[Returned] = Future()
         shared = fn if isinstance(fn, _PickledFunction) else _PickledFunction(cloudpickle.dumps(fn), keys_of(fn))
-        call = Call(future, shared.content, cloudpickle.dumps((args, kwargs)))
+        call = PendingCall(future, shared.content, cloudpickle.dumps((args, kwargs)))
         with self._changed:
             if self._shut_down:
                 raise RuntimeError("the executor has been shut down; make a new one")
@@ -238,7 +238,7 @@ class PilotageExecutor(Executor):
             self._queues[name] = CallQueue(description)
         return self._queues[name]
 
-    def _unfinished(self) -> Iterator[Call]:
+    def _unfinished(self) -> Iterator[PendingCall]:
         for queue in self._queues.values():
             yield from queue.calls
         for batch in self._batches.values():
@@ -258,7 +258,7 @@ class PilotageExecutor(Executor):
             if not call.future.cancel():
                 _fail_calls([call], RuntimeError("the executor has ended"))
 
-    def _drop_all(self, why: str) -> list[Call]:
+    def _drop_all(self, why: str) -> list[PendingCall]:
         """Take no more calls, remove all jobs and forget all; returns the calls without a result."""
         with self._changed:
             self._shut_down = True
@@ -288,7 +288,7 @@ class PilotageExecutor(Executor):
             atexit.unregister(self._abandon)
             self._close()  # the connection, with which the watcher ends
 
-    def _next_batch(self) -> tuple[CallQueue, list[Call]] | None:
+    def _next_batch(self) -> tuple[CallQueue, list[PendingCall]] | None:
         """Wait for the calls of the next batch; None = the executor has been shut down, and all calls have ended."""
         while True:
             with self._changed:
@@ -325,7 +325,7 @@ class PilotageExecutor(Executor):
                 followed += 1
                 self._start_reader(partial(self._follow, batch))
 
-    def _send_batch(self, queue: CallQueue, calls: list[Call]) -> None:
+    def _send_batch(self, queue: CallQueue, calls: list[PendingCall]) -> None:
         path = Path(self._scratch) / call_runner.CALLS
         try:
             description = _with_calls(queue.description, calls, path)
@@ -338,7 +338,7 @@ class PilotageExecutor(Executor):
             _fail_calls(calls, error)
             return
         with self._changed:
-            batch = Batch(queue, job_id, dict(enumerate(calls)))
+            batch = CallBatch(queue, job_id, dict(enumerate(calls)))
             queue.batches.append(batch)
             self._batches[job_id] = batch
             self._is_sending = False
@@ -395,7 +395,7 @@ class PilotageExecutor(Executor):
     def _start_reader(self, read: Callable[[], None]) -> None:
         threading.Thread(target=read, name="pilotage-results", daemon=True).start()
 
-    def _follow(self, batch: Batch) -> None:
+    def _follow(self, batch: CallBatch) -> None:
         """Deliver results of a batch while it runs."""
         reader, attempt, end = RecordReader(), 0, 0
         with suppress(PilotageError, ValueError):  # what is missed here is read at the end
@@ -409,7 +409,7 @@ class PilotageExecutor(Executor):
         with self._changed:
             batch.is_followed = False
 
-    def _finish(self, batch: Batch, event: JobEvent) -> None:
+    def _finish(self, batch: CallBatch, event: JobEvent) -> None:
         """Deliver the results of a batch whose job has ended; calls without one fail or are sent again."""
         retry = self._new_retry()
         error_text = ""
@@ -426,7 +426,7 @@ class PilotageExecutor(Executor):
         reason = event.reason or "it has ended without results"
         self._close_batch(batch, BatchFailedError(batch.job_id, event.after, reason, error_text))
 
-    def _close_batch(self, batch: Batch, error: BatchFailedError) -> None:
+    def _close_batch(self, batch: CallBatch, error: BatchFailedError) -> None:
         with self._changed:
             # The call that ran has failed. The others may run again, unless the batch never got so far.
             lost = [batch.open.pop(batch.started)] if batch.started in batch.open else []
@@ -440,9 +440,9 @@ class PilotageExecutor(Executor):
             self._changed.notify_all()
         _fail_calls(lost, error)
 
-    def _deliver(self, batch: Batch, reader: RecordReader, content: bytes) -> None:
+    def _deliver(self, batch: CallBatch, reader: RecordReader, content: bytes) -> None:
         """Give the results among new records to their futures, and take calls back that will not run."""
-        ended: list[tuple[Call, CallEnded]] = []
+        ended: list[tuple[PendingCall, CallEnded]] = []
         with self._changed:
             for record in reader.read(content):
                 match record:
@@ -482,7 +482,7 @@ def _zipped_library(folder: Path) -> Path:
     return path
 
 
-def _with_calls(description: JobDescription, calls: Iterable[Call], path: Path) -> JobDescription:
+def _with_calls(description: JobDescription, calls: Iterable[PendingCall], path: Path) -> JobDescription:
     """Write the file of the calls, and return the description of their batch."""
     functions: dict[bytes, int] = {}
     listed = [(functions.setdefault(call.function, len(functions)), call.arguments) for call in calls]
@@ -506,7 +506,7 @@ def _set_running(future: Future[Any]) -> bool:
         return False
 
 
-def _fail_calls(calls: Iterable[Call], error: BaseException) -> None:
+def _fail_calls(calls: Iterable[PendingCall], error: BaseException) -> None:
     for call in calls:
         if _set_running(call.future):
             call.future.set_exception(error)
