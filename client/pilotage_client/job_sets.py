@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pilotage.clock import boot_time_s
-from pilotage.errors import FeedPositionLostError, WorldError
 from pilotage.job_description import render_text
 from pilotage.values.jobs import ChangeResult
 from pilotage_client.models import FINAL_STATES, STATES, JobEvent, JobOutput, JobStatus
-from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, wait_until_final
+from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, event_pages_since, wait_until_final
 
 if TYPE_CHECKING:
     from pilotage_client.api import JobCalls
@@ -196,7 +195,10 @@ class JobSet(Sequence[Job]):
         statuses = self._new_retry()(lambda: self.statuses)
         yield [status for status in statuses if status.is_final]
         pending = {status.id for status in statuses if not status.is_final}
-        for page in self._event_pages(sorted(pending), ends_s) if pending else ():
+        if not pending:
+            return
+        ids = sorted(pending)
+        for page in event_pages_since(self._client, ids[0], self._new_retry, ids, ends_s=ends_s):
             if ended := pending.intersection(event.job_id for event in page if event.after in FINAL_STATES):
                 yield self._new_retry()(partial(self._client.jobs, sorted(ended)))
                 pending -= ended
@@ -207,23 +209,6 @@ class JobSet(Sequence[Job]):
                 return
         if pending:
             raise TimeoutError(f"{len(pending)} of {len(self)} jobs had not ended after {timeout_s:g} s")
-
-    def _event_pages(self, job_ids: Sequence[int], ends_s: float) -> Iterator[list[JobEvent]]:
-        """Yield the pages of the jobs' events from the first job's first one, across outages, until `ends_s`."""
-        retry = self._new_retry()
-        seen = retry(partial(self._client.events, job_ids[0]))
-        position = seen[0].position - 1 if seen else 0
-        while (left_s := ends_s - boot_time_s()) > 0:
-            try:
-                for page in self._client.event_pages(job_ids, after=position, timeout_s=left_s):
-                    position = page[-1].position if page else position
-                    yield page
-                    retry = self._new_retry()
-            except FeedPositionLostError as error:
-                position = error.resume_after
-            except WorldError as error:
-                if boot_time_s() < ends_s:
-                    retry.pause_after(error, until_s=ends_s)
 
     def _show_progress(self, timeout_s: float) -> None:
         """Show a bar of the ended jobs until all have ended, or for `timeout_s`."""

@@ -97,6 +97,37 @@ def wait_until_final(
         poll_s = _BLOCKED_POLL_S if any(job.state == "BLOCKED" for job in left) else math.inf
 
 
+def event_pages_since(
+    client: JobCalls,
+    first_job: int,
+    new_retry: Callable[[], RetryBudget],
+    job_ids: Sequence[int] = (),
+    *,
+    ends_s: float = math.inf,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Iterator[list[JobEvent]]:
+    """Yield the pages of events from the first one of `first_job`, each event once, across outages of the server.
+
+    `job_ids` are those of the events, none = all visible ones. It ends when the boot clock reaches `ends_s`, and with
+    an interruption when `is_over`, such as the one when the connection is closed.
+    """
+    retry = new_retry()
+    seen = retry(partial(client.events, first_job))
+    position = seen[0].position - 1 if seen else 0
+    while (left_s := ends_s - boot_time_s()) > 0:
+        try:
+            for page in client.event_pages(job_ids, after=position, timeout_s=left_s):
+                position = page[-1].position if page else position
+                yield page
+                retry = new_retry()
+        except FeedPositionLostError as error:
+            position = error.resume_after
+        except (WorldError, ValueError) as error:  # ValueError: the connection has been closed
+            if is_over() or boot_time_s() >= ends_s:
+                return
+            retry.pause_after(error if isinstance(error, WorldError) else WorldError(str(error), transient=False))
+
+
 def follow_until_final(client: JobCalls, job_id: int, retry: RetryBudget) -> Iterator[JobEvent]:
     """Yield a job's events from the first to the final one, each once, across restarts of the server.
 

@@ -31,7 +31,7 @@ from typing import Any, ParamSpec, TypeVar
 import cloudpickle
 
 from pilotage.clock import boot_time_s
-from pilotage.errors import FeedPositionLostError, PilotageError, WorldError
+from pilotage.errors import PilotageError
 from pilotage.job_description import InputFile, JobDescription
 from pilotage_client.api import Client
 from pilotage_client.connection import new_request_id
@@ -42,7 +42,7 @@ from pilotage_client.execution.tasks import keys_of
 from pilotage_client.job_values import job
 from pilotage_client.models import FINAL_STATES, JobEvent
 from pilotage_client.readers.files import resolve_local_files
-from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
+from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, event_pages_since
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -350,26 +350,11 @@ class PilotageExecutor(Executor):
 
     def _watch(self, first_job: int) -> None:
         try:
-            self._follow_events(first_job)
+            for page in event_pages_since(self._client, first_job, self._new_retry, is_over=self._is_over):
+                for event in page:
+                    self._note(event)
         except Exception as error:  # the edge of the thread
             self._fail(error)
-
-    def _follow_events(self, first_job: int) -> None:
-        retry = self._new_retry()
-        position = retry(partial(self._client.events, first_job))[0].position - 1
-        while True:
-            try:
-                for events in self._client.event_pages(after=position):
-                    for event in events:
-                        position = event.position
-                        self._note(event)
-                    retry = self._new_retry()
-            except FeedPositionLostError as error:
-                position = error.resume_after
-            except (WorldError, ValueError) as error:  # ValueError: the connection has been closed
-                if self._is_over():
-                    return
-                retry.pause_after(error if isinstance(error, WorldError) else WorldError(str(error), transient=False))
 
     def _is_over(self) -> bool:
         with self._changed:
