@@ -25,6 +25,7 @@ pytest_plugins = [
     "support.sshd",
     "support.packages",
     "support.podman",
+    "support.tools",
 ]
 
 settings.register_profile("dev", max_examples=100, deadline=None)
@@ -41,7 +42,7 @@ MARKS_OF_FIXTURES = {
     "process": [
         *("server", "shared_server", "served", "mosquitto", "secured_mosquitto", "slurm", "slurm_clusters", "sshd"),
         *("spin", "podman"),
-        *("pilot_bundle", "compiled_packages"),
+        *("pilot_bundle", "compiled_packages", "tools"),
     ],
     "slow": ["compiled_packages"],
 }

@@ -1,0 +1,1 @@
+"""What other workflow systems load: each module needs the package of its system."""

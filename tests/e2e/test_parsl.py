@@ -1,0 +1,75 @@
+"""Parsl from PyPI with blocks that are jobs, on a whole installation."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from support.commands import WAIT_TIMEOUT_S, up_command
+from support.tools import tool_environment
+
+APPS = """
+import sys
+import parsl
+from parsl.config import Config
+from parsl.executors import HighThroughputExecutor
+from pilotage_client.integrations.parsl import PilotageProvider
+
+@parsl.python_app(executors=["good"])
+def square(number):
+    import os
+    return number * number, os.environ["PILOTAGE_JOB_ID"], os.environ["PARSL_CORES"]
+
+@parsl.python_app(executors=["good"])
+def fail():
+    raise ValueError("seven")
+
+@parsl.python_app(executors=["bad"])
+def never():
+    pass
+
+def executor(label, worker_init):
+    provider = PilotageProvider(worker_init=worker_init, cpus=1, memory="300 MB")
+    return HighThroughputExecutor(
+        label, provider, address="127.0.0.1", encrypted=False, max_workers_per_node=1, worker_logdir_root="."
+    )
+
+executors = [
+    executor("good", f"export PATH={sys.prefix}/bin:$PATH"),
+    executor("bad", "echo no environment here >&2; exit 7"),
+]
+with parsl.load(Config(executors, run_dir="runs", usage_tracking=0)):
+    calls = [square(number) for number in range(10)]
+    print([call.result(60) for call in calls])
+    print(repr(fail().exception(60)))
+    print(repr(never().exception(60)))
+"""
+
+
+def test_apps_run_in_blocks_that_are_jobs(tmp_path: Path, tools: Path) -> None:
+    script = tmp_path / "apps.py"
+    script.write_text(APPS)
+    with up_command(tmp_path / "data", "--port", "0", "--cpus", "2", "--writable", str(tools)) as up:
+        up.start()
+        environment = tool_environment(tools, tmp_path, PILOTAGE_DATA=str(up.data))
+        command = [str(tools / "bin" / "python"), str(script)]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=3 * WAIT_TIMEOUT_S,
+            check=False,
+        )
+        with up.client() as client:
+            jobs = {job.name: job for job in client.list_jobs()}
+    assert done.returncode == 0, done.stdout + done.stderr
+    good, bad = jobs["parsl.good.block-0"], jobs["parsl.bad.block-0"]
+    squares, error, failed_block = done.stdout.splitlines()[:3]
+    assert squares == str([(number * number, str(good.id), "1") for number in range(10)])
+    assert error == "ValueError('seven')"
+    assert (good.state, good.reason) == ("REMOVED", "Parsl has cancelled the block")
+    assert (bad.state, bad.exit_code) == ("FAILED", 7)
+    assert f"job {bad.id} is FAILED: exit code 7" in failed_block
+    assert "no environment here" in failed_block

@@ -1,0 +1,153 @@
+"""Snakemake from PyPI with the executor of Pilotage, on a whole installation."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage_client.api import Client
+from support.commands import WAIT_TIMEOUT_S, UpCommand, up_command
+from support.tools import tool_environment
+
+SNAKEFILE = """
+rule all:
+    input: "out/sum.txt"
+
+rule part:
+    input: "in.txt"
+    output: "out/part{n}.txt"
+    log: "logs/part{n}.log"
+    resources: mem_mb=200, disk_mb=100, runtime=5
+    shell: "echo {wildcards.n} | cat {input} - > {output}; pwd > {log}"
+
+rule sum:
+    input: expand("out/part{n}.txt", n=range(2))
+    output: "out/sum.txt"
+    script: "scripts/sum.py"
+
+rule broken:
+    output: "broken.txt"
+    shell: "echo it breaks here; exit 3"
+
+rule misspelt:
+    output: "misspelt.txt"
+    resources: pilotage_memroy="1 GB"
+    shell: "touch {output}"
+
+rule nowhere:
+    output: "nowhere.txt"
+    resources: pilotage_require="SoftwareTag=on-no-queue"
+    shell: "touch {output}"
+"""
+
+SUM = """
+from pathlib import Path
+numbers = [int(word) for file in snakemake.input for word in Path(file).read_text().split()]
+Path(snakemake.output[0]).write_text(str(sum(numbers)))
+"""
+
+NOT_SHARED = ("--shared-fs-usage", "software-deployment")
+"""The tools are installed on the nodes, and no file is shared."""
+
+
+class Workflow:
+    """A folder with a workflow."""
+
+    def __init__(self, folder: Path, tools: Path, up: UpCommand) -> None:
+        self.folder = folder
+        for name in ("out", "logs", "scripts"):
+            # Each job runs as a user of its own if the pilot is root.
+            (folder / name).mkdir(parents=True)
+            (folder / name).chmod(0o777)
+        (folder / "Snakefile").write_text(SNAKEFILE)
+        (folder / "scripts" / "sum.py").write_text(SUM)
+        (folder / "in.txt").write_text("7\n")
+        folder.chmod(0o777)
+        self._environment = tool_environment(tools, folder, PILOTAGE_DATA=str(up.data))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = ["snakemake", "--executor", "pilotage", "--jobs", "10", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self._environment,
+            executable=f"{self._environment['PATH'].split(':')[0]}/snakemake",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            umask=0,
+        )
+
+    def run(self, *arguments: str, exits: int = 0) -> str:
+        process = self.start(*arguments)
+        printed, _ = process.communicate(timeout=2 * WAIT_TIMEOUT_S)
+        assert process.returncode == exits, printed
+        return printed
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory, tools: Path) -> Iterator[UpCommand]:
+    data = tmp_path_factory.mktemp("up") / "data"
+    with up_command(data, "--port", "0", "--cpus", "2", "--writable", str(tools)) as up:
+        yield up.start()
+
+
+@pytest.fixture
+def client(up: UpCommand) -> Iterator[Client]:
+    with up.client() as client:
+        yield client
+
+
+@pytest.fixture
+def workflow(request: pytest.FixtureRequest, tools: Path, up: UpCommand) -> Workflow:
+    # Beside the data folder: jobs may write there.
+    return Workflow(up.data.parent / request.node.name, tools, up)
+
+
+def test_workflow_runs_in_a_shared_folder(workflow: Workflow, client: Client) -> None:
+    workflow.run()
+    assert (workflow.folder / "out" / "sum.txt").read_text() == "15"
+    assert (workflow.folder / "logs" / "part0.log").read_text().strip() == str(workflow.folder)
+    jobs = list(client.list_jobs(newest_first=True))[:3]
+    assert [job.name for job in jobs] == ["sum", "part", "part"]
+    asked = client.description(jobs[-1].id)
+    assert (asked.request_cpus, asked.request_memory_mib, asked.request_disk_mib) == (1, 191, 96)
+    assert asked.wall_time is not None
+    assert asked.wall_time.total_seconds() == 300
+
+
+def test_files_travel_without_a_shared_folder(workflow: Workflow) -> None:
+    workflow.folder.chmod(0o700)
+    workflow.run(*NOT_SHARED)
+    assert (workflow.folder / "out" / "sum.txt").read_text() == "15"
+    assert (workflow.folder / "logs" / "part0.log").read_text().strip() != str(workflow.folder)
+
+
+def test_failure_names_reason_log_and_command(workflow: Workflow) -> None:
+    printed = workflow.run("broken.txt", *NOT_SHARED, exits=1)
+    assert "is FAILED: exit code 1" in printed
+    assert "See `pilotage why " in printed
+    (log,) = (workflow.folder / ".snakemake" / "pilotage_logs" / "broken").iterdir()
+    assert str(log.relative_to(workflow.folder)) in printed
+    assert "it breaks here" in log.read_text()
+
+
+def test_unknown_key_is_refused_with_the_rule(workflow: Workflow) -> None:
+    printed = workflow.run("misspelt.txt", *NOT_SHARED, exits=1)
+    assert "Pilotage does not take jobs of misspelt: memroy: is not a key of a job; is memory meant?" in printed
+
+
+def test_interrupt_removes_the_jobs(workflow: Workflow, client: Client) -> None:
+    process = workflow.start("nowhere.txt", *NOT_SHARED)
+    assert process.stdout is not None
+    seen = next(line for line in process.stdout if "no queue satisfies the requirements" in line)
+    assert seen.startswith("Pilotage: ")
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=WAIT_TIMEOUT_S)
+    assert process.returncode == 1, printed
+    newest = next(iter(client.list_jobs(newest_first=True)))
+    assert (newest.name, newest.state, newest.reason) == ("nowhere", "REMOVED", "Snakemake was interrupted")
