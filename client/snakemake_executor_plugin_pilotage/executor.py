@@ -98,14 +98,14 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
             submitted = self._new_retry()(submit)
         except PilotageError as error:
             raise WorkflowError(f"Pilotage does not take jobs of {_names(jobs)}: {error}") from error
-        for warning in submitted.warnings:
-            self.logger.warning(f"Pilotage: {warning}")
         infos = [
             SubmittedJobInfo(job, external_jobid=str(job_id))
             for job, job_id in zip(jobs, submitted.job_ids, strict=True)
         ]
         with self._changed:
             self._live.update(zip(submitted.job_ids, infos, strict=True))
+        for warning in submitted.warnings:
+            self.logger.warning(f"Pilotage: {warning}")
         for info in infos:
             self.report_job_submission(info)
         if self._follower is None:

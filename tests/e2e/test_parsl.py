@@ -35,7 +35,8 @@ def executor(label, worker_init):
     )
 
 executors = [
-    executor("good", f"export PATH={sys.prefix}/bin:$PATH"),
+    # The workers' socket is in TMPDIR, and its path has at most 107 characters.
+    executor("good", f"export PATH={sys.prefix}/bin:$PATH TMPDIR=/tmp"),
     executor("bad", "echo no environment here >&2; exit 7"),
 ]
 with parsl.load(Config(executors, run_dir="runs", usage_tracking=0)):

@@ -38,6 +38,10 @@ rule misspelt:
     resources: pilotage_memroy="1 GB"
     shell: "touch {output}"
 
+rule slow:
+    output: "out/slow.txt"
+    shell: "touch out/started; sleep 3600; touch {output}"
+
 rule nowhere:
     output: "nowhere.txt"
     resources: pilotage_require="SoftwareTag=on-no-queue"
@@ -141,13 +145,15 @@ def test_unknown_key_is_refused_with_the_rule(workflow: Workflow) -> None:
     assert "Pilotage does not take jobs of misspelt: memroy: is not a key of a job; is memory meant?" in printed
 
 
-def test_interrupt_removes_the_jobs(workflow: Workflow, client: Client) -> None:
-    process = workflow.start("nowhere.txt", *NOT_SHARED)
-    assert process.stdout is not None
-    seen = next(line for line in process.stdout if "no queue satisfies the requirements" in line)
-    assert seen.startswith("Pilotage: ")
+def test_interrupt_removes_running_and_waiting_jobs(workflow: Workflow, client: Client, up: UpCommand) -> None:
+    process = workflow.start("out/slow.txt", "nowhere.txt")
+    up.until((workflow.folder / "out" / "started").exists)
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=WAIT_TIMEOUT_S)
     assert process.returncode == 1, printed
-    newest = next(iter(client.list_jobs(newest_first=True)))
-    assert (newest.name, newest.state, newest.reason) == ("nowhere", "REMOVED", "Snakemake was interrupted")
+    assert "Pilotage: no queue satisfies the requirements" in printed
+    jobs = list(client.list_jobs(newest_first=True))[:2]
+    assert {job.name for job in jobs} == {"slow", "nowhere"}
+    assert {(job.state, job.reason) for job in client.wait([job.id for job in jobs], WAIT_TIMEOUT_S)} == {
+        ("REMOVED", "Snakemake was interrupted")
+    }
