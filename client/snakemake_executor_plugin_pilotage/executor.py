@@ -41,7 +41,7 @@ def _option(text: str) -> Any:
 
 
 @dataclass
-class ExecutorSettings(ExecutorSettingsBase):
+class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc] # its package has no types
     """Options of the command line, such as `--pilotage-group`; without them the server is that of `pilotage`."""
 
     server: str = _option("Address of the server, HOST:PORT; several with commas.")
@@ -75,8 +75,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
         self._follower: threading.Thread | None = None
         self.next_seconds_between_status_checks = _CHECK_S  # a check reads memory
         token_file, ca_file, data = (
-            Path(text).expanduser() if text else None
-            for text in (settings.token_file, settings.ca_file, settings.data)
+            Path(text).expanduser() if text else None for text in (settings.token_file, settings.ca_file, settings.data)
         )
         options = ServerOptions(settings.server or None, token_file, data, ca_file=ca_file)
         try:
@@ -105,7 +104,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
         with self._changed:
             self._live.update(zip(submitted.job_ids, infos, strict=True))
         for warning in submitted.warnings:
-            self.logger.warning(f"Pilotage: {warning}")
+            self.logger.warning("Pilotage: %s", warning)
         for info in infos:
             self.report_job_submission(info)
         if self._follower is None:
@@ -115,8 +114,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncIterator[SubmittedJobInfo]:
         """Report the jobs that have ended; yield the others."""
+        active = {int(info.external_jobid) for info in active_jobs}
         with self._changed:
-            ended = sorted(self._ended)
+            ended = sorted(self._ended & active)  # the events of others may have come before they are active
         statuses = self._new_retry()(partial(self._client.jobs, ended)) if ended else []
         # A job that has ended may have been rescheduled since.
         final = {str(status.id): status for status in statuses if status.is_final}
@@ -136,7 +136,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
         try:
             self._client.remove(jobs, "Snakemake was interrupted")
         except PilotageError as error:
-            self.logger.error(f"Jobs of Pilotage are left, remove them with `pilotage remove`: {error}")
+            self.logger.error("Jobs of Pilotage are left, remove them with `pilotage remove`: %s", error)
 
     def shutdown(self) -> None:
         """Stop to follow the jobs and close the connection."""
@@ -173,8 +173,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
             is_held = event.after == "HELD" and event.job_id in self._live
         if is_held:
             self.logger.warning(
-                f"Job {event.job_id} of Pilotage is held: {event.reason}. It goes on after `pilotage release "
-                f"{event.job_id}`, and has failed after `pilotage remove {event.job_id}`."
+                "Job %s of Pilotage is held: %s. It goes on after `pilotage release`, and has failed after "
+                "`pilotage remove`.",
+                *(event.job_id, event.reason),
             )
 
     def _report(self, info: SubmittedJobInfo, status: JobStatus) -> None:
