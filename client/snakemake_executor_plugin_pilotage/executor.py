@@ -67,7 +67,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
         self._sources_travel = self._folder is None and SharedFSUsage.SOURCES not in usage
         self._sources: list[str] | None = None
         self._group = settings.group
-        self._new_retry = partial(RetryBudget, DEFAULT_RETRY_S, self.logger.warning)
+        self._new_retry = partial(RetryBudget, DEFAULT_RETRY_S, self._warn)
         self._live: dict[int, SubmittedJobInfo] = {}
         self._ended: set[int] = set()
         self._changed = threading.Lock()
@@ -104,7 +104,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
         with self._changed:
             self._live.update(zip(submitted.job_ids, infos, strict=True))
         for warning in submitted.warnings:
-            self.logger.warning("Pilotage: %s", warning)
+            self._warn(f"Pilotage: {warning}")
         for info in infos:
             self.report_job_submission(info)
         if self._follower is None:
@@ -136,7 +136,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
         try:
             self._client.remove(jobs, "Snakemake was interrupted")
         except PilotageError as error:
-            self.logger.error("Jobs of Pilotage are left, remove them with `pilotage remove`: %s", error)
+            self._warn(f"Jobs of Pilotage are left, remove them with `pilotage remove`: {error}")
 
     def shutdown(self) -> None:
         """Stop to follow the jobs and close the connection."""
@@ -172,11 +172,13 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
                 self._ended.add(event.job_id)
             is_held = event.after == "HELD" and event.job_id in self._live
         if is_held:
-            self.logger.warning(
-                "Job %s of Pilotage is held: %s. It goes on after `pilotage release`, and has failed after "
-                "`pilotage remove`.",
-                *(event.job_id, event.reason),
+            self._warn(
+                f"Job {event.job_id} of Pilotage is held: {event.reason}. It goes on after `pilotage release "
+                f"{event.job_id}`, and has failed after `pilotage remove {event.job_id}`."
             )
+
+    def _warn(self, text: str) -> None:
+        self.logger.warning(text)  # one text: Snakemake shows the message without its arguments
 
     def _report(self, info: SubmittedJobInfo, status: JobStatus) -> None:
         with self._changed:
