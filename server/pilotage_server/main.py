@@ -15,12 +15,14 @@ from typing import Any
 
 from pilotage import clock
 from pilotage.errors import InvalidInputError, NotFoundError, PilotageError, StateConflictError, Violation
+from pilotage.programs import ProgramExit
+from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.telemetry import set_up_logging
 from pilotage_server.app import build_name, own_issuer, run_server
 from pilotage_server.backup import back_up, restore, take_keys
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
-from pilotage_server.settings import ServerSettings, read_settings
+from pilotage_server.settings import ServerSettings
 from pilotage_server.token_files import ROLES, TokenFiles, TokenOwner
 
 DEFAULT_LIFETIME_S = 30 * 86400.0
@@ -28,10 +30,10 @@ DEFAULT_LIFETIME_S = 30 * 86400.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 success, 1 failure, 2 invalid request."""
+    """Run the command and return a `ProgramExit`."""
     options = _parser().parse_args(arguments)
     try:
-        settings = _settings(options)
+        settings = read_settings_options(ServerSettings, options)
         if options.command == "token":
             _print_token(settings, options)
         elif options.command == "keys":
@@ -43,15 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             _run(settings, options)
     except InvalidInputError as error:
-        return _report_error(error, 2)
+        report_faults("pilotage-server", error)
+        return ProgramExit.INVALID_REQUEST
     except PilotageError as error:
-        return _report_error(error, 1)
-    return 0
-
-
-def _report_error(error: PilotageError, code: int) -> int:
-    sys.stderr.write(f"pilotage-server: {' '.join(str(error).split())}\n")  # one line
-    return code
+        sys.stderr.write(f"pilotage-server: {' '.join(str(error).split())}\n")  # one line
+        return ProgramExit.FAILED
+    return ProgramExit.DONE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,9 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=release)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
-    run.add_argument("--listen", help="HOST:PORT; port 0 = any free one (default 127.0.0.1:4711)")
-    run.add_argument("--metrics-listen", help="HOST:PORT of /metrics, /healthz and /readyz (default: nowhere)")
-    run.add_argument("--database", help="the database's URL (default: SQLite in the data folder)")
     run.add_argument("--ready-file", type=Path, help="gets the addresses, as JSON, when the server is ready")
     run.add_argument("--bootstrap-tokens", type=Path, metavar="DIR", help="keep a token for each role there")
     token = commands.add_parser("token", help="print a token, signed with the key in the data folder")
@@ -70,11 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--role", action="append", required=True, choices=[*ROLES], help="a role")
     token.add_argument("--lifetime-s", type=float, default=DEFAULT_LIFETIME_S, help="its lifetime in seconds")
     others = (*_add_key_commands(commands), *_add_backup_commands(commands))
-    for command in (run, token, *others):
-        command.add_argument("--data", type=Path, help="the folder of the server's data")
-        command.add_argument("--config", type=Path, help="settings, as a TOML file")
-    for command in others:
-        command.add_argument("--database", help="the database's URL (default: SQLite in the data folder)")
+    add_settings_options(run, ServerSettings, ("data", "listen", "metrics_listen", "database"))
+    for command in (token, *others):
+        add_settings_options(command, ServerSettings, ("data", "database"))
     for command in (run, token):
         command.add_argument("--owner", default=_login(), help="the owner of a token (default: the login name)")
         command.add_argument("--vo", default="local", help="the VO of a token")
@@ -113,12 +107,6 @@ def _login() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # the uid of a container may have no entry in passwd
         return f"uid{os.getuid()}"
-
-
-def _settings(options: argparse.Namespace) -> ServerSettings:
-    names = ("data", "listen", "metrics_listen", "database")
-    values = {name: getattr(options, name, None) for name in names}
-    return read_settings({name: value for name, value in values.items() if value is not None}, options.config)
 
 
 def _run(settings: ServerSettings, options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The settings of a server. Options win over the environment (PILOTAGE_SERVER_*), which wins over the TOML file.
+"""The settings of a server.
 
 `read_submit_policy` reads the submit policy: an HTCondor configuration file whose SUBMIT_EXPRS name the transforms.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -34,7 +34,7 @@ from pilotage.job_description import JobPolicy
 from pilotage.mqtt.settings import parse_broker
 from pilotage.notifications import mail_fault
 from pilotage.rpc.channel import is_loopback, split_address
-from pilotage.settings import ProgramSettings, Section, load_settings
+from pilotage.settings import ProgramSettings, Section
 from pilotage.telemetry import LogLevel
 from pilotage.text import fold
 from pilotage.values.accounts import Account, GroupId
@@ -532,11 +532,6 @@ class ServerSettings(ProgramSettings):
             requests=timedelta(seconds=self.keep_requests_s),
             batch=self.retention_batch,
         )
-
-
-def read_settings(options: Mapping[str, Any], config_file: Path | None = None) -> ServerSettings:
-    """Return the settings; raises InvalidInputError with all faults, such as unknown keys."""
-    return load_settings(ServerSettings, config_file, options)
 
 
 DOMAIN = "SUBMIT_SITE_DOMAIN"

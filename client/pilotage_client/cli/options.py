@@ -26,13 +26,14 @@ from pilotage.errors import (
     UnauthenticatedError,
     Violation,
 )
+from pilotage.programs import ProgramExit
 from pilotage.units import parse_duration
 from pilotage.v1 import values_pb2
 from pilotage_client.api import Client
 from pilotage_client.connection import ServerOptions
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
 
-DONE, FAILED, INVALID_REQUEST, UNREACHABLE = 0, 1, 2, 3
+DONE, FAILED, INVALID_REQUEST, UNREACHABLE = ProgramExit
 """The documented exit codes."""
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")

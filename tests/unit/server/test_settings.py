@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pilotage.accounts import Quota, QuotaUnit
 from pilotage.errors import InvalidInputError
+from pilotage.settings import load_settings
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.isolation import Isolation
 from pilotage_server.core.health.black_holes import LocationLevel
 from pilotage_server.core.rules import Rules
-from pilotage_server.settings import read_settings
+from pilotage_server.settings import ServerSettings
+
+
+def read_settings(options: Mapping[str, Any], file: Path | None = None) -> ServerSettings:
+    return load_settings(ServerSettings, file, options)
 
 
 def a_file(folder: Path, text: str) -> Path:
