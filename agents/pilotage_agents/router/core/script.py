@@ -49,7 +49,6 @@ _RESERVED_NAMES = frozenset(
 """Names of variables that a shell or the script uses itself."""
 
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-_NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 _WRAPPER = """#!/bin/sh
 # Runs the job in this folder and writes down how it ended.
@@ -166,13 +165,13 @@ def _environment(
         slot=route,
         cpus=description.request_cpus or 1,
         memory_mib=description.request_memory_mib,
+        # The batch system assigns devices to a job that requests some.
+        gpu_ids=None if description.request_gpus else (),
+        user=_USER,
         job_ad=f"{_HERE}/{AD_NAME}",
     )
-    machine = {"PATH": DEFAULT_PATH, "USER": _USER, "LOGNAME": _USER}
     credential = {"X509_USER_PROXY": f"{_HERE}/{proxy}"} if proxy else {}
-    # The batch system assigns devices to a job that requests some.
-    devices = {} if description.request_gpus else _NO_DEVICES
-    return {**job_environment(description, identity, job_place, machine), **credential, **devices}
+    return {**job_environment(description, identity, job_place, {}), **credential}
 
 
 def _path(name: str) -> str:
