@@ -102,6 +102,8 @@ def default_text(field: FieldInfo) -> str:
         return "none"
     if isinstance(default, BaseModel):
         return ""
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)
     text = json.dumps(default, default=str, ensure_ascii=False)
     return text.removeprefix('"').removesuffix('"') if isinstance(default, str) and default else text
 
