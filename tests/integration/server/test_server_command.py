@@ -113,6 +113,21 @@ def test_invalid_setting_is_one_error_line(tmp_path: Path, arguments: list[str],
     assert_one_error_line(run_command("run", "--data", str(tmp_path), *arguments), message, code=2)
 
 
+def test_check_and_show_read_settings_without_a_start(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    options = ("--data", str(data), "--database", "postgresql+psycopg://somebody:hush@127.0.0.1:1/jobs")
+
+    checked = run_command("run", *options, "--check-settings")
+    shown = run_command("run", *options, "--set", "health.watch=false", "--show-settings")
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert f'data = "{data}"  # --data' in shown.stdout.splitlines()
+    assert "health.watch = false  # --set health.watch" in shown.stdout.splitlines()
+    assert "hush" not in shown.stdout
+    assert not data.exists()
+
+
 def test_unreachable_database_is_one_error_line(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('database = "postgresql+psycopg://somebody@127.0.0.1:1/jobs"\ndatabase_wait_s = 0\n')

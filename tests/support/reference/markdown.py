@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import TypeVar
@@ -23,6 +24,12 @@ def _row(cells: Sequence[str]) -> str:
 def cell(text: str) -> str:
     """Return a text as one cell."""
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def prose(text: str) -> str:
+    """Return a text as one cell in which stars and angle brackets outside of code stand for themselves."""
+    parts = cell(text).split("`")
+    return "`".join(re.sub(r"[*<]", r"\\\g<0>", part) if place % 2 == 0 else part for place, part in enumerate(parts))
 
 
 def code(*words: object) -> str:

@@ -22,7 +22,7 @@ from pilotage_pilot.command_line import _parser as pilot_parser
 from pilotage_pilot.settings import PilotSettings
 from pilotage_server.main import _parser as server_parser
 from pilotage_server.settings import BrokerUrl, ClassAdExpression, GroupSortExpression, ServerSettings
-from support.reference.markdown import cell, code, table
+from support.reference.markdown import code, prose, table
 
 _HEAD = """# Settings
 
@@ -146,7 +146,7 @@ def _program(program: _Program) -> list[str]:
     for section, keys in sections(program.model).items():
         lines += [f"### {_title(section, keys[0])}", ""]
         also = f" Also {code(*keys[1:])}." if keys[1:] else ""
-        lines += [f"{cell(section.__doc__ or '')}{also}", ""]
+        lines += [f"{prose(section.__doc__ or '')}{also}", ""]
         lines += _table(section, f"{keys[0]}.", options, None)
     return lines
 
@@ -164,10 +164,14 @@ def _table(
     for name, field in section.model_fields.items():
         names = [name, *([variable_of(program, name)] if program else [])]
         names += [options[key]] if (key := f"{above}{name}") in options else []
-        default = "required" if field.is_required() else cell(default_text(field))
-        cells = ("<br>".join(map(code, names)), cell(type_text(name, field)), default, cell(field.description or ""))
+        cells = ("<br>".join(map(code, names)), type_text(name, field), _default(field), prose(field.description or ""))
         rows.append(cells)
     return table(("setting", "type", "default", "meaning"), rows)
+
+
+def _default(field: FieldInfo) -> str:
+    text = "required" if field.is_required() else default_text(field)
+    return text if text in ("required", "none", "") else code(text)
 
 
 _NAMES: Mapping[Any, str] = {
@@ -187,6 +191,7 @@ _NAMES: Mapping[Any, str] = {
     GroupSortExpression: "ClassAd expression",
     BrokerUrl: "secret URL",
 }
+_NEW_LINE = r"\n"
 _UNITS = {"s": "s", "mib": "MiB", "bytes": "bytes"}
 """Units by the words of names."""
 
@@ -260,7 +265,7 @@ def _bounds(constraints: list[Any], kind: str) -> str:
     else:
         texts += ["not empty"] if lengths[0] else []
         texts += [f"at most {lengths[1]} characters"] if lengths[1] else []
-    texts += [f"like {code(found['pattern'])}"] if "pattern" in found else []
+    texts += [f"like {code(found['pattern'].replace(chr(10), _NEW_LINE))}"] if "pattern" in found else []
     return ", ".join(texts)
 
 

@@ -16,7 +16,7 @@ from pilotage.settings import Section, alternatives, annotation_of, variable_of
 from pilotage_agents.router.table_file import TargetsSection
 from pilotage_agents.settings import AgentSettings
 from pilotage_pilot.settings import PilotSettings
-from support.reference.settings import CLIENT_VARIABLES, PROGRAMS, sections
+from support.reference.settings import CLIENT_VARIABLES, PROGRAMS, sections, type_text
 
 ROOT = Path(__file__).parents[3]
 TEXTS = {
@@ -95,6 +95,18 @@ def names_of(model: type[BaseModel]) -> set[str]:
 )
 def test_each_setting_has_a_description(model: type[BaseModel]) -> None:
     assert not [name for name, field in model.model_fields.items() if not field.description]
+
+
+def test_each_number_has_bounds() -> None:
+    fields = {
+        f"{section.__name__}.{name}": type_text(name, field)
+        for program in PROGRAMS
+        for section in (program.model, *sections(program.model))
+        for name, field in section.model_fields.items()
+    }
+    numbers = {name: text for name, text in fields.items() if re.match(r"number(?! or text)|integer", text)}
+    assert len(numbers) > 100
+    assert not [name for name, text in numbers.items() if not re.search(r"\d to \d|above \d.*at most \d", text)]
 
 
 EXAMPLES = [
