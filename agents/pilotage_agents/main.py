@@ -116,7 +116,9 @@ def _command(commands: argparse._SubParsersAction, name: str, what: str) -> argp
     )
     command.set_defaults(once=False, dry_run=False)
     drain = _DRAIN_OPTIONS if name == DRAIN else {}
-    add_settings_options(command, AgentSettings, ("server", "token_file", "ca_file", "log_level", *drain), drain)
+    add_settings_options(
+        command, AgentSettings, ("server", "token_file", "ca_file", "metrics_listen", "log_level", *drain), drain
+    )
     return command
 
 

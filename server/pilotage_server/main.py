@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--role", action="append", required=True, choices=[*ROLES], help="a role")
     token.add_argument("--lifetime-s", type=float, default=DEFAULT_LIFETIME_S, help="its lifetime in seconds")
     others = (*_add_key_commands(commands), *_add_backup_commands(commands))
-    add_settings_options(run, ServerSettings, ("data", "listen", "metrics_listen", "database"))
+    add_settings_options(run, ServerSettings, ("data", "listen", "metrics_listen", "database", "log_level"))
     for command in (token, *others):
         add_settings_options(command, ServerSettings, ("data", "database"))
     for command in (run, token):
