@@ -18,8 +18,10 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -69,10 +71,15 @@ class ProgramSettings(BaseSettings):
 
 
 class _Source(NamedTuple):
-    """Values, and a function that names the place of a key."""
+    """Values, and a function that names the place of a key.
+
+    `name` returns a key of the first level as the source writes it. `has_json` = lists and tables are JSON texts.
+    """
 
     values: Mapping[str, Any]
     place: Callable[[str], str]
+    name: Callable[[str], str] = str
+    has_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +118,13 @@ def settings_sources(
     Raises
     ------
     InvalidInputError
-        When the file or a text cannot be read.
+        When the file cannot be read, or an assignment is none.
     """
-    prefix = model.model_config.get("env_prefix", "")
+    variable = partial(variable_of, model)
     sources = [
         _Source(options, lambda key: _flag(flags or {}, key)),
-        _Source(_assigned(model, assignments), lambda key: f"--set {key}"),
-        _Source(_environment(model, prefix) if prefix else {}, lambda key: variable_of(model, key)),
+        _Source(_assigned(model, assignments), lambda key: f"--set {key}", has_json=True),
+        _Source(_environment(model), variable, variable, has_json=True),
     ]
     if file is not None:
         sources.append(_file_source(model, file))
@@ -207,16 +214,14 @@ def _annotation_below(table: Any, key: str) -> Any:
     return None if field is None else field.rebuild_annotation()
 
 
-def _environment(model: type[ProgramSettings], prefix: str) -> Mapping[str, Any]:
-    known = {variable_of(model, name): name for name in model.model_fields}
-    ours = {name: name.upper() for name in os.environ if name.upper().startswith(prefix)}
-    unknown = [Violation(name, _is_unknown(upper, known)) for name, upper in ours.items() if upper not in known]
-    if unknown:
-        raise InvalidInputError(*unknown)
-    return {
-        known[upper]: _value(annotation_of(model, [known[upper]]), os.environ[name], name)
-        for name, upper in ours.items()
-    }
+def _environment(model: type[ProgramSettings]) -> Mapping[str, Any]:
+    """Return the values of all variables that have the prefix of the program, also of unknown ones."""
+    prefix = model.model_config.get("env_prefix", "")
+    if not prefix:
+        return {}
+    ours = {name.upper(): text for name, text in os.environ.items() if name.upper().startswith(prefix)}
+    values = {name.removeprefix(prefix).lower(): text for name, text in ours.items()}
+    return {key: _value(annotation_of(model, [key]), text) for key, text in values.items()}
 
 
 def _assigned(model: type[ProgramSettings], assignments: Iterable[str]) -> Mapping[str, Any]:
@@ -227,44 +232,45 @@ def _assigned(model: type[ProgramSettings], assignments: Iterable[str]) -> Mappi
         path = key.strip().split(".")
         if not equals or not all(path):
             raise InvalidInputError(Violation(f"--set {text}", "is not KEY=VALUE, such as log_level=debug"))
-        value = _value(annotation_of(model, path), written.strip(), f"--set {key.strip()}")
+        value = _value(annotation_of(model, path), written.strip())
         for name in reversed(path):
             value = {name: value}
         values = _merged(values, value)
     return values
 
 
-def _value(annotation: Any, text: str, place: str) -> Any:
-    """Return the value in a text: JSON for lists and tables, else the text, which pydantic converts."""
-    types = [each for each in alternatives(annotation) if each not in (None, type(None))]
-    compound = [each for each in types if _is_list_or_table(each)]
-    if not compound and not any(each in (Any, object) for each in types):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        if len(compound) < len(types):
-            return text
-        what = "a table, written as JSON" if all(map(_is_table, compound)) else "a list, written as JSON"
-        raise InvalidInputError(Violation(place, f"is not {what}: {error}")) from error
+def _value(annotation: Any, text: str) -> Any:
+    """Return the value in a text: that of JSON where a list, a table or any value may stand, else the text itself."""
+    types = alternatives(annotation)
+    if any(_is_table(each) or get_origin(each) is tuple or each in (Any, object) for each in types):
+        with suppress(ValueError):
+            return json.loads(text)
+    return text
 
 
 def _is_table(annotation: Any) -> bool:
     return _is_model(annotation) or get_origin(annotation) is dict
 
 
-def _is_list_or_table(annotation: Any) -> bool:
-    return _is_table(annotation) or get_origin(annotation) is tuple
-
-
 def _leaves(annotation: Any, value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield paths and values of all settings; of tables with free keys, which may hold secrets, only the keys."""
-    is_table = isinstance(value, dict) and bool(value)
-    if is_table and any(_is_table(each) for each in alternatives(annotation)):
+    if isinstance(value, dict) and value and any(_is_table(each) for each in alternatives(annotation)):
         for key, each in value.items():
             yield from _leaves(annotation_of(annotation, [key]), each, (*path, key))
     else:
-        yield path, "**********" if annotation in (Any, object) else value
+        yield path, _hidden(annotation, value)
+
+
+def _hidden(annotation: Any, value: Any) -> Any:
+    """Return a value with the values of free keys hidden."""
+    if annotation in (Any, object):
+        return "**********"
+    if isinstance(value, list):
+        elements = [get_args(each)[0] for each in alternatives(annotation) if get_origin(each) is tuple]
+        return [_hidden((*elements, None)[0], each) for each in value]
+    if isinstance(value, dict):
+        return {key: _hidden(annotation_of(annotation, [key]), each) for key, each in value.items()}
+    return value
 
 
 def _flag(flags: Mapping[str, str], key: str) -> str:
@@ -301,12 +307,19 @@ def _violation(model: type[BaseModel], sources: Sequence[_Source], fault: Any) -
     if source.values.keys().isdisjoint(path[:1]):  # missing everywhere: blame the file
         source = sources[-1]
     if fault["type"] == "extra_forbidden":
-        why = _is_unknown(path[-1], _names_beside(model, path))
+        written = source.name if len(path) == 1 else str
+        why = _is_unknown(written(path[-1]), map(written, _names_beside(model, path)))
+    elif fault["type"] in _NO_COMPOUND:
+        why = f"{_NO_COMPOUND[fault['type']]}{', written as JSON' if source.has_json else ''}"
     elif fault["type"] == "missing" and len(path) == 1 and issubclass(model, ProgramSettings):
         return _missing(model, sources, path[0])
     else:
         why = str(fault["msg"]).removeprefix("Value error, ")
     return Violation(source.place(".".join(path)), f"{why[:1].lower()}{why[1:]}")
+
+
+_NO_COMPOUND = {"tuple_type": "is not a list", "dict_type": "is not a table", "model_type": "is not a table"}
+"""Pydantic's types of faults, in our words."""
 
 
 def _missing(model: type[ProgramSettings], sources: Sequence[_Source], key: str) -> Violation:
@@ -336,5 +349,5 @@ def _names_beside(model: type[BaseModel], path: Sequence[str]) -> Iterable[str]:
 
 
 def _is_unknown(name: str, known: Iterable[str]) -> str:
-    nearest = get_close_matches(name, known, n=1)
+    nearest = get_close_matches(name, list(known), n=1)
     return f"is no setting; did you mean {nearest[0]}?" if nearest else "is no setting"

@@ -27,6 +27,7 @@ class PlainTarget(Section):
     """A section that stands in a table of sections."""
 
     folder: Path = Field(description="Its folder.")
+    free: dict[str, Any] = Field({}, description="Settings of another program.")
 
 
 class SampleSettings(ProgramSettings):
@@ -39,6 +40,7 @@ class SampleSettings(ProgramSettings):
     share: float = Field(0.5, ge=0, le=1, description="A share, 100 % = all.")
     breaker: Breaker = Field(Breaker(), description="A breaker.")
     targets: dict[str, PlainTarget] = Field({}, description="Targets by name.")
+    more: tuple[PlainTarget, ...] = Field((), description="Targets with free keys.")
     routes: Path | Breaker = Field(Path("routes"), description="A file, or a section.")
     free: dict[str, Any] = Field({}, description="Settings of another program.")
 
@@ -122,7 +124,9 @@ def test_shows_each_setting_with_its_source_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "sample.toml"
-    file.write_text('share = 1\n[free]\ntoken = "hush"\n[targets.x]\nfolder = "y"\n')
+    file.write_text(
+        'share = 1\n[free]\ntoken = "hush"\n[targets.x]\nfolder = "y"\n[[more]]\nfolder = "z"\nfree = { a = 1 }\n'
+    )
     monkeypatch.setenv("SAMPLE_TOKEN", "hush")
 
     with pytest.raises(SystemExit) as ended:
@@ -136,6 +140,8 @@ def test_shows_each_setting_with_its_source_and_no_secret(
         "breaker.watch = false  # --set breaker.watch",
         "breaker.pause_s = 60.0  # default",
         f'targets.x.folder = "y"  # {file}: targets.x.folder',
+        "targets.x.free = {}  # default",
+        f'more = [{{"folder": "z", "free": {{"a": "**********"}}}}]  # {file}: more',
         'routes = "routes"  # default',
         f'free.token = "**********"  # {file}: free.token',
     ]
