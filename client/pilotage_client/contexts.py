@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
 import stat
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage_client.files import write_private
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]*")
 
-class Context(BaseModel):
+
+@dataclass(frozen=True, slots=True)
+class Context:
     """A server ("host:port", several with commas), its authority (PEM; "" = the system's), and the tokens for it.
 
     `token` is the user's, `director_token` that of a machine that runs jobs at `queue` (SITE/CE/QUEUE); "" = none.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    server: str = Field(min_length=1)
+    server: str
     authority: str = ""
-    token: str = Field("", repr=False)
-    director_token: str = Field("", repr=False)
+    token: str = field(default="", repr=False)
+    director_token: str = field(default="", repr=False)
     queue: str = ""
 
     def fingerprint(self) -> str:
@@ -37,13 +37,6 @@ class Context(BaseModel):
         if not self.authority:
             return ""
         return sha256(ssl.PEM_cert_to_DER_cert(self.authority)).hexdigest()
-
-
-class _Content(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    current: str = ""
-    contexts: dict[str, Context] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +60,9 @@ class Contexts:
 
     def put(self, name: str, context: Context) -> None:
         """Store a context, in place of one with this name, and make it the current one."""
+        if not _NAME.fullmatch(name):
+            why = "is no name of letters, digits, dots, colons, dashes and underscores"
+            raise InvalidInputError(Violation(name, why))
         self._write({**self.by_name, name: context}, name)
 
     def use(self, name: str) -> None:
@@ -87,7 +83,7 @@ class Contexts:
         ]
         for name, context in contexts.items():
             lines += ["", f"[contexts.{_toml(name)}]"]
-            lines += [f"{key} = {_toml(value)}" for key, value in context.model_dump(exclude_defaults=True).items()]
+            lines += [f"{key} = {_toml(value)}" for key, value in asdict(context).items() if value]
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(self.file, "\n".join(lines) + "\n")
 
@@ -112,20 +108,27 @@ def load_contexts(environment: Mapping[str, str] = os.environ) -> Contexts:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             raise _faulty(path, f"is open to others (mode {mode:o}), and holds tokens: chmod 600 it")
-        content = _Content.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        current, tables = content.pop("current", ""), content.pop("contexts", {})
+        if content or not isinstance(current, str) or not isinstance(tables, dict):
+            raise ValueError("it has other keys than current and contexts, or values of other types")
+        return Contexts(path, {name: _context(name, table) for name, table in tables.items()}, current)
     except (FileNotFoundError, NotADirectoryError):
         return Contexts(path, {}, "")
     except OSError as error:
         raise _faulty(path, f"cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise _faulty(
-            path, f"is damaged at {where}: {first['msg'].lower()}; repair it, or remove it and join again"
-        ) from error
-    except ValueError as error:  # not UTF-8, or not TOML
+    except ValueError as error:  # also of text that is not UTF-8, or not TOML
         raise _faulty(path, f"is damaged: {error}; repair it, or remove it and join again") from error
-    return Contexts(path, content.contexts, content.current)
+
+
+def _context(name: str, table: object) -> Context:
+    """Return the context of a table; raises ValueError."""
+    known = {each.name for each in fields(Context)}
+    if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
+        raise ValueError(f"the context {name} has a value that is no text")
+    if not table.get("server") or not table.keys() <= known:
+        raise ValueError(f"the context {name} has no server, or another key than {', '.join(sorted(known))}")
+    return Context(**table)
 
 
 def _faulty(path: Path, why: str) -> InvalidInputError:

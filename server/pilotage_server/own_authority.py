@@ -76,6 +76,13 @@ class AuthorityFiles:
             raise _unusable(self.key, "it does not belong to authority.pem")
         return Authority(key, certificate)
 
+    def copy_to(self, folder: Path) -> None:
+        """Copy the authority to another folder, for a backup or back. Raises WorldError."""
+        with _translated(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in (self.key, self.certificate):
+                _replace(folder / path.name, path.read_bytes())
+
     def load_or_make(self, now: datetime) -> Authority:
         """Return the authority; the first call makes it. Raises WorldError."""
         found = self.load()
