@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import json
 import math
 import os
@@ -458,6 +459,8 @@ Within {JOIN_TOKEN_S / 3600:g} h other machines join it, as you:
 def _addresses(options: UpOptions) -> UpAddresses:
     """Return addresses with free ports, of the server that of the options, 0 = any; raises a PilotageError."""
     listen = (options.listen or HOST).strip("[]")
+    if ":" in listen and not _is_ipv6(listen):
+        raise InvalidInputError(Violation("--listen", f"{listen} is no address; --port sets the port"))
     with socket.socket(_family(listen)) as server, socket.socket() as first, socket.socket() as second:
         port, *metrics = _bound(server, listen, options.port), _bound(first, HOST, 0), _bound(second, HOST, 0)
     if options.listen is None:
@@ -487,6 +490,13 @@ def _own_address() -> str:
             return socket.gethostname()
         address: str = probe.getsockname()[0]
         return address
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
 
 
 def _family(host: str) -> socket.AddressFamily:

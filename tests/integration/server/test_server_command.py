@@ -102,7 +102,6 @@ def test_readable_signing_key_is_one_error_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--listen", "0.0.0.0:0"], "tls_cert"),
         (["--listen", "nowhere"], "listen"),
         (["--config", "/does/not/exist.toml"], "exist.toml: cannot be read"),
         (["--database", "nonsense"], "is not a URL of sqlite or postgresql"),

@@ -159,7 +159,7 @@ def test_job_survives_a_server_crash(tmp_path: Path) -> None:
             assert (job.state, job.attempt) == ("DONE", 1)
 
 
-Obstacle = Literal["port in use", "folder in the way", "no tree"]
+Obstacle = Literal["port in use", "folder in the way", "no tree", "listens at loopback", "listens at a port"]
 
 
 @pytest.mark.parametrize("obstacle", get_args(Obstacle))
@@ -177,6 +177,10 @@ def test_start_error_is_one_line(tmp_path: Path, obstacle: Obstacle) -> None:
             case "no tree":
                 (tmp_path / "tree.toml").write_text("sites = 3")
                 options, message = [*options, "--tree", str(tmp_path / "tree.toml")], f"{tmp_path}/tree.toml: sites"
+            case "listens at loopback":
+                options, message = [*options, "--listen", "127.0.0.2"], "--listen: 127.0.0.2 is loopback"
+            case "listens at a port":
+                options, message = [*options, "--listen", "10.0.0.1:47"], "--listen: 10.0.0.1:47 is no address"
         with up_command(data, *options) as up:
             exit_code, printed = up.run()
     assert exit_code in (1, 2)
