@@ -348,6 +348,7 @@ class _Stack:
         self._addresses = addresses
         self._echo = echo
         self._is_up = False
+        self._has_context = bool(load_contexts().chosen())  # it wins over the default data folder
         machine = this_machine(folder.root)
         self._machine = replace(machine, cpus=options.cpus or machine.cpus)
         self._server = self._child(
@@ -432,7 +433,7 @@ class _Stack:
         folder = self._folder
         elsewhere = (
             ""
-            if folder.root == data_folder(None) and not load_contexts().current
+            if folder.root == data_folder(None) and not self._has_context
             else f"export PILOTAGE_DATA={shlex.quote(str(folder.root))}\n  "
         )
         return f"""\

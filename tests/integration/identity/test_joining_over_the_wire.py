@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,8 +120,8 @@ def test_join_token_serves_to_join_alone(grid: WireGrid, tmp_path: Path) -> None
         ({"roles": ["user"], "joined_lifetime_s": 1e9}, "joined_lifetime_s"),
     ],
 )
-def test_join_token_for_more_is_not_issued(shared_server: RunningServer, fields: dict[str, object], where: str) -> None:
-    request = {"owner": "bob", "lifetime_s": 60, "joined_lifetime_s": 60, **fields}
+def test_join_token_for_more_is_not_issued(shared_server: RunningServer, fields: dict[str, Any], where: str) -> None:
+    request: dict[str, Any] = {"owner": "bob", "lifetime_s": 60, "joined_lifetime_s": 60, **fields}
     with shared_server.channel(shared_server.token(Role.ADMIN)) as channel:
         stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
         with pytest.raises(InvalidInputError) as caught:
