@@ -104,6 +104,10 @@ class Authority:
     key: EllipticCurvePrivateKey
     certificate: x509.Certificate
 
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the certificate, hexadecimal."""
+        return self.certificate.fingerprint(hashes.SHA256()).hex()
+
     def issue(self, public: EllipticCurvePublicKey, names: Iterable[str], life: timedelta, now: datetime) -> bytes:
         """Return a server certificate for names and addresses, with the authority's behind it (PEM)."""
         alternatives = x509.SubjectAlternativeName(map(_alternative, sorted(names)))
