@@ -287,6 +287,9 @@ class UpOptions:
 
 def run_up(options: UpOptions, echo: Echo) -> None:
     """Run the stack until SIGINT or SIGTERM; raises a PilotageError if it cannot start or keeps failing."""
+    if options.listen is not None and os.environ.get("PILOTAGE_SERVER_TLS_CERT"):
+        why = "`up` needs the certificate that the server makes: unset it, or run pilotage-server"
+        raise InvalidInputError(Violation("PILOTAGE_SERVER_TLS_CERT", why))
     if missing := missing_packages("server"):
         raise WorldError(install_advice("all", missing), transient=False)
     if options.tree is not None:

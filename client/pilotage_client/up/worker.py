@@ -46,6 +46,7 @@ class _Worker:
         self._options = options
         self._folder = folder
         self._echo = echo
+        self._is_up = False
         self._agents = Child(
             "agents",
             (program("pilotage-agents"), "run", "--config", str(folder.agents_config)),
@@ -74,14 +75,17 @@ class _Worker:
         self._echo(f"Pilots of {context.queue} run here for {context.server}; Ctrl-C stops them.")
         self._echo(f"  data     {folder.root}\n  logs     {folder.root / 'logs'}\n  metrics  http://{metrics}/metrics")
         self._echo(isolation)
+        self._is_up = True
         await self._agents.keep_running(self._echo)
 
     async def stop(self) -> None:
         """Stop the director, which ends its pilots."""
-        self._echo("Stopping: running jobs go back to the queue…")
+        if self._is_up:
+            self._echo("Stopping: running jobs go back to the queue…")
         if not await self._agents.stop(AGENTS_STOP_S):
             self._echo(f"The agents did not stop and were killed; see {self._agents.log.path}")
-        self._echo("Stopped.")
+        if self._is_up:
+            self._echo("Stopped.")
 
     def kill(self) -> None:
         """Kill the director."""
