@@ -475,6 +475,10 @@ class OperatorCalls(Connection):
         """Create a token; admins only."""
         return self._identity.IssueToken(request)
 
+    def join(self, machine: identity_service_pb2.JoinRequest) -> identity_service_pb2.JoinResponse:
+        """Exchange the join token of this connection for the tokens of a machine."""
+        return self._identity.Join(machine)
+
     def revoke_token(self, token: str, *, reason: str) -> identity_service_pb2.Revocation:
         """Revoke a valid token; users may revoke their own."""
         return self._revoke(reason, token=token)

@@ -10,7 +10,6 @@ import resource
 import secrets
 import signal
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +19,6 @@ from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-import grpc
 import structlog
 
 from pilotage import clock
@@ -31,7 +29,7 @@ from pilotage.mqtt.settings import parse_broker
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import split_address
 from pilotage_server.background import HealthReport, PeriodicTask, TaskOutcomes, periodic_tasks, run_periodically
-from pilotage_server.certificates import CertificateWatch, check_certificate
+from pilotage_server.certificates import ConfiguredCertificate, ServedCertificate
 from pilotage_server.core.incarnation import Installation
 from pilotage_server.core.matching import matcher
 from pilotage_server.core.rules import Rules
@@ -43,6 +41,7 @@ from pilotage_server.operations.installation import Belongings, change_keys, joi
 from pilotage_server.operations.jobs.periodic_policies import watch_all
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
+from pilotage_server.own_authority import AuthorityFiles, OwnCertificate
 from pilotage_server.rpc.framework.admission import CallLimits, CallQuota
 from pilotage_server.rpc.framework.issuer_keys import IssuerKeys
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet, key_times
@@ -150,7 +149,8 @@ def _used_folder(settings: ServerSettings, disk: DiskSpace) -> Iterator[None]:
         yield
 
 
-_CERTIFICATE_EVERY_S = 86400.0
+CERTIFICATE_EVERY_S = 10.0
+"""Interval at which the files of the certificate, and the addresses of this machine, are read."""
 
 
 @dataclass
@@ -276,8 +276,11 @@ async def _serve(
     feed = _broker_feed(settings, transactions)
     if feed is not None and feed.logins is not None:
         context = replace(context, make_broker_login=feed.logins.make)
+    certificate = _served_certificate(settings)
+    if certificate is not None:
+        context = replace(context, authority=lambda: certificate.authority)
     server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
-    address = _listen(server, settings)
+    address = _listen(server, settings, certificate)
     _log_start(address, transactions)
     if ready_file is not None:  # the port is open: calls are queued from now on, and taken in a moment
         addresses = {"address": address} | ({"metrics": monitoring.address} if monitoring.address else {})
@@ -294,7 +297,7 @@ async def _serve(
             for duty in (
                 *periodic_tasks(settings, transactions, context.store, server.wake_followers, health, stop_fenced),
                 *_token_tasks(settings, token_files, context.issuer, transactions.database),
-                *_certificate_tasks(settings),
+                *_certificate_tasks(certificate),
                 *map(_keys_task, outside),
                 *(() if feed is None else feed.duties()),
                 *_metrics_tasks(monitoring, ServerParts(transactions, server, context.disk, outcomes)),
@@ -376,11 +379,9 @@ def _token_tasks(
         yield PeriodicTask("tokens in files", KEYS_EVERY_S, renew)
 
 
-def _certificate_tasks(settings: ServerSettings) -> Iterator[PeriodicTask]:
-    if settings.tls_cert is not None:
-        ends = check_certificate(settings.tls_cert, clock.now())
-        watch = CertificateWatch(settings.tls_cert, ends, clock.now)
-        yield PeriodicTask("certificate", _CERTIFICATE_EVERY_S, watch.run_once)
+def _certificate_tasks(certificate: ServedCertificate | None) -> Iterator[PeriodicTask]:
+    if certificate is not None:
+        yield PeriodicTask("certificate", CERTIFICATE_EVERY_S, certificate.refresh)
 
 
 def _metrics_tasks(monitoring: _Monitoring, parts: ServerParts) -> Iterator[PeriodicTask]:
@@ -430,28 +431,38 @@ def _stop_on_signals() -> asyncio.Event:
     return stopping
 
 
-def _listen(server: RpcServer, settings: ServerSettings) -> str:
+def _served_certificate(settings: ServerSettings) -> ServedCertificate | None:
+    """Return the certificate to present, of the settings or the server's own; None = loopback, without TLS."""
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        return ServedCertificate(ConfiguredCertificate(settings.tls_cert, settings.tls_key), clock.now)
+    own = own_certificate(settings)
+    if own is None:
+        return None
+    certificate = ServedCertificate(own, clock.now)
+    log.info(
+        "own certificate is served; `pilotage token join` lets machines join",
+        authority=certificate.authority,
+        file=str(AuthorityFiles(own.folder).certificate),
+    )
+    return certificate
+
+
+def own_certificate(settings: ServerSettings) -> OwnCertificate | None:
+    """Return the certificate of the server's own authority; None = the settings need none."""
+    if not settings.has_own_certificate:
+        return None
+    return OwnCertificate(settings.tls_folder, settings.tls_names, timedelta(seconds=settings.tls_life_s))
+
+
+def _listen(server: RpcServer, settings: ServerSettings, certificate: ServedCertificate | None) -> str:
     host, port = split_address(settings.listen)
     _check_free(host, port)
-    credentials = None
-    if settings.tls_key is not None and settings.tls_cert is not None:
-        credentials = _credentials(settings.tls_cert, settings.tls_key)
     try:
-        taken = server.listen(settings.listen, credentials)
+        taken = server.listen(settings.listen, None if certificate is None else certificate.credentials())
     except RuntimeError as error:
         raise WorldError(f"cannot listen at {settings.listen}: {error}", transient=False) from error
     shown = f"[{host}]" if ":" in host else host
     return f"{shown}:{taken}"
-
-
-def _credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
-    check_certificate(certificate, clock.now())
-    try:  # gRPC's own report of a key that does not fit has many lines
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
-    except OSError as error:
-        message = f"the certificate {certificate} with the key {key} cannot be used: {error}"
-        raise WorldError(message, transient=False) from error
-    return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
 
 
 def _check_free(host: str, port: int) -> None:

@@ -5,7 +5,7 @@ Layout of a backup
 - `pilotage.db`: SQLite's database, marked as a backup, so that no server serves it before `restore`. PostgreSQL has
   its own tools: there the dump lies wherever the operator puts it.
 - `keys/`: the signing keys. `files/`: the files that the database knows, by checksum, and the id of their store.
-  `files.sha256`: their list for `sha256sum --check`.
+  `files.sha256`: their list for `sha256sum --check`. `tls/`: the server's own authority, if it has one.
 - `backup.json`: when and of what it was made. `incarnations`: one line for each restore of this backup.
 
 The database is copied first, so that no file is newer than it. A file that retention removes meanwhile belongs to a
@@ -33,6 +33,7 @@ from pilotage.errors import InvalidInputError, NotFoundError, Violation, WorldEr
 from pilotage.processes import exclusive_folder
 from pilotage_server.core.incarnation import Installation
 from pilotage_server.operations.installation import Belongings, Restored, adopt_keys, begin_incarnation
+from pilotage_server.own_authority import AuthorityFiles
 from pilotage_server.rpc.framework.key_files import KeyFiles, key_times, write_private
 from pilotage_server.settings import MIB, ServerSettings
 from pilotage_server.storage.blobs import FileStore, open_store
@@ -40,7 +41,7 @@ from pilotage_server.storage.database.engine import Database, closing, upgrade
 from pilotage_server.storage.database.installation import all_files, load_installation, needed_inputs
 from pilotage_server.storage.database.last_seen import LastSeenFile
 
-_DATABASE, _KEYS, _FILES, _STORE_ID = "pilotage.db", "keys", "files", "store-id"
+_DATABASE, _KEYS, _FILES, _STORE_ID, _TLS = "pilotage.db", "keys", "files", "store-id", "tls"
 _LIST, _ABOUT, _RESTORES = "files.sha256", "backup.json", "incarnations"
 _SHOWN = 20
 """Jobs that a list of people's interest names."""
@@ -86,6 +87,8 @@ def _write_backup(settings: ServerSettings, folder: Path, *, with_files: bool) -
     for key in KeyFiles(settings.key_file).load():
         if key.path is not None:
             write_private(folder / _KEYS / key.path.name, key.path.read_bytes())
+    if AuthorityFiles(settings.tls_folder).load() is not None:
+        AuthorityFiles(settings.tls_folder).copy_to(folder / _TLS)
     (folder / _FILES).mkdir()
     store = open_store(settings.files_url, settings.max_file_mib * MIB)
     missing = _copy_files(store, checksums, folder / _FILES) if with_files else []
@@ -163,7 +166,7 @@ def restore(settings: ServerSettings, source: Path | None, known_incarnation: in
 
 
 def _put_back(settings: ServerSettings, store: FileStore, source: Path) -> None:
-    """Put back the files that are missing, the keys if there are none, and SQLite's database."""
+    """Put back the files that are missing, keys and authority if there are none, and SQLite's database."""
     for path in sorted((source / _FILES).glob("??/*")):
         if not store.has(path.name):
             _store(store, path)
@@ -175,6 +178,8 @@ def _put_back(settings: ServerSettings, store: FileStore, source: Path) -> None:
         settings.key_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (source / _KEYS).iterdir():
             write_private(settings.key_file.parent / path.name, path.read_bytes())
+    if (source / _TLS).is_dir() and AuthorityFiles(settings.tls_folder).load() is None:
+        AuthorityFiles(source / _TLS).copy_to(settings.tls_folder)
     target = _sqlite_file(settings)
     if target is not None:
         _put_back_sqlite(source / _DATABASE, target)

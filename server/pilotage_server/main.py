@@ -7,6 +7,7 @@ import os
 import pwd
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from itertools import pairwise
@@ -17,16 +18,21 @@ from pilotage import clock
 from pilotage.errors import InvalidInputError, NotFoundError, PilotageError, StateConflictError, Violation
 from pilotage.programs import ProgramExit
 from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
+from pilotage.rpc.channel import split_address
 from pilotage.telemetry import set_up_logging
 from pilotage_server.app import build_name, own_issuer, run_server
 from pilotage_server.backup import back_up, restore, take_keys
-from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.identity import JOINABLE, Identity, Invitation, Role
+from pilotage_server.own_authority import AuthorityFiles
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
 from pilotage_server.settings import ServerSettings
 from pilotage_server.token_files import ROLES, TokenFiles, TokenOwner
 
 DEFAULT_LIFETIME_S = 30 * 86400.0
 """Default lifetime of a token signed by the command."""
+
+JOIN_TOKEN_LIFETIME = timedelta(hours=1)
+"""How long machines may join by a line that the command prints."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,6 +71,11 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--group", action="append", default=[], help="a group; the first is the default one")
     token.add_argument("--role", action="append", required=True, choices=[*ROLES], help="a role")
     token.add_argument("--lifetime-s", type=float, default=DEFAULT_LIFETIME_S, help="its lifetime in seconds")
+    token.add_argument(
+        "--join",
+        metavar="HOST:PORT",
+        help="print the command by which machines join within an hour, for tokens of the roles user and director",
+    )
     others = (*_add_key_commands(commands), *_add_backup_commands(commands))
     add_settings_options(run, ServerSettings, ("data", "listen", "metrics_listen", "database", "log_level"))
     for command in (token, *others):
@@ -122,8 +133,19 @@ def _print_token(settings: ServerSettings, options: argparse.Namespace) -> None:
         raise InvalidInputError(Violation("--lifetime-s", f"is not 1 to {settings.longest_token_s:.0f} s"))
     roles = frozenset(Role(name) for name in options.role)
     identity = Identity(options.owner, options.vo, tuple(options.group), roles)
-    issuer = own_issuer(settings)
-    sys.stdout.write(issuer.issue(identity, timedelta(seconds=options.lifetime_s), clock.now()) + "\n")
+    issuer, lifetime = own_issuer(settings), timedelta(seconds=options.lifetime_s)
+    if options.join is None:
+        sys.stdout.write(issuer.issue(identity, lifetime, clock.now()) + "\n")
+        return
+    split_address(options.join)
+    if not roles <= JOINABLE:
+        raise InvalidInputError(Violation("--role", f"of a machine that joins is one of {', '.join(sorted(JOINABLE))}"))
+    invited = replace(identity, roles=frozenset({Role.JOIN}), invitation=Invitation(roles, lifetime))
+    token = issuer.issue(invited, JOIN_TOKEN_LIFETIME, clock.now())
+    authority = AuthorityFiles(settings.tls_folder).load()
+    if authority is not None and settings.tls_cert is None:
+        token = f"{authority.fingerprint()}.{token}"
+    sys.stdout.write(f"pilotage join {options.join} --token {token}\n")
 
 
 def _list_keys(settings: ServerSettings, _options: argparse.Namespace) -> None:

@@ -103,6 +103,9 @@ VoName = Annotated[str, Field(min_length=1)]
 GroupName = Annotated[str, AfterValidator(_reader(lambda name: str(GroupId.parse(name))))]
 
 
+TlsName = Annotated[str, Field(pattern=r"^[A-Za-z0-9*._:-]+$", max_length=253)]
+
+
 Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
 
@@ -238,8 +241,19 @@ class ServerSettings(ProgramSettings):
     key_overlap_s: Seconds = Field(
         600, ge=0, le=MONTH_S, description="A new key signs after this time, when every server has read it."
     )
-    tls_cert: Path | None = Field(None, description="Certificate chain (PEM); none = loopback only.")
+    tls_cert: Path | None = Field(
+        None, description="Certificate chain (PEM), read again when it changes; none = the server makes its own."
+    )
     tls_key: Path | None = Field(None, description="The certificate's key (PEM).")
+    tls_names: tuple[TlsName, ...] = Field(
+        (), description="More names and addresses of this machine for the server's own certificate."
+    )
+    tls_life_s: Seconds = Field(
+        90 * DAY_S,
+        ge=60,
+        le=YEAR_S,
+        description="Life of the server's own certificate, which is renewed when a third is left.",
+    )
     reflection: bool = Field(True, description="Whether the server describes its services to tools.")
     log_json: bool = Field(True, description="One JSON object a line, else text for people.")
     log_level: LogLevel = Field(LogLevel.INFO, description="From which level on lines are logged.")
@@ -426,9 +440,6 @@ class ServerSettings(ProgramSettings):
             raise ValueError("broker_pilot_logins needs a broker whose URL has the login of the server")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together")
-        host, _ = split_address(self.listen)
-        if self.tls_cert is None and not is_loopback(host):
-            raise ValueError(f"{host} is not loopback: listening there needs tls_cert and tls_key")
         if self.shortest_lease_s > self.longest_lease_s:
             raise ValueError("shortest_lease_s is longer than longest_lease_s")
         for what in ("url", "name"):
@@ -436,6 +447,16 @@ class ServerSettings(ProgramSettings):
             if len(set(values)) < len(values):
                 raise ValueError(f"two issuers have the same {what}")
         return self
+
+    @property
+    def has_own_certificate(self) -> bool:
+        """Whether the server makes its own certificate: it listens beyond loopback and has no other one."""
+        return self.tls_cert is None and not is_loopback(split_address(self.listen)[0])
+
+    @property
+    def tls_folder(self) -> Path:
+        """The folder of the server's own authority and certificate."""
+        return self.data / "tls"
 
     @property
     def database_url(self) -> str:

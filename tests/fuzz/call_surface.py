@@ -140,6 +140,7 @@ class RandomCalls:
         tokens: dict[Role | None, list[Token]] = {  # new ones: a call may have revoked the others
             **{role: [server.token(role, owner="mallory", vo=grid.vo)] for role in roles},
             Role.PILOT: [pilot.token],
+            Role.JOIN: [server.join_token(Role.USER, Role.DIRECTOR, owner="mallory", vo=grid.vo)],
             None: ["", "x", pilot.token.token],
         }
         self._channels = {

@@ -256,6 +256,7 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("efficiency", "gpu_h"),
     ],
     "whoami": ["owner", "vo", "groups", "roles", "expires", "server", "server_version"],
+    "context list": ["name", "current", "server", "authority", "submits", "queue"],
     "tree show": ["version", "format", "created", "created_by", "text"],
     "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_changed", "pools_rekeyed", "changes", "warnings"],
     "tree resolve": ["ce", "params", "queue", "site"],

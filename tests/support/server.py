@@ -33,7 +33,7 @@ from pilotage.v1 import (
     pilot_service_pb2_grpc,
     values_pb2,
 )
-from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, Role
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, Invitation, Role
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
 from pilotage_server.rpc.framework.tokens import TokenIssuer
 from support.processes import free_address
@@ -187,6 +187,12 @@ class RunningServer:
         """Return a token with roles, `user` by default, signed with the server's own key."""
         identity = Identity(owner, vo, groups, frozenset(roles or (Role.USER,)), bounds=bounds)
         return self._issuer().issue(identity, timedelta(days=1), clock.now())
+
+    def join_token(self, *roles: Role, life: timedelta = timedelta(hours=1), owner: str = "alice", vo: str = VO) -> str:
+        """Return a join token for these roles, signed with the server's own key; with a negative life it has ended."""
+        invited = Invitation(frozenset(roles), timedelta(days=1))
+        identity = Identity(owner, vo, ("grp",), frozenset({Role.JOIN}), invitation=invited)
+        return self._issuer().issue(identity, life, clock.now() + min(life, timedelta(0)))
 
     def _issuer(self) -> TokenIssuer:
         return TokenIssuer(KeySet(KeyFiles(self._key).load_or_make()))

@@ -23,7 +23,7 @@ from pilotage_client.cli import (
 )
 from pilotage_client.cli.demo import demo, init
 from pilotage_client.cli.options import SectionedGroup
-from pilotage_client.cli.up import up
+from pilotage_client.cli.up import COMMANDS as UP_COMMANDS
 
 _OBJECTS_OF_A_COLLECTION = 50_000
 """A command reads thousands of jobs and keeps them: with 700, collections take a sixth of its time and free nothing."""
@@ -78,11 +78,12 @@ SECTIONS = {
         "pilots revoke",
         "pilot-token",
         "token",
+        "token join",
         "token revoke",
         "token revocations",
     ),
     "Without a server": ("convert", "tree resolve", "tree eligible"),
-    "This machine": ("up", "demo", "init"),
+    "This machine": ("up", "join", "context list", "context show", "context use", "context remove", "demo", "init"),
 }
 
 
@@ -98,7 +99,7 @@ def main() -> None:
 
 
 for command in (
-    up,
+    *UP_COMMANDS,
     demo,
     init,
     why.why,

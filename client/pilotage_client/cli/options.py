@@ -112,12 +112,13 @@ def _discard_output() -> None:
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for server, token and authority to a command."""
+    """Add the options for server, token, authority and context to a command."""
     for option in (
         click.option("--server", metavar="HOST:PORT", help="The server; several addresses with commas."),
         click.option("--token-file", type=click.Path(path_type=Path), help="A file with your token."),
         click.option("--ca-file", type=click.Path(path_type=Path), help="The authority of the server's certificate."),
         click.option("--data", type=click.Path(path_type=Path), help="The data folder of `pilotage up`."),
+        click.option("--context", metavar="NAME", help="A server that `pilotage join` has joined."),
     ):
         command = option(command)
     return command
@@ -147,9 +148,10 @@ def _connected(command: Callable[..., Returned], role: str) -> Callable[..., Ret
         token_file: Path | None,
         ca_file: Path | None,
         data: Path | None,
+        context: str | None,
         **kwargs: Any,
     ) -> Returned:
-        with Client.located(ServerOptions(server, token_file, data, role, ca_file)) as client:
+        with Client.located(ServerOptions(server, token_file, data, role, ca_file, context)) as client:
             return command(client, *args, **kwargs)
 
     return connected

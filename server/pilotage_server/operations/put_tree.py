@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.pacing import Pace, at_once
+from pilotage.resources.formats import tree_format
+from pilotage.resources.tree import QueueId
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.core.queueing.task_queue import TaskQueue, with_pool
@@ -23,7 +27,7 @@ from pilotage_server.operations.attempts.transitions import Transition, apply_tr
 from pilotage_server.operations.cooperative import cooperative
 from pilotage_server.operations.queueing.arrivals import recount
 from pilotage_server.operations.resources.pools import active_mappings, remove_pools, replace_mappings
-from pilotage_server.operations.resources.tree import NewTree, active_tree
+from pilotage_server.operations.resources.tree import NewTree, active_tree, parse_tree
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pools as stored_holdings
 from pilotage_server.storage import pools as stored_pools
@@ -64,6 +68,68 @@ def put_tree(
     _store_pools(transaction, state, plan)
     transaction.after_commit(lambda: _activate(state, plan))
     return plan.effect
+
+
+WORKER_SITE, WORKER_CE_TYPE, WORKER_QUEUE = "workers", "worker", "default"
+"""Where the queues of joined machines are: one CE for each, whose own director alone serves this CEType."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A joined machine that runs jobs; sizes in MiB."""
+
+    name: str
+    cpus: int
+    memory_mib: int
+    disk_mib: int
+
+    @property
+    def queue(self) -> QueueId:
+        """The queue of its own."""
+        return QueueId(WORKER_SITE, self.name, WORKER_QUEUE)
+
+
+def tree_with_worker(present: stored.TreeText, worker: Worker) -> NewTree | None:
+    """Return the tree with a queue for the machine; None = it has one. Call it outside of transactions.
+
+    Raises
+    ------
+    InvalidInputError
+        The tree is in another format than TOML, or states the site of workers in a way that cannot be continued.
+    """
+    if present.version and worker.queue in parse_tree(present.text, present.format).tree:
+        return None
+    ce = f'sites.{WORKER_SITE}.ces."{worker.name}"'
+    added = f"""\
+# A machine that has joined.
+[{ce}]
+CEType = "{WORKER_CE_TYPE}"
+
+[{ce}.queues.{WORKER_QUEUE}]
+CPUs = {worker.cpus}
+Memory = {worker.memory_mib}
+Disk = {worker.disk_mib}
+MaxTotalJobs = 1
+"""
+    if not present.version:
+        return parse_tree(added, "toml")
+    why = f"the tree cannot be continued: an operator adds the queue {worker.queue} with CEType = {WORKER_CE_TYPE}"
+    if tree_format(present.format) != "toml":
+        raise InvalidInputError(Violation("machine", f"{why}; the tree is in {present.format}, not TOML"))
+    try:
+        return parse_tree(f"{present.text.rstrip()}\n\n{added}", present.format)
+    except InvalidInputError as error:
+        raise InvalidInputError(Violation("machine", f"{why} ({error.violations[0]})")) from error
+
+
+def put_tree_after(
+    transaction: Transaction, state: ServerState, identity: Identity, new: NewTree, tried: TreePlan, version: int
+) -> bool:
+    """Activate a tree that was made from the tree of this version; return whether that was the active one."""
+    if stored.lock_tree(transaction.session) != version:
+        return False
+    put_tree(transaction, state, identity, new, tried)
+    return True
 
 
 def _plan(transaction: Transaction, state: ServerState, new: NewTree, before: ActiveTree, pace: Pace) -> TreePlan:

@@ -156,7 +156,8 @@ class ServiceLimits:
 class ServiceContext:
     """What the services need: transactions, files, tokens and clocks.
 
-    `make_broker_login` None = pilots get no logins at the broker.
+    `make_broker_login` None = pilots get no logins at the broker. `authority` returns the fingerprint (SHA-256,
+    hexadecimal) of the authority that the server presents, "" = none.
     """
 
     transactions: Transactions
@@ -168,6 +169,7 @@ class ServiceContext:
     clock: Clock
     boot_clock: BootClock
     make_broker_login: MakeBrokerLogin | None = None
+    authority: Callable[[], str] = lambda: ""
 
 
 def _options(limits: ServiceLimits) -> tuple[tuple[str, int], ...]:
@@ -236,7 +238,9 @@ class RpcServer:
         )
         jobs = JobServicer(transactions, context.store, self._feed, context.boot_clock, wait_s, context.disk)
         matcher = MatcherServicer(transactions, context.store, self._polls, context.boot_clock, wait_s)
-        identity = IdentityServicer(transactions, context.issuer, context.verifier, context.clock, limits.longest_token)
+        identity = IdentityServicer(
+            transactions, context.issuer, context.verifier, context.clock, limits.longest_token, context.authority
+        )
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
         matcher_service_pb2_grpc.add_MatcherServiceServicer_to_server(matcher, server)
         pool_service_pb2_grpc.add_PoolServiceServicer_to_server(PoolServicer(transactions), server)

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import URL
 
+from pilotage import clock
 from pilotage.errors import FeedPositionLostError, NotFoundError
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage_server.core.incarnation import STEPS
+from pilotage_server.own_authority import AuthorityFiles
 from support.postgresql import PostgresqlServer, installed_programs
 from support.process_grid import a_process_grid
 from support.processes import until
@@ -285,6 +287,8 @@ def test_restore_puts_files_back_and_names_the_jobs_without_input(tmp_path: Path
         checksums = [grid.upload(content) for content in (b"one", b"two")]
         inputs = [[jobs_pb2.InputFile(name="data", checksum=each, size=3)] for each in checksums]
         ids = [grid.submit(input_files=each) for each in inputs]
+        authority = AuthorityFiles(server.data / "tls")
+        trusted = authority.load_or_make(clock.now()).certificate
         assert server.command("backup", "--to", str(tmp_path / "backup")).returncode == 0
         assert server.stop() == 0
         shutil.rmtree(server.data)  # the machine is lost
@@ -293,6 +297,9 @@ def test_restore_puts_files_back_and_names_the_jobs_without_input(tmp_path: Path
         restored = server.command("restore", "--from", str(tmp_path / "backup"))
         assert restored.returncode == 0, restored.stderr
         assert f"1 jobs miss input files, and will fail: {ids[1]} (" in restored.stdout
+        found = authority.load()
+        assert found is not None
+        assert found.certificate == trusted
         server.start()
         request = job_service_pb2.DownloadFileRequest(job_id=ids[0], checksum=checksums[0])
         with server.channel(grid.user_token()) as channel:

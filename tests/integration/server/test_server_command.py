@@ -29,6 +29,8 @@ from pilotage.v1 import (
     identity_service_pb2,
     identity_service_pb2_grpc,
 )
+from pilotage_client.api import Client
+from pilotage_client.joining import JoinToken, join
 from pilotage_server.token_files import ROLES
 from support.server import RunningServer, files_bounded_by, running_server
 
@@ -102,7 +104,6 @@ def test_readable_signing_key_is_one_error_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--listen", "0.0.0.0:0"], "tls_cert"),
         (["--listen", "nowhere"], "listen"),
         (["--config", "/does/not/exist.toml"], "exist.toml: cannot be read"),
         (["--database", "nonsense"], "is not a URL of sqlite or postgresql"),
@@ -180,6 +181,20 @@ def test_token_signed_offline_is_accepted(server: RunningServer) -> None:
         identity = stub.WhoAmI(identity_service_pb2.WhoAmIRequest())
 
     assert (identity.owner, identity.vo, list(identity.roles)) == ("carol", "sea", ["operator"])
+
+
+def test_machine_joins_by_a_line_signed_offline(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data", arguments=["--listen", "0.0.0.0:0"]) as server:
+        address = server.address.replace("0.0.0.0", "127.0.0.1")
+        data = ("--data", str(server.data))
+        line = run_command("token", *data, "--owner", "carol", "--role", "user", "--join", address).stdout.split()
+        assert line[:4] == ["pilotage", "join", address, "--token"]
+        token = JoinToken.parse(line[4])
+        joined = join(address, token, identity_service_pb2.JoinRequest(machine="laptop", cpus=1), None)
+        with Client(joined.server, joined.token, joined.authority.encode()) as client:
+            assert client.who_am_i().owner == "carol"
+        refused = run_command("token", *data, "--role", "admin", "--join", address)
+    assert_one_error_line(refused, "of a machine that joins is one of director, user", code=2)
 
 
 def test_bootstrap_tokens_are_private_and_have_their_roles(tmp_path: Path) -> None:

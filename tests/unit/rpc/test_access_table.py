@@ -139,3 +139,7 @@ def test_pilot_and_administrator_methods_require_one_role() -> None:
         "/pilotage.v1.IdentityService/WhoAmI",
     }
     assert REQUIRED_ROLES["/pilotage.v1.IdentityService/IssueToken"] == {Role.ADMIN}
+    assert {name for name, roles in REQUIRED_ROLES.items() if Role.JOIN in roles} == {
+        "/pilotage.v1.IdentityService/Join",
+        "/pilotage.v1.IdentityService/WhoAmI",
+    }

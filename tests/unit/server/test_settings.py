@@ -144,13 +144,15 @@ def test_logins_of_pilots_need_a_login_of_the_server(url: str | None, tmp_path: 
     assert not read_settings({"data": tmp_path}).broker_pilot_logins
 
 
-def test_requires_tls_beyond_loopback(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="tls_cert and tls_key"):
-        read_settings({"data": tmp_path, "listen": "0.0.0.0:4711"})
+def test_own_certificate_is_made_beyond_loopback_only(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="belong together"):
         read_settings({"data": tmp_path, "tls_cert": "/x"})
-    read_settings({"data": tmp_path, "listen": "[::1]:4711"})
-    read_settings({"data": tmp_path, "listen": "0.0.0.0:4711", "tls_cert": "/x", "tls_key": "/y"})
+    assert not read_settings({"data": tmp_path, "listen": "[::1]:4711"}).has_own_certificate
+    everywhere = {"data": tmp_path, "listen": "0.0.0.0:4711"}
+    assert read_settings(everywhere).has_own_certificate
+    assert not read_settings({**everywhere, "tls_cert": "/x", "tls_key": "/y"}).has_own_certificate
+    with pytest.raises(InvalidInputError, match="tls_names"):
+        read_settings({**everywhere, "tls_names": ["https://example.org"]})
 
 
 def test_repr_hides_database_password(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
     "IdentityService": {
         "WhoAmI": frozenset(Role),
         "IssueToken": frozenset({Role.ADMIN}),
+        "Join": frozenset({Role.JOIN}),
         "RevokeTokens": _OWNERS,
         "ListRevocations": _OWNERS,
     },
