@@ -154,7 +154,7 @@ def restore(settings: ServerSettings, source: Path | None, known_incarnation: in
         if source is not None:
             known_incarnation = max(known_incarnation, _last_restore(source))
             _put_back(settings, store, source)
-        with _present_database(settings) as database:
+        with present_database(settings) as database:
             upgrade(database)
             restored, lost = _begin(settings, database, store, known_incarnation)
         if source is not None:
@@ -209,7 +209,7 @@ def _put_back_sqlite(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _present_database(settings: ServerSettings) -> Iterator[Database]:
+def present_database(settings: ServerSettings) -> Iterator[Database]:
     """Open the database; raises NotFoundError if there is none, or an empty one, which an upgrade would fill."""
     file = _sqlite_file(settings)
     if file is not None and not file.exists():
@@ -272,7 +272,7 @@ def _print_result(restored: Restored, lost: dict[int, str]) -> None:
 def take_keys(settings: ServerSettings) -> None:
     """Make this server's signing keys those of the database; raises WorldError."""
     keys = key_times(KeyFiles(settings.key_file).load_or_make())
-    with _present_database(settings) as database:
+    with present_database(settings) as database:
         database.write(lambda transaction: adopt_keys(transaction, keys))
     sys.stdout.write(f"the database has the keys {', '.join(sorted(keys))} now\n")
 

@@ -14,21 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from pilotage import clock
-from pilotage.errors import InvalidInputError, NotFoundError, PilotageError, StateConflictError, Violation
+from pilotage.errors import InvalidInputError, NotFoundError, PilotageError, StateConflictError, Violation, WorldError
 from pilotage.telemetry import set_up_logging
 from pilotage_server.app import build_name, own_issuer, run_server
-from pilotage_server.backup import back_up, restore, take_keys
+from pilotage_server.backup import back_up, present_database, restore, take_keys
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
 from pilotage_server.settings import ServerSettings, read_settings
+from pilotage_server.storage.database.engine import read_schema, upgrade
 from pilotage_server.token_files import ROLES, TokenFiles, TokenOwner
 
 DEFAULT_LIFETIME_S = 30 * 86400.0
 """Default lifetime of a token signed by the command."""
 
+PENDING = 3
+"""Exit code of `migrate --check` if the schema is older than the program."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 success, 1 failure, 2 invalid request."""
+    """Run the command and return its exit code: 0 success, 1 failure, 2 invalid request, 3 migrations are pending."""
     options = _parser().parse_args(arguments)
     try:
         settings = _settings(options)
@@ -38,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _KEY_COMMANDS[options.keys_command](settings, options)
         elif options.command == "backup":
             back_up(settings, options.to, with_files=not options.without_files)
+        elif options.command == "migrate":
+            return _migrate(settings, options)
         elif options.command == "restore":
             restore(settings, options.source, options.incarnation - 1)
         else:
@@ -98,6 +104,8 @@ def _add_backup_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
     backup = commands.add_parser("backup", help="write database (SQLite), keys and files to a new folder")
     backup.add_argument("--to", type=Path, required=True, metavar="DIR", help="the new folder")
     backup.add_argument("--without-files", action="store_true", help="only list the files")
+    migrating = commands.add_parser("migrate", help="upgrade the schema of the database; servers of before stop")
+    migrating.add_argument("--check", action="store_true", help="only say what would run; exit code 3 if anything")
     restoring = commands.add_parser("restore", help="begin a new incarnation after a backup was put back")
     restoring.add_argument(
         "--from", dest="source", type=Path, metavar="DIR", help="first put back what 'backup' has written there"
@@ -105,7 +113,7 @@ def _add_backup_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
     restoring.add_argument(
         "--incarnation", type=int, default=1, metavar="N", help="at least this number (default: the next one)"
     )
-    return backup, restoring
+    return backup, migrating, restoring
 
 
 def _login() -> str:
@@ -136,6 +144,26 @@ def _print_token(settings: ServerSettings, options: argparse.Namespace) -> None:
     identity = Identity(options.owner, options.vo, tuple(options.group), roles)
     issuer = own_issuer(settings)
     sys.stdout.write(issuer.issue(identity, timedelta(seconds=options.lifetime_s), clock.now()) + "\n")
+
+
+def _migrate(settings: ServerSettings, options: argparse.Namespace) -> int:
+    """Upgrade the database, or with --check say what that would do; returns the exit code."""
+    with present_database(settings) as database:
+        before = database.read(lambda transaction: read_schema(transaction.session))
+        if before.fault():
+            raise WorldError(before.fault(), transient=False)
+        has, wants = f"the database has schema {before.present}", f"this program wants {before.wanted}"
+        sys.stdout.write(f"{has}; {wants}\n")
+        sys.stdout.writelines(
+            f"{'pending' if options.check else 'runs'}: {each.number} {each.title}\n" for each in before.pending
+        )
+        if not before.pending:
+            return 0
+        if options.check:
+            return PENDING
+        upgrade(database)
+    sys.stdout.write(f"the database has schema {before.wanted} now\n")
+    return 0
 
 
 def _list_keys(settings: ServerSettings, _options: argparse.Namespace) -> None:

@@ -258,19 +258,19 @@ def store_contact(session: Session, stamp: str, state: PilotState, now: datetime
 
 
 _BIND = f"""
-    UPDATE pilots SET nonce_hash = ?, site = ?, ce = ?, queue = ?
+    UPDATE pilots SET nonce_hash = ?, site = ?, ce = ?, queue = ?, release = ?
     WHERE stamp = ? AND (nonce_hash = '' OR nonce_hash = ? AND site = ? AND ce = ? AND queue = ?) AND {_MAY_CALL}
     RETURNING stamp
 """  # noqa: S608 - a constant
 
 
-def bind_pilot(session: Session, stamp: str, nonce_hash: str, queue: QueueId, now: datetime) -> bool:
-    """Bind a pilot to the nonce with this hash, and to a queue.
+def bind_pilot(session: Session, stamp: str, nonce_hash: str, queue: QueueId, now: datetime, release: str = "") -> bool:
+    """Bind a pilot to the nonce with this hash, and to a queue; record the release of its program.
 
     False = it is bound to another nonce or queue, has ended, or is revoked.
     """
     bound = (nonce_hash, *queue)
-    return bool(sql.rows(session, _BIND, *bound, stamp, *bound, sql.column_time(session, now)))
+    return bool(sql.rows(session, _BIND, *bound, release, stamp, *bound, sql.column_time(session, now)))
 
 
 _REVOKE = f"""

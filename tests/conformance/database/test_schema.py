@@ -25,15 +25,17 @@ def empty(database_url: str, clock: VirtualClock) -> Iterator[Database]:
         yield opened
 
 
-def schema_statements(database: Database) -> dict[str, str]:
-    """Return the CREATE statements of a SQLite database's tables and indexes, by name."""
+def schema_statements(database: Database) -> dict[str, list[str]]:
+    """Return the parts of the CREATE statements of a SQLite database's tables and indexes, by name."""
     query = text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
     rows = database.read(lambda transaction: transaction.session.execute(query).all())
     return {name: _normalized(sql) for name, sql in rows if name != "alembic_version"}
 
 
-def _normalized(sql: str) -> str:
-    return re.sub(r"\s*([(),])\s*", r"\1", re.sub(r"\s+", " ", sql)).strip()
+def _normalized(sql: str) -> list[str]:
+    """Return the parts of a statement in one order: SQLite adds the columns of migrations after the constraints."""
+    statement = re.sub(r"\s*([(),])\s*", r"\1", re.sub(r"\s+", " ", sql)).strip()
+    return sorted(re.split(r",(?![^(]*\))", statement.removesuffix(")").replace("(", "(,", 1)))
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
