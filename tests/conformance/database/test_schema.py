@@ -13,7 +13,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text
 
 from pilotage.errors import WorldError
-from pilotage_server.storage.database.engine import Database, closing, upgrade
+from pilotage_server.storage.database.engine import Database, SchemaStatus, closing, read_schema, upgrade
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
 from support.virtual_clock import VirtualClock
@@ -67,6 +67,18 @@ def test_upgrade_keeps_database_of_this_release(empty: Database) -> None:
 def insert_ban(transaction: Transaction) -> None:
     row = {"site": "A", "ce": "", "queue": "", "reason": "", "by": "op", "since": transaction.now}
     transaction.session.execute(metadata.tables["bans"].insert().values(row))
+
+
+def test_status_of_the_schema_names_the_pending_migrations(empty: Database) -> None:
+    assert [each.number for each in schema_of(empty).pending][:2] == ["0001", "0002"]
+    assert schema_of(empty).present is None
+    upgrade(empty)
+    status = schema_of(empty)
+    assert (status.pending, status.fault(), status.present) == ((), "", status.wanted)
+
+
+def schema_of(database: Database) -> SchemaStatus:
+    return database.read(lambda transaction: read_schema(transaction.session))
 
 
 def test_concurrent_upgrades_succeed(empty: Database) -> None:
