@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.command == "keys":
             _KEY_COMMANDS[options.keys_command](settings, options)
         elif options.command == "backup":
-            back_up(settings, options.to, with_files=not options.without_files)
+            back_up(settings, options.file, with_files=not options.without_files)
         elif options.command == "migrate":
             return _migrate(settings, options)
         elif options.command == "restore":
@@ -101,14 +101,14 @@ def _add_key_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
 
 
 def _add_backup_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
-    backup = commands.add_parser("backup", help="write database (SQLite), keys and files to a new folder")
-    backup.add_argument("--to", type=Path, required=True, metavar="DIR", help="the new folder")
+    backup = commands.add_parser("backup", help="write database (SQLite), keys and files to a new file, a tar archive")
+    backup.add_argument("file", type=Path, metavar="FILE", help="the new file")
     backup.add_argument("--without-files", action="store_true", help="only list the files")
     migrating = commands.add_parser("migrate", help="upgrade the schema of the database; servers of before stop")
     migrating.add_argument("--check", action="store_true", help="only say what would run; exit code 3 if anything")
     restoring = commands.add_parser("restore", help="begin a new incarnation after a backup was put back")
     restoring.add_argument(
-        "--from", dest="source", type=Path, metavar="DIR", help="first put back what 'backup' has written there"
+        "--from", dest="source", type=Path, metavar="FILE", help="first check and put back this backup"
     )
     restoring.add_argument(
         "--incarnation", type=int, default=1, metavar="N", help="at least this number (default: the next one)"
