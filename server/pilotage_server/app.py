@@ -43,6 +43,7 @@ from pilotage_server.operations.installation import Belongings, change_keys, joi
 from pilotage_server.operations.jobs.periodic_policies import watch_all
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
+from pilotage_server.process_checks import ProcessChecks
 from pilotage_server.rpc.framework.admission import CallLimits, CallQuota
 from pilotage_server.rpc.framework.issuer_keys import IssuerKeys
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet, key_times
@@ -276,6 +277,9 @@ async def _serve(
     feed = _broker_feed(settings, transactions)
     if feed is not None and feed.logins is not None:
         context = replace(context, make_broker_login=feed.logins.make)
+    outcomes = TaskOutcomes()
+    checks = ProcessChecks(context.disk, outcomes, context.issuer.keys, context.clock, feed, settings.tls_cert)
+    context = replace(context, check_process=checks.findings)
     server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
     address = _listen(server, settings)
     _log_start(address, transactions)
@@ -285,7 +289,6 @@ async def _serve(
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
         health = HealthReport(context.disk, server.report_health)
-        outcomes = TaskOutcomes()
         monitoring.fault = lambda: (
             str(fenced[0]) if fenced else "the server stops" if stopping.is_set() else health.fault()
         )

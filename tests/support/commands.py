@@ -255,6 +255,7 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("done", "failed", "interrupted", "core_h", "failed_core_h", "interrupted_core_h", "cpu_h"),
         *("efficiency", "gpu_h"),
     ],
+    "doctor": ["server", "check", "level", "text", "advice"],
     "whoami": ["owner", "vo", "groups", "roles", "expires", "server", "server_version"],
     "tree show": ["version", "format", "created", "created_by", "text"],
     "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_changed", "pools_rekeyed", "changes", "warnings"],

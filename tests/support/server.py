@@ -186,9 +186,9 @@ class RunningServer:
     ) -> str:
         """Return a token with roles, `user` by default, signed with the server's own key."""
         identity = Identity(owner, vo, groups, frozenset(roles or (Role.USER,)), bounds=bounds)
-        return self._issuer().issue(identity, timedelta(days=1), clock.now())
+        return self.issuer().issue(identity, timedelta(days=1), clock.now())
 
-    def _issuer(self) -> TokenIssuer:
+    def issuer(self) -> TokenIssuer:
         return TokenIssuer(KeySet(KeyFiles(self._key).load_or_make()))
 
     def channel(self, token: Token, *, timeout_s: float = 30.0) -> grpc.Channel:
