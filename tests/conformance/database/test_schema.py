@@ -16,6 +16,7 @@ from pilotage.errors import WorldError
 from pilotage_server.storage.database.engine import Database, SchemaStatus, closing, read_schema, upgrade
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
+from support.database import create_first_schema
 from support.virtual_clock import VirtualClock
 
 
@@ -79,6 +80,18 @@ def test_status_of_the_schema_names_the_pending_migrations(empty: Database) -> N
 
 def schema_of(database: Database) -> SchemaStatus:
     return database.read(lambda transaction: read_schema(transaction.session))
+
+
+def test_upgrade_of_the_first_schema_keeps_its_rows(empty: Database) -> None:
+    create_first_schema(empty)
+    assert [each.number for each in schema_of(empty).pending] == ["0002"]
+    turn = "INSERT INTO turns (agent, holder, place, until, serves_json) VALUES ('a', 'h', 'p', '2026-01-01', '{}')"
+    empty.write(lambda transaction: transaction.session.execute(text(turn)))
+    upgrade(empty)
+    query = text("SELECT agent, release, succeeded, fault FROM turns")
+    (row,) = empty.read(lambda transaction: transaction.session.execute(query).all())
+    assert tuple(row) == ("a", "", None, "")
+    assert schema_of(empty).fault() == ""
 
 
 def test_concurrent_upgrades_succeed(empty: Database) -> None:

@@ -18,7 +18,7 @@ from support.processes import until
 from support.server import RunningServer, server_fleet
 from support.wire_grid import WireGrid, a_job
 
-OVERLAP_S = 8
+OVERLAP_S = 5
 
 
 def key_of(token: str) -> str:
@@ -44,7 +44,7 @@ def steady_calls(servers: list[RunningServer], tokens: list[str]) -> Iterator[li
     stopping = threading.Event()
 
     def run() -> None:
-        while not stopping.is_set():
+        while not stopping.wait(0.05):
             for server in servers:
                 for token in list(tokens):
                     try:
@@ -66,9 +66,7 @@ async def test_keys_rotate_under_several_servers_without_a_refused_call(
 ) -> None:
     url = postgresql_server.new_database()
     try:
-        with server_fleet(
-            tmp_path, url.render_as_string(hide_password=False), 2, key_overlap_s=OVERLAP_S, pilot_token_s=10
-        ) as fleet:
+        with server_fleet(tmp_path, url.render_as_string(hide_password=False), 2, key_overlap_s=OVERLAP_S) as fleet:
             one, two = fleet.servers
             admin = one.token(Role.ADMIN)
             old_key = key_of(admin)

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,13 +24,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from sqlalchemy import text
 
 from pilotage import clock
 from pilotage.v1 import (
     identity_service_pb2,
     identity_service_pb2_grpc,
 )
+from pilotage_server.storage.database.engine import Database
 from pilotage_server.token_files import ROLES
+from support.database import create_first_schema
 from support.server import RunningServer, files_bounded_by, running_server
 
 pytestmark = pytest.mark.process
@@ -176,3 +180,20 @@ def test_bootstrap_tokens_are_private_and_have_their_roles(tmp_path: Path) -> No
             with server.channel(file.read_text().strip()) as channel:
                 stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
                 assert name in stub.WhoAmI(identity_service_pb2.WhoAmIRequest()).roles
+
+
+def test_migrate_says_what_would_run_and_runs_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    assert_one_error_line(run_command("migrate", "--check", "--data", str(data)), "pilotage.db")
+    with closing(Database(f"sqlite:///{data / 'pilotage.db'}")) as database:
+        assert_one_error_line(run_command("migrate", "--data", str(data)), "no installation")
+        create_first_schema(database)
+        check = run_command("migrate", "--check", "--data", str(data))
+        assert (check.returncode, check.stdout.splitlines()[1][:13]) == (3, "pending: 0002")
+        done = run_command("migrate", "--data", str(data))
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "the database has schema 0002 now")
+        assert run_command("migrate", "--check", "--data", str(data)).returncode == 0
+        later = text("UPDATE alembic_version SET version_num = '9999'")
+        database.write(lambda transaction: transaction.session.execute(later))
+        assert_one_error_line(run_command("migrate", "--check", "--data", str(data)), "has schema 9999")

@@ -235,7 +235,7 @@ def _upgrade(transaction: Transaction) -> None:
     status = read_schema(session)
     if status.pending:
         close_fence(session)
-        config = _migrations()
+        config = migrations()
         config.attributes["connection"] = session.connection()
         command.upgrade(config, "head")
         record_schema(session)
@@ -281,7 +281,7 @@ class SchemaStatus:
 
 def read_schema(session: Session) -> SchemaStatus:
     """Return which schema the database has; nothing is changed."""
-    scripts = ScriptDirectory.from_config(_migrations())
+    scripts = ScriptDirectory.from_config(migrations())
     present = MigrationContext.configure(session.connection()).get_current_revision()
     newest_first = [*scripts.walk_revisions()]
     numbers = [each.revision for each in newest_first]
@@ -293,7 +293,8 @@ def read_schema(session: Session) -> SchemaStatus:
     return SchemaStatus(present, numbers[0], pending, found or "", schema_name())
 
 
-def _migrations() -> Config:
+def migrations() -> Config:
+    """Return the configuration of alembic with the migrations of this release."""
     config = Config()
     config.set_main_option("script_location", str(files("pilotage_server.storage") / "migrations"))
     return config
