@@ -31,11 +31,11 @@ from sqlalchemy.engine import make_url
 from pilotage import clock
 from pilotage.errors import InvalidInputError, NotFoundError, Violation, WorldError
 from pilotage.processes import exclusive_folder
+from pilotage_server.backup_archive import ArchiveWriter, BackupArchive, intact, opened, written
 from pilotage_server.core.incarnation import Installation
 from pilotage_server.operations.installation import Belongings, Restored, adopt_keys, begin_incarnation
 from pilotage_server.rpc.framework.key_files import KeyFiles, key_times, write_private
 from pilotage_server.settings import MIB, ServerSettings
-from pilotage_server.storage.archives import ArchiveWriter, BackupArchive, intact, opened, written
 from pilotage_server.storage.blobs import FileStore, open_store
 from pilotage_server.storage.database.engine import Database, closing, read_schema, upgrade
 from pilotage_server.storage.database.installation import all_files, load_installation, needed_inputs

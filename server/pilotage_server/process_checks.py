@@ -10,7 +10,7 @@ from pilotage.clock import Clock
 from pilotage.errors import WorldError
 from pilotage_server.background import TaskOutcomes
 from pilotage_server.certificates import check_certificate
-from pilotage_server.core.diagnosis import Finding, Level, judge_certificate, judge_disk, ok
+from pilotage_server.core.diagnosis import Finding, FindingLevel, judge_certificate, judge_disk, ok
 from pilotage_server.events.mqtt import BrokerFeed
 from pilotage_server.rpc.framework.key_files import KeySet
 from pilotage_server.storage.database.disk import DiskSpace
@@ -37,7 +37,7 @@ class ProcessChecks:
         failing = sorted(self.outcomes.failing)
         if failing:
             text = f"tasks of the server fail: {', '.join(failing)}"
-            yield Finding("tasks", Level.WARNING, text, "look for 'duty failed' in the log of the server")
+            yield Finding("tasks", FindingLevel.WARNING, text, "look for 'duty failed' in the log of the server")
         else:
             yield ok("tasks", "the background tasks of the server succeed")
 
@@ -49,7 +49,7 @@ class ProcessChecks:
             advice = (
                 "start the broker (systemctl restart mosquitto), or correct the setting broker; jobs run all the same"
             )
-            return Finding("broker", Level.FAULT, text, advice)
+            return Finding("broker", FindingLevel.FAULT, text, advice)
         return ok("broker", "the server is connected to the broker")
 
     def _certificate(self) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ class ProcessChecks:
         try:
             ends = check_certificate(self.certificate, self.clock())
         except (WorldError, OSError) as error:
-            yield Finding("certificate", Level.FAULT, str(error), "put a valid one in its place")
+            yield Finding("certificate", FindingLevel.FAULT, str(error), "put a valid one in its place")
         else:
             yield judge_certificate(str(self.certificate), ends, self.clock())
 

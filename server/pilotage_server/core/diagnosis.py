@@ -19,7 +19,7 @@ from pilotage_server.core.leadership import LeadershipTerm
 MIB = 1024 * 1024
 
 
-class Level(StrEnum):
+class FindingLevel(StrEnum):
     """How bad a finding is."""
 
     OK = "ok"
@@ -32,14 +32,14 @@ class Finding:
     """The result of a check: what was examined, how bad it is, the text, and what to do ("" = nothing)."""
 
     check: str
-    level: Level
+    level: FindingLevel
     text: str
     advice: str = ""
 
 
 def ok(check: str, text: str) -> Finding:
     """Return a finding that needs nothing."""
-    return Finding(check, Level.OK, text)
+    return Finding(check, FindingLevel.OK, text)
 
 
 SLOW_COMMIT, STUCK_COMMIT = timedelta(seconds=1), timedelta(seconds=10)
@@ -68,7 +68,7 @@ def judge_database(facts: DatabaseFacts) -> Iterator[Finding]:
     seconds = facts.commit.total_seconds()
     text = f"{facts.kind}, schema {facts.schema}, {facts.size_bytes / MIB:.1f} MiB, a commit takes {seconds:.3f} s"
     if facts.commit >= SLOW_COMMIT:
-        level = Level.FAULT if facts.commit >= STUCK_COMMIT else Level.WARNING
+        level = FindingLevel.FAULT if facts.commit >= STUCK_COMMIT else FindingLevel.WARNING
         advice = "look at the load of its disk (iostat -x 1) and at other programs that write there"
         yield Finding("database", level, text, advice)
     else:
@@ -77,7 +77,7 @@ def judge_database(facts: DatabaseFacts) -> Iterator[Finding]:
         yield ok("integrity", "not checked here; each `pilotage-server backup` of SQLite checks the whole database")
     elif facts.damage:
         advice = "stop the server, keep a copy of the file, then: pilotage-server restore --from BACKUP"
-        yield Finding("integrity", Level.FAULT, f"the database is damaged: {facts.damage}", advice)
+        yield Finding("integrity", FindingLevel.FAULT, f"the database is damaged: {facts.damage}", advice)
     else:
         yield ok("integrity", "the database's own check finds no damage")
 
@@ -87,8 +87,8 @@ def judge_disk(folder: str, free_bytes: int, reserve_bytes: int) -> Finding:
     text = f"{folder}: {free_bytes // MIB} MiB are free, {reserve_bytes // MIB} MiB are reserved for reports"
     advice = f"make room on the disk of {folder}, or lower keep_jobs_s"
     if free_bytes < reserve_bytes:
-        return Finding("disk", Level.FAULT, f"{text}: submissions and uploads are refused", advice)
-    return Finding("disk", Level.WARNING, text, advice) if free_bytes < 2 * reserve_bytes else ok("disk", text)
+        return Finding("disk", FindingLevel.FAULT, f"{text}: submissions and uploads are refused", advice)
+    return Finding("disk", FindingLevel.WARNING, text, advice) if free_bytes < 2 * reserve_bytes else ok("disk", text)
 
 
 LASTING = timedelta(minutes=5)
@@ -101,7 +101,7 @@ def judge_agents(terms: Iterable[LeadershipTerm], now: datetime, release: str) -
         name = f"{term.leadership.agent} on {term.host}"
         if not term.remaining(now):
             text = f"{name} has stopped at {_text(term.until)}, and no other copy has taken over"
-            yield Finding("agents", Level.FAULT, text, f"look at its log on {term.host}, and start it there")
+            yield Finding("agents", FindingLevel.FAULT, text, f"look at its log on {term.host}, and start it there")
             continue
         success = "no cycle has succeeded yet"
         if term.succeeded is not None:
@@ -110,10 +110,10 @@ def judge_agents(terms: Iterable[LeadershipTerm], now: datetime, release: str) -
             lasts = term.succeeded is None or now - term.succeeded > LASTING
             text = f"{name} leads; its last cycle has failed: {term.fault}; {success}"
             advice = f"look at its log on {term.host}"
-            yield Finding("agents", Level.FAULT if lasts else Level.WARNING, text, advice)
+            yield Finding("agents", FindingLevel.FAULT if lasts else FindingLevel.WARNING, text, advice)
         elif term.release not in {"", release}:
             text = f"{name} leads and is of release {term.release}, the server of {release}; {success}"
-            yield Finding("agents", Level.WARNING, text, f"upgrade the agents on {term.host}")
+            yield Finding("agents", FindingLevel.WARNING, text, f"upgrade the agents on {term.host}")
         else:
             yield ok("agents", f"{name} leads; {success}")
 
@@ -125,7 +125,7 @@ def judge_queues(problems: Mapping[QueueId, str], queues: int) -> Iterator[Findi
         by_text.setdefault(problem, []).append(queue)
     for problem, places in sorted(by_text.items()):
         shown = str(places[0]) if len(places) == 1 else f"{len(places)} queues, such as {places[0]}"
-        yield Finding("queues", Level.FAULT, f"{shown}: {problem}", _queue_advice(problem))
+        yield Finding("queues", FindingLevel.FAULT, f"{shown}: {problem}", _queue_advice(problem))
     if not problems:
         yield ok("queues", f"{queues} queues may run jobs, and none lacks pilots for a known reason")
 
@@ -161,16 +161,16 @@ def judge_pilots(facts: PilotFacts, silent_for: timedelta, release: str) -> Iter
     found = []
     if facts.silent:
         text = f"{facts.silent} of {facts.alive} pilots have not called for {silent_for.total_seconds():.0f} s"
-        level = Level.FAULT if facts.silent == facts.alive else Level.WARNING
+        level = FindingLevel.FAULT if facts.silent == facts.alive else FindingLevel.WARNING
         advice = "look at the network from their nodes to the servers: pilotage pilots"
         found.append(Finding("pilots", level, f"{text}, such as {facts.silent_example}", advice))
     if facts.lost:
         text = f"{facts.lost} pilots were lost within the last hour"
-        found.append(Finding("pilots", Level.WARNING, text, "compare their nodes and sites: pilotage pilots"))
+        found.append(Finding("pilots", FindingLevel.WARNING, text, "compare their nodes and sites: pilotage pilots"))
     if facts.alarmed:
         text = f"the enrolment secrets of {facts.alarmed} pilots were used a second time"
         found.append(
-            Finding("pilots", Level.WARNING, text, "see ALARM in: pilotage pilots; then pilotage pilots revoke")
+            Finding("pilots", FindingLevel.WARNING, text, "see ALARM in: pilotage pilots; then pilotage pilots revoke")
         )
     others = {name: count for name, count in facts.releases.items() if name not in {"", release}}
     if others:
@@ -178,7 +178,10 @@ def judge_pilots(facts: PilotFacts, silent_for: timedelta, release: str) -> Iter
         text = f"{facts.alive} pilots are alive, and some are of another release than the server: {counts}"
         found.append(
             Finding(
-                "pilots", Level.WARNING, text, "upgrade the agents, which send the pilots; old ones end by themselves"
+                "pilots",
+                FindingLevel.WARNING,
+                text,
+                "upgrade the agents, which send the pilots; old ones end by themselves",
             )
         )
     yield from found or [ok("pilots", f"{facts.alive} pilots are alive and call")]
@@ -194,7 +197,10 @@ def judge_certificate(name: str, ends: datetime, now: datetime) -> Finding:
     if ends - now > WARNED_BEFORE:
         return ok("certificate", text)
     return Finding(
-        "certificate", Level.WARNING if ends > now else Level.FAULT, text, "renew it, and put it in its place"
+        "certificate",
+        FindingLevel.WARNING if ends > now else FindingLevel.FAULT,
+        text,
+        "renew it, and put it in its place",
     )
 
 

@@ -9,7 +9,7 @@ from pilotage_server.core.diagnosis import (
     LOST_WITHIN,
     DatabaseFacts,
     Finding,
-    Level,
+    FindingLevel,
     judge_agents,
     judge_database,
     judge_pilots,
@@ -22,10 +22,11 @@ from pilotage_server.operations.resources.supply import pilot_problems
 from pilotage_server.operations.resources.tree import parse_tree
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.condition import damage, database_size
 from pilotage_server.storage.database.engine import read_schema
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.diagnosis import damage, database_size, pilot_facts
 from pilotage_server.storage.leadership import terms_until
+from pilotage_server.storage.pilots import pilot_facts
 from pilotage_server.storage.resources import load_tree_text
 
 AGENTS_MISSED_FOR = timedelta(days=7)
@@ -57,16 +58,18 @@ def _database(transaction: Transaction, commit: timedelta) -> Iterator[Finding]:
 def _tree(transaction: Transaction, state: ServerState) -> Iterator[Finding]:
     stored = load_tree_text(transaction.session)
     if not stored.version:
-        yield Finding("tree", Level.FAULT, "there is no resource tree: no job can run", "pilotage tree put FILE")
+        yield Finding("tree", FindingLevel.FAULT, "there is no resource tree: no job can run", "pilotage tree put FILE")
         return
     warnings = parse_tree(stored.text, stored.format, cooperative).warnings
     text = f"version {stored.version} is in force since {stored.created:%Y-%m-%d %H:%M} UTC, by {stored.created_by}"
     if stored.version != state.tree.version:
-        yield Finding("tree", Level.WARNING, f"{text}; this server has version {state.tree.version} still", "repeat")
+        yield Finding(
+            "tree", FindingLevel.WARNING, f"{text}; this server has version {state.tree.version} still", "repeat"
+        )
     elif warnings:
         more = f" and {len(warnings) - 1} more" if len(warnings) > 1 else ""
         advice = "correct the file, and: pilotage tree put FILE --validate-only"
-        yield Finding("tree", Level.WARNING, f"{text}, with a warning: {warnings[0]}{more}", advice)
+        yield Finding("tree", FindingLevel.WARNING, f"{text}, with a warning: {warnings[0]}{more}", advice)
     else:
         yield ok("tree", text)
 
@@ -80,7 +83,7 @@ def _places(state: ServerState) -> Iterator[Finding]:
     places = sorted(location.key for location in state.throttles)
     if places:
         text = f"{len(places)} places get single jobs or none, because jobs fail fast there, such as {places[0]}"
-        yield Finding("places", Level.WARNING, text, "pilotage health list")
+        yield Finding("places", FindingLevel.WARNING, text, "pilotage health list")
 
 
 def _agents(transaction: Transaction, release: str) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Any
 from pilotage.clock import BootClock, Clock
 from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import diagnosis_service_pb2, diagnosis_service_pb2_grpc
-from pilotage_server.core.diagnosis import Finding, Level
+from pilotage_server.core.diagnosis import Finding, FindingLevel
 from pilotage_server.operations.diagnosis import diagnose
 from pilotage_server.rpc.framework.transactions import Transactions
 
@@ -18,9 +18,9 @@ CheckProcess = Callable[[], Iterable[Finding]]
 """Returns the findings on this process and its machine, from memory and small files."""
 
 _LEVELS = {
-    Level.OK: diagnosis_service_pb2.FINDING_LEVEL_OK,
-    Level.WARNING: diagnosis_service_pb2.FINDING_LEVEL_WARNING,
-    Level.FAULT: diagnosis_service_pb2.FINDING_LEVEL_FAULT,
+    FindingLevel.OK: diagnosis_service_pb2.FINDING_LEVEL_OK,
+    FindingLevel.WARNING: diagnosis_service_pb2.FINDING_LEVEL_WARNING,
+    FindingLevel.FAULT: diagnosis_service_pb2.FINDING_LEVEL_FAULT,
 }
 
 

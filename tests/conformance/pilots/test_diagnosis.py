@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pilotage.values.leadership import AgentCondition, Leadership, ServedQueues
-from pilotage_server.core.diagnosis import Finding, Level
+from pilotage_server.core.diagnosis import Finding, FindingLevel
 from pilotage_server.operations.diagnosis import diagnose
 from pilotage_server.operations.leadership import take_leadership
 from pilotage_server.storage.database.engine import Database
@@ -45,25 +45,29 @@ def test_queues_without_director_are_one_fault(grid: Grid) -> None:
     grid.put(a_tree(LONG, SHORT, Memory=4000))
     found = finding(grid, "queues")
     assert (found.level, found.text) == (
-        Level.FAULT,
+        FindingLevel.FAULT,
         f"2 queues, such as {LONG}: no site director serves this queue",
     )
     lead(grid, AgentCondition(RELEASE, timedelta(seconds=4)))
-    assert finding(grid, "queues").level is Level.OK
+    assert finding(grid, "queues").level is FindingLevel.OK
 
 
 @pytest.mark.parametrize(
     ("condition", "level", "text"),
     [
-        (AgentCondition(RELEASE, timedelta(seconds=4)), Level.OK, "last success 4 s ago"),
-        (AgentCondition(), Level.OK, "no cycle has succeeded yet"),
-        (AgentCondition("1.0", timedelta(seconds=4)), Level.WARNING, "is of release 1.0, the server of 2.0"),
-        (AgentCondition(RELEASE, timedelta(seconds=9), "Slurm is away"), Level.WARNING, "has failed: Slurm is away"),
-        (AgentCondition(RELEASE, timedelta(hours=3), "Slurm is away"), Level.FAULT, "last success 3 h ago"),
-        (AgentCondition(RELEASE, None, "Slurm is away"), Level.FAULT, "no cycle has succeeded yet"),
+        (AgentCondition(RELEASE, timedelta(seconds=4)), FindingLevel.OK, "last success 4 s ago"),
+        (AgentCondition(), FindingLevel.OK, "no cycle has succeeded yet"),
+        (AgentCondition("1.0", timedelta(seconds=4)), FindingLevel.WARNING, "is of release 1.0, the server of 2.0"),
+        (
+            AgentCondition(RELEASE, timedelta(seconds=9), "Slurm is away"),
+            FindingLevel.WARNING,
+            "has failed: Slurm is away",
+        ),
+        (AgentCondition(RELEASE, timedelta(hours=3), "Slurm is away"), FindingLevel.FAULT, "last success 3 h ago"),
+        (AgentCondition(RELEASE, None, "Slurm is away"), FindingLevel.FAULT, "no cycle has succeeded yet"),
     ],
 )
-def test_condition_of_an_agent(grid: Grid, condition: AgentCondition, level: Level, text: str) -> None:
+def test_condition_of_an_agent(grid: Grid, condition: AgentCondition, level: FindingLevel, text: str) -> None:
     lead(grid, condition)
     found = finding(grid, "agents")
     assert found.level is level
@@ -75,7 +79,7 @@ def test_agent_without_successor_is_a_fault_for_a_week(grid: Grid, clock: Virtua
     lead(grid, AgentCondition(RELEASE))
     clock.advance(timedelta(minutes=1))
     found = finding(grid, "agents")
-    assert found.level is Level.FAULT
+    assert found.level is FindingLevel.FAULT
     assert found.text.startswith("site director on host1 has stopped at ")
     clock.advance(timedelta(days=8))
     assert findings(grid, "agents") == []
@@ -86,22 +90,24 @@ def test_silent_lost_and_old_pilots_are_counted(grid: Grid, clock: VirtualClock)
     one, two = grid.start_pilot(), grid.start_pilot()
     one.show(an_idle_slot("slot1"))
     two.show(an_idle_slot("slot1"))
-    assert finding(grid, "pilots") == Finding("pilots", Level.OK, "2 pilots are alive and call")
+    assert finding(grid, "pilots") == Finding("pilots", FindingLevel.OK, "2 pilots are alive and call")
 
     grid.write(lambda transaction, _: change_pilots(transaction.session, ["p2"], {"release": "1.0"}))
     assert "1 of 1.0" in finding(grid, "pilots").text
     clock.advance(3 * grid.state.rules.heartbeat + timedelta(seconds=20))
     two.show(an_idle_slot("slot1"))
     silent, old = findings(grid, "pilots")
-    assert (silent.level, old.level) == (Level.WARNING, Level.WARNING)
+    assert (silent.level, old.level) == (FindingLevel.WARNING, FindingLevel.WARNING)
     assert silent.text.startswith("1 of 2 pilots have not called for ")
     clock.advance(3 * grid.state.rules.heartbeat + timedelta(seconds=20))
-    assert findings(grid, "pilots")[0].level is Level.FAULT
+    assert findings(grid, "pilots")[0].level is FindingLevel.FAULT
 
 
-@pytest.mark.parametrize(("commit_s", "level"), [(0.01, Level.OK), (2, Level.WARNING), (20, Level.FAULT)])
-def test_slow_commits_are_reported(grid: Grid, commit_s: float, level: Level) -> None:
+@pytest.mark.parametrize(
+    ("commit_s", "level"), [(0.01, FindingLevel.OK), (2, FindingLevel.WARNING), (20, FindingLevel.FAULT)]
+)
+def test_slow_commits_are_reported(grid: Grid, commit_s: float, level: FindingLevel) -> None:
     found = finding(grid, "database", timedelta(seconds=commit_s))
     assert found.level is level
     assert found.text.endswith(f"a commit takes {commit_s:.3f} s")
-    assert finding(grid, "integrity").level is Level.OK
+    assert finding(grid, "integrity").level is FindingLevel.OK

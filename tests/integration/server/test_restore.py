@@ -21,8 +21,8 @@ from sqlalchemy.engine import URL
 from pilotage.errors import FeedPositionLostError, NotFoundError
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage_server.backup_archive import opened, written
 from pilotage_server.core.incarnation import STEPS
-from pilotage_server.storage.archives import opened, written
 from support.postgresql import PostgresqlServer, installed_programs
 from support.process_grid import a_process_grid
 from support.processes import until
