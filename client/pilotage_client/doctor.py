@@ -6,6 +6,8 @@ this machine, the caller's token, and the releases.
 
 from __future__ import annotations
 
+import base64
+import json
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -79,7 +81,7 @@ def _examine_server(address: ServerAddress) -> Iterator[Check]:
     else:
         yield _release(server, answer.server_version)
         yield _clock(server, time_from_wire(answer.server_time), began, ended)
-        yield _token(server, time_from_wire(identity.expires), ended)
+        yield _token(address, time_from_wire(identity.expires), ended)
         yield from _found(server, answer.findings)
 
 
@@ -108,13 +110,24 @@ def _clock(server: str, theirs: datetime, began: datetime, ended: datetime) -> C
     return Check(server, "clock", OK, "the clocks of this machine and of the server agree")
 
 
-def _token(server: str, ends: datetime, now: datetime) -> Check:
+def _token(address: ServerAddress, ends: datetime, now: datetime) -> Check:
+    """Warn before the end of the token: two days, for short-lived tokens a quarter of their lifetime."""
+    begins = _issued(address.token)
+    early = TOKEN_WARNING if begins is None else min(TOKEN_WARNING, (ends - begins) / 4)
     text = f"this token is valid until {ends:%Y-%m-%d %H:%M} UTC"
-    if ends - now < TOKEN_WARNING:
-        return Check(
-            server, "token", WARNING, text, "get a new one: pilotage token --owner OWNER --role operator --to FILE"
-        )
-    return Check(server, "token", OK, text)
+    if ends - now < early:
+        advice = "get a new one: pilotage token --owner OWNER --role operator --to FILE"
+        return Check(address.server, "token", WARNING, text, advice)
+    return Check(address.server, "token", OK, text)
+
+
+def _issued(token: str) -> datetime | None:
+    """Return when a token, a JWT, was issued, without verifying it; None = it does not say."""
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+        return datetime.fromtimestamp(claims["iat"], UTC)
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError, OSError):
+        return None
 
 
 def _certificate(address: ServerAddress) -> Check:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from pilotage.job_description import JobDescription
@@ -58,6 +60,11 @@ def a_director(config: Path, **environment: str) -> Iterator[None]:
         assert director.wait(60) == 0
 
 
+def releases_of_pilots(server: RunningServer) -> set[str]:
+    with closing(sqlite3.connect(server.data / "pilotage.db")) as database:
+        return {release for (release,) in database.execute("SELECT release FROM pilots")}
+
+
 async def test_old_agents_and_pilots_work_through_the_upgrade(tmp_path: Path, previous_release: Path) -> None:
     old_program = {"PYTHONPATH": str(previous_release)}
     gate = tmp_path / "gate"
@@ -97,6 +104,7 @@ async def test_old_agents_and_pilots_work_through_the_upgrade(tmp_path: Path, pr
             await until(lambda: user.jobs([last])[0].state == "DONE")
             await until(lambda: not user.pilots())
         user.close()
+        assert releases_of_pilots(server) == {"", version("pilotage")}  # the previous release does not say its own
     finally:
         old_server.kill()
         server.kill()

@@ -157,7 +157,7 @@ def test_server_that_does_not_answer_or_refuses_the_token_is_a_fault(tmp_path: P
     with running_server(tmp_path / "server") as server:
         old = Doctor(tmp_path, server.address, token(server, Role.OPERATOR, begins_ago=timedelta(days=8)))(1)
         assert "refuses this token" in old["token"]["text"]
-        ending = token(server, Role.OPERATOR, begins_ago=timedelta(days=6))
+        ending = token(server, Role.OPERATOR, begins_ago=timedelta(days=6))  # the last quarter of its lifetime
         assert Doctor(tmp_path, server.address, ending)(1)["token"]["level"] == "warning"
         assert "needs the role" in Doctor(tmp_path, server.address, token(server, Role.USER))(1)["token"]["text"]
         away = free_address()
