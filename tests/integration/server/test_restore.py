@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import URL
 
-from pilotage.errors import FeedPositionLostError, NotFoundError
+from pilotage.errors import FeedPositionLostError, NotFoundError, PilotageError
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage_server.backup import restore
 from pilotage_server.backup_archive import opened, written
 from pilotage_server.core.incarnation import STEPS
+from pilotage_server.settings import read_settings
 from support.postgresql import PostgresqlServer, installed_programs
 from support.process_grid import a_process_grid
 from support.processes import until
@@ -347,10 +349,10 @@ def test_restore_of_a_bad_backup_changes_nothing(tmp_path: Path) -> None:
         def refused(change: Callable[[], object]) -> str:
             shutil.copyfile(good, bad)
             change()
-            done = server.command("restore", "--from", str(bad))
-            assert done.returncode != 0
+            with pytest.raises(PilotageError) as refusal:
+                restore(read_settings({"data": server.data}), bad, 0)
             assert [each.name for each in server.data.glob("*pilotage.db*")] == ["pilotage.db"]
-            return done.stderr
+            return str(refusal.value)
 
         assert "bad.tar is damaged: keys/tokens.pem is not" in refused(lambda: damaged(bad, "keys/tokens.pem"))
         assert "is damaged" in refused(lambda: os.truncate(bad, good.stat().st_size // 2))

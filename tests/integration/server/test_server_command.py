@@ -31,6 +31,7 @@ from pilotage.v1 import (
     identity_service_pb2,
     identity_service_pb2_grpc,
 )
+from pilotage_server.main import main
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.token_files import ROLES
 from support.database import create_first_schema
@@ -182,18 +183,23 @@ def test_bootstrap_tokens_are_private_and_have_their_roles(tmp_path: Path) -> No
                 assert name in stub.WhoAmI(identity_service_pb2.WhoAmIRequest()).roles
 
 
-def test_migrate_says_what_would_run_and_runs_it(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    assert_one_error_line(run_command("migrate", "--check", "--data", str(data)), "pilotage.db")
-    with closing(Database(f"sqlite:///{data / 'pilotage.db'}")) as database:
-        assert_one_error_line(run_command("migrate", "--data", str(data)), "no installation")
+def test_migrate_says_what_would_run_and_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def migrate(*options: str) -> tuple[int, str]:
+        code = main(["migrate", *options, "--data", str(tmp_path)])
+        printed = capsys.readouterr()
+        return code, printed.out.rstrip().split("\n")[-1] or printed.err
+
+    code, line = migrate("--check")
+    assert (code, "pilotage.db" in line) == (1, True)
+    with closing(Database(f"sqlite:///{tmp_path / 'pilotage.db'}")) as database:
+        code, line = migrate()
+        assert (code, "no installation" in line) == (1, True)
         create_first_schema(database)
-        check = run_command("migrate", "--check", "--data", str(data))
-        assert (check.returncode, check.stdout.splitlines()[1][:13]) == (3, "pending: 0002")
-        done = run_command("migrate", "--data", str(data))
-        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "the database has schema 0002 now")
-        assert run_command("migrate", "--check", "--data", str(data)).returncode == 0
+        code, line = migrate("--check")
+        assert (code, line[:13]) == (3, "pending: 0002")
+        assert migrate() == (0, "the database has schema 0002 now")
+        assert migrate("--check") == (0, "the database has schema 0002; this program wants 0002")
         later = text("UPDATE alembic_version SET version_num = '9999'")
         database.write(lambda transaction: transaction.session.execute(later))
-        assert_one_error_line(run_command("migrate", "--check", "--data", str(data)), "has schema 9999")
+        code, line = migrate("--check")
+        assert (code, "has schema 9999" in line) == (1, True)
