@@ -19,6 +19,7 @@ from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQue
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
 from pilotage.v1 import (
+    diagnosis_service_pb2,
     identity_service_pb2,
     job_service_pb2,
     jobs_pb2,
@@ -466,6 +467,10 @@ class OperatorCalls(Connection):
             vo, group = split_group(name)
             request.group_quotas.add(vo=vo, group=group, quota=None if quota is None else quota_to_wire(quota))
         self._shares.SetShares(request)
+
+    def diagnose(self) -> diagnosis_service_pb2.DiagnoseResponse:
+        """Return what the server finds on itself, its database, agents, queues and pilots; operators only."""
+        return self._diagnosis.Diagnose(diagnosis_service_pb2.DiagnoseRequest())
 
     def who_am_i(self) -> identity_service_pb2.WhoAmIResponse:
         """Return the identity that the server sees."""

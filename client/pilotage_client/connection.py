@@ -17,6 +17,7 @@ from typing import Self
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.rpc.channel import Endpoint, open_channel
+from pilotage.v1.diagnosis_service_pb2_grpc import DiagnosisServiceStub
 from pilotage.v1.identity_service_pb2_grpc import IdentityServiceStub
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
@@ -192,6 +193,7 @@ class Connection:
         self._routes = RouteServiceStub(self._channel)
         self._shares = ShareServiceStub(self._channel)
         self._identity = IdentityServiceStub(self._channel)
+        self._diagnosis = DiagnosisServiceStub(self._channel)
 
     @classmethod
     def located(cls, options: ServerOptions | None = None) -> Self:

@@ -42,6 +42,7 @@ from pilotage_server.operations.jobs.periodic_policies import watch_all
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
 from pilotage_server.own_authority import AuthorityFiles, OwnCertificate
+from pilotage_server.process_checks import ProcessChecks
 from pilotage_server.rpc.framework.admission import CallLimits, CallQuota
 from pilotage_server.rpc.framework.issuer_keys import IssuerKeys
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet, key_times
@@ -279,6 +280,9 @@ async def _serve(
     certificate = _served_certificate(settings)
     if certificate is not None:
         context = replace(context, authority=lambda: certificate.authority)
+    outcomes = TaskOutcomes()
+    checks = ProcessChecks(context.disk, outcomes, context.issuer.keys, context.clock, feed, settings.tls_cert)
+    context = replace(context, check_process=checks.findings)
     server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
     address = _listen(server, settings, certificate)
     _log_start(address, transactions)
@@ -288,7 +292,6 @@ async def _serve(
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
         health = HealthReport(context.disk, server.report_health)
-        outcomes = TaskOutcomes()
         monitoring.fault = lambda: (
             str(fenced[0]) if fenced else "the server stops" if stopping.is_set() else health.fault()
         )

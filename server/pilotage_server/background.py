@@ -243,16 +243,18 @@ DISK_EVERY_S = 1.0
 
 
 class TaskOutcomes:
-    """The outcomes of the periodic tasks by their names, for the metrics: last success (Unix time), and failures."""
+    """The outcomes of the periodic tasks by their names: last success (Unix time), failures, and which fail now."""
 
     def __init__(self, clock: Clock = now) -> None:
         self.last_success_s: dict[str, float] = {}
         self.failures: dict[str, int] = {}
+        self.failing: frozenset[str] = frozenset()
         self._clock = clock
 
     def add(self, task: str, *, failed: bool) -> None:
         """Record a run of a task."""
         self.failures[task] = self.failures.get(task, 0) + failed
+        self.failing = self.failing | {task} if failed else self.failing - {task}
         if not failed:
             self.last_success_s[task] = self._clock().timestamp()
 

@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from pilotage import clock
-from pilotage.errors import InvalidInputError, NotFoundError, PilotageError, StateConflictError, Violation
+from pilotage.errors import InvalidInputError, NotFoundError, PilotageError, StateConflictError, Violation, WorldError
 from pilotage.programs import ProgramExit
-from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.rpc.channel import split_address
+from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.telemetry import set_up_logging
 from pilotage_server.app import build_name, own_issuer, run_server
-from pilotage_server.backup import back_up, restore, take_keys
+from pilotage_server.backup import back_up, present_database, restore, take_keys
 from pilotage_server.core.identity import JOINABLE, Identity, Invitation, Role
 from pilotage_server.own_authority import AuthorityFiles
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
 from pilotage_server.settings import ServerSettings
+from pilotage_server.storage.database.engine import read_schema, upgrade
 from pilotage_server.token_files import ROLES, TokenFiles, TokenOwner
 
 DEFAULT_LIFETIME_S = 30 * 86400.0
@@ -34,9 +35,12 @@ DEFAULT_LIFETIME_S = 30 * 86400.0
 JOIN_TOKEN_LIFETIME = timedelta(hours=1)
 """How long machines may join by a line that the command prints."""
 
+PENDING = 3
+"""Exit code of `migrate --check` if the schema is older than the program."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return a `ProgramExit`."""
+    """Run the command and return a `ProgramExit`, or `PENDING`."""
     options = _parser().parse_args(arguments)
     try:
         settings = read_settings_options(ServerSettings, options)
@@ -45,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.command == "keys":
             _KEY_COMMANDS[options.keys_command](settings, options)
         elif options.command == "backup":
-            back_up(settings, options.to, with_files=not options.without_files)
+            back_up(settings, options.file, with_files=not options.without_files)
+        elif options.command == "migrate":
+            return _migrate(settings, options)
         elif options.command == "restore":
             restore(settings, options.source, options.incarnation - 1)
         else:
@@ -100,17 +106,19 @@ def _add_key_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
 
 
 def _add_backup_commands(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
-    backup = commands.add_parser("backup", help="write database (SQLite), keys and files to a new folder")
-    backup.add_argument("--to", type=Path, required=True, metavar="DIR", help="the new folder")
+    backup = commands.add_parser("backup", help="write database (SQLite), keys and files to a new file, a tar archive")
+    backup.add_argument("file", type=Path, metavar="FILE", help="the new file")
     backup.add_argument("--without-files", action="store_true", help="only list the files")
+    migrating = commands.add_parser("migrate", help="upgrade the schema of the database; servers of before stop")
+    migrating.add_argument("--check", action="store_true", help="only say what would run; exit code 3 if anything")
     restoring = commands.add_parser("restore", help="begin a new incarnation after a backup was put back")
     restoring.add_argument(
-        "--from", dest="source", type=Path, metavar="DIR", help="first put back what 'backup' has written there"
+        "--from", dest="source", type=Path, metavar="FILE", help="first check and put back this backup"
     )
     restoring.add_argument(
         "--incarnation", type=int, default=1, metavar="N", help="at least this number (default: the next one)"
     )
-    return backup, restoring
+    return backup, migrating, restoring
 
 
 def _login() -> str:
@@ -146,6 +154,26 @@ def _print_token(settings: ServerSettings, options: argparse.Namespace) -> None:
     if authority is not None and settings.tls_cert is None:
         token = f"{authority.fingerprint()}.{token}"
     sys.stdout.write(f"pilotage join {options.join} --token {token}\n")
+
+
+def _migrate(settings: ServerSettings, options: argparse.Namespace) -> int:
+    """Upgrade the database, or with --check say what that would do; returns the exit code."""
+    with present_database(settings) as database:
+        before = database.read(lambda transaction: read_schema(transaction.session))
+        if before.fault():
+            raise WorldError(before.fault(), transient=False)
+        has, wants = f"the database has schema {before.present}", f"this program wants {before.wanted}"
+        sys.stdout.write(f"{has}; {wants}\n")
+        sys.stdout.writelines(
+            f"{'pending' if options.check else 'runs'}: {each.number} {each.title}\n" for each in before.pending
+        )
+        if not before.pending:
+            return 0
+        if options.check:
+            return PENDING
+        upgrade(database)
+    sys.stdout.write(f"the database has schema {before.wanted} now\n")
+    return 0
 
 
 def _list_keys(settings: ServerSettings, _options: argparse.Namespace) -> None:

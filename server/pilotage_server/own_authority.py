@@ -14,7 +14,7 @@ import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -76,12 +76,12 @@ class AuthorityFiles:
             raise _unusable(self.key, "it does not belong to authority.pem")
         return Authority(key, certificate)
 
-    def copy_to(self, folder: Path) -> None:
-        """Copy the authority to another folder, for a backup or back. Raises WorldError."""
-        with _translated(folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def put_back(self, contents: Mapping[str, bytes]) -> None:
+        """Write the files of a backup, by their names. Raises WorldError."""
+        with _translated(self.folder):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in (self.key, self.certificate):
-                _replace(folder / path.name, path.read_bytes())
+                _replace(path, contents[path.name])
 
     def load_or_make(self, now: datetime) -> Authority:
         """Return the authority; the first call makes it. Raises WorldError."""

@@ -255,6 +255,7 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("done", "failed", "interrupted", "core_h", "failed_core_h", "interrupted_core_h", "cpu_h"),
         *("efficiency", "gpu_h"),
     ],
+    "doctor": ["server", "check", "level", "text", "advice"],
     "whoami": ["owner", "vo", "groups", "roles", "expires", "server", "server_version"],
     "context list": ["name", "current", "server", "authority", "submits", "queue"],
     "tree show": ["version", "format", "created", "created_by", "text"],

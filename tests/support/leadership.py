@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pilotage.errors import ServerUnreachableError
-from pilotage.values.leadership import Leadership, LeadershipAnswer
+from pilotage.values.leadership import UNKNOWN_CONDITION, AgentCondition, Leadership, LeadershipAnswer
 from pilotage_agents.runtime.leadership import LeaderAgent, Replica
 from pilotage_server.operations.leadership import release_leadership, take_leadership
 from pilotage_server.storage.database.engine import Database
@@ -49,7 +49,9 @@ class DatabaseLeadership:
     may_arrive: asyncio.Event = field(default_factory=_set_event)
     request_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def take_leadership(self, turn: Leadership, for_s: float, host: str) -> LeadershipAnswer:
+    async def take_leadership(
+        self, turn: Leadership, for_s: float, host: str, condition: AgentCondition = UNKNOWN_CONDITION
+    ) -> LeadershipAnswer:
         self.request_sent.set()
         return await asyncio.shield(self._take(turn, for_s, host))
 

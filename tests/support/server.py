@@ -186,15 +186,15 @@ class RunningServer:
     ) -> str:
         """Return a token with roles, `user` by default, signed with the server's own key."""
         identity = Identity(owner, vo, groups, frozenset(roles or (Role.USER,)), bounds=bounds)
-        return self._issuer().issue(identity, timedelta(days=1), clock.now())
+        return self.issuer().issue(identity, timedelta(days=1), clock.now())
 
     def join_token(self, *roles: Role, life: timedelta = timedelta(hours=1), owner: str = "alice", vo: str = VO) -> str:
         """Return a join token for these roles, signed with the server's own key; with a negative life it has ended."""
         invited = Invitation(frozenset(roles), timedelta(days=1))
         identity = Identity(owner, vo, ("grp",), frozenset({Role.JOIN}), invitation=invited)
-        return self._issuer().issue(identity, life, clock.now() + min(life, timedelta(0)))
+        return self.issuer().issue(identity, life, clock.now() + min(life, timedelta(0)))
 
-    def _issuer(self) -> TokenIssuer:
+    def issuer(self) -> TokenIssuer:
         return TokenIssuer(KeySet(KeyFiles(self._key).load_or_make()))
 
     def channel(self, token: Token, *, timeout_s: float = 30.0) -> grpc.Channel:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 from uuid import uuid4
@@ -27,7 +28,7 @@ from pilotage.errors import LeadershipLostError, PilotageError, StateConflictErr
 from pilotage.metrics.table import AGENT_CYCLE_SECONDS, AGENT_CYCLES, AGENT_LEADER, AGENT_SUCCESS
 from pilotage.metrics.values import Observations, Sample
 from pilotage.text import folded_set
-from pilotage.values.leadership import Leadership
+from pilotage.values.leadership import AgentCondition, Leadership
 from pilotage_agents.runtime.link import LeadershipLink
 from pilotage_agents.runtime.loop import DEFAULT_BACKOFF, Agent, Backoff, Pause
 
@@ -103,6 +104,8 @@ class LeaderAgent:
         self._cycles = 0
         self._durations_s = Observations(AGENT_CYCLE_SECONDS.bounds)
         self._last_success: datetime | None = None
+        self._last_success_s = 0.0
+        self._fault = ""
 
     def samples(self) -> Iterable[Sample]:
         """Return the metrics of the cycles, and those of the agent."""
@@ -123,10 +126,13 @@ class LeaderAgent:
             began_s = self._clock()
             try:
                 length = await self._run_as_leader(self._agent.run_once)
+            except Exception as error:
+                self._fault = " ".join(str(error).split())
+                raise
             finally:
                 self._cycles += 1
                 self._durations_s.observe(self._clock() - began_s)
-            self._last_success = now()
+            self._last_success, self._last_success_s, self._fault = now(), self._clock(), ""
             self._next_cycle_s = self._clock() + length.total_seconds()
         return timedelta(seconds=max(0.0, min(self._renewal_interval_s, self._next_cycle_s - self._clock())))
 
@@ -181,7 +187,7 @@ class LeaderAgent:
         """
         requested_s = self._clock()
         answer = await self._link.take_leadership(
-            self._replica.leadership, self._replica.duration_s, self._replica.host
+            self._replica.leadership, self._replica.duration_s, self._replica.host, self._condition()
         )
         if not answer.granted:
             self._expires_s = 0.0
@@ -205,6 +211,10 @@ class LeaderAgent:
         if self._remaining_s() <= 0:
             raise LeadershipLostError(self._replica.leadership.agent)
         return True
+
+    def _condition(self) -> AgentCondition:
+        ago = None if self._last_success is None else timedelta(seconds=self._clock() - self._last_success_s)
+        return AgentCondition(version("pilotage"), ago, self._fault)
 
     def _schedule_expiry(self) -> None:
         """Stop continuing work if the leadership is over; else schedule this call for its end."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
-from pilotage.values.leadership import Leadership, LeadershipAnswer
+from pilotage.values.leadership import UNKNOWN_CONDITION, AgentCondition, Leadership, LeadershipAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,10 @@ class RegisteredPilot:
 class LeadershipLink(Protocol):
     """The leadership calls to the server; each raises a PilotageError when it fails."""
 
-    async def take_leadership(self, leadership: Leadership, for_s: float, host: str) -> LeadershipAnswer:
-        """Request or renew the leadership for `for_s` seconds from now; `host` is the replica's host, for people."""
+    async def take_leadership(
+        self, leadership: Leadership, for_s: float, host: str, condition: AgentCondition = UNKNOWN_CONDITION
+    ) -> LeadershipAnswer:
+        """Request or renew the leadership for `for_s` seconds from now; `host` and `condition` are for people."""
 
     async def release_leadership(self, leadership: Leadership) -> None:
         """Let another replica lead at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -18,6 +19,8 @@ from pilotage.v1 import identity_service_pb2, resource_service_pb2, share_servic
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
+    DONE,
+    FAILED,
     ONE_JSON,
     CommandGroup,
     echo_json,
@@ -30,6 +33,8 @@ from pilotage_client.cli.options import (
     with_client,
     with_operator_client,
 )
+from pilotage_client.connection import ServerOptions, resolve_server
+from pilotage_client.doctor import FAULT, WARNING, examine
 from pilotage_client.files import write_private
 from pilotage_client.joining import (
     JOIN_KINDS,
@@ -555,4 +560,37 @@ def _place_name(place: resource_service_pb2.Place) -> str:
     return "/".join(part for part in (place.site, place.ce, place.queue, place.node) if part)
 
 
-COMMANDS = (shares, ban, unban, bans, whoami, token, health)
+@click.command()
+@AS_JSON
+@server_options
+@click.pass_context
+def doctor(
+    context: click.Context,
+    server: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Examine servers, database, broker, tree, agents and pilots; say what is wrong and what to do.
+
+    The exit code is 1 if there is a fault; warnings alone are none.
+    """
+    checks = []
+    for check in examine(resolve_server(ServerOptions(server, token_file, data, "operator", ca_file))):
+        checks.append(check)
+        if as_json:
+            echo_json({**asdict(check), "advice": check.advice or None})
+            continue
+        if len({each.server for each in checks}) > len({each.server for each in checks[:-1]}):
+            click.echo(f"==> {check.server} <==")
+        click.echo(f"{check.level:<8} {check.check:<12} {check.text}")
+        if check.advice:
+            click.echo(f"{'':<8} {'':<12} -> {check.advice}")
+    faults, warnings = (sum(each.level == level for each in checks) for level in (FAULT, WARNING))
+    if not as_json:
+        click.echo(f"{faults} faults, {warnings} warnings")
+    context.exit(FAILED if faults else DONE)
+
+
+COMMANDS = (shares, ban, unban, bans, whoami, token, health, doctor)

@@ -60,6 +60,7 @@ SECTIONS = {
         "whoami",
     ),
     "Operations": (
+        "doctor",
         "tree show",
         "tree put",
         "ban",

@@ -27,6 +27,22 @@ EVERY_SERVED_QUEUE = ServedQueues()
 
 
 @dataclass(frozen=True, slots=True)
+class AgentCondition:
+    """How a replica is: the release of its program, the time since its last cycle without a fault, and its fault.
+
+    `release` "" = not known. `succeeded_ago` None = no cycle has succeeded yet. `fault` "" = its last cycle succeeded.
+    """
+
+    release: str = ""
+    succeeded_ago: timedelta | None = None
+    fault: str = ""
+
+
+UNKNOWN_CONDITION = AgentCondition()
+"""That of a replica that does not say how it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipAnswer:
     """Whether the requesting replica leads; the leader's host ("" = no leader), and how long it still leads."""
 

@@ -22,6 +22,8 @@ class LeadershipTerm:
     """A term of leadership: of which agent and replica, on which host, and until when.
 
     `serves` are the queues that the agent acts on, `bounds` patterns of those that its token is bound to; empty = any.
+    `release` = that of the replica's program, "" = not known. `succeeded` = the end of its last cycle without a fault.
+    `fault` = why a later cycle has failed, "" = none has.
     """
 
     leadership: Leadership
@@ -29,6 +31,9 @@ class LeadershipTerm:
     until: datetime
     serves: ServedQueues = EVERY_SERVED_QUEUE
     bounds: tuple[str, ...] = ()
+    release: str = ""
+    succeeded: datetime | None = None
+    fault: str = ""
 
     def remaining(self, now: datetime) -> timedelta:
         """Return the rest of the term; zero = it is over."""

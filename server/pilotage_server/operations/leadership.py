@@ -5,7 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pilotage.errors import LeadershipLostError
-from pilotage.values.leadership import EVERY_SERVED_QUEUE, Leadership, LeadershipAnswer, ServedQueues
+from pilotage.values.leadership import (
+    EVERY_SERVED_QUEUE,
+    UNKNOWN_CONDITION,
+    AgentCondition,
+    Leadership,
+    LeadershipAnswer,
+    ServedQueues,
+)
 from pilotage_server.core.identity import Identity, check_turn
 from pilotage_server.core.leadership import LeadershipTerm
 from pilotage_server.storage import leadership as stored
@@ -19,12 +26,23 @@ def take_leadership(
     host: str,
     serves: ServedQueues = EVERY_SERVED_QUEUE,
     bounds: tuple[str, ...] = (),
+    condition: AgentCondition = UNKNOWN_CONDITION,
 ) -> LeadershipAnswer:
     """Give leadership to a replica for `length` from now, unless another replica has it.
 
     `serves` are the queues that it acts on, `bounds` patterns of those that its token is bound to.
     """
-    wanted = LeadershipTerm(leadership, host, transaction.now + length, serves, bounds)
+    ago = condition.succeeded_ago
+    wanted = LeadershipTerm(
+        leadership,
+        host,
+        transaction.now + length,
+        serves,
+        bounds,
+        release=condition.release,
+        succeeded=None if ago is None else transaction.now - ago,
+        fault=condition.fault,
+    )
     if stored.take(transaction.session, wanted, transaction.now):
         return LeadershipAnswer(True, host, length)
     term = stored.find(transaction.session, leadership.agent)

@@ -9,9 +9,9 @@ from typing import Any
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.rpc.wire import length_from_wire, text_from_wire
 from pilotage.v1 import agent_service_pb2, agent_service_pb2_grpc
-from pilotage.values.leadership import ServedQueues
+from pilotage.values.leadership import UNKNOWN_CONDITION, ServedQueues
 from pilotage.values.wire.fields import Fields, reason_from_wire
-from pilotage.values.wire.leadership import leadership_answer_to_wire, leadership_from_wire
+from pilotage.values.wire.leadership import condition_from_wire, leadership_answer_to_wire, leadership_from_wire
 from pilotage_server.core.identity import check_turn
 from pilotage_server.operations.leadership import release_leadership, take_leadership
 from pilotage_server.operations.server_state import ServerState
@@ -52,13 +52,16 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
         length = fields("for_s", leadership_length_from_wire)
         host = fields("place", reason_from_wire)
         serves = ServedQueues(fields("queues", _texts_from_wire), fields("ce_types", _texts_from_wire))
+        condition = fields.if_set("condition", condition_from_wire) or UNKNOWN_CONDITION
         fields.done()
         identity = caller()
         check_turn(identity, leadership.agent)
         bounds = identity.bounds.queues
 
         def take(transaction: Transaction, _: ServerState) -> agent_service_pb2.TakeTurnResponse:
-            return leadership_answer_to_wire(take_leadership(transaction, leadership, length, host, serves, bounds))
+            return leadership_answer_to_wire(
+                take_leadership(transaction, leadership, length, host, serves, bounds, condition)
+            )
 
         return await self._transactions.write(take)
 

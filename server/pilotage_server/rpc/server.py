@@ -19,6 +19,8 @@ from pilotage.rpc.channel import SHARED_OPTIONS
 from pilotage.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
+    diagnosis_service_pb2,
+    diagnosis_service_pb2_grpc,
     identity_service_pb2,
     identity_service_pb2_grpc,
     job_service_pb2,
@@ -48,6 +50,7 @@ from pilotage_server.operations.jobs.queries import FeedNews, read_news
 from pilotage_server.operations.matching.idle_pilots import ServerMatchEstimator
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.accounting import ShareServicer
+from pilotage_server.rpc.diagnosis import CheckProcess, DiagnosisServicer
 from pilotage_server.rpc.framework.admission import Admission, CallLimits
 from pilotage_server.rpc.framework.call_counts import CallCounts
 from pilotage_server.rpc.framework.dispatch import CallAccess, Dispatcher, LoopCalls, in_event_loop
@@ -116,6 +119,7 @@ SERVICES = tuple(
     module.DESCRIPTOR.services_by_name[name].full_name
     for module, name in (
         (agent_service_pb2, "AgentService"),
+        (diagnosis_service_pb2, "DiagnosisService"),
         (identity_service_pb2, "IdentityService"),
         (job_service_pb2, "JobService"),
         (matcher_service_pb2, "MatcherService"),
@@ -157,7 +161,7 @@ class ServiceContext:
     """What the services need: transactions, files, tokens and clocks.
 
     `make_broker_login` None = pilots get no logins at the broker. `authority` returns the fingerprint (SHA-256,
-    hexadecimal) of the authority that the server presents, "" = none.
+    hexadecimal) of the authority that the server presents, "" = none. `check_process` is for the diagnosis.
     """
 
     transactions: Transactions
@@ -170,6 +174,7 @@ class ServiceContext:
     boot_clock: BootClock
     make_broker_login: MakeBrokerLogin | None = None
     authority: Callable[[], str] = lambda: ""
+    check_process: CheckProcess = tuple
 
 
 def _options(limits: ServiceLimits) -> tuple[tuple[str, int], ...]:
@@ -257,6 +262,9 @@ class RpcServer:
         notification_service_pb2_grpc.add_NotificationServiceServicer_to_server(notifications, server)
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
+
+        diagnosis = DiagnosisServicer(transactions, context.check_process, context.clock, context.boot_clock)
+        diagnosis_service_pb2_grpc.add_DiagnosisServiceServicer_to_server(diagnosis, server)
 
     def report_health(self, *, is_writable: bool, has_room: bool) -> None:
         """Report whether the database can be written, and whether the disk has room for jobs and uploads."""

@@ -13,15 +13,17 @@ from pilotage.values.leadership import Leadership, ServedQueues
 from pilotage_server.core.leadership import LeadershipTerm
 from pilotage_server.storage.database import sql
 
-_TAKE = """
-    INSERT INTO turns (agent, holder, place, until, serves_json) VALUES (?, ?, ?, ?, ?)
+_COLUMNS = "agent, holder, place, until, serves_json, release, succeeded, fault"
+_TAKE = f"""
+    INSERT INTO turns ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (agent) DO UPDATE SET holder = excluded.holder, place = excluded.place, until = excluded.until,
-        serves_json = excluded.serves_json
+        serves_json = excluded.serves_json, release = excluded.release, succeeded = excluded.succeeded,
+        fault = excluded.fault
     WHERE turns.holder = excluded.holder OR turns.until <= ?
     RETURNING holder
-"""
-_FIND = "SELECT agent, holder, place, until, serves_json FROM turns WHERE agent = ?"
-_ACTIVE = "SELECT agent, holder, place, until, serves_json FROM turns WHERE until > ?"
+"""  # noqa: S608 - of constants only
+_FIND = f"SELECT {_COLUMNS} FROM turns WHERE agent = ?"  # noqa: S608 - of constants only
+_UNTIL = f"SELECT {_COLUMNS} FROM turns WHERE until > ?"  # noqa: S608 - of constants only
 _ENDS = "SELECT agent, until FROM turns WHERE until > ?"
 _GIVE_BACK = "DELETE FROM turns WHERE agent = ? AND holder = ?"
 
@@ -32,7 +34,8 @@ def take(session: Session, wanted: LeadershipTerm, now: datetime) -> bool:
     leadership = wanted.leadership
     serves = {"patterns": wanted.serves.patterns, "ce_types": wanted.serves.ce_types, "bounds": wanted.bounds}
     values = (leadership.agent, leadership.holder, wanted.host, until, json.dumps(serves, sort_keys=True))
-    return bool(sql.rows(session, _TAKE, *values, over))
+    succeeded = None if wanted.succeeded is None else sql.column_time(session, wanted.succeeded)
+    return bool(sql.rows(session, _TAKE, *values, wanted.release, succeeded, wanted.fault, over))
 
 
 def find(session: Session, agent: str) -> LeadershipTerm | None:
@@ -47,7 +50,12 @@ def lock(session: Session, agent: str) -> LeadershipTerm | None:
 
 def active_terms(session: Session, now: datetime) -> tuple[LeadershipTerm, ...]:
     """Return the terms of the present leaders."""
-    return tuple(map(_term, sql.rows(session, _ACTIVE, sql.column_time(session, now))))
+    return terms_until(session, now)
+
+
+def terms_until(session: Session, since: datetime) -> tuple[LeadershipTerm, ...]:
+    """Return the last term of each agent that ends, or has ended, since then; an agent that was stopped has none."""
+    return tuple(map(_term, sql.rows(session, _UNTIL, sql.column_time(session, since))))
 
 
 def active_agents(session: Session, now: datetime) -> frozenset[str]:
@@ -66,7 +74,16 @@ def release(session: Session, leadership: Leadership) -> None:
 
 
 def _term(row: Sequence[Any]) -> LeadershipTerm:
-    agent, holder, host, until, serves_json = row
+    agent, holder, host, until, serves_json, release, succeeded, fault = row
     serves = {name: tuple(values) for name, values in json.loads(serves_json).items()}
     served = ServedQueues(serves["patterns"], serves["ce_types"])
-    return LeadershipTerm(Leadership(agent, holder), host, sql.utc_time(until), served, serves["bounds"])
+    return LeadershipTerm(
+        Leadership(agent, holder),
+        host,
+        sql.utc_time(until),
+        served,
+        serves["bounds"],
+        release,
+        None if succeeded is None else sql.utc_time(succeeded),
+        fault,
+    )

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from sqlalchemy import text
 
 from pilotage import clock
 from pilotage.v1 import (
@@ -31,7 +33,10 @@ from pilotage.v1 import (
 )
 from pilotage_client.api import Client
 from pilotage_client.joining import JoinToken, join
+from pilotage_server.main import main
+from pilotage_server.storage.database.engine import Database
 from pilotage_server.token_files import ROLES
+from support.database import create_first_schema
 from support.server import RunningServer, files_bounded_by, running_server
 
 pytestmark = pytest.mark.process
@@ -206,3 +211,25 @@ def test_bootstrap_tokens_are_private_and_have_their_roles(tmp_path: Path) -> No
             with server.channel(file.read_text().strip()) as channel:
                 stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
                 assert name in stub.WhoAmI(identity_service_pb2.WhoAmIRequest()).roles
+
+
+def test_migrate_says_what_would_run_and_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def migrate(*options: str) -> tuple[int, str]:
+        code = main(["migrate", *options, "--data", str(tmp_path)])
+        printed = capsys.readouterr()
+        return code, printed.out.rstrip().split("\n")[-1] or printed.err
+
+    code, line = migrate("--check")
+    assert (code, "pilotage.db" in line) == (1, True)
+    with closing(Database(f"sqlite:///{tmp_path / 'pilotage.db'}")) as database:
+        code, line = migrate()
+        assert (code, "no installation" in line) == (1, True)
+        create_first_schema(database)
+        code, line = migrate("--check")
+        assert (code, line[:13]) == (3, "pending: 0002")
+        assert migrate() == (0, "the database has schema 0002 now")
+        assert migrate("--check") == (0, "the database has schema 0002; this program wants 0002")
+        later = text("UPDATE alembic_version SET version_num = '9999'")
+        database.write(lambda transaction: transaction.session.execute(later))
+        code, line = migrate("--check")
+        assert (code, "has schema 9999" in line) == (1, True)

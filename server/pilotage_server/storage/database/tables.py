@@ -585,7 +585,7 @@ class PilotRow(Base, table=True):
     then. `credential_ends` = when its tokens are refused, however long they are valid. `report_requested` = since when
     an operator waits for its slots, NULL = none waits; `report_answered` = when it last reported them to such a
     request. `queue_set_json` is a list of patterns, "" = it was registered for one queue. A pilot of a set has no
-    `site`, `ce` and `queue` until it enrols.
+    `site`, `ce` and `queue` until it enrols. `release` = that of its program, "" = not known.
     """
 
     __tablename__ = "pilots"
@@ -623,6 +623,7 @@ class PilotRow(Base, table=True):
     report_requested: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     report_answered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     queue_set_json: str = Field(default="", sa_column=no_text())
+    release: str = Field(default="", sa_column=no_text())
 
 
 class SlotRow(Base, table=True):
@@ -773,6 +774,8 @@ class TurnRow(Base, table=True):
     """The leading replica of an agent and the end of its term; `place` is its host, for people.
 
     `serves_json` = patterns and CETypes of the queues that it acts on, and the patterns that its token is bound to.
+    `succeeded` = the end of its last cycle without a fault, `fault` = why a later cycle has failed, "" = none has.
+    `release` = that of its program, "" = not known.
     """
 
     __tablename__ = "turns"
@@ -781,6 +784,9 @@ class TurnRow(Base, table=True):
     place: str
     until: datetime = Field(sa_column=time_column())
     serves_json: str = Field(sa_column=Column(Text, nullable=False))
+    release: str = Field(default="", sa_column=no_text())
+    succeeded: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    fault: str = Field(default="", sa_column=no_text())
 
 
 class RunningCountRow(Base, table=True):
