@@ -23,6 +23,7 @@ from pilotage.metrics.endpoint import Exposition, serving
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import Endpoint, open_async_channel, split_address
 from pilotage.telemetry import set_up_logging
+from pilotage.tracing.recording import set_up_tracing
 from pilotage_agents.app import (
     DRAIN,
     JOB_ROUTER,
@@ -65,6 +66,7 @@ def run(arguments: Sequence[str]) -> int:
             return check_routes(options)
         settings = read_settings(options.config, _command_line_settings(options))
         set_up_logging(json=settings.log_json, level=settings.log_level)
+        set_up_tracing("pilotage-agents")
         asyncio.run(_run(settings, options))
     except InvalidInputError as error:
         for violation in error.violations:

@@ -16,6 +16,7 @@ from typing import Any
 from pilotage import clock
 from pilotage.errors import InvalidInputError, NotFoundError, PilotageError, StateConflictError, Violation
 from pilotage.telemetry import set_up_logging
+from pilotage.tracing.recording import set_up_tracing
 from pilotage_server.app import build_name, own_issuer, run_server
 from pilotage_server.backup import back_up, restore, take_keys
 from pilotage_server.core.identity import Identity, Role
@@ -123,6 +124,7 @@ def _settings(options: argparse.Namespace) -> ServerSettings:
 
 def _run(settings: ServerSettings, options: argparse.Namespace) -> None:
     set_up_logging(json=settings.log_json, level=settings.log_level)
+    set_up_tracing("pilotage-server")
     token_files = None
     if options.bootstrap_tokens is not None:
         token_files = TokenFiles(options.bootstrap_tokens, TokenOwner(options.owner, options.vo), clock.now)
