@@ -17,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pilotage.errors import InvalidInputError, LeaseLostError, UnauthenticatedError, WorldError
-from pilotage.telemetry import TraceContext, current_trace, new_trace, trace_bound
+from pilotage.telemetry import TraceContext, current_trace, trace_bound
 from pilotage_server.rpc.framework.calls import Call, caller, hot
 from support.dispatcher_server import CODERS, COROUTINE, HOT, STREAM, UPLOAD, hot_method, served_methods
 
@@ -168,7 +168,9 @@ async def test_call_without_request_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    "sent", [TraceContext("ab" * 16, "cd" * 8, sampled=True), TraceContext("ab" * 16, "cd" * 8), new_trace()], ids=str
+    "sent",
+    [TraceContext("ab" * 16, "cd" * 8, sampled=True), TraceContext("ab" * 16, "cd" * 8), TraceContext("ab" * 16)],
+    ids=["sampled", "not sampled", "undecided"],
 )
 async def test_trace_of_the_caller_is_bound_in_the_handler(sent: TraceContext) -> None:
     traces: list[object] = []
