@@ -89,7 +89,7 @@ class _LibraryWarnings(logging.Handler):
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        self._warn = LimitedWarning("traces are not exported")
+        self._warn = LimitedWarning("warning of OpenTelemetry")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a warning."""

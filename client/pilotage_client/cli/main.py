@@ -97,9 +97,7 @@ SECTIONS = {
 def main() -> None:
     """Pilotage: one job queue over all your clusters."""
     gc.set_threshold(_OBJECTS_OF_A_COLLECTION)
-    outer = read_trace(
-        os.environ.get("TRACEPARENT")
-    )  # as OpenTelemetry's "Environment Variables as Context Propagation"
+    outer = read_trace(os.environ.get("TRACEPARENT"))  # as OpenTelemetry passes contexts to child processes
     click.get_current_context().with_resource(trace_bound(outer or new_trace()))
 
 

@@ -48,10 +48,16 @@ def set_up_tracing(program: str, environment: Mapping[str, str] = os.environ) ->
 
         _exporter = OtlpExporter(program, version("pilotage"))
     except ModuleNotFoundError as error:
-        text = "the package %s is not installed, so traces are not exported: pip install 'pilotage[otel]'"
-        logging.getLogger("opentelemetry").warning(text, error.name)
+        name = error.name or ""
+        wanted = "opentelemetry-exporter-otlp-proto-http" if name.endswith(".http") else "'pilotage[otel]'"
+        _warn(f"traces are not exported, {name} is not installed: pip install {wanted}")
     except Exception as error:  # the environment has invalid values: no reason to do no work
-        logging.getLogger("opentelemetry").warning("traces are not exported: %s", error)
+        _warn(f"traces are not exported: {error}")
+
+
+def _warn(text: str) -> None:
+    """Warn as the library does: in the log of a service, else on standard error."""
+    logging.getLogger("opentelemetry").warning(text)
 
 
 def _names_receiver(environment: Mapping[str, str]) -> bool:

@@ -105,7 +105,7 @@ async def test_without_opentelemetry_log_lines_share_the_trace_id(tmp_path: Path
     events = [line["event"] for line in pilot_lines if line.get("trace_id") == trace_id]
     assert events == ["job granted", "payload ended"]
     for lines in (pilot_lines, server_lines):
-        (why,) = [line["why"] for line in lines if line["event"] == "traces are not exported"]
+        (why,) = [line["why"] for line in lines if line["event"] == "warning of OpenTelemetry"]
         assert "pip install 'pilotage[otel]'" in why
 
 
