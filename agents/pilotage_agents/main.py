@@ -25,6 +25,7 @@ from pilotage.programs import ProgramExit
 from pilotage.rpc.channel import Endpoint, open_async_channel, split_address
 from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.telemetry import set_up_logging
+from pilotage.tracing.recording import set_up_tracing
 from pilotage_agents.app import (
     DRAIN,
     JOB_ROUTER,
@@ -73,6 +74,7 @@ def run(arguments: Sequence[str]) -> int:
             return check_routes(options)
         settings = read_settings_options(AgentSettings, options)
         set_up_logging(json=settings.log_json, level=settings.log_level)
+        set_up_tracing("pilotage-agents")
         asyncio.run(_run(settings, options))
     except InvalidInputError as error:
         report_faults("pilotage-agents", error)

@@ -16,6 +16,7 @@ import structlog
 from pilotage.errors import InvalidInputError, PilotageError
 from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.telemetry import set_up_logging
+from pilotage.tracing.recording import set_up_tracing
 from pilotage_pilot.app import build_pilot
 from pilotage_pilot.core.events import ContinueRequested, Event, StopRequested, SuspendRequested
 from pilotage_pilot.core.lifetime import EndReason, ExitCode
@@ -63,6 +64,7 @@ def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
     try:
         settings = read_settings_options(PilotSettings, parsed)
         set_up_logging(json=settings.log_json, level=settings.log_level)
+        set_up_tracing("pilotage-pilot")
         reason = run_with_threads(_THREADS, lambda: _run(settings, watchdog, parsed.config))
     except InvalidInputError as error:
         report_faults("pilotage-pilot", error)

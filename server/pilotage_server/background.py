@@ -14,7 +14,7 @@ import structlog
 
 from pilotage.clock import BootClock, Clock, boot_time_s, now, thread_cpu_s
 from pilotage.errors import WorldError
-from pilotage.telemetry import cause_bound
+from pilotage.telemetry import new_trace, trace_bound
 from pilotage_server.core.health.evidence import FAILURES
 from pilotage_server.core.health.throttles import ThrottleChange
 from pilotage_server.core.jobs.periodic_policies import pause_s
@@ -543,7 +543,7 @@ async def run_periodically(task: PeriodicTask, stopping: asyncio.Event, outcomes
 
 
 async def _try_run(task: PeriodicTask, failures_before: int) -> bool:
-    with cause_bound(None):
+    with trace_bound(new_trace()):
         try:
             await task.run_once()
         except Exception as error:  # the edge of a loop

@@ -20,6 +20,7 @@ from pilotage.programs import ProgramExit
 from pilotage.rpc.channel import split_address
 from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.telemetry import set_up_logging
+from pilotage.tracing.recording import set_up_tracing
 from pilotage_server.app import build_name, own_issuer, run_server
 from pilotage_server.backup import back_up, present_database, restore, take_keys
 from pilotage_server.core.identity import JOINABLE, Identity, Invitation, Role
@@ -130,6 +131,7 @@ def _login() -> str:
 
 def _run(settings: ServerSettings, options: argparse.Namespace) -> None:
     set_up_logging(json=settings.log_json, level=settings.log_level)
+    set_up_tracing("pilotage-server")
     token_files = None
     if options.bootstrap_tokens is not None:
         token_files = TokenFiles(options.bootstrap_tokens, TokenOwner(options.owner, options.vo), clock.now)

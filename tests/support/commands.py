@@ -211,7 +211,7 @@ _STATUS = [
 
 _REVOCATION = ["kind", "subject", "issuer", "owner", "vo", "by", "made", "expires", "reason"]
 KEYS: Mapping[str, Sequence[str]] = {
-    "submit": ["jobs", "warnings"],
+    "submit": ["jobs", "warnings", "trace_id"],
     "status": [*_STATUS, "usage", "futile", "pool_sites"],
     "wait": [*_STATUS, "usage", "futile", "pool_sites"],
     "events": ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"],

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 from importlib.metadata import version
 
 import click
 
+from pilotage.telemetry import new_trace, read_trace, trace_bound
 from pilotage_client.cli import (
     admin,
     jobs,
@@ -97,6 +99,8 @@ SECTIONS = {
 def main() -> None:
     """Pilotage: one job queue over all your clusters."""
     gc.set_threshold(_OBJECTS_OF_A_COLLECTION)
+    outer = read_trace(os.environ.get("TRACEPARENT"))  # as OpenTelemetry passes contexts to child processes
+    click.get_current_context().with_resource(trace_bound(outer or new_trace()))
 
 
 for command in (

@@ -364,7 +364,7 @@ def _is_binary(program: str) -> bool:
         return b"\0" in file.read(256)
 
 
-_NEVER_PASSED = ("PILOTAGE_PILOT_", "PILOTAGE_TOKEN")
+_NEVER_PASSED = ("PILOTAGE_PILOT_", "PILOTAGE_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,6 +265,7 @@ def test_submission_is_repeated_with_the_printed_request_id(shared_server: Runni
     assert failed.exit_code == 3
     request_id = failed.stderr.split("--request-id ")[1].split(",")[0]
     shell.address = address
-    answers = [shell.run("submit", "--json", "--request-id", request_id, str(job)).stdout for _ in range(2)]
-    assert answers[0] == answers[1]
-    assert len(json.loads(answers[0])["jobs"]) == 1
+    printed = [shell.run("submit", "--json", "--request-id", request_id, str(job)).stdout for _ in range(2)]
+    first, second = (json.loads(each)["jobs"] for each in printed)
+    assert first == second
+    assert len(first) == 1

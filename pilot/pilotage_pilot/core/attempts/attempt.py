@@ -291,6 +291,7 @@ class Attempt:
             output_files=self.files if ended else (),
             hold=ending.hold if ended else None,
             memory_limit_mib=ending.memory_limit_mib if ended else 0,
+            traceparent=self.job.traceparent if ended else "",
         )
 
 

@@ -15,6 +15,9 @@ from pilotage.classads.text import ad_text
 from pilotage.clock import BootClock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.jobs.wire import description_to_wire
+from pilotage.telemetry import current_trace, new_trace, trace_bound
+from pilotage.tracing.recording import span
+from pilotage.tracing.spans import SpanKind
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
 from pilotage.values.dependencies import Dependency
 from pilotage.values.wire.dependencies import dependencies_from_wire
@@ -73,6 +76,8 @@ from pilotage_server.rpc.jobs.wire import (
 )
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
+
+_SERVICE = job_service_pb2.DESCRIPTOR.services_by_name["JobService"].full_name
 
 MAX_PIECE_BYTES = 1024 * 1024
 """Limit of the bytes in one message of an upload."""
@@ -279,7 +284,14 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
     async def SubmitJobs(
         self, request: job_service_pb2.SubmitJobsRequest, context: Any
     ) -> job_service_pb2.SubmitJobsResponse:
-        identity = caller()
+        names = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": "SubmitJobs", "pilotage.vo": caller().vo}
+        with span(f"{_SERVICE}/SubmitJobs", SpanKind.SERVER, names) as attributes:
+            response = await self._submit(request)
+            attributes["pilotage.jobs"] = len(response.job_ids)
+            return response
+
+    async def _submit(self, request: job_service_pb2.SubmitJobsRequest) -> job_service_pb2.SubmitJobsResponse:
+        identity, trace = caller(), current_trace() or new_trace()
         descriptions, dependencies = await asyncio.to_thread(_jobs_from_wire, request)  # may be thousands
         subscriptions = submitted_subscriptions_from_wire(request.subscriptions, len(request.descriptions))
 
@@ -293,16 +305,17 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         def submit(transaction: Any, state: Any) -> job_service_pb2.SubmitJobsResponse:
             self._disk.check()
             self._live_jobs.check(identity, jobs)
-            done = submit_jobs(
-                transaction,
-                state,
-                identity,
-                descriptions,
-                request.group,
-                dependencies=dependencies,
-                workflow=workflow,
-                validate_only=request.validate_only,
-            )
+            with trace_bound(trace):
+                done = submit_jobs(
+                    transaction,
+                    state,
+                    identity,
+                    descriptions,
+                    request.group,
+                    dependencies=dependencies,
+                    workflow=workflow,
+                    validate_only=request.validate_only,
+                )
             if subscriptions:
                 done = subscribe_to_new_jobs(transaction, state, identity, descriptions, subscriptions, done)
             if not request.validate_only:

@@ -287,7 +287,8 @@ class SignificantAttributeRow(Base, table=True):
 class TemplateRow(Base, table=True):
     """A submitted description with its owner, shared by all jobs of an array; it never changes.
 
-    `jobs` = the number of these jobs; the template is removed with the last one.
+    `jobs` = the number of these jobs; the template is removed with the last one. `traceparent` = the trace context of
+    their submission, "" = unknown.
     """
 
     __tablename__ = "templates"
@@ -298,6 +299,7 @@ class TemplateRow(Base, table=True):
     group: str
     description_json: str = Field(sa_column=Column(Text, nullable=False))
     jobs: int = Field(default=0, sa_column=zero(Integer))
+    traceparent: str = Field(default="", sa_column=no_text())
 
 
 class JobRow(Base, table=True):
