@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing as closed
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import inspect
@@ -35,7 +36,8 @@ from pilotage_server.core.incarnation import Installation
 from pilotage_server.operations.installation import Belongings, Restored, adopt_keys, begin_incarnation
 from pilotage_server.rpc.framework.key_files import KeyFiles, key_times, write_private
 from pilotage_server.settings import MIB, ServerSettings
-from pilotage_server.storage.blobs import FileStore, open_store
+from pilotage_server.storage.blobs.base import FileStore, store_whole
+from pilotage_server.storage.blobs.opening import open_store
 from pilotage_server.storage.database.engine import Database, closing, upgrade
 from pilotage_server.storage.database.installation import all_files, load_installation, needed_inputs
 from pilotage_server.storage.database.last_seen import LastSeenFile
@@ -87,7 +89,7 @@ def _write_backup(settings: ServerSettings, folder: Path, *, with_files: bool) -
         if key.path is not None:
             write_private(folder / _KEYS / key.path.name, key.path.read_bytes())
     (folder / _FILES).mkdir()
-    store = open_store(settings.files_url, settings.max_file_mib * MIB)
+    store = open_store(settings)
     missing = _copy_files(store, checksums, folder / _FILES) if with_files else []
     there = sorted(set(checksums).difference(missing))
     (folder / _LIST).write_text("".join(f"{each}  {_FILES}/{each[:2]}/{each}\n" for each in there))
@@ -150,7 +152,7 @@ def restore(settings: ServerSettings, source: Path | None, known_incarnation: in
     if source is not None and not (source / _ABOUT).is_file():
         raise InvalidInputError(Violation("--from", f"{source} is no backup: it has no {_ABOUT}"))
     with _translated(settings.data), exclusive_folder(settings.data, "a server"):
-        store = open_store(settings.files_url, settings.max_file_mib * MIB)
+        store = open_store(settings)
         if source is not None:
             known_incarnation = max(known_incarnation, _last_restore(source))
             _put_back(settings, store, source)
@@ -166,7 +168,8 @@ def _put_back(settings: ServerSettings, store: FileStore, source: Path) -> None:
     """Put back the files that are missing, the keys if there are none, and SQLite's database."""
     for path in sorted((source / _FILES).glob("??/*")):
         if not store.has(path.name):
-            _store(store, path)
+            with path.open("rb") as file:
+                store_whole(store, path.name, path.stat().st_size, iter(partial(file.read, MIB), b""))
     with suppress(FileNotFoundError):
         id_ = (source / _FILES / _STORE_ID).read_text().strip()
         if id_:
@@ -178,17 +181,6 @@ def _put_back(settings: ServerSettings, store: FileStore, source: Path) -> None:
     target = _sqlite_file(settings)
     if target is not None:
         _put_back_sqlite(source / _DATABASE, target)
-
-
-def _store(store: FileStore, path: Path) -> None:
-    upload = store.begin(path.name, path.stat().st_size)
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(MIB):
-                upload.append(piece)
-        upload.finish()
-    finally:
-        upload.abort()
 
 
 def _put_back_sqlite(source: Path, target: Path) -> None:

@@ -30,10 +30,16 @@ from pilotage_server.operations.jobs.files import (
     store_contents,
 )
 from pilotage_server.operations.jobs.queries import get_events, get_jobs, read_feed
-from pilotage_server.operations.jobs.retention import PREFIXES, remove_finished, remove_old_uploads, sweep_files
+from pilotage_server.operations.jobs.retention import (
+    PREFIXES,
+    oldest_kept,
+    remove_finished,
+    remove_old_uploads,
+    sweep_files,
+)
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.storage.blobs import FolderStore
+from pilotage_server.storage.blobs.folder import FolderStore
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
@@ -116,7 +122,10 @@ class Files:
                 pass
         for prefix in PREFIXES:
             if (self.folder / prefix).exists():
-                self.database.write(partial(sweep_files, state=self.state, store=self.store, prefix=prefix))
+                before = self.database.read(lambda transaction: oldest_kept(transaction, self.state))
+                listing = self.store.list(prefix, before)
+                while sweep_files(self.database, self.store, listing, before):
+                    pass
 
     def rows(self, table: str) -> int:
         count = select(func.count()).select_from(metadata.tables[table])

@@ -11,7 +11,7 @@ from pilotage.job_description import InputFile
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.operations.jobs.files import check_download, record_upload
-from pilotage_server.storage.blobs import FolderStore
+from pilotage_server.storage.blobs.folder import FolderStore
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
 from support.jobs import a_user

@@ -16,7 +16,7 @@ from pilotage_server.operations.jobs.output import stop_of
 from pilotage_server.operations.jobs.queries import visible_job
 from pilotage_server.operations.leadership import check_leadership
 from pilotage_server.storage.attempts import load_attempts
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.submission import templates as stored

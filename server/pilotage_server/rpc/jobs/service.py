@@ -71,7 +71,7 @@ from pilotage_server.rpc.jobs.wire import (
     submitted_from_wire,
     workflow_from_wire,
 )
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 
 MAX_PIECE_BYTES = 1024 * 1024
@@ -140,7 +140,7 @@ class FileCalls:
                 await asyncio.to_thread(upload.append, _piece(request.content))
             await asyncio.to_thread(upload.finish)
         except BaseException:  # also a cancelled call leaves no partial file
-            upload.abort()
+            await asyncio.to_thread(upload.abort)
             raise
 
     async def DownloadFile(
@@ -154,7 +154,7 @@ class FileCalls:
         await self._file_transactions.read(
             lambda transaction, _: check_download(transaction, identity, job_id, checksum, leadership)
         )
-        pieces = self._store.read(checksum)
+        pieces = await asyncio.to_thread(self._store.read, checksum)
         while (piece := await asyncio.to_thread(_next_piece, pieces)) is not None:
             yield job_service_pb2.DownloadFileResponse(content=piece)
 
