@@ -238,7 +238,7 @@ class PeriodicTask:
 LIFE_TIMEOUT_S = 10.0
 """A database that has not stored the liveness mark by then counts as one that cannot be written."""
 
-STORE_EVERY_S = 10.0
+STORE_EVERY_S = 5.0
 """Interval of looking at the store of files, which may cost a request to an object store."""
 
 DISK_EVERY_S = 1.0

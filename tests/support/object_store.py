@@ -40,7 +40,7 @@ class Bucket:
     client: Any = field(repr=False)
 
     @property
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> dict[str, Any]:
         """The settings of a server that keeps its files here."""
         given = {
             "s3_endpoint": self.access.endpoint,
@@ -51,6 +51,11 @@ class Bucket:
 
     def store(self, max_file_bytes: int, **options: Any) -> S3Store:
         return S3Store(self.name, "jobs", max_file_bytes, self.access, **options)
+
+    def empty(self) -> None:
+        """Delete all objects."""
+        for key in self.remains():
+            self.client.delete_object(Bucket=self.name, Key=key)
 
     def remains(self) -> list[str]:
         """Return the keys of all objects and of all unfinished uploads."""
@@ -73,6 +78,7 @@ class ObjectStore:
         try:
             self._await_start()
             self._access = self._make_user()
+            self._objects = self._client("s3", self._access)
         except BaseException:
             self.stop()
             raise
@@ -104,7 +110,7 @@ class ObjectStore:
 
     def new_bucket(self) -> Bucket:
         """Make a bucket."""
-        bucket = Bucket(f"bucket-{next(self._numbers)}", self._access, self._client("s3", self._access))
+        bucket = Bucket(f"bucket-{next(self._numbers)}", self._access, self._objects)
         bucket.client.create_bucket(Bucket=bucket.name)
         return bucket
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -376,3 +377,13 @@ def test_store_is_opened_by_its_url(tmp_path: Path, bucket: Bucket) -> None:
 def test_url_of_no_store_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(InvalidInputError, match="s3://bucket/prefix"):
         open_store(read_settings({"data": tmp_path, "files": url}))
+
+
+def test_missing_package_names_the_command_that_installs_it(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = read_settings({"data": tmp_path, **bucket.settings})
+    monkeypatch.delitem(sys.modules, "pilotage_server.storage.blobs.s3")
+    monkeypatch.setitem(sys.modules, "botocore", None)
+    with pytest.raises(WorldError, match=r"it needs the package botocore: pip install 'pilotage\[s3\]'"):
+        open_store(settings)

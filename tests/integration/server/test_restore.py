@@ -20,6 +20,7 @@ from pilotage.errors import FeedPositionLostError, NotFoundError
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage_server.core.incarnation import STEPS
+from support.object_store import Bucket
 from support.postgresql import PostgresqlServer, installed_programs
 from support.process_grid import a_process_grid
 from support.processes import until
@@ -279,8 +280,12 @@ def test_server_with_other_files_or_keys_does_not_join(tmp_path: Path, postgresq
         postgresql_server.drop(url)
 
 
-def test_restore_puts_files_back_and_names_the_jobs_without_input(tmp_path: Path) -> None:
-    with a_process_grid(tmp_path) as grid:
+@pytest.mark.parametrize("store", ["folder", "s3"])
+def test_restore_puts_files_back_and_names_the_jobs_without_input(
+    tmp_path: Path, request: pytest.FixtureRequest, store: str
+) -> None:
+    bucket: Bucket | None = request.getfixturevalue("bucket") if store == "s3" else None
+    with a_process_grid(tmp_path, **(bucket.settings if bucket else {})) as grid:
         server = grid.server
         checksums = [grid.upload(content) for content in (b"one", b"two")]
         inputs = [[jobs_pb2.InputFile(name="data", checksum=each, size=3)] for each in checksums]
@@ -288,12 +293,14 @@ def test_restore_puts_files_back_and_names_the_jobs_without_input(tmp_path: Path
         assert server.command("backup", "--to", str(tmp_path / "backup")).returncode == 0
         assert server.stop() == 0
         shutil.rmtree(server.data)  # the machine is lost
+        if bucket is not None:
+            bucket.empty()
         damaged = tmp_path / "backup" / "files" / checksums[1][:2] / checksums[1]
         damaged.unlink()
         restored = server.command("restore", "--from", str(tmp_path / "backup"))
         assert restored.returncode == 0, restored.stderr
         assert f"1 jobs miss input files, and will fail: {ids[1]} (" in restored.stdout
         server.start()
-        request = job_service_pb2.DownloadFileRequest(job_id=ids[0], checksum=checksums[0])
+        wanted = job_service_pb2.DownloadFileRequest(job_id=ids[0], checksum=checksums[0])
         with server.channel(grid.user_token()) as channel:
-            assert b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(request)) == b"one"
+            assert b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(wanted)) == b"one"

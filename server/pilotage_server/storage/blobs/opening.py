@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pilotage.errors import InvalidInputError, Violation, WorldError
-from pilotage.programs import install_advice, missing_packages
+from pilotage.programs import install_advice
 from pilotage_server.settings import MIB, ServerSettings
 from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.blobs.folder import FolderStore
@@ -37,10 +37,7 @@ def open_store(settings: ServerSettings) -> FileStore:
     try:
         from pilotage_server.storage.blobs.s3 import S3Access, S3Store
     except ModuleNotFoundError as error:
-        missing = missing_packages(_S3)
-        if not missing:
-            raise
-        why = f"files cannot be stored in {settings.files_url}: {install_advice(_S3, missing)}"
+        why = f"files cannot be stored in {settings.files_url}: {install_advice(_S3, [str(error.name)])}"
         raise WorldError(why, transient=False) from error
     secret = settings.s3_secret_key
     access = S3Access(
