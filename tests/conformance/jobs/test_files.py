@@ -24,6 +24,7 @@ from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import (
     check_download,
+    check_stored,
     find_missing,
     list_outputs,
     record_upload,
@@ -70,9 +71,7 @@ class Files:
     def upload(self, content: bytes, identity: Identity = ALICE) -> str:
         checksum = self.store.put(content)
         self.age(checksum)
-        self.database.write(
-            lambda transaction: record_upload(transaction, self.store, identity, checksum, len(content))
-        )
+        self.database.write(lambda transaction: record_upload(transaction, identity, checksum, len(content)))
         return checksum
 
     def age(self, checksum: str) -> None:
@@ -151,7 +150,7 @@ def test_invalid_checksum_is_refused_with_its_position(files: Files) -> None:
 
 def test_upload_without_stored_content_is_refused(files: Files) -> None:
     with pytest.raises(NotFoundError):
-        files.database.write(lambda transaction: record_upload(transaction, files.store, ALICE, checksum_of(b"x"), 1))
+        check_stored(files.store, checksum_of(b"x"))
 
 
 def test_owner_operator_and_leasing_pilot_may_fetch_input(files: Files) -> None:

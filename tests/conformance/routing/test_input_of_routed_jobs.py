@@ -33,7 +33,7 @@ def checksum(grid: Grid, tmp_path: Path) -> str:
     """Return the checksum of a file that a user has uploaded."""
     store = FolderStore(tmp_path, 10**6)
     checksum = store.put(b"data")
-    grid.database.write(lambda transaction: record_upload(transaction, store, a_user(), checksum, 4))
+    grid.database.write(lambda transaction: record_upload(transaction, a_user(), checksum, 4))
     return checksum
 
 

@@ -31,7 +31,13 @@ from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
 from pilotage_server.operations.jobs.edit import edit_job
-from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
+from pilotage_server.operations.jobs.files import (
+    check_download,
+    check_stored,
+    find_missing,
+    list_outputs,
+    record_upload,
+)
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, PartStorage
 from pilotage_server.operations.jobs.queries import (
     details_of,
@@ -115,10 +121,8 @@ class FileCalls:
             await self._receive(checksum, size, first.content, requests)
         finally:
             self._announced_bytes -= Counter({holder: size})
-        store = self._store
-        await self._file_transactions.write(
-            lambda transaction, _: record_upload(transaction, store, identity, checksum, size)
-        )
+        await asyncio.to_thread(check_stored, self._store, checksum)
+        await self._file_transactions.write(lambda transaction, _: record_upload(transaction, identity, checksum, size))
         return job_service_pb2.UploadFileResponse(checksum=checksum)
 
     async def _check_upload(self, identity: Identity, holder: Holder) -> None:
