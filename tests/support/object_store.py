@@ -1,6 +1,7 @@
 """An S3-compatible object store: moto's server, which verifies signatures, the size of parts, and conditional writes.
 
-It keeps objects in memory, and dates every multipart upload back to 2010.
+It keeps objects in memory, and dates every multipart upload back to 2010. `PILOTAGE_TEST_S3=http://KEY:SECRET@127.0.0.1:PORT`
+selects another store on this machine.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import botocore.session
 import pytest
@@ -25,6 +27,8 @@ import pytest
 from pilotage import clock
 from pilotage_server.storage.blobs.s3 import S3Access, S3Store
 from support.processes import free_port
+
+ENVIRONMENT = "PILOTAGE_TEST_S3"
 
 _START_S = 60.0
 _FIRST_CALLS = 3  # the calls that make the user; all later ones need its signature
@@ -65,60 +69,63 @@ class Bucket:
 
 
 class ObjectStore:
-    """The server process, with one user who may do everything with objects."""
+    """A store in which tests make buckets of their own."""
 
-    def __init__(self) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        self._numbers = count(1)
-        command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(self.port)]
-        environment = os.environ | {"INITIAL_NO_AUTH_ACTION_COUNT": str(_FIRST_CALLS)}
-        self._process = subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
-        try:
-            self._await_start()
-            self._access = self._make_user()
-            self._objects = self._client("s3", self._access)
-        except BaseException:
-            self.stop()
-            raise
+    def __init__(self, access: S3Access) -> None:
+        self._access = access
+        self._objects = _client("s3", access)
 
-    def _await_start(self) -> None:
-        give_up = clock.boot_time_s() + _START_S
-        while not _listens(self.port):
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.01)
-            if self._process.poll() is not None or clock.boot_time_s() > give_up:
-                self._log.seek(0)
-                pytest.fail(f"the object store did not start: {self._log.read().decode()}")
-
-    def _make_user(self) -> S3Access:
-        iam = self._client("iam", S3Access(self.url, None, "nobody", "none"))
-        iam.create_user(UserName="pilotage")
-        iam.put_user_policy(UserName="pilotage", PolicyName="all", PolicyDocument=json.dumps(_ALL_OBJECTS))
-        key = iam.create_access_key(UserName="pilotage")["AccessKey"]
-        return S3Access(self.url, None, key["AccessKeyId"], key["SecretAccessKey"])
-
-    def _client(self, service: str, access: S3Access) -> Any:
-        return botocore.session.get_session().create_client(
-            service,
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id=access.access_key,
-            aws_secret_access_key=access.secret_key,
-        )
+    @property
+    def port(self) -> int:
+        port = urlsplit(str(self._access.endpoint)).port
+        assert port is not None
+        return port
 
     def new_bucket(self) -> Bucket:
         """Make a bucket."""
-        bucket = Bucket(f"bucket-{next(self._numbers)}", self._access, self._objects)
+        bucket = Bucket(f"bucket-{uuid4().hex}", self._access, self._objects)
         bucket.client.create_bucket(Bucket=bucket.name)
         return bucket
 
-    def stop(self) -> None:
-        """Kill the server."""
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
+
+@contextmanager
+def running_moto() -> Iterator[ObjectStore]:
+    """Run moto's server, with one user who may do everything with objects, until the end of the block."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
+    environment = os.environ | {"INITIAL_NO_AUTH_ACTION_COUNT": str(_FIRST_CALLS)}
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            give_up = clock.boot_time_s() + _START_S
+            while not _listens(port):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.01)
+                if process.poll() is not None or clock.boot_time_s() > give_up:
+                    log.seek(0)
+                    pytest.fail(f"the object store did not start: {log.read().decode()}")
+            yield ObjectStore(_make_user(f"http://127.0.0.1:{port}"))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _make_user(url: str) -> S3Access:
+    iam = _client("iam", S3Access(url, None, "nobody", "none"))
+    iam.create_user(UserName="pilotage")
+    iam.put_user_policy(UserName="pilotage", PolicyName="all", PolicyDocument=json.dumps(_ALL_OBJECTS))
+    key = iam.create_access_key(UserName="pilotage")["AccessKey"]
+    return S3Access(url, None, key["AccessKeyId"], key["SecretAccessKey"])
+
+
+def _client(service: str, access: S3Access) -> Any:
+    return botocore.session.get_session().create_client(
+        service,
+        endpoint_url=access.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=access.access_key,
+        aws_secret_access_key=access.secret_key,
+    )
 
 
 def _listens(port: int) -> bool:
@@ -129,9 +136,12 @@ def _listens(port: int) -> bool:
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[ObjectStore]:
     """Return a running object store; each test makes buckets of its own."""
-    store = ObjectStore()
-    yield store
-    store.stop()
+    if given := os.environ.get(ENVIRONMENT):
+        url = urlsplit(given)
+        yield ObjectStore(S3Access(f"http://127.0.0.1:{url.port}", None, url.username, url.password))
+        return
+    with running_moto() as store:
+        yield store
 
 
 @pytest.fixture

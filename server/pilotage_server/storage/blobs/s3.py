@@ -353,8 +353,8 @@ def _code(error: ClientError) -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ClientError):
-        said = error.response.get("Error", {})
-        return _REASONS.get(_code(error), f"{_code(error)}: {said.get('Message', 'without a reason')}")
+        message = error.response.get("Error", {}).get("Message")  # Ceph has none
+        return _REASONS.get(_code(error), ": ".join(filter(None, (_code(error), message))))
     if isinstance(error, NoCredentialsError):
         return "there are no credentials; set s3_access_key and s3_secret_key, or AWS_ACCESS_KEY_ID and the like"
     if isinstance(error, BotoCoreError) and not isinstance(error, SSLError) and "endpoint_url" in error.kwargs:
