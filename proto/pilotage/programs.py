@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution, requires
 
 _DISTRIBUTION = "pilotage"
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*;.*\bextra == ['\"]([a-z]+)['\"]")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*;.*\bextra == ['\"]([a-z0-9]+)['\"]")
 
 
 class ProgramExit(IntEnum):

@@ -52,7 +52,8 @@ from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
 from pilotage_server.rpc.server import RpcServer, ServiceContext, ServiceLimits
 from pilotage_server.settings import MIB, ServerSettings, read_submit_policy
-from pilotage_server.storage.blobs import FileStore, local_folder, open_store
+from pilotage_server.storage.blobs.base import FileStore
+from pilotage_server.storage.blobs.opening import local_folder, open_store
 from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.engine import Database, closing, upgrade
 from pilotage_server.storage.database.fence import Fence
@@ -101,7 +102,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
         issuer = own_issuer(settings)
         if token_files is not None:
             token_files.write(issuer)
-        store = open_store(settings.files_url, settings.max_file_mib * MIB)
+        store = open_store(settings)
         submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
         rules = replace(settings.rules(), submission=submission)
         with closing(Database(settings.database_url)) as database:
@@ -136,8 +137,8 @@ def _raise_file_limit() -> None:
 
 def _disk_space(settings: ServerSettings) -> DiskSpace:
     files = local_folder(settings.files_url)
-    folders = [settings.data, files] if files.exists() else [settings.data]
-    return DiskSpace(folders, settings.disk_reserve_mib * MIB)
+    folders = [settings.data, files] if files is not None and files.exists() else [settings.data]
+    return DiskSpace(folders, settings.disk_reserve_mib * MIB, holds_files=files is not None)
 
 
 @contextmanager
@@ -291,7 +292,7 @@ async def _serve(
         write_atomically(ready_file, json.dumps(addresses) + "\n")
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
-        health = HealthReport(context.disk, server.report_health)
+        health = HealthReport(context.disk, context.store, server.report_health)
         monitoring.fault = lambda: (
             str(fenced[0]) if fenced else "the server stops" if stopping.is_set() else health.fault()
         )

@@ -37,8 +37,9 @@ from pilotage_server.core.incarnation import Installation
 from pilotage_server.operations.installation import Belongings, Restored, adopt_keys, begin_incarnation
 from pilotage_server.own_authority import AuthorityFiles
 from pilotage_server.rpc.framework.key_files import KeyFiles, key_times, write_private
-from pilotage_server.settings import MIB, ServerSettings
-from pilotage_server.storage.blobs import FileStore, open_store
+from pilotage_server.settings import ServerSettings
+from pilotage_server.storage.blobs.base import FileStore
+from pilotage_server.storage.blobs.opening import open_store
 from pilotage_server.storage.database.engine import Database, closing, read_schema, upgrade
 from pilotage_server.storage.database.installation import all_files, load_installation, needed_inputs
 from pilotage_server.storage.database.last_seen import LastSeenFile
@@ -87,7 +88,7 @@ def _write_backup(
         known = database.read(lambda transaction: load_installation(transaction.session))
         schema = database.read(lambda transaction: read_schema(transaction.session))
         checksums = database.read(lambda transaction: all_files(transaction.session))
-    store = open_store(settings.files_url, settings.max_file_mib * MIB)
+    store = open_store(settings)
     about = {
         "made": clock.now().isoformat(),
         "release": version("pilotage"),
@@ -179,7 +180,7 @@ def restore(settings: ServerSettings, source: Path | None, known_incarnation: in
         The database or the files cannot be read or written, or a later release has made the database.
     """
     with _translated(settings.data), exclusive_folder(settings.data, "a server"):
-        store = open_store(settings.files_url, settings.max_file_mib * MIB)
+        store = open_store(settings)
         if source is not None:
             known_incarnation = max(known_incarnation, _last_restore(source))
             with opened(source) as archive:
@@ -204,7 +205,7 @@ def _put_back(settings: ServerSettings, store: FileStore, archive: BackupArchive
     for name in archive.names(_FILES):
         checksum = Path(name).name
         if not store.has(checksum):
-            _store(store, archive, name, checksum)
+            store_whole(store, checksum, archive.size(name), archive.pieces(name))
     id_ = json.loads(archive.read(_ABOUT))["store"]
     if id_:
         store.set_id(id_)
@@ -241,16 +242,6 @@ def _check_schema(database: Database, name: str) -> None:
     fault = database.read(lambda transaction: read_schema(transaction.session)).fault()
     if fault:
         raise WorldError(f"{name} cannot be restored by this release: {fault}", transient=False)
-
-
-def _store(store: FileStore, archive: BackupArchive, name: str, checksum: str) -> None:
-    upload = store.begin(checksum, archive.size(name))
-    try:
-        for piece in archive.pieces(name):
-            upload.append(piece)
-        upload.finish()
-    finally:
-        upload.abort()
 
 
 def _replace_sqlite(draft: Path, target: Path) -> None:

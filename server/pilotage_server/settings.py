@@ -59,6 +59,8 @@ Seconds = Annotated[float, Field(allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 
 
+_ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/?|https?://\[[0-9A-Fa-f:]+\](:[0-9]+)?/?")
+
 Read = TypeVar("Read")
 
 
@@ -226,7 +228,20 @@ class ServerSettings(ProgramSettings):
         description="Where to serve /metrics, /healthz and /readyz, HOST:PORT; port 0 = any free one; none = nowhere.",
     )
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
-    files: str | None = Field(None, description="URL of the store of files; none = in the data folder.")
+    files: str | None = Field(
+        None,
+        description="URL of the store of files, file:///FOLDER or s3://BUCKET/PREFIX; none = in the data folder.",
+    )
+    s3_endpoint: str | None = Field(
+        None, description="URL of the object store, https://HOST:PORT; none = that of the AWS environment, else AWS."
+    )
+    s3_region: str | None = Field(
+        None, min_length=1, description="Region of the bucket; none = that of the AWS environment, else us-east-1."
+    )
+    s3_access_key: str | None = Field(
+        None, min_length=1, description="Id of the access key; none = the credentials of the AWS environment."
+    )
+    s3_secret_key: SecretStr | None = Field(None, min_length=1, description="The secret of the access key.")
     broker: BrokerUrl | None = Field(None, description="URL of an MQTT broker, mqtt://HOST:PORT; none = no broker.")
     broker_pilot_logins: bool = Field(
         False, description="Whether each pilot gets a login of its own at the broker (Mosquitto's dynamic security)."
@@ -413,6 +428,13 @@ class ServerSettings(ProgramSettings):
             raise ValueError(error.violations[0].why) from error
         return listen
 
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+            raise ValueError("is no URL of an object store such as https://s3.example.org or http://127.0.0.1:9000")
+        return endpoint
+
     @field_validator("optimizers")
     @classmethod
     def _check_optimizers(cls, optimizers: tuple[str, ...]) -> tuple[str, ...]:
@@ -440,6 +462,10 @@ class ServerSettings(ProgramSettings):
             raise ValueError("broker_pilot_logins needs a broker whose URL has the login of the server")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together")
+        if (self.s3_access_key is None) != (self.s3_secret_key is None):
+            raise ValueError("s3_access_key and s3_secret_key belong together")
+        if not self.files_url.startswith("s3:") and (self.s3_endpoint or self.s3_region or self.s3_access_key):
+            raise ValueError("s3_endpoint, s3_region and s3_access_key need files = s3://BUCKET/PREFIX")
         if self.shortest_lease_s > self.longest_lease_s:
             raise ValueError("shortest_lease_s is longer than longest_lease_s")
         for what in ("url", "name"):

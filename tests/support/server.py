@@ -257,8 +257,8 @@ class ServerFleet:
     """Servers on one database; each keeps its address over restarts."""
 
     def __init__(self, folder: Path, database_url: str, count: int, **settings: object) -> None:
-        shared: dict[str, Any] = {"database": database_url, "signing_key": str(folder / "key.pem"), **settings}
-        shared["files"] = (folder / "files").as_uri()
+        shared: dict[str, Any] = {"database": database_url, "signing_key": str(folder / "key.pem")}
+        shared |= {"files": (folder / "files").as_uri(), **settings}
         self.servers = [RunningServer(folder / f"server{number}", **shared) for number in range(count)]
 
     def start(self) -> None:

@@ -68,7 +68,7 @@ from pilotage_server.rpc.pilots import MakeBrokerLogin, NodeServicer, PilotServi
 from pilotage_server.rpc.races import RaceServicer
 from pilotage_server.rpc.resources import PoolServicer, ResourceServicer
 from pilotage_server.rpc.routing import RouteServicer
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 
 OPEN_SERVICE_THREADS = 4

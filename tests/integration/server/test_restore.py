@@ -27,6 +27,7 @@ from pilotage_server.backup_archive import opened, written
 from pilotage_server.core.incarnation import STEPS
 from pilotage_server.own_authority import AuthorityFiles
 from pilotage_server.settings import ServerSettings
+from support.object_store import Bucket
 from support.postgresql import PostgresqlServer, installed_programs
 from support.process_grid import a_process_grid
 from support.processes import until
@@ -287,8 +288,12 @@ def test_server_with_other_files_or_keys_does_not_join(tmp_path: Path, postgresq
         postgresql_server.drop(url)
 
 
-def test_restore_puts_files_back_and_names_the_jobs_without_input(tmp_path: Path) -> None:
-    with a_process_grid(tmp_path) as grid:
+@pytest.mark.parametrize("store", ["folder", "s3"])
+def test_restore_puts_files_back_and_names_the_jobs_without_input(
+    tmp_path: Path, request: pytest.FixtureRequest, store: str
+) -> None:
+    bucket: Bucket | None = request.getfixturevalue("bucket") if store == "s3" else None
+    with a_process_grid(tmp_path, **(bucket.settings if bucket else {})) as grid:
         server, backup = grid.server, tmp_path / "backup.tar"
         checksums = [grid.upload(content) for content in (b"one", b"two", b"three")]
         inputs = [[jobs_pb2.InputFile(name="data", checksum=each, size=3)] for each in checksums[:2]]
@@ -296,15 +301,22 @@ def test_restore_puts_files_back_and_names_the_jobs_without_input(tmp_path: Path
         ids = [grid.submit(input_files=each) for each in inputs]
         authority = AuthorityFiles(server.data / "tls")
         trusted = authority.load_or_make(clock.now()).certificate
-        stored = [server.data / "files" / each[:2] / each for each in checksums]
-        stored[1].unlink()
-        stored[2].chmod(0o600)
-        stored[2].write_bytes(b"thrEe")
+        if bucket is None:
+            stored = [server.data / "files" / each[:2] / each for each in checksums]
+            stored[1].unlink()
+            stored[2].chmod(0o600)
+            stored[2].write_bytes(b"thrEe")
+        else:
+            keys = [next(key for key in bucket.remains() if key.endswith(each)) for each in checksums]
+            bucket.client.delete_object(Bucket=bucket.name, Key=keys[1])
+            bucket.client.put_object(Bucket=bucket.name, Key=keys[2], Body=b"thrEe")
         made = server.command("backup", str(backup))
         assert made.returncode == 0, made.stderr
         assert "2 files are damaged or not in the store" in made.stdout
         assert server.stop() == 0
         shutil.rmtree(server.data)  # the machine is lost
+        if bucket is not None:
+            bucket.empty()
         restored = server.command("restore", "--from", str(backup))
         assert restored.returncode == 0, restored.stderr
         assert f"2 jobs miss input files, and will fail: {ids[1]} (" in restored.stdout
@@ -312,9 +324,9 @@ def test_restore_puts_files_back_and_names_the_jobs_without_input(tmp_path: Path
         assert found is not None
         assert found.certificate == trusted
         server.start()
-        request = job_service_pb2.DownloadFileRequest(job_id=ids[0], checksum=checksums[0])
+        wanted = job_service_pb2.DownloadFileRequest(job_id=ids[0], checksum=checksums[0])
         with server.channel(grid.user_token()) as channel:
-            assert b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(request)) == b"one"
+            assert b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(wanted)) == b"one"
 
 
 def damaged(backup: Path, member: str) -> None:

@@ -98,6 +98,8 @@ def test_durations_are_in_seconds(tmp_path: Path) -> None:
         ({"listen": "nowhere"}, "listen"),
         ({"listen": "127.0.0.1:99999"}, "listen"),
         ({"metrics_listen": "9100"}, "metrics_listen"),
+        ({"s3_endpoint": "s3.example.org"}, "s3_endpoint"),
+        ({"s3_endpoint": "https://s3.example.org/bucket"}, "s3_endpoint"),
         ({"lesae_s": 5}, "lesae_s"),
         ({"priority_factors": {"sky/g/o": 0}}, "priority_factors.sky/g/o"),
         ({"running_limits": [{"site": "A"}]}, "running_limits.0.at_most"),
@@ -155,8 +157,22 @@ def test_own_certificate_is_made_beyond_loopback_only(tmp_path: Path) -> None:
         read_settings({**everywhere, "tls_names": ["https://example.org"]})
 
 
-def test_repr_hides_database_password(tmp_path: Path) -> None:
-    settings = read_settings({"data": tmp_path, "database": "postgresql+psycopg://u:hush@h/d"})
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"files": "s3://bucket", "s3_access_key": "AKIA"}, "s3_access_key and s3_secret_key belong together"),
+        ({"s3_region": "eu-north-1"}, "need files = s3://BUCKET/PREFIX"),
+        ({"files": "file:///shared", "s3_endpoint": "https://s3.example.org"}, "need files = s3://BUCKET/PREFIX"),
+    ],
+)
+def test_settings_of_an_object_store_belong_together(tmp_path: Path, options: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidInputError, match=why):
+        read_settings({"data": tmp_path, **options})
+
+
+def test_repr_hides_secrets(tmp_path: Path) -> None:
+    keys = {"files": "s3://bucket", "s3_access_key": "AKIA", "s3_secret_key": "hush"}
+    settings = read_settings({"data": tmp_path, "database": "postgresql+psycopg://u:hush@h/d", **keys})
 
     assert "hush" not in repr(settings)
     assert "hush" in settings.database_url

@@ -34,7 +34,13 @@ from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
 from pilotage_server.operations.jobs.edit import edit_job
-from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
+from pilotage_server.operations.jobs.files import (
+    check_download,
+    check_stored,
+    find_missing,
+    list_outputs,
+    record_upload,
+)
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, PartStorage
 from pilotage_server.operations.jobs.queries import (
     details_of,
@@ -74,7 +80,7 @@ from pilotage_server.rpc.jobs.wire import (
     submitted_from_wire,
     workflow_from_wire,
 )
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 
 _SERVICE = job_service_pb2.DESCRIPTOR.services_by_name["JobService"].full_name
@@ -120,10 +126,8 @@ class FileCalls:
             await self._receive(checksum, size, first.content, requests)
         finally:
             self._announced_bytes -= Counter({holder: size})
-        store = self._store
-        await self._file_transactions.write(
-            lambda transaction, _: record_upload(transaction, store, identity, checksum, size)
-        )
+        await asyncio.to_thread(check_stored, self._store, checksum)
+        await self._file_transactions.write(lambda transaction, _: record_upload(transaction, identity, checksum, size))
         return job_service_pb2.UploadFileResponse(checksum=checksum)
 
     async def _check_upload(self, identity: Identity, holder: Holder) -> None:
@@ -145,7 +149,7 @@ class FileCalls:
                 await asyncio.to_thread(upload.append, _piece(request.content))
             await asyncio.to_thread(upload.finish)
         except BaseException:  # also a cancelled call leaves no partial file
-            upload.abort()
+            await asyncio.to_thread(upload.abort)
             raise
 
     async def DownloadFile(
@@ -159,7 +163,7 @@ class FileCalls:
         await self._file_transactions.read(
             lambda transaction, _: check_download(transaction, identity, job_id, checksum, leadership)
         )
-        pieces = self._store.read(checksum)
+        pieces = await asyncio.to_thread(self._store.read, checksum)
         while (piece := await asyncio.to_thread(_next_piece, pieces)) is not None:
             yield job_service_pb2.DownloadFileResponse(content=piece)
 

@@ -47,7 +47,7 @@ from pilotage_server.rpc.matching.wire import (
     tail_from_wire,
     work_request_from_wire,
 )
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 
 log = structlog.get_logger()
 
