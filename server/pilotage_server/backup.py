@@ -38,7 +38,7 @@ from pilotage_server.operations.installation import Belongings, Restored, adopt_
 from pilotage_server.own_authority import AuthorityFiles
 from pilotage_server.rpc.framework.key_files import KeyFiles, key_times, write_private
 from pilotage_server.settings import ServerSettings
-from pilotage_server.storage.blobs.base import FileStore
+from pilotage_server.storage.blobs.base import FileStore, store_whole
 from pilotage_server.storage.blobs.opening import open_store
 from pilotage_server.storage.database.engine import Database, closing, read_schema, upgrade
 from pilotage_server.storage.database.installation import all_files, load_installation, needed_inputs
