@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ from pilotage.v1 import (
     share_service_pb2,
 )
 from pilotage.values.dependencies import Dependency
-from pilotage.values.jobs import ChangeResult, SubmittedJobs
+from pilotage.values.jobs import ChangeResult
 from pilotage.values.selections import JobSelection
 from pilotage.values.wire.dependencies import dependency_to_wire
 from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
@@ -44,22 +44,29 @@ from pilotage.values.wire.selections import selection_to_wire
 from pilotage_client import files
 from pilotage_client.connection import Connection, new_request_id
 from pilotage_client.dependencies import resolve_dependencies
+from pilotage_client.job_sets import Job, JobSet
 from pilotage_client.models import (
     ClusterStatus,
     FoundJobs,
     JobAttempt,
     JobEvent,
+    JobFile,
+    JobOutput,
     JobStatus,
+    OutputPart,
     cluster_status,
     job_attempt,
     job_event,
+    job_file,
     job_status,
+    output_part,
 )
 from pilotage_client.notifications import NotificationCalls, resolve_subscriptions
 from pilotage_client.selections import read_selections
 
 MOST_IDS = 10_000  # the server's limit for one call
 ATTEMPT_JOBS = 100  # the server's limit for one call that lists attempts
+MOST_RUNS = 1000  # the server's limit for one call
 LONGEST_POLL_S = 60.0
 STANDARD_OUTPUT, STANDARD_ERROR = "stdout", "stderr"  # the names that pilots use if the job has none
 _DEADLINE_MARGIN_S = 10.0  # beyond the timeout of the poll
@@ -70,7 +77,7 @@ class JobCalls(Connection):
 
     def submit(
         self,
-        descriptions: Sequence[JobDescription],
+        descriptions: JobDescription | Sequence[JobDescription],
         *,
         group: str = "",
         validate_only: bool = False,
@@ -79,8 +86,10 @@ class JobCalls(Connection):
         dependencies: Sequence[Dependency] = (),
         workflow: str | None = None,
         notify: Sequence[NewSubscription] = (),
-    ) -> SubmittedJobs:
-        """Submit all descriptions or none, with their input files; a repeated `request_id` has one effect.
+    ) -> JobSet:
+        """Submit one description, or all of several or none, with their input files; returns handles of the jobs.
+
+        A repeated `request_id` has one effect.
 
         `cluster` = their jobs are one cluster; else a description begins one, unless it is not the first and has
         `continues_cluster`.
@@ -93,6 +102,8 @@ class JobCalls(Connection):
         InvalidInputError
             A description is invalid; the error lists every fault with its path.
         """
+        if isinstance(descriptions, JobDescription):
+            descriptions = [descriptions]
         continues = [place > 0 and (cluster or each.continues_cluster) for place, each in enumerate(descriptions)]
         descriptions = [
             each if each.continues_cluster == flag else replace(each, continues_cluster=flag)
@@ -116,7 +127,15 @@ class JobCalls(Connection):
                 files.upload_missing(self._jobs, descriptions)
             submitted = submitted_jobs_from_wire(self._jobs.SubmitJobs(request, timeout=300))
             attributes["pilotage.jobs"] = len(submitted.job_ids)
-        return submitted
+        return JobSet(self, submitted.job_ids, submitted.warnings, submitted.workflow)
+
+    def job(self, job_id: int) -> Job:
+        """Return the handle of a job; the server is not called."""
+        return Job(self, job_id)
+
+    def select(self, *names: str | int, states: Sequence[str] = ()) -> JobSet:
+        """Return the handles of the jobs that `find_jobs` finds."""
+        return JobSet(self, self.find_jobs([str(name) for name in names], states=states).ids)
 
     def jobs(self, job_ids: Sequence[int]) -> list[JobStatus]:
         """Return the present state of jobs, in the given order; raises NotFoundError."""
@@ -227,16 +246,31 @@ class JobCalls(Connection):
         return [job_event(event) for event in answer.events]
 
     def follow(self, job_ids: Sequence[int] = (), *, after: int = 0, until_now: bool = False) -> Iterator[JobEvent]:
-        """Yield the events after a position as they happen; no ids = all visible events."""
+        """Yield the events after a position as they happen; no ids = all visible events.
+
+        Consecutive ids are cheap, such as those of one submission: there may be 1,000 runs of them.
+        """
         for page in self.event_pages(job_ids, after=after, until_now=until_now):
             yield from page
 
     def event_pages(
-        self, job_ids: Sequence[int] = (), *, after: int = 0, until_now: bool = False
+        self,
+        job_ids: Sequence[int] = (),
+        *,
+        after: int = 0,
+        until_now: bool = False,
+        timeout_s: float = files.LONGEST_STREAM_S,
     ) -> Iterator[list[JobEvent]]:
-        """Yield the events as `follow` does, page by page; a page may be empty."""
-        request = job_service_pb2.WatchEventsRequest(job_ids=job_ids, after_position=after, until_now=until_now)
-        for answer in self._jobs.WatchEvents(request, timeout=files.LONGEST_STREAM_S):
+        """Yield the events as `follow` does, page by page; a page may be empty.
+
+        After `timeout_s` it raises ServerUnreachableError, as when the stream is interrupted.
+        """
+        request = job_service_pb2.WatchEventsRequest(after_position=after, until_now=until_now)
+        if len(runs := runs_of(job_ids)) <= MOST_RUNS:
+            request.runs.extend(runs)
+        else:
+            request.job_ids.extend(job_ids)
+        for answer in self._jobs.WatchEvents(request, timeout=min(timeout_s, files.LONGEST_STREAM_S)):
             yield [job_event(event) for event in answer.events]
 
     def remove(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
@@ -283,17 +317,32 @@ class JobCalls(Connection):
         """Return the reasons for a job's state."""
         return self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id))
 
-    def output_files(self, job_id: int, attempt: int = 0) -> list[jobs_pb2.OutputFile]:
+    def output_files(self, job_id: int, attempt: int = 0) -> list[JobFile]:
         """Return the output files of an attempt of the job, by name; 0 = of the last one that ended."""
         return list(self.output_listing(job_id, attempt).files)
 
-    def output_listing(self, job_id: int, attempt: int = 0) -> job_service_pb2.ListOutputFilesResponse:
+    def output_listing(self, job_id: int, attempt: int = 0) -> JobOutput:
         """Return the output files of an attempt (0 = the last that ended), its number, and how it was stopped."""
-        return self._jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id, attempt=attempt))
+        answer = self._jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id, attempt=attempt))
+        return JobOutput(job_id, answer.attempt, tuple(map(job_file, answer.files)), answer.partial)
+
+    def outputs(
+        self, job_ids: Sequence[int], names: Sequence[str] = (), *, largest_bytes: int = 65_536
+    ) -> Iterator[JobOutput]:
+        """Yield the output files of the last ended attempt of each job, in the given order.
+
+        Files of at most `largest_bytes` (at most 1 MiB) come with their content, up to 2 MiB for each job. No `names` =
+        all files. Raises NotFoundError.
+        """
+        for batch in _batches(job_ids):
+            request = job_service_pb2.ReadOutputFilesRequest(job_ids=batch, names=names, largest_bytes=largest_bytes)
+            for answer in self._jobs.ReadOutputFiles(request, timeout=files.LONGEST_STREAM_S):
+                found = tuple(map(job_file, answer.files))
+                yield JobOutput(answer.job_id, answer.attempt, found, answer.partial)
 
     def follow_output(
         self, job_id: int, *, error: bool = False, follow: bool = True, attempt: int = 0, offset: int = 0
-    ) -> Iterator[job_service_pb2.FollowOutputResponse]:
+    ) -> Iterator[OutputPart]:
         """Yield the standard output, or with `error` the standard error, of a job as it is written.
 
         Without `follow` only what is there now. `attempt` and `offset` continue after an earlier message. A message
@@ -302,12 +351,19 @@ class JobCalls(Connection):
         request = job_service_pb2.FollowOutputRequest(
             job_id=job_id, error=error, follow=follow, attempt=attempt, offset=offset
         )
-        yield from self._jobs.FollowOutput(request, timeout=files.LONGEST_STREAM_S if follow else LONGEST_POLL_S)
+        parts = self._jobs.FollowOutput(request, timeout=files.LONGEST_STREAM_S if follow else LONGEST_POLL_S)
+        yield from map(output_part, parts)
 
-    def standard_files(self, job_id: int) -> tuple[str, str]:
-        """Return the names of the files with the job's standard output and standard error."""
-        (job,), description = self.jobs([job_id]), self.description(job_id)
+    def standard_files(self, job_id: int, *, render: bool = True) -> tuple[str, str]:
+        """Return the names of the files with the job's standard output and standard error.
+
+        Without `render` they have the macros of the description, as all jobs with the same one have them.
+        """
+        description = self.description(job_id)
         named = (description.stdout or STANDARD_OUTPUT, description.stderr or STANDARD_ERROR)
+        if not render:
+            return named
+        (job,) = self.jobs([job_id])
         out, err = (render_text(name, job.cluster, job.process) for name in named)
         return out, err
 
@@ -315,15 +371,17 @@ class JobCalls(Connection):
         """Write the output files of an attempt, 0 = the last, below `folder` and return their paths."""
         return self.fetch_files(job_id, self.output_files(job_id, attempt), folder)
 
-    def fetch_files(self, job_id: int, chosen: Sequence[jobs_pb2.OutputFile], folder: Path) -> list[Path]:
+    def fetch_files(self, job_id: int, chosen: Sequence[JobFile], folder: Path) -> list[Path]:
         """Write these output files of the job below `folder` and return their paths, in their order."""
         return files.fetch(self._jobs, job_id, chosen, folder)
 
-    def read_output(self, job_id: int, file: jobs_pb2.OutputFile) -> bytes:
+    def read_output(self, job_id: int, file: JobFile) -> bytes:
         """Return the content of one output file."""
+        if file.content is not None:
+            return file.content
         return b"".join(self.stream_output(job_id, file))
 
-    def stream_output(self, job_id: int, file: jobs_pb2.OutputFile) -> Iterator[bytes]:
+    def stream_output(self, job_id: int, file: JobFile) -> Iterator[bytes]:
         """Yield the content of one output file piece by piece; raises WorldError at the end if it is damaged."""
         return files.download(self._jobs, job_id, file)
 
@@ -340,6 +398,17 @@ def _messages(descriptions: Sequence[JobDescription]) -> list[jobs_pb2.JobDescri
 
 def _state_number(state: str) -> jobs_pb2.JobState.ValueType:
     return jobs_pb2.JobState.Value(f"JOB_STATE_{state.upper()}")
+
+
+def runs_of(job_ids: Iterable[int]) -> list[job_service_pb2.IdRun]:
+    """Return the runs of consecutive ids."""
+    runs: list[job_service_pb2.IdRun] = []
+    for job_id in sorted(set(job_ids)):
+        if runs and runs[-1].first + runs[-1].count == job_id:
+            runs[-1].count += 1
+        else:
+            runs.append(job_service_pb2.IdRun(first=job_id, count=1))
+    return runs
 
 
 def _batches(job_ids: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -182,6 +182,7 @@ class Connection:
         self.server = server
         self.public = ""
         """The address at which other machines reach a server of this machine; "" = they do not, or it is `server`."""
+        self._opened_with = server, token, root_ca
         self._channel = open_channel(Endpoint.parse(server, token, root_ca))
         self._jobs = JobServiceStub(self._channel)
         self._pools = PoolServiceStub(self._channel)
@@ -202,6 +203,10 @@ class Connection:
         located = cls(address.server, address.token, address.root_ca)
         located.public = address.public
         return located
+
+    def reconnected(self) -> Self:
+        """Return another connection to the same server with the same token."""
+        return type(self)(*self._opened_with)
 
     def __enter__(self) -> Self:
         """Return the connection."""

@@ -16,8 +16,9 @@ from pilotage.jobs.file_names import MAX_PARTS, is_too_deep
 from pilotage.resources import formats
 from pilotage.resources.tree import ResourceTree
 from pilotage.resources.tree_reader import tree_from_mapping
-from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.v1 import job_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage_client.models import JobFile
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def _pieces(file: InputFile) -> Iterator[job_service_pb2.UploadFileRequest]:
         raise WorldError(f"{file.source} cannot be read: {error.strerror}", transient=False) from error
 
 
-def download(jobs: JobServiceStub, job_id: int, file: jobs_pb2.OutputFile) -> Iterator[bytes]:
+def download(jobs: JobServiceStub, job_id: int, file: JobFile) -> Iterator[bytes]:
     """Yield a file's content piece by piece; raises WorldError at the end if the checksum differs."""
     digest = hashlib.sha256()
     asked = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum)
@@ -76,7 +77,7 @@ def download(jobs: JobServiceStub, job_id: int, file: jobs_pb2.OutputFile) -> It
         raise WorldError(f"{file.name} of job {job_id} arrived damaged; try again", transient=True)
 
 
-def fetch(jobs: JobServiceStub, job_id: int, files: Iterable[jobs_pb2.OutputFile], folder: Path) -> list[Path]:
+def fetch(jobs: JobServiceStub, job_id: int, files: Iterable[JobFile], folder: Path) -> list[Path]:
     """Write a job's files below `folder`, each atomically, and return their paths."""
     targets = []
     for file in files:

@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from pilotage.rpc.wire import time_from_wire
-from pilotage.v1 import jobs_pb2
+from pilotage.v1 import job_service_pb2, jobs_pb2
 
 FINAL_STATES = frozenset({"DONE", "FAILED", "REMOVED"})
 
@@ -172,6 +172,55 @@ class JobAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class JobFile:
+    """An output file of a job: its path in the job's folder, SHA-256, and size in bytes.
+
+    `truncated` = the pilot cut it at the allowed size. `content` None = it is read by a call of its own.
+    """
+
+    name: str
+    checksum: str = ""
+    size: int = 0
+    truncated: bool = False
+    content: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """The output files of an attempt of a job; `attempt` 0 = none has ended.
+
+    `partial` = how the attempt was stopped, so that its files are not whole; "" = its payload ended by itself.
+    """
+
+    job_id: int
+    attempt: int
+    files: tuple[JobFile, ...]
+    partial: str
+
+    def __getitem__(self, name: str) -> JobFile:
+        """Return the file with this name; raises KeyError."""
+        for file in self.files:
+            if file.name == name:
+                return file
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """A part of a followed stream: what an attempt wrote at `offset`; `attempt` 0 = none runs.
+
+    What lies between two parts was skipped. `content` empty = it only shows that the call is alive. `partial` = how the
+    attempt was stopped, with its last part. `over` = nothing more comes.
+    """
+
+    attempt: int = 0
+    offset: int = 0
+    content: bytes = b""
+    partial: str = ""
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobEvent:
     """One transition of a job."""
 
@@ -313,3 +362,14 @@ def job_event(event: jobs_pb2.JobEvent) -> JobEvent:
         attempt=event.attempt,
         actor=event.actor,
     )
+
+
+def job_file(file: jobs_pb2.OutputFile) -> JobFile:
+    """Convert an output file from the wire."""
+    content = file.content if file.HasField("content") else None
+    return JobFile(file.name, file.checksum, file.size, file.truncated, content)
+
+
+def output_part(part: job_service_pb2.FollowOutputResponse) -> OutputPart:
+    """Convert a part of a stream from the wire."""
+    return OutputPart(part.attempt, part.offset, part.content, part.partial, part.over)

@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pilotage.backoff import Retry, backoff
 from pilotage.clock import BootClock, boot_time_s
 from pilotage.errors import FeedPositionLostError, WorldError
-from pilotage.v1 import job_service_pb2
-from pilotage_client.api import JobCalls
-from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
+from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus, OutputPart
+
+if TYPE_CHECKING:
+    from pilotage_client.api import JobCalls
 
 DEFAULT_RETRY_S = 300.0
 
@@ -128,7 +129,7 @@ def follow_until_final(client: JobCalls, job_id: int, retry: RetryBudget) -> Ite
 
 def follow_output_until_final(
     client: JobCalls, job_id: int, retry: RetryBudget, *, error: bool = False
-) -> Iterator[job_service_pb2.FollowOutputResponse]:
+) -> Iterator[OutputPart]:
     """Yield a job's standard output, or with `error` its standard error, to its end, across restarts of the server.
 
     It ends without a last part when the job is futile.

@@ -24,8 +24,8 @@ from chaos.history import Acknowledgement, Journal, Reading, Refusal, Transition
 from pilotage.clock import boot_time_s
 from pilotage.errors import PilotageError
 from pilotage.job_description import InputFile, JobDescription
-from pilotage.values.jobs import SubmittedJobs
 from pilotage_client.api import Client
+from pilotage_client.job_sets import JobSet
 
 _PAUSE_S = 0.2
 _MARK_S = 0.1
@@ -151,7 +151,7 @@ class Clients:
             request_cpus=1,
         )
 
-        def send(client: Client) -> SubmittedJobs | None:
+        def send(client: Client) -> JobSet | None:
             return self._until_answered("submitter", lambda: client.submit([description], request_id=request_id))
 
         first, second = self._random.choice(clients), self._random.choice(clients)

@@ -25,5 +25,7 @@ def test_examples_of_the_page_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("DONE local/") == 3
     printed = done.stdout.splitlines()
+    assert "cubes: [0, 1, 8, 27, 64]" in printed
+    assert f"power: {2**100}" in printed
     assert {"0 squared is 0", "1 squared is 1", "2 squared is 4", "RECEIVED -> WAITING"} <= set(printed)
-    assert printed[-1].endswith("-> DONE")
+    assert printed[-2:] == ["async: DONE"] * 2

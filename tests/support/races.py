@@ -10,7 +10,7 @@ from pilotage.job_description import Value
 from pilotage.values.accounts import Account
 from pilotage.values.attempts import Outcome, ReportResult
 from pilotage.values.races import NewRaceCopy, StartedRaceCopy
-from pilotage_agents.racer.planning import JobSet, RaceLoad, RunningJob
+from pilotage_agents.racer.planning import RacedJobs, RaceLoad, RunningJob
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.races.stragglers import SetReport, Straggler
 from pilotage_server.operations.matching.work import Match
@@ -79,7 +79,7 @@ class GridRaceLink:
         self._idle_slots = IdleSlotCache()
         self.started: list[tuple[int, int]] = []
 
-    async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], RaceLoad]:
+    async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[RacedJobs], RaceLoad]:
         found = self._grid.read(
             lambda transaction, state: find_stragglers(transaction, state, 0, self._idle_slots, after_jobs)
         )
@@ -95,11 +95,11 @@ class GridRaceLink:
         return made
 
 
-def _job_set(report: SetReport) -> JobSet:
+def _job_set(report: SetReport) -> RacedJobs:
     figures = report.figures
     p95_s = figures.p95.total_seconds()
     stragglers = tuple(_running_job(each) for each in report.stragglers)
-    return JobSet(
+    return RacedJobs(
         report.of.id,
         report.of.jobs,
         report.of.urgent,

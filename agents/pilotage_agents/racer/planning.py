@@ -56,7 +56,7 @@ class RunningJob:
 
 
 @dataclass(frozen=True, slots=True)
-class JobSet:
+class RacedJobs:
     """A set of repeatable jobs: of `sampled` ones `done` succeeded, 95 of 100 of them within `p95_s`.
 
     `waiting` jobs have no slot yet. For a set too large for one cycle `next_after_job` is the cursor; 0 = from the
@@ -112,7 +112,7 @@ class _RaceCandidate:
     reason: str
 
 
-def plan_races(sets: Iterable[JobSet], load: RaceLoad, rules: RacingRules) -> RacePlan:
+def plan_races(sets: Iterable[RacedJobs], load: RaceLoad, rules: RacingRules) -> RacePlan:
     """Return which jobs get one more copy now."""
     candidates: list[_RaceCandidate] = []
     not_raced: list[NotRaced] = []
@@ -134,7 +134,7 @@ def plan_races(sets: Iterable[JobSet], load: RaceLoad, rules: RacingRules) -> Ra
     return RacePlan(tuple(copies), tuple(not_raced))
 
 
-def _candidates(job_set: JobSet, rules: RacingRules) -> Iterator[_RaceCandidate | NotRaced]:
+def _candidates(job_set: RacedJobs, rules: RacingRules) -> Iterator[_RaceCandidate | NotRaced]:
     """Yield the slow and urgent jobs of a set, and why the others are not raced."""
     if job_set.urgent:
         for runner in job_set.runners:
@@ -162,7 +162,7 @@ def _urgent(runner: RunningJob, rules: RacingRules) -> _RaceCandidate | NotRaced
     return _RaceCandidate(runner, True, runner.running_s, runner.cpus * runner.running_s, "it is urgent")
 
 
-def _no_tail_reason(job_set: JobSet, rules: RacingRules) -> str:
+def _no_tail_reason(job_set: RacedJobs, rules: RacingRules) -> str:
     """Return why the set is not at its tail; "" = it is."""
     if job_set.jobs < rules.least_jobs:
         return f"its set has {job_set.jobs} jobs, and one of fewer than {rules.least_jobs} has no tail"

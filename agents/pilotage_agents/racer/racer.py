@@ -16,7 +16,7 @@ from pilotage.values.races import NewRaceCopy, StartedRaceCopy
 from pilotage.values.wire.accounts import account_from_wire
 from pilotage.values.wire.leadership import leadership_to_wire
 from pilotage.values.wire.races import new_race_copy_to_wire, started_from_wire
-from pilotage_agents.racer.planning import JobSet, RaceLoad, RacePlan, RunningJob, plan_races
+from pilotage_agents.racer.planning import RacedJobs, RaceLoad, RacePlan, RunningJob, plan_races
 from pilotage_agents.racer.settings import RacerSettings
 
 _MAX_CURSORS = 1000
@@ -31,7 +31,7 @@ class ServerRaceLink:
         self._leadership = leadership_to_wire(leadership)
         self._races = race_service_pb2_grpc.RaceServiceStub(channel)
 
-    async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], RaceLoad]:
+    async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[RacedJobs], RaceLoad]:
         """Return the sets with jobs that may be raced, and the load of races; see RaceLink."""
         answer = await self._find(0, after_jobs)
         load = RaceLoad(
@@ -65,8 +65,8 @@ class ServerRaceLink:
         return [started_from_wire(each) for each in answer.copies]
 
 
-def _set(message: race_service_pb2.RaceSet) -> JobSet:
-    return JobSet(
+def _set(message: race_service_pb2.RaceSet) -> RacedJobs:
+    return RacedJobs(
         message.id,
         message.jobs,
         message.urgent,
@@ -99,7 +99,7 @@ _MAX_COPIES_PER_CALL = 1000
 class RaceLink(Protocol):
     """The calls of the racer; every method raises a PilotageError when its call fails."""
 
-    async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], RaceLoad]:
+    async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[RacedJobs], RaceLoad]:
         """Return the sets with jobs that may be raced, and the load of races.
 
         A set too large for one cycle is continued after its job in `after_jobs`, by set.
@@ -145,6 +145,6 @@ class Racer:
     async def stop(self) -> None:
         """Return at once: the server settles races without it."""
 
-    async def _plan(self) -> tuple[Sequence[JobSet], RacePlan]:
+    async def _plan(self) -> tuple[Sequence[RacedJobs], RacePlan]:
         sets, load = await self._link.stragglers(self._after_jobs)
         return sets, plan_races(sets, load, self._rules)

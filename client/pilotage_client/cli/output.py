@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from pilotage.errors import InvalidInputError, StateConflictError, Violation
-from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage_client.api import LONGEST_POLL_S, Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -25,7 +24,7 @@ from pilotage_client.cli.options import (
     time_text,
     with_client,
 )
-from pilotage_client.models import FINAL_STATES, JobEvent
+from pilotage_client.models import FINAL_STATES, JobEvent, JobFile, OutputPart
 from pilotage_client.retry import (
     RetryBudget,
     follow_output_until_final,
@@ -88,7 +87,7 @@ def output(
     for_each_job(ctx, jobs, show)
 
 
-def warn_truncated(files: Iterable[jobs_pb2.OutputFile], job_id: int | None = None) -> None:
+def warn_truncated(files: Iterable[JobFile], job_id: int | None = None) -> None:
     """Warn on the standard error about truncated files; `job_id` names the job in the warning."""
     of_job = f" of job {job_id}" if job_id is not None else ""
     for file in files:
@@ -97,7 +96,7 @@ def warn_truncated(files: Iterable[jobs_pb2.OutputFile], job_id: int | None = No
             click.echo(f"pilotage: {note}", err=True)
 
 
-def _chosen(files: list[jobs_pb2.OutputFile], job_id: int, name: str | None) -> list[jobs_pb2.OutputFile]:
+def _chosen(files: list[JobFile], job_id: int, name: str | None) -> list[JobFile]:
     chosen = [file for file in files if name in (None, file.name)]
     if name is not None and not chosen:
         names = ", ".join(file.name for file in files)
@@ -108,7 +107,7 @@ def _chosen(files: list[jobs_pb2.OutputFile], job_id: int, name: str | None) -> 
 def _write_files(
     client: Client,
     job_id: int,
-    files: list[jobs_pb2.OutputFile],
+    files: list[JobFile],
     folder: Path,
     more: Mapping[str, Any],
     *,
@@ -123,7 +122,7 @@ def _write_files(
     warn_truncated(files)
 
 
-def _list_files(files: list[jobs_pb2.OutputFile], more: Mapping[str, Any], *, as_json: bool) -> None:
+def _list_files(files: list[JobFile], more: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         for file in files:
             echo_json({**more, **_file_json(file)})
@@ -132,11 +131,11 @@ def _list_files(files: list[jobs_pb2.OutputFile], more: Mapping[str, Any], *, as
     echo_table(("NAME", "BYTES", "TRUNCATED"), rows, empty="no files")
 
 
-def _file_json(file: jobs_pb2.OutputFile) -> dict[str, Any]:
+def _file_json(file: JobFile) -> dict[str, Any]:
     return {"name": file.name, "size": file.size, "truncated": file.truncated}
 
 
-def _print_standard_output(client: Client, job_id: int, files: list[jobs_pb2.OutputFile]) -> None:
+def _print_standard_output(client: Client, job_id: int, files: list[JobFile]) -> None:
     """Print the job's standard output; if it is empty, point at the standard error."""
     out, err = client.standard_files(job_id)
     sizes = {file.name: file.size for file in files}
@@ -146,7 +145,7 @@ def _print_standard_output(client: Client, job_id: int, files: list[jobs_pb2.Out
     _print_files(client, job_id, _chosen(files, job_id, out))
 
 
-def _print_files(client: Client, job_id: int, files: Iterable[jobs_pb2.OutputFile]) -> None:
+def _print_files(client: Client, job_id: int, files: Iterable[JobFile]) -> None:
     """Print files piece by piece, whatever their size."""
     out = sys.stdout.buffer
     for file in files:
@@ -224,7 +223,7 @@ def logs(client: Client, job: str, follow: bool, error: bool, patience: str) -> 
         raise StateConflictError(f"{why}; --follow waits longer")
 
 
-def _print_parts(parts: Iterable[job_service_pb2.FollowOutputResponse]) -> bool:
+def _print_parts(parts: Iterable[OutputPart]) -> bool:
     """Print output as it comes, with notes on gaps and ends on the standard error; returns whether it is complete."""
     out, attempt, end = sys.stdout.buffer, 0, 0
     for part in parts:

@@ -16,7 +16,6 @@ from pilotage.job_description import JobDescription
 from pilotage.notifications import NewSubscription
 from pilotage.telemetry import trace_id
 from pilotage.values.dependencies import Dependency, DependencyKind
-from pilotage.values.jobs import SubmittedJobs
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
 from pilotage_client.cli.jobs import ranges, show_ends
@@ -31,6 +30,7 @@ from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
 from pilotage_client.cli.workflows import RESCUE, read_workflow
 from pilotage_client.connection import new_request_id
 from pilotage_client.dependencies import read_parent, resolve_dependencies
+from pilotage_client.job_sets import JobSet
 from pilotage_client.readers import read_jobs_with_files
 from pilotage_client.retry import (
     RetryBudget,
@@ -196,7 +196,7 @@ def _in_files(
         raise InvalidInputError(*dict.fromkeys(named)) from error
 
 
-def _selection_of(descriptions: Sequence[JobDescription], submitted: SubmittedJobs) -> str:
+def _selection_of(descriptions: Sequence[JobDescription], submitted: JobSet) -> str:
     """Return new jobs in the form that commands accept: "w12", or "12.0-99" for each cluster, "12" for a single job."""
     if submitted.workflow:
         return f"w{submitted.workflow}"

@@ -15,16 +15,17 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from datetime import timedelta
 from itertools import chain, product
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import Any
 
 from pilotage.classads.evaluation import compile_bounded
 from pilotage.classads.library import InvalidClassAdError, check_expression
 from pilotage.condor.quoting import join_arguments, split_arguments
-from pilotage.errors import InvalidInputError, InvalidRequirementsError
+from pilotage.errors import Faults, InvalidInputError, InvalidRequirementsError
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Scalar, Value
 from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.resources.requirements import keyword_fault
@@ -270,6 +271,10 @@ def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _ignore(draft: Draft, value: Any) -> None:
+    """Do nothing with the value of a key that is a fault already, or that is read elsewhere."""
+
+
 KEYS: Mapping[str, TomlHandler] = {
     "executable": _executable,
     "image": _image,
@@ -309,7 +314,7 @@ KEYS: Mapping[str, TomlHandler] = {
     "attributes": _attributes,
     "count": _count("count", least=1),
     **{kind.value: _parents(kind) for kind in DependencyKind},
-    "parameters": lambda draft, value: None,  # read by `_jobs`
+    "parameters": _ignore,  # read by `_jobs`
 }
 """The handler of each key of a job."""
 
@@ -342,6 +347,59 @@ def read_toml(text: str, file: str) -> list[JobDescription]:
     _check_parents(jobs, text, faults)  # of all jobs only: a job at fault may be a parent
     faults.raise_any()
     return list(chain.from_iterable(jobs))
+
+
+SHORT_KEYS: Mapping[str, str] = {
+    "cpus": "request_cpus",
+    "memory": "request_memory",
+    "disk": "request_disk",
+    "gpus": "request_gpus",
+    "require": "requirements",
+}
+"""Short names of keys for `read_table`."""
+
+
+def read_table(table: Mapping[str, Any]) -> JobDescription:
+    """Return the job of a table of Python values; keys may have their short names.
+
+    Tuples and sets are lists; a duration may be a `timedelta`; None = the key is not set.
+
+    Raises
+    ------
+    InvalidInputError
+        With every key at fault.
+    """
+    plain = {SHORT_KEYS.get(key, key): _as_parsed(value) for key, value in table.items() if value is not None}
+    faults, draft = Faults(), Draft()
+    for key in plain:
+        if key not in KEYS or key == "parameters":
+            faults.add(key, f"is not a key of a job{_nearest(key, (*SHORT_KEYS, *KEYS))}")
+    if "executable" not in plain and "image" not in plain:
+        faults.add("executable", "is missing")
+    for key, value in plain.items():
+        try:
+            KEYS.get(key, _ignore)(draft, value)
+        except (InvalidValueError, InvalidRequirementsError) as error:
+            faults.add(key, str(error))
+    faults.raise_any()
+    return draft.description()
+
+
+def _as_parsed(value: Any) -> Any:
+    """Return a Python value as the TOML parser would return it."""
+    match value:
+        case Mapping():
+            return {name: _as_parsed(each) for name, each in value.items()}
+        case set() | frozenset():
+            return sorted(value, key=str)
+        case tuple() | list():
+            return [_as_parsed(each) for each in value]
+        case timedelta():
+            return value.total_seconds()
+        case PurePath():
+            return str(value)
+        case _:
+            return value
 
 
 def _check_parents(jobs: Sequence[Sequence[JobDescription]], text: str, faults: FileFaults) -> None:
@@ -382,9 +440,7 @@ def _jobs(table: dict[str, Any], text: str, number: int, faults: FileFaults) -> 
     """Yield the jobs of one table, one for each position of its parameters; their faults are added to `faults`."""
     for key in table:
         if key not in KEYS:
-            nearest = difflib.get_close_matches(key, KEYS, n=1)
-            hint = f"; is {nearest[0]} meant?" if nearest else ""
-            faults.add(line_of(text, number, key), f"{key} is not a key of a job{hint}")
+            faults.add(line_of(text, number, key), f"{key} is not a key of a job{_nearest(key, KEYS)}")
     if "executable" not in table and "image" not in table:
         faults.add(line_of(text, number, None), "there is no executable")
     try:
@@ -398,6 +454,11 @@ def _jobs(table: dict[str, Any], text: str, number: int, faults: FileFaults) -> 
             return
         draft.put(continues_cluster=place > 0)
         yield draft.description()
+
+
+def _nearest(key: str, keys: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(key, list(keys), n=1)
+    return f"; is {nearest[0]} meant?" if nearest else ""
 
 
 def _draft(table: dict[str, Any], values: Mapping[str, str], text: str, number: int) -> Draft:

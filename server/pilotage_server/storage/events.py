@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, RowMapping, and_, func, select, text
+from sqlalchemy import ColumnElement, RowMapping, and_, func, or_, select, text
 from sqlmodel import Session
 
 from pilotage_server.core.jobs.record import FeedEvent
@@ -25,10 +25,14 @@ FEED_LOCK = 0x70696C6F
 
 @dataclass(frozen=True, slots=True)
 class FeedQuery:
-    """A query of events: `whose` = (VO, owner), None = any; `job_ids` and `vos` empty = any."""
+    """A query of events: `whose` = (VO, owner), None = any; `vos` empty = any.
+
+    Those of jobs in `job_ids` or in the `runs` of ids; both empty = of any jobs.
+    """
 
     whose: tuple[str, str] | None = None
     job_ids: tuple[int, ...] = ()
+    runs: tuple[range, ...] = ()
     vos: tuple[str, ...] = ()
 
 
@@ -150,8 +154,11 @@ def first_after(session: Session, position: int) -> int | None:
 def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, limit: int) -> tuple[FeedEvent, ...]:
     """Return at most `limit` events with after < position ≤ up_to, oldest first."""
     query = select(EVENTS).where(EVENTS.c.id > after, EVENTS.c.id <= up_to)
+    of_jobs: list[ColumnElement[bool]] = [EVENTS.c.job_id.between(run[0], run[-1]) for run in wanted.runs]
     if wanted.job_ids:
-        query = query.where(one_of(EVENTS.c.job_id, wanted.job_ids))
+        of_jobs.append(one_of(EVENTS.c.job_id, wanted.job_ids))
+    if of_jobs:
+        query = query.where(or_(*of_jobs))
     visible: list[ColumnElement[bool]] = []
     if wanted.whose is not None:
         vo, owner = wanted.whose

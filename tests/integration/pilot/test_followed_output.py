@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.v1 import job_service_pb2
 from pilotage_client.api import Client
+from pilotage_client.models import OutputPart
 from support.postgresql import PostgresqlServer
 from support.process_grid import TREE, ProcessGrid, a_process_grid
 from support.processes import until
@@ -17,7 +17,7 @@ from support.server import RunningServer, server_fleet
 
 pytestmark = pytest.mark.process
 
-Part = job_service_pb2.FollowOutputResponse
+Part = OutputPart
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from pilotage.errors import InvalidInputError, WorldError
-from pilotage.v1 import jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage_client.files import fetch, whole_file, write_private
+from pilotage_client.models import JobFile
 
 NO_SERVER = cast(JobServiceStub, None)
 
@@ -21,7 +21,7 @@ NO_SERVER = cast(JobServiceStub, None)
 )
 def test_fetch_refuses_unsafe_name_of_output_file(tmp_path: Path, name: str, why: str) -> None:
     with pytest.raises(InvalidInputError, match=why):
-        fetch(NO_SERVER, 1, [jobs_pb2.OutputFile(name=name)], tmp_path)
+        fetch(NO_SERVER, 1, [JobFile(name=name)], tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 from pilotage.errors import FeedPositionLostError, ServerUnreachableError
 from pilotage.v1 import jobs_pb2
-from pilotage.v1.job_service_pb2 import FollowOutputResponse
 from pilotage_client.api import JobCalls
-from pilotage_client.models import JobEvent
+from pilotage_client.models import JobEvent, OutputPart
 from pilotage_client.retry import RetryBudget, follow_output_until_final, follow_until_final
 
 
@@ -56,8 +55,8 @@ class FutileServer:
         assert after == 1
         yield from repeat([])
 
-    def follow_output(self, _job_id: int, **_: Any) -> Iterator[FollowOutputResponse]:
-        yield from repeat(FollowOutputResponse())
+    def follow_output(self, _job_id: int, **_: Any) -> Iterator[OutputPart]:
+        yield from repeat(OutputPart())
 
     def jobs(self, job_ids: Sequence[int]) -> list[jobs_pb2.Job]:
         futile = next(self._looks)
@@ -74,12 +73,12 @@ def test_following_ends_when_the_job_is_futile() -> None:
 class InterruptedServer:
     """Answers with the next parts of a job's output, each time until the connection is lost an hour later."""
 
-    def __init__(self, *answers: list[FollowOutputResponse]) -> None:
+    def __init__(self, *answers: list[OutputPart]) -> None:
         self.now_s = 0.0
         self.asked: list[tuple[int, int]] = []
         self._answers = iter(answers)
 
-    def follow_output(self, _job_id: int, *, error: bool, attempt: int, offset: int) -> Iterator[FollowOutputResponse]:
+    def follow_output(self, _job_id: int, *, error: bool, attempt: int, offset: int) -> Iterator[OutputPart]:
         assert not error
         self.asked.append((attempt, offset))
         yield from next(self._answers)
@@ -91,8 +90,8 @@ class InterruptedServer:
 
 
 def test_output_is_followed_across_outages_and_between_attempts() -> None:
-    first, waiting = FollowOutputResponse(attempt=1, content=b"one"), FollowOutputResponse()
-    second = FollowOutputResponse(attempt=2, content=b"two", over=True)
+    first, waiting = OutputPart(attempt=1, content=b"one"), OutputPart()
+    second = OutputPart(attempt=2, content=b"two", over=True)
     server = InterruptedServer([first, waiting], [waiting], [second])
     retry = RetryBudget(10, print, clock=lambda: server.now_s, sleep=lambda _: None)
     assert list(follow_output_until_final(cast(JobCalls, server), 7, retry)) == [first, waiting, waiting, second]

@@ -9,7 +9,7 @@ import pytest
 
 from pilotage.values.accounts import Account
 from pilotage.values.races import NewRaceCopy
-from pilotage_agents.racer.planning import JobSet, NotRaced, RaceLoad, RacePlan, RacingRules, RunningJob, plan_races
+from pilotage_agents.racer.planning import NotRaced, RacedJobs, RaceLoad, RacePlan, RacingRules, RunningJob, plan_races
 
 ALICE, BOB = Account("lhcb", "users", "alice"), Account("lhcb", "users", "bob")
 RULES = RacingRules()
@@ -22,17 +22,17 @@ def a_running_job(job_id: int = 1, running_s: float = SLOW_S, **fields: Any) -> 
     return replace(RunningJob(job_id, ALICE, running_s, sites={"B": 1}), **fields)
 
 
-def a_tail(*runners: RunningJob, **fields: Any) -> JobSet:
+def a_tail(*runners: RunningJob, **fields: Any) -> RacedJobs:
     """Return a set of 100 jobs at its tail; 95 of them took at most 1,000 s."""
-    tail = JobSet(1, 100, sampled=100, done=95, p95_s=1000, runners=runners)
+    tail = RacedJobs(1, 100, sampled=100, done=95, p95_s=1000, runners=runners)
     return replace(tail, **fields)
 
 
-def urgent(*runners: RunningJob) -> JobSet:
-    return JobSet(2, len(runners), urgent=True, runners=runners)
+def urgent(*runners: RunningJob) -> RacedJobs:
+    return RacedJobs(2, len(runners), urgent=True, runners=runners)
 
 
-def plan(*sets: JobSet, load: RaceLoad = NO_LOAD, **rules: Any) -> RacePlan:
+def plan(*sets: RacedJobs, load: RaceLoad = NO_LOAD, **rules: Any) -> RacePlan:
     return plan_races(sets, load, replace(RULES, **rules))
 
 

@@ -247,12 +247,18 @@ def get_events(transaction: Transaction, identity: Identity, job_id: int) -> tup
 
 
 def read_feed(
-    transaction: Transaction, identity: Identity, after_position: int, job_ids: Sequence[int] = (), limit: int = 1000
+    transaction: Transaction,
+    identity: Identity,
+    after_position: int,
+    job_ids: Sequence[int] = (),
+    *,
+    runs: Sequence[range] = (),
+    limit: int = 1000,
 ) -> FeedPage:
     """Return the next events that the caller may see, oldest first; continue after the page's position.
 
-    No `job_ids` = all jobs. Positions that retention has removed are skipped. A page may be empty although the feed
-    continues (`at_end`).
+    No `job_ids` and no `runs` of ids = all jobs. Positions that retention has removed are skipped. A page may be empty
+    although the feed continues (`at_end`).
 
     Raises
     ------
@@ -269,7 +275,7 @@ def read_feed(
         return FeedPage((), after_position, at_end=True)
     after = first - 1
     up_to = page_end(min(newest, after + WINDOW), incarnations)
-    wanted = FeedQuery(feed_owner(identity), tuple(job_ids), identity.bounds.vos)
+    wanted = FeedQuery(feed_owner(identity), tuple(job_ids), tuple(runs), identity.bounds.vos)
     events = events_between(transaction.session, after, up_to, wanted, limit)
     if len(events) == limit:
         return FeedPage(events, events[-1].position, at_end=False)

@@ -39,6 +39,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "DownloadFile": _FILE_HOLDERS,
         "ListAttempts": _OWNERS,
         "ListOutputFiles": _OWNERS,
+        "ReadOutputFiles": _OWNERS,
         "FollowOutput": _OWNERS,
     },
     "MatcherService": {

@@ -37,6 +37,7 @@ _JOBS: Mapping[Permission, Collection[str]] = {
     Permission.READ: (
         *("GetJobs", "ListJobs", "GetJobDescription", "GetJobAd", "WaitForJobs", "GetJobEvents", "WatchEvents"),
         *("FindJobs", "ListClusters", "ExplainJob", "ListAttempts", "ListOutputFiles", "DownloadFile", "FollowOutput"),
+        "ReadOutputFiles",
     ),
     Permission.CREATE: ("SubmitJobs", "FindMissingFiles", "UploadFile"),
     Permission.MODIFY: ("EditJob", "ChangeJobs", "FindJobs"),

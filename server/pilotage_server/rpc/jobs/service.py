@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from pilotage.jobs.wire import description_to_wire
 from pilotage.telemetry import current_trace, new_trace, trace_bound
 from pilotage.tracing.recording import span
 from pilotage.tracing.spans import SpanKind
-from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
+from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2
 from pilotage.values.dependencies import Dependency
 from pilotage.values.wire.dependencies import dependencies_from_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, reason_from_wire
@@ -28,6 +28,7 @@ from pilotage.values.wire.notifications import submitted_subscriptions_from_wire
 from pilotage_server.core.identity import Holder, Identity, holder_of
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import DescriptionGroup
+from pilotage_server.core.jobs.files import MAX_INLINE_BYTES, OutputFile
 from pilotage_server.core.jobs.record import FeedPage
 from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
@@ -35,6 +36,7 @@ from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import (
+    Outputs,
     check_download,
     check_stored,
     find_missing,
@@ -181,6 +183,51 @@ class FileCalls:
             files=output_files_to_wire(outputs.files), attempt=outputs.attempt, partial=outputs.partial
         )
 
+    async def ReadOutputFiles(
+        self, request: job_service_pb2.ReadOutputFilesRequest, context: Any
+    ) -> AsyncIterator[job_service_pb2.ReadOutputFilesResponse]:
+        identity, names = caller(), frozenset(request.names)
+        job_ids = job_ids_from_wire(request.job_ids)
+        fields = Fields(request)
+        largest_bytes = fields("largest_bytes", _largest_inline)
+        fields.done()
+
+        def outputs_of(some: Sequence[int]) -> Callable[[Any, Any], list[Outputs]]:
+            return lambda transaction, _: [list_outputs(transaction, identity, job_id) for job_id in some]
+
+        for start in range(0, len(job_ids), _JOBS_A_READ):
+            some = job_ids[start : start + _JOBS_A_READ]
+            found = await self._file_transactions.read(outputs_of(some))
+            for job_id, outputs in zip(some, found, strict=True):
+                files = [file for file in outputs.files if not names or file.name in names]
+                messages = await asyncio.to_thread(self._with_contents, files, largest_bytes)
+                yield job_service_pb2.ReadOutputFilesResponse(
+                    job_id=job_id, attempt=outputs.attempt, files=messages, partial=outputs.partial
+                )
+
+    def _with_contents(self, files: Sequence[OutputFile], largest_bytes: int) -> list[jobs_pb2.OutputFile]:
+        """Return the messages of files, as many small ones with their content as fit in one answer."""
+        messages = output_files_to_wire(files)
+        room = _MOST_INLINE_BYTES
+        for message in messages:
+            if message.size <= min(largest_bytes, room):
+                message.content = b"".join(self._store.read(message.checksum))
+                room -= message.size
+        return messages
+
+
+_JOBS_A_READ = 100
+"""Jobs whose output files one transaction lists."""
+
+_MOST_INLINE_BYTES = 2 << 20
+_LARGEST_INLINE_BYTES = 1 << 20
+
+
+def _largest_inline(size: int) -> int:
+    if not 0 <= size <= _LARGEST_INLINE_BYTES:
+        raise InvalidInputError(Violation("", f"{size} bytes are not between 0 and {_LARGEST_INLINE_BYTES}"))
+    return size or MAX_INLINE_BYTES
+
 
 def _piece(content: bytes) -> bytes:
     if len(content) > MAX_PIECE_BYTES:
@@ -218,12 +265,12 @@ class EventCalls:
         self, request: job_service_pb2.WatchEventsRequest, context: Any
     ) -> AsyncIterator[job_service_pb2.WatchEventsResponse]:
         identity = caller()
-        position, job_ids = _feed_request(request)
+        position, job_ids, runs = _feed_request(request)
         follower = Follower(feed_owner(identity))
         is_due = True  # the first message has the position, even without events
         async with self._event_feed.subscribed(follower):
             while True:
-                page = await self._page(identity, position, job_ids)
+                page = await self._page(identity, position, job_ids, runs)
                 if is_due or page.events:
                     events = [event_to_wire(event) for event in page.events]
                     yield job_service_pb2.WatchEventsResponse(events=events, position=page.position)
@@ -234,19 +281,39 @@ class EventCalls:
                         return
                     is_due = not await follower.wait(wait_s)
 
-    async def _page(self, identity: Identity, position: int, job_ids: tuple[int, ...]) -> FeedPage:
+    async def _page(
+        self, identity: Identity, position: int, job_ids: tuple[int, ...], runs: tuple[range, ...]
+    ) -> FeedPage:
         return await self._event_transactions.read(
-            lambda transaction, _: read_feed(transaction, identity, position, job_ids)
+            lambda transaction, _: read_feed(transaction, identity, position, job_ids, runs=runs)
         )
 
 
-def _feed_request(request: job_service_pb2.WatchEventsRequest) -> tuple[int, tuple[int, ...]]:
+_MOST_RUNS = 1000
+
+
+def _feed_request(request: job_service_pb2.WatchEventsRequest) -> tuple[int, tuple[int, ...], tuple[range, ...]]:
+    """Return the position, the ids and the runs of ids."""
     fields = Fields(request)
+    runs = fields("runs", _runs_from_wire)
     fields("job_ids", check_count)
     job_ids = fields("job_ids", lambda ids: all_from_wire(ids, job_id_from_wire))
     position = fields.count("after_position")
     fields.done()
-    return position, job_ids
+    return position, job_ids, runs
+
+
+def _runs_from_wire(runs: Sequence[job_service_pb2.IdRun]) -> tuple[range, ...]:
+    if len(runs) > _MOST_RUNS:
+        raise InvalidInputError(Violation("", f"has {len(runs)} runs, more than {_MOST_RUNS}"))
+    return all_from_wire(runs, _run_from_wire)
+
+
+def _run_from_wire(run: job_service_pb2.IdRun) -> range:
+    if run.count < 1:
+        raise InvalidInputError(Violation("count", f"{run.count} is not at least 1"))
+    first = job_id_from_wire(run.first)
+    return range(first, first + run.count)
 
 
 def _jobs_from_wire(
