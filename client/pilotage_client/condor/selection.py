@@ -1,0 +1,145 @@
+"""The jobs that a command names, as HTCondor's tools name them: clusters, processes, owners, constraints, user logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pilotage.classads.evaluation import compile_bounded
+from pilotage.errors import InvalidInputError, Violation
+from pilotage.values.selections import JobSelection
+from pilotage_client.api import Client
+from pilotage_client.models import FINAL_STATES, LIVE_STATES
+from pilotage_client.user_log.file import jobs_of_log
+
+ENDED_STATES = tuple(sorted(FINAL_STATES))
+
+_ID = re.compile(r"(?P<cluster>\d{1,18})(?:\.(?P<process>\d{1,9}))?", re.ASCII)
+_IN_QUEUE = "(JobStatus != 3 && JobStatus != 4 || LeaveJobInQueue =?= true)"
+"""HTCondor keeps a job with leave_in_queue in the queue; here it can be named there after its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedJobs:
+    """The jobs that a command line names: by id, or all of some owners; `constraint` "" = any of them.
+
+    No ids and no owners = the caller's own jobs.
+    """
+
+    ids: tuple[JobSelection, ...] = ()
+    owners: tuple[str, ...] = ()
+    constraint: str = ""
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether it names anything."""
+        return bool(self.ids or self.owners or self.constraint)
+
+
+def read_job_id(text: str) -> JobSelection | None:
+    """Return the cluster "12" or the job "12.3"; None = the text is no id."""
+    found = _ID.fullmatch(text)
+    if found is None:
+        return None
+    cluster, process = int(found["cluster"]), found["process"]
+    return JobSelection(cluster, None if process is None else (int(process), int(process)))
+
+
+def read_wanted(words: Sequence[str], constraints: Sequence[str], log: str = "") -> WantedJobs:
+    """Return the jobs that ids, owners' names and constraints select; `log` = those of a user log.
+
+    Raises
+    ------
+    InvalidInputError
+        A word is malformed, a constraint is no expression, or the log cannot be read.
+    """
+    ids: list[JobSelection] = []
+    owners: list[str] = []
+    for word in words:
+        found = read_job_id(word)
+        if found is not None:
+            ids.append(found)
+        elif word[:1].isdigit():
+            raise InvalidInputError(Violation(word, "is neither a cluster nor a job, such as 12 or 12.3"))
+        else:
+            owners.append(word.partition("@")[0])
+    if log:
+        ids += (JobSelection(cluster, (process, process)) for cluster, process in sorted(jobs_of_log(Path(log))))
+    for text in constraints:
+        try:
+            compile_bounded(text)
+        except InvalidInputError as error:
+            raise InvalidInputError(
+                *(Violation(f"-constraint {text}", each.why) for each in error.violations)
+            ) from error
+    return WantedJobs(tuple(ids), tuple(owners), " && ".join(f"({text})" for text in constraints))
+
+
+def queued_ads(
+    client: Client, wanted: WantedJobs, attributes: Sequence[str] = (), *, all_users: bool = False
+) -> Iterator[str]:
+    """Yield the ads of wanted jobs that have not ended, oldest first; named ones also if they stay in the queue."""
+    if wanted.ids:
+        named = replace(wanted, owners=(), constraint=_both(_IN_QUEUE, wanted.constraint))
+        yield from wanted_ads(client, named, (), attributes)
+    if wanted.owners or not wanted.ids:
+        owners = wanted.owners or ("*",) * all_users
+        yield from wanted_ads(client, replace(wanted, ids=(), owners=owners), LIVE_STATES, attributes)
+
+
+def ended_ads(client: Client, wanted: WantedJobs, attributes: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the ads of wanted jobs that have ended, newest first."""
+    if wanted.ids:
+        yield from reversed([*wanted_ads(client, replace(wanted, owners=()), ENDED_STATES, attributes)])
+    if wanted.owners or not wanted.ids:
+        yield from wanted_ads(client, replace(wanted, ids=()), ENDED_STATES, attributes, newest_first=True)
+
+
+def wanted_ads(
+    client: Client,
+    wanted: WantedJobs,
+    states: Sequence[str],
+    attributes: Sequence[str] = (),
+    *,
+    newest_first: bool = False,
+) -> Iterator[str]:
+    """Yield the ads of wanted jobs in these states (none = in any); of named ones in the order of ids."""
+    if wanted.ids:
+        yield from _named(client, wanted, states, attributes)
+    for owner in wanted.owners or (() if wanted.ids else ("",)):
+        yield from client.list_ads(
+            states=states,
+            owner=owner,
+            constraint=wanted.constraint,
+            attributes=attributes,
+            newest_first=newest_first,
+        )
+
+
+def _named(client: Client, wanted: WantedJobs, states: Sequence[str], attributes: Sequence[str]) -> Iterator[str]:
+    # A number is a cluster here, never the id of one job of another cluster.
+    clusters = [each.id for each in wanted.ids if each.processes is None]
+    for start in range(0, len(clusters), _CLUSTERS_OF_A_CALL):
+        some = clusters[start : start + _CLUSTERS_OF_A_CALL]
+        of_cluster = f"member(ClusterId, {{{', '.join(map(str, some))}}})"
+        yield from client.list_ads(
+            [JobSelection(each) for each in some],
+            states=states,
+            owner="*",
+            constraint=_both(of_cluster, wanted.constraint),
+            attributes=attributes,
+        )
+    processes = [each for each in wanted.ids if each.processes is not None]
+    if processes:
+        yield from client.list_ads(
+            processes, states=states, owner="*", constraint=wanted.constraint, attributes=attributes
+        )
+
+
+_CLUSTERS_OF_A_CALL = 100
+
+
+def _both(one: str, other: str) -> str:
+    return f"{one} && ({other})" if other else one
