@@ -23,6 +23,7 @@ from pilotage_client.condor.arguments import (
     silent,
 )
 from pilotage_client.condor.formats import FORMAT_OPTIONS, AdFormat, print_ads, read_format
+from pilotage_client.condor.returns import ensure_returner
 from pilotage_client.condor.selection import WantedJobs, ended_ads, queued_ads, read_job_id, read_wanted
 from pilotage_client.models import LIVE_STATES, ClusterStatus
 
@@ -67,6 +68,7 @@ def condor_q(words: Sequence[str], note: Note) -> int:
     constraints = [f"JobStatus == {code}" for name, code in status.items() if arguments.has(name)]
     wanted = _wanted(arguments, [*arguments.others, *owners], constraints)
     needed = form.attributes if form.kind else tables.JOB_ATTRIBUTES
+    ensure_returner()
     with Client.located() as client:
         ads = queued_ads(client, wanted, needed, all_users=arguments.has("allusers"))
         ads = _limited(ads, arguments.number("limit", -1))
@@ -119,6 +121,7 @@ def condor_history(words: Sequence[str], note: Note) -> int:
     reads_since = arguments.has("since")
     needed = () if reads_since else form.attributes if form.kind else tables.JOB_ATTRIBUTES
     limit = arguments.number("match", arguments.number("limit", -1))
+    ensure_returner()
     with Client.located() as client:
         ads = ended_ads(client, wanted, needed)
         if reads_since:

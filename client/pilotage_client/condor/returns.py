@@ -76,13 +76,18 @@ def ensure_returner() -> None:
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
-class ReturnedJobs:
-    """Which jobs have their output back, as the returner has noted."""
+class AwaitedOutput:
+    """The jobs whose output is still to come, as far as the returner has noted."""
 
     def __init__(self, server: str) -> None:
         self._awaited: dict[int, set[int]] = {}
         for path, ids in _clusters(returns_folder(server)).items():
             self._awaited[ids.start] = set(range(len(ids))) - _noted(path)
+
+    @property
+    def clusters(self) -> list[int]:
+        """The clusters with jobs whose output is still to come."""
+        return [cluster for cluster, processes in self._awaited.items() if processes]
 
     def is_awaited(self, cluster: int, process: int) -> bool:
         """Whether the output of a job is still to come."""
@@ -164,6 +169,7 @@ class _Returner:
         self._jobs: dict[int, JobStatus] = {}
         self._logs: dict[int, Path] = {}
         self._returns: dict[int, _JobReturn] = {}
+        self._positions: dict[int, int] = {}
         self._writer = LogWriter(client, self._jobs, self._logs, retry)
 
     def run(self) -> None:
@@ -220,7 +226,13 @@ class _Returner:
         return found
 
     def _handle(self, page: Sequence[JobEvent]) -> None:
-        events = [event for event in page if event.job_id in self._returns]
+        # Those of an added cluster come twice: a log counts the events that it has, so each is written once.
+        events = [
+            event
+            for event in page
+            if event.job_id in self._returns and event.position > self._positions.get(event.job_id, 0)
+        ]
+        self._positions |= {event.job_id: event.position for event in events}
         ended = [event.job_id for event in events if event.after in FINAL_STATES]
         if ended:
             self._jobs |= {job.id: job for job in self._retry(lambda: self._client.jobs(ended))}
@@ -253,6 +265,7 @@ class _Returner:
     def _finish(self, job_id: int) -> None:
         done = self._returns.pop(job_id)
         self._logs.pop(job_id, None)
+        self._positions.pop(job_id, None)
         if any(each.path == done.path for each in self._returns.values()):
             with done.path.open("a") as file:
                 file.write(f"{done.process}\n")

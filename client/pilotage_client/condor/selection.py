@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
-from pilotage.classads.evaluation import compile_bounded
+from pilotage.classads.evaluation import Ad, compile_bounded
+from pilotage.classads.text import ad_text
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.text import fold, folded_set
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
+from pilotage_client.condor.returns import AwaitedOutput
 from pilotage_client.models import FINAL_STATES, LIVE_STATES
 from pilotage_client.user_log.file import jobs_of_log
 
@@ -80,21 +84,81 @@ def read_wanted(words: Sequence[str], constraints: Sequence[str], log: str = "")
 def queued_ads(
     client: Client, wanted: WantedJobs, attributes: Sequence[str] = (), *, all_users: bool = False
 ) -> Iterator[str]:
-    """Yield the ads of wanted jobs that have not ended, oldest first; named ones also if they stay in the queue."""
+    """Yield the ads of wanted jobs that have not ended, or whose output is not back yet, oldest first.
+
+    Named jobs are there also if they stay in the queue.
+    """
+    awaited = AwaitedOutput(client.server)
+    needed = _needed(attributes, awaited)
     if wanted.ids:
-        named = replace(wanted, owners=(), constraint=_both(_IN_QUEUE, wanted.constraint))
-        yield from wanted_ads(client, named, (), attributes)
+        # With awaited output, `_in_queue` selects; a constraint that names its clusters could become too long.
+        constraint = wanted.constraint if awaited.clusters else _both(_IN_QUEUE, wanted.constraint)
+        named = replace(wanted, owners=(), constraint=constraint)
+        yield from _in_queue(wanted_ads(client, named, (), needed), awaited, attributes)
     if wanted.owners or not wanted.ids:
         owners = wanted.owners or ("*",) * all_users
-        yield from wanted_ads(client, replace(wanted, ids=(), owners=owners), LIVE_STATES, attributes)
+        live = wanted_ads(client, replace(wanted, ids=(), owners=owners), LIVE_STATES, needed)
+        late = replace(wanted, ids=tuple(map(JobSelection, awaited.clusters)), owners=())
+        # In this order: a job that ends in between is among the late ones.
+        ended = wanted_ads(client, late, ENDED_STATES, needed) if late.ids and not wanted.owners else ()
+        yield from _in_queue(chain(live, ended), awaited, attributes)
 
 
 def ended_ads(client: Client, wanted: WantedJobs, attributes: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the ads of wanted jobs that have ended, newest first."""
+    """Yield the ads of wanted jobs that have ended and whose output is back, newest first."""
+    awaited = AwaitedOutput(client.server)
+    needed = _needed(attributes, awaited)
+    ads: Iterator[str] = iter(())
     if wanted.ids:
-        yield from reversed([*wanted_ads(client, replace(wanted, owners=()), ENDED_STATES, attributes)])
+        ads = reversed([*wanted_ads(client, replace(wanted, owners=()), ENDED_STATES, needed)])
     if wanted.owners or not wanted.ids:
-        yield from wanted_ads(client, replace(wanted, ids=()), ENDED_STATES, attributes, newest_first=True)
+        others = wanted_ads(client, replace(wanted, ids=()), ENDED_STATES, needed, newest_first=True)
+        ads = chain(ads, others)
+    if not awaited.clusters:
+        return ads
+    return (_projected(ad, attributes) for ad in ads if not _is_awaited(Ad.read(ad), awaited))
+
+
+_PLACE = ("ClusterId", "ProcId", "JobStatus", "LeaveJobInQueue")
+_COMPLETED = 4
+_TRANSFERRING = {"JobStatus": 2, "TransferringOutput": True}
+
+
+def _needed(attributes: Sequence[str], awaited: AwaitedOutput) -> Sequence[str]:
+    """Return the attributes to fetch, with those that tell whether the output of a job is awaited."""
+    return (*attributes, *_PLACE) if attributes and awaited.clusters else attributes
+
+
+def _in_queue(ads: Iterable[str], awaited: AwaitedOutput, attributes: Sequence[str]) -> Iterator[str]:
+    """Yield the ads of jobs in the queue, each once; of a job whose output is awaited as one that transfers it."""
+    if not awaited.clusters:
+        yield from ads
+        return
+    seen: set[tuple[object, object]] = set()
+    for text in ads:
+        ad = Ad.read(text)
+        cluster, process = ad.value("ClusterId"), ad.value("ProcId")
+        if (cluster, process) in seen:
+            continue
+        seen.add((cluster, process))
+        if _is_awaited(ad, awaited):
+            text = ad_text({**ad.plain(), **_TRANSFERRING})
+        elif ad.value("JobStatus") in (3, _COMPLETED) and ad.value("LeaveJobInQueue") is not True:
+            continue
+        yield _projected(text, attributes)
+
+
+def _is_awaited(ad: Ad, awaited: AwaitedOutput) -> bool:
+    cluster, process = ad.value("ClusterId"), ad.value("ProcId")
+    is_known = isinstance(cluster, int) and isinstance(process, int) and awaited.is_awaited(cluster, process)
+    return is_known and ad.value("JobStatus") == _COMPLETED
+
+
+def _projected(text: str, attributes: Sequence[str]) -> str:
+    if not attributes:
+        return text
+    wanted = folded_set(attributes)
+    return ad_text({name: value for name, value in Ad.read(text).plain().items() if fold(name) in wanted})
 
 
 def wanted_ads(
@@ -123,12 +187,11 @@ def _named(client: Client, wanted: WantedJobs, states: Sequence[str], attributes
     clusters = [each.id for each in wanted.ids if each.processes is None]
     for start in range(0, len(clusters), _CLUSTERS_OF_A_CALL):
         some = clusters[start : start + _CLUSTERS_OF_A_CALL]
-        of_cluster = f"member(ClusterId, {{{', '.join(map(str, some))}}})"
         yield from client.list_ads(
             [JobSelection(each) for each in some],
             states=states,
             owner="*",
-            constraint=_both(of_cluster, wanted.constraint),
+            constraint=_both(_among(some), wanted.constraint),
             attributes=attributes,
         )
     processes = [each for each in wanted.ids if each.processes is not None]
@@ -139,6 +202,10 @@ def _named(client: Client, wanted: WantedJobs, states: Sequence[str], attributes
 
 
 _CLUSTERS_OF_A_CALL = 100
+
+
+def _among(clusters: Sequence[int]) -> str:
+    return f"member(ClusterId, {{{', '.join(map(str, clusters))}}})"
 
 
 def _both(one: str, other: str) -> str:

@@ -15,7 +15,7 @@ from pilotage_client.models import ClusterStatus
 JOB_ATTRIBUTES = (
     *("ClusterId", "ProcId", "Owner", "QDate", "JobStatus", "JobPrio", "Cmd", "Args", "JobBatchName"),
     *("JobCurrentStartDate", "RemoteWallClockTime", "ServerTime", "ImageSize", "EnteredCurrentStatus"),
-    *("HoldReason", "RemoteHost", "CompletionDate"),
+    *("HoldReason", "RemoteHost", "CompletionDate", "TransferringOutput"),
 )
 """What the tables of jobs show."""
 
@@ -43,6 +43,7 @@ class JobRow:
         self.cluster, self.process = self.number("ClusterId"), self.number("ProcId")
         self.status = self.number("JobStatus")
         self.owner = self.text("Owner")
+        self.letter = ">" if self._ad.value("TransferringOutput") is True else _LETTERS.get(self.status, "?")
 
     def number(self, name: str) -> int:
         """Return a number of the ad; 0 = it has none."""
@@ -90,7 +91,7 @@ def write_jobs(write: Write, rows: Iterable[JobRow], *, hosts: bool = False, wid
     for row in rows:
         begin = f"{row.id} {row.owner[:14]:<14} {_date(row.number('QDate')):<11} {row.run_time:>12} "
         size = row.number("ImageSize") / _KIB_IN_MIB
-        middle = f"{_LETTERS.get(row.status, '?'):<2} {row.number('JobPrio'):<3} {size:<4.1f} {row.command}"
+        middle = f"{row.letter:<2} {row.number('JobPrio'):<3} {size:<4.1f} {row.command}"
         line = begin + (row.text("RemoteHost") if hosts else middle)
         write(line[:width].rstrip() + "\n")
 
@@ -161,7 +162,7 @@ def write_history(write: Write, rows: Iterable[JobRow], *, width: int | None = N
         ended = row.number("CompletionDate")
         line = (
             f"{row.id} {row.owner[:14]:<14} {_date(row.number('QDate')):<11} {row.run_time:>12} "
-            f"{_LETTERS.get(row.status, '?'):<2} {_date(ended) if ended else '???':<11} "
+            f"{row.letter:<2} {_date(ended) if ended else '???':<11} "
             f"{row.text('Cmd')} {row.text('Args')}"
         )
         write(line[:width].rstrip() + "\n")

@@ -77,9 +77,11 @@ def reported_ad(ad: Mapping[str, AdValue], job: JobRecord) -> dict[str, AdValue]
     """Return the whole ad of a job with what HTCondor's tools read beside it; policies see none of this.
 
     A job that failed without an exit code or a signal is REMOVED for them, as in its user log: they would take a job
-    that has ended for one that has exited with 0.
+    that has ended for one that has exited with 0. One that transfers its output runs, as many tools read 6 as an error.
     """
     more: dict[str, AdValue] = {} if job.state in FINAL else {"CompletionDate": 0}
+    if job.state is JobState.COMPLETING:
+        more |= {"JobStatus": job_status(JobState.RUNNING), "TransferringOutput": True}
     if "Arguments" in ad:
         more["Args"] = ad["Arguments"]
     if "ResidentSetSize" in ad:
