@@ -21,6 +21,7 @@ from pilotage_client.cli import (
     why,
     workflows,
 )
+from pilotage_client.cli.condor import condor_commands
 from pilotage_client.cli.demo import demo, init
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
@@ -82,7 +83,7 @@ SECTIONS = {
         "token revocations",
     ),
     "Without a server": ("convert", "tree resolve", "tree eligible"),
-    "This machine": ("up", "demo", "init"),
+    "This machine": ("up", "demo", "init", "condor-commands"),
 }
 
 
@@ -101,6 +102,7 @@ for command in (
     up,
     demo,
     init,
+    condor_commands,
     why.why,
     status.status,
     submit.submit,

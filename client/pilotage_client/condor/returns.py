@@ -13,15 +13,16 @@ Rules
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import hashlib
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,42 +47,71 @@ _CLUSTER = re.compile(r"(?P<cluster>\d+)-(?P<jobs>\d+)", re.ASCII)
 _LOCK, _LOG = "lock", "log"
 
 
-def returns_folder(server: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder with the clusters whose output is awaited from a server."""
+SWITCH = "PILOTAGE_CONDOR_RETURN"
+"""The variable with which a user forbids the return of output, as some login nodes forbid processes that stay."""
+
+
+def returns_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the folder with the clusters whose output is awaited; None = nothing is returned, or no server is known.
+
+    Each server and each user of it have a folder, as a token shows its owner's jobs only.
+    """
+    if environment.get(SWITCH, "").lower() in ("no", "false", "0"):
+        return None
+    try:
+        address = resolve_server(ServerOptions(), environment)
+    except InvalidInputError:
+        return None
     state = environment.get("XDG_STATE_HOME") or "~/.local/state"
-    name = hashlib.sha256(server.encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{address.server} {_holder_of(address.token)}".encode()).hexdigest()[:16]
     return Path(state).expanduser() / "pilotage" / "condor" / name
 
 
-def register_cluster(server: str, cluster: int, jobs: int) -> None:
+def _holder_of(token: str) -> str:
+    """Return what stays the same in the tokens of one user; "" = the token is of another kind."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return " ".join(str(claims.get(name, "")) for name in ("iss", "sub", "vo"))
+    except (IndexError, ValueError, AttributeError):
+        return ""
+
+
+def register_cluster(cluster: int, jobs: int) -> None:
     """Have the output of a new cluster returned."""
-    folder = returns_folder(server)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{cluster}-{jobs}").touch()
+    folder = returns_folder()
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{cluster}-{jobs}").touch()
 
 
 def ensure_returner() -> None:
-    """Start the returner if it has work and does not run; without a known server it has none."""
-    try:
-        folder = returns_folder(resolve_server(ServerOptions()).server)
-    except InvalidInputError:
+    """Start the returner if it has work and does not run."""
+    folder = returns_folder()
+    if folder is None or not _clusters(folder):
         return
-    if not _clusters(folder):
-        return
-    with _locked(folder) as is_free:
-        if not is_free:
-            return
-    with (folder / _LOG).open("ab") as log:
-        command = [sys.executable, "-m", "pilotage_client.condor.main", PROGRAM]
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    with (folder / _LOCK).open("a") as lock, (folder / _LOG).open("ab") as log:
+        if _take(lock.fileno()):
+            # The returner inherits the lock, so no second one can start. The shell ends at once, and needs no waiting.
+            command = [sys.executable, "-m", "pilotage_client.condor.main", PROGRAM, str(lock.fileno())]
+            subprocess.run(
+                ["/bin/sh", "-c", '"$@" &', "sh", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[lock.fileno()],
+                start_new_session=True,
+                check=False,
+            )
 
 
 class AwaitedOutput:
     """The jobs whose output is still to come, as far as the returner has noted."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self) -> None:
         self._awaited: dict[int, set[int]] = {}
-        for path, ids in _clusters(returns_folder(server)).items():
+        folder = returns_folder()
+        for path, ids in _clusters(folder).items() if folder is not None else ():
             self._awaited[ids.start] = set(range(len(ids))) - _noted(path)
 
     @property
@@ -95,28 +125,26 @@ class AwaitedOutput:
 
 
 def condor_returner(words: Sequence[str], note: Callable[[str], None]) -> int:
-    """Return the output of all awaited clusters, and end when there is none."""
+    """Return the output of all awaited clusters, and end when there is none; its word is the descriptor of the lock."""
+    folder = returns_folder()
+    if folder is None:
+        return 0
+    lock = int(words[0])
     with Client.located() as client:
-        folder = returns_folder(client.server)
-        while _clusters(folder):
-            with _locked(folder) as is_free:
-                if not is_free:
-                    return 0
-                _Returner(client, folder, RetryBudget(DEFAULT_RETRY_S, note), note).run()
-            # Without the lock a submission starts another returner; one between the two looks is seen by the next.
+        while _clusters(folder) and _take(lock):
+            _Returner(client, folder, RetryBudget(DEFAULT_RETRY_S, note), note).run()
+            # The next look is without the lock: a command that adds a cluster after it starts another returner.
+            fcntl.flock(lock, fcntl.LOCK_UN)
     return 0
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Yield whether the lock of the folder could be taken; it is released at the end."""
-    with (folder / _LOCK).open("a") as lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
+def _take(lock: int) -> bool:
+    """Take a lock if it is free, or is held by this descriptor."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _clusters(folder: Path) -> dict[Path, range]:

@@ -88,7 +88,7 @@ def queued_ads(
 
     Named jobs are there also if they stay in the queue.
     """
-    awaited = AwaitedOutput(client.server)
+    awaited = AwaitedOutput()
     needed = _needed(attributes, awaited)
     if wanted.ids:
         # With awaited output, `_in_queue` selects; a constraint that names its clusters could become too long.
@@ -106,7 +106,7 @@ def queued_ads(
 
 def ended_ads(client: Client, wanted: WantedJobs, attributes: Sequence[str] = ()) -> Iterator[str]:
     """Yield the ads of wanted jobs that have ended and whose output is back, newest first."""
-    awaited = AwaitedOutput(client.server)
+    awaited = AwaitedOutput()
     needed = _needed(attributes, awaited)
     ads: Iterator[str] = iter(())
     if wanted.ids:

@@ -87,7 +87,7 @@ def condor_submit(words: Sequence[str], note: Callable[[str], None]) -> int:
         submitted = retry(lambda: client.submit(descriptions, request_id=request_id))
         clusters = [*_clusters(descriptions, submitted.job_ids)]
         for ids in clusters:
-            register_cluster(client.server, ids.start, len(ids))
+            register_cluster(ids.start, len(ids))
         _log_submission(client, submitted.job_ids, retry)
         ensure_returner()
         if not is_terse:
