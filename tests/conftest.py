@@ -41,7 +41,7 @@ MARKS_OF_FIXTURES = {
     "process": [
         *("server", "shared_server", "served", "mosquitto", "secured_mosquitto", "slurm", "slurm_clusters", "sshd"),
         *("spin", "podman"),
-        *("pilot_bundle", "compiled_packages"),
+        *("pilot_bundle", "compiled_packages", "htcondor_tools"),
     ],
     "slow": ["compiled_packages"],
 }

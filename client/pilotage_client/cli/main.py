@@ -21,8 +21,7 @@ from pilotage_client.cli import (
     why,
     workflows,
 )
-from pilotage_client.cli.condor import condor_commands
-from pilotage_client.cli.demo import demo, init
+from pilotage_client.cli.demo import condor_commands, demo, init
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
 

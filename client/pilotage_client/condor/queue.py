@@ -79,7 +79,9 @@ def condor_q(words: Sequence[str], note: Note) -> int:
     return 0
 
 
-def _print_queue(client: Client, rows: Sequence[tables.JobRow], arguments: CondorArguments, wanted: WantedJobs) -> None:
+def _print_queue(
+    client: Client, rows: Sequence[tables.QueueRow], arguments: CondorArguments, wanted: WantedJobs
+) -> None:
     write = sys.stdout.write
     tables.write_heading(write, client.server.partition(",")[0], clock.now())
     width = _width(arguments)
@@ -101,7 +103,7 @@ def _print_queue(client: Client, rows: Sequence[tables.JobRow], arguments: Condo
     tables.write_totals(write, totals)
 
 
-def _clusters(client: Client, rows: Iterable[tables.JobRow]) -> dict[int, ClusterStatus]:
+def _clusters(client: Client, rows: Iterable[tables.QueueRow]) -> dict[int, ClusterStatus]:
     """Return the clusters of jobs, with the numbers of their jobs that have ended."""
     names = [str(cluster) for cluster in dict.fromkeys(row.cluster for row in rows)]
     if not names:

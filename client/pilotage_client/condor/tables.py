@@ -35,7 +35,7 @@ _KIB_IN_MIB = 1024
 Write = Callable[[str], object]
 
 
-class JobRow:
+class QueueRow:
     """What the tables show of one job."""
 
     def __init__(self, ad: str) -> None:
@@ -84,7 +84,7 @@ def write_heading(write: Write, server: str, now: datetime) -> None:
     write(f"\n\n-- Schedd: {server} : <{server}?... @ {now.astimezone():%m/%d/%y %H:%M:%S}\n")
 
 
-def write_jobs(write: Write, rows: Iterable[JobRow], *, hosts: bool = False, width: int | None = None) -> None:
+def write_jobs(write: Write, rows: Iterable[QueueRow], *, hosts: bool = False, width: int | None = None) -> None:
     """Write one line for each job; `hosts` = where it runs in place of what it runs, `width` = the longest line."""
     last = "HOST(S)" if hosts else "ST PRI SIZE CMD"
     write(f" ID      OWNER            SUBMITTED     RUN_TIME {last}\n")
@@ -96,7 +96,7 @@ def write_jobs(write: Write, rows: Iterable[JobRow], *, hosts: bool = False, wid
         write(line[:width].rstrip() + "\n")
 
 
-def write_holds(write: Write, rows: Iterable[JobRow], *, width: int | None = None) -> None:
+def write_holds(write: Write, rows: Iterable[QueueRow], *, width: int | None = None) -> None:
     """Write one line for each held job, with the reason."""
     write(" ID      OWNER          HELD_SINCE  HOLD_REASON\n")
     for row in rows:
@@ -105,9 +105,9 @@ def write_holds(write: Write, rows: Iterable[JobRow], *, width: int | None = Non
         write(f"{row.id} {row.owner[:14]:<14} {since:<11} {reason}"[:width].rstrip() + "\n")
 
 
-def write_batches(write: Write, rows: Sequence[JobRow], clusters: Mapping[int, ClusterStatus]) -> None:
+def write_batches(write: Write, rows: Sequence[QueueRow], clusters: Mapping[int, ClusterStatus]) -> None:
     """Write one line for each batch; `clusters` have the numbers of all their jobs, also of those that have ended."""
-    batches: defaultdict[tuple[str, str], list[JobRow]] = defaultdict(list)
+    batches: defaultdict[tuple[str, str], list[QueueRow]] = defaultdict(list)
     for row in rows:
         batches[row.owner, row.batch].append(row)
     widths = [
@@ -133,7 +133,7 @@ def write_batches(write: Write, rows: Sequence[JobRow], clusters: Mapping[int, C
         write(f"{owner:<{widths[0]}} {name:<{widths[1]}} {submitted:>11} {cells} {_ids(jobs)}\n")
 
 
-def _ids(jobs: Sequence[JobRow]) -> str:
+def _ids(jobs: Sequence[QueueRow]) -> str:
     first, last = jobs[0], jobs[-1]
     if len(jobs) == 1:
         return f"{first.cluster}.{first.process}"
@@ -155,7 +155,7 @@ def write_totals(write: Write, totals: Mapping[str, Counter[int]]) -> None:
     write("\n")
 
 
-def write_history(write: Write, rows: Iterable[JobRow], *, width: int | None = None) -> None:
+def write_history(write: Write, rows: Iterable[QueueRow], *, width: int | None = None) -> None:
     """Write one line for each job that has ended."""
     write(" ID     OWNER          SUBMITTED   RUN_TIME     ST COMPLETED   CMD\n")
     for row in rows:
@@ -211,9 +211,9 @@ def _cell(ad: Ad, name: str) -> str:
     return "[?]" if isinstance(value, NoValue) else str(value)
 
 
-def rows_of(ads: Iterable[str]) -> Iterator[JobRow]:
+def rows_of(ads: Iterable[str]) -> Iterator[QueueRow]:
     """Yield the rows of ads."""
-    return map(JobRow, ads)
+    return map(QueueRow, ads)
 
 
 def _date(seconds: int) -> str:
