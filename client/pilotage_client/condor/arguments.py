@@ -122,6 +122,9 @@ def read_arguments(
     """
     found = CondorArguments()
     left = list(words)
+    if any(word in ("-help", "--help") for word in words):
+        names = " ".join(f"-{each.name}" for each in options if each.kind is OptionKind.DONE)
+        raise InvalidInputError(Violation("options", names))
     while left:
         word = left.pop(0)
         if not word.startswith("-") or word == "-":

@@ -22,7 +22,7 @@ CHANGE_OPTIONS: tuple[CondorOption, ...] = (
     *ignored("name:1 pool:1 addr:2", ONE_QUEUE, 1),
     *ignored("subcode:3", "a hold by its owner has the subcode 0", 1),
     *silent("debug:1"),
-    *refused("long:2 totals:2", "write the ids of the jobs"),
+    *refused("long:2 totals:2", "each command prints what it has done"),
     *refused("graceful:1 fast:2", "a payload gets SIGTERM and then SIGKILL in any case"),
 )
 

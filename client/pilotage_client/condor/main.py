@@ -13,12 +13,13 @@ from types import MappingProxyType
 import click
 
 from pilotage.errors import InvalidInputError, PilotageError, Violation
-from pilotage_client.condor.changes import condor_hold, condor_release, condor_rm
-from pilotage_client.condor.queue import condor_history, condor_q
+from pilotage_client.condor.arguments import CondorOption
+from pilotage_client.condor.changes import CHANGE_OPTIONS, REMOVE_OPTIONS, condor_hold, condor_release, condor_rm
+from pilotage_client.condor.queue import HISTORY_OPTIONS, QUEUE_OPTIONS, condor_history, condor_q
 from pilotage_client.condor.returns import PROGRAM, condor_returner
-from pilotage_client.condor.slots import condor_status
-from pilotage_client.condor.submit import condor_submit
-from pilotage_client.condor.wait import condor_wait
+from pilotage_client.condor.slots import STATUS_OPTIONS, condor_status
+from pilotage_client.condor.submit import SUBMIT_OPTIONS, condor_submit
+from pilotage_client.condor.wait import WAIT_OPTIONS, condor_wait
 
 Note = Callable[[str], None]
 Run = Callable[[Sequence[str], Note], int]
@@ -48,6 +49,20 @@ COMMANDS: Mapping[str, Run] = MappingProxyType(
     }
 )
 """The commands that users call."""
+
+OPTIONS: Mapping[str, Sequence[CondorOption]] = MappingProxyType(
+    {
+        "condor_submit": SUBMIT_OPTIONS,
+        "condor_q": QUEUE_OPTIONS,
+        "condor_history": HISTORY_OPTIONS,
+        "condor_rm": REMOVE_OPTIONS,
+        "condor_hold": CHANGE_OPTIONS,
+        "condor_release": CHANGE_OPTIONS,
+        "condor_status": STATUS_OPTIONS,
+        "condor_wait": WAIT_OPTIONS,
+    }
+)
+"""The options of each command."""
 
 
 def write_scripts(folder: Path) -> list[Path]:
@@ -87,6 +102,8 @@ def main(words: Sequence[str]) -> int:
     if run is None:
         sys.stderr.write(f"{command} is no command; known are {', '.join(COMMANDS)}\n")
         return 1
+    if rest and rest[0].lstrip("-") == "version":
+        run = condor_version
     try:
         code = run(rest, lambda line: click.echo(f"{command}: {line}", err=True))
         sys.stdout.flush()

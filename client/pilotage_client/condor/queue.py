@@ -125,7 +125,7 @@ def condor_history(words: Sequence[str], note: Note) -> int:
     limit = arguments.number("match", arguments.number("limit", -1))
     ensure_returner()
     with Client.located() as client:
-        ads = ended_ads(client, wanted, needed)
+        ads = ended_ads(client, wanted, needed, all_users=arguments.has("allusers"))
         if reads_since:
             ads = _until(ads, arguments.value("since"))
         ads = _limited(ads, limit)

@@ -22,8 +22,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from pilotage.classads.evaluation import Ad
@@ -33,7 +34,7 @@ from pilotage_client.api import STANDARD_ERROR, STANDARD_OUTPUT, Client
 from pilotage_client.connection import ServerOptions, resolve_server
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
-from pilotage_client.user_log.follower import LogWriter, endless_pages, find_user_logs, first_position
+from pilotage_client.user_log.follower import LogWriter, endless_pages, find_user_logs, first_position, present_pages
 
 REMAPS = "TransferOutputRemaps"
 """HTCondor's attribute: where output files go that do not go to the initial folder by their own names."""
@@ -114,10 +115,16 @@ class AwaitedOutput:
         for path, ids in _clusters(folder).items() if folder is not None else ():
             self._awaited[ids.start] = set(range(len(ids))) - _noted(path)
 
-    @property
-    def clusters(self) -> list[int]:
-        """The clusters with jobs whose output is still to come."""
-        return [cluster for cluster, processes in self._awaited.items() if processes]
+    def __bool__(self) -> bool:
+        return any(self._awaited.values())
+
+    def others(self, seen: Container[tuple[object, object]]) -> Iterator[JobSelection]:
+        """Yield the jobs among them that are not in `seen` by cluster and process, as ranges."""
+        for cluster, processes in sorted(self._awaited.items()):
+            left = [process for process in sorted(processes) if (cluster, process) not in seen]
+            for _, run in groupby(enumerate(left), key=lambda pair: pair[1] - pair[0]):
+                found = [process for _, process in run]
+                yield JobSelection(cluster, (found[0], found[-1]))
 
     def is_awaited(self, cluster: int, process: int) -> bool:
         """Whether the output of a job is still to come."""
@@ -193,7 +200,7 @@ class _Returner:
         self._folder = folder
         self._retry = retry
         self._note = note
-        self._known: set[Path] = set()
+        self._left: dict[Path, int] = {}
         self._jobs: dict[int, JobStatus] = {}
         self._logs: dict[int, Path] = {}
         self._returns: dict[int, _JobReturn] = {}
@@ -214,9 +221,8 @@ class _Returner:
 
     def _add_clusters(self) -> None:
         for path, ids in _clusters(self._folder).items():
-            if path in self._known:
+            if path in self._left:
                 continue
-            self._known.add(path)
             noted = _noted(path)
             added = {job: each for job, each in self._read(path, ids).items() if each.process not in noted}
             if not added:
@@ -226,13 +232,10 @@ class _Returner:
             self._returns |= added
             self._jobs |= {job.id: job for job in jobs}
             self._logs |= self._retry(lambda jobs=jobs: find_user_logs(self._client, jobs))  # type: ignore[misc]
+            self._left[path] = len(added)
             # Their first events may lie before the position of the stream.
             after = first_position(self._client, jobs, self._retry)
-            for page in self._retry(
-                lambda added=added, after=after: [  # type: ignore[misc]
-                    *self._client.event_pages([*added][:1000], after=after, until_now=True)
-                ]
-            ):
+            for page in present_pages(self._client, [*added], after, self._retry):
                 self._handle(page)
 
     def _read(self, path: Path, ids: range) -> dict[int, _JobReturn]:
@@ -294,12 +297,12 @@ class _Returner:
         done = self._returns.pop(job_id)
         self._logs.pop(job_id, None)
         self._positions.pop(job_id, None)
-        if any(each.path == done.path for each in self._returns.values()):
+        self._left[done.path] -= 1
+        if self._left[done.path]:
             with done.path.open("a") as file:
                 file.write(f"{done.process}\n")
         else:
             done.path.unlink(missing_ok=True)
-            self._known.discard(done.path)
 
 
 def read_remaps(text: str) -> dict[str, str]:

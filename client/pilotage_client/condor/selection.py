@@ -92,19 +92,24 @@ def queued_ads(
     needed = _needed(attributes, awaited)
     if wanted.ids:
         # With awaited output, `_in_queue` selects; a constraint that names its clusters could become too long.
-        constraint = wanted.constraint if awaited.clusters else _both(_IN_QUEUE, wanted.constraint)
+        constraint = wanted.constraint if awaited else _both(_IN_QUEUE, wanted.constraint)
         named = replace(wanted, owners=(), constraint=constraint)
-        yield from _in_queue(wanted_ads(client, named, (), needed), awaited, attributes)
+        yield from _in_queue(wanted_ads(client, named, (), needed), awaited, attributes, set())
     if wanted.owners or not wanted.ids:
         owners = wanted.owners or ("*",) * all_users
         live = wanted_ads(client, replace(wanted, ids=(), owners=owners), LIVE_STATES, needed)
-        late = replace(wanted, ids=tuple(map(JobSelection, awaited.clusters)), owners=())
-        # In this order: a job that ends in between is among the late ones.
-        ended = wanted_ads(client, late, ENDED_STATES, needed) if late.ids and not wanted.owners else ()
-        yield from _in_queue(chain(live, ended), awaited, attributes)
+        seen: set[tuple[object, object]] = set()
+        yield from _in_queue(live, awaited, attributes, seen)
+        # In this order: a job that ends in between is among the others.
+        late = () if wanted.owners else tuple(awaited.others(seen))
+        if late:
+            ended = wanted_ads(client, replace(wanted, ids=late, owners=()), ENDED_STATES, needed)
+            yield from _in_queue(ended, awaited, attributes, seen)
 
 
-def ended_ads(client: Client, wanted: WantedJobs, attributes: Sequence[str] = ()) -> Iterator[str]:
+def ended_ads(
+    client: Client, wanted: WantedJobs, attributes: Sequence[str] = (), *, all_users: bool = False
+) -> Iterator[str]:
     """Yield the ads of wanted jobs that have ended and whose output is back, newest first."""
     awaited = AwaitedOutput()
     needed = _needed(attributes, awaited)
@@ -112,9 +117,10 @@ def ended_ads(client: Client, wanted: WantedJobs, attributes: Sequence[str] = ()
     if wanted.ids:
         ads = reversed([*wanted_ads(client, replace(wanted, owners=()), ENDED_STATES, needed)])
     if wanted.owners or not wanted.ids:
-        others = wanted_ads(client, replace(wanted, ids=()), ENDED_STATES, needed, newest_first=True)
+        owners = wanted.owners or ("*",) * all_users
+        others = wanted_ads(client, replace(wanted, ids=(), owners=owners), ENDED_STATES, needed, newest_first=True)
         ads = chain(ads, others)
-    if not awaited.clusters:
+    if not awaited:
         return ads
     return (_projected(ad, attributes) for ad in ads if not _is_awaited(Ad.read(ad), awaited))
 
@@ -126,15 +132,19 @@ _TRANSFERRING = {"JobStatus": 2, "TransferringOutput": True}
 
 def _needed(attributes: Sequence[str], awaited: AwaitedOutput) -> Sequence[str]:
     """Return the attributes to fetch, with those that tell whether the output of a job is awaited."""
-    return (*attributes, *_PLACE) if attributes and awaited.clusters else attributes
+    return (*attributes, *_PLACE) if attributes and awaited else attributes
 
 
-def _in_queue(ads: Iterable[str], awaited: AwaitedOutput, attributes: Sequence[str]) -> Iterator[str]:
-    """Yield the ads of jobs in the queue, each once; of a job whose output is awaited as one that transfers it."""
-    if not awaited.clusters:
+def _in_queue(
+    ads: Iterable[str], awaited: AwaitedOutput, attributes: Sequence[str], seen: set[tuple[object, object]]
+) -> Iterator[str]:
+    """Yield the ads of jobs in the queue that are not in `seen`, and add them.
+
+    A job that has ended and whose output is awaited transfers it.
+    """
+    if not awaited:
         yield from ads
         return
-    seen: set[tuple[object, object]] = set()
     for text in ads:
         ad = Ad.read(text)
         cluster, process = ad.value("ClusterId"), ad.value("ProcId")

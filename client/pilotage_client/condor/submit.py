@@ -40,7 +40,7 @@ from pilotage_client.readers.submit import read_submit
 from pilotage_client.readers.submit_commands import squashed
 from pilotage_client.readers.support import TRUE_WORDS
 from pilotage_client.retry import RetryBudget
-from pilotage_client.user_log.follower import LogWriter, find_user_logs, first_position
+from pilotage_client.user_log.follower import LogWriter, find_user_logs, first_position, present_pages
 
 SUBMIT_OPTIONS: tuple[CondorOption, ...] = (
     *done("append:1 batch-name:1 file:2 dry-run:2 maxjobs:3", 1),
@@ -218,7 +218,7 @@ def _log_submission(client: Client, ids: Sequence[int], retry: RetryBudget) -> N
         return
     writer = LogWriter(client, {job.id: job for job in jobs}, logs, retry)
     position = first_position(client, jobs, retry)
-    for page in retry(lambda: [*client.event_pages(ids, after=position, until_now=True)]):
+    for page in present_pages(client, ids, position, retry):
         writer.write([each for each in page if each.job_id in logs and each.before in ("", "RECEIVED")])
 
 

@@ -46,8 +46,12 @@ def condor_wait(words: Sequence[str], note: Callable[[str], None]) -> int:
         ends_s = boot_time_s() + arguments.number("wait", 0)
     ensure_returner()
     shown: dict[tuple[int, int], bool] = {}
+    jobs: dict[tuple[int, int], bool] = {}
+    size = -1
     while True:
-        jobs = {job: ended for job, ended in jobs_of_log(log).items() if _is_selected(job, selection)}
+        if (present := _size(log)) != size:
+            size = present
+            jobs = {job: ended for job, ended in jobs_of_log(log).items() if _is_selected(job, selection)}
         if arguments.has("status"):
             _show_status(jobs, shown)
         ended = sum(jobs.values())
@@ -59,6 +63,14 @@ def condor_wait(words: Sequence[str], note: Callable[[str], None]) -> int:
             return 1
         sys.stdout.flush()
         time.sleep(_POLL_S if ends_s is None else max(0.0, min(_POLL_S, ends_s - boot_time_s())))
+
+
+def _size(log: Path) -> int:
+    """Return the size of a log; 0 = it cannot be read, as its reader will say."""
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
 
 
 def _is_selected(job: tuple[int, int], selection: JobSelection | None) -> bool:

@@ -409,7 +409,10 @@ def _computed(draft: Draft, command: SubmitCommand, amount: Expression) -> Submi
     known = {fold(name) for name in draft.attributes}
     refers = references(amount.text)
     if not (refers.is_dynamic or refers.target or refers.in_my - known or set(calls(amount.text)) & _CHANGING):
-        value = evaluate(compile_expression(amount.text, refuse_random=True), Ad(draft.attributes))
+        try:
+            value = evaluate(compile_expression(amount.text), Ad(draft.attributes))
+        except InvalidClassAdError as error:
+            raise command.fault(error) from error
         if isinstance(value, int | float) and not isinstance(value, bool):
             return SubmitCommand(command.name, repr(value), command.line)
     draft.refuse(command.line, command.name, command.value, _NO_NUMBER)

@@ -100,6 +100,12 @@ def endless_pages(client: JobCalls, ids: Sequence[int], position: int, retry: Re
             position = error.resume_after
 
 
+def present_pages(client: JobCalls, ids: Sequence[int], position: int, retry: RetryBudget) -> list[list[JobEvent]]:
+    """Return the pages with the events that these jobs have had after a position; other events may be among them."""
+    wanted = ids if len(ids) <= _MOST_IDS else ()
+    return retry(lambda: list(client.event_pages(wanted, after=position, until_now=True)))
+
+
 def first_position(client: JobCalls, jobs: Iterable[JobStatus], retry: RetryBudget) -> int:
     """Return a position before the first event of all these jobs.
 

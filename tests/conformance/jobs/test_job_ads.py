@@ -36,7 +36,8 @@ def submit(database: Database, state: ServerState, identity: Identity, descripti
 
 def ads_of(database: Database, identity: Identity, wanted: AdFilter, size: int = 1000) -> list[list[Ad]]:
     """Return the ads of all pages."""
-    pages, token = [], ""
+    pages: list[list[Ad]] = []
+    token = ""
     while not pages or token:
         page = database.read(lambda transaction: list_ads(transaction, identity, wanted, size, token))  # noqa: B023
         pages.append([Ad.read(text) for text in page.ads])

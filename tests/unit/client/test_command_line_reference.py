@@ -9,6 +9,8 @@ import pytest
 
 from pilotage_client.api import Client
 from pilotage_client.cli.main import SECTIONS
+from pilotage_client.condor.arguments import OptionKind
+from pilotage_client.condor.main import OPTIONS
 from support.commands import KEYS
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
@@ -39,3 +41,13 @@ def test_lists_each_method_of_the_client() -> None:
     listed = set(re.findall(r"`(\w+)[(`]", (REFERENCE / "python-api.md").read_text()))
     methods = {name for name in dir(Client) if not name.startswith("_")} - {"located", "close"}
     assert methods <= listed, methods - listed
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_lists_the_options_of_htcondors_commands(command: str) -> None:
+    page = (REFERENCE.parent / "how-to" / "htcondor-commands.md").read_text()
+    rows = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|") and line.count("|") == 5]
+    (listed,) = [[quoted(cell) for cell in row[1:]] for row in rows if command in quoted(row[0])]
+    kinds = {OptionKind.DONE: 0, OptionKind.IGNORED: 1, OptionKind.SILENT: 1, OptionKind.REFUSED: 2}
+    for option in OPTIONS[command]:
+        assert f"-{option.name}" in listed[kinds[option.kind]]
