@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage_client.condor.arguments import CondorOption
 from pilotage_client.condor.changes import CHANGE_OPTIONS, REMOVE_OPTIONS, condor_hold, condor_release, condor_rm
 from pilotage_client.condor.queue import HISTORY_OPTIONS, QUEUE_OPTIONS, condor_history, condor_q
-from pilotage_client.condor.returns import PROGRAM, condor_returner
+from pilotage_client.condor.returns import PROGRAM, PYTHON, condor_returner
 from pilotage_client.condor.slots import STATUS_OPTIONS, condor_status
 from pilotage_client.condor.submit import SUBMIT_OPTIONS, condor_submit
 from pilotage_client.condor.wait import WAIT_OPTIONS, condor_wait
@@ -88,7 +89,7 @@ _MARK = "pilotage_client.condor.main"
 
 
 def _script(name: str) -> str:
-    return f'#!/bin/sh\nexec "{sys.executable}" -m {_MARK} {name} "$@"\n'
+    return f'#!/bin/sh\nexec {shlex.join(PYTHON)} -m {_MARK} {name} "$@"\n'
 
 
 def _beginning(path: Path) -> str:
@@ -102,7 +103,7 @@ def main(words: Sequence[str]) -> int:
     if run is None:
         sys.stderr.write(f"{command} is no command; known are {', '.join(COMMANDS)}\n")
         return 1
-    if rest and rest[0].lstrip("-") == "version":
+    if rest[:1] in (["-version"], ["--version"]):
         run = condor_version
     try:
         code = run(rest, lambda line: click.echo(f"{command}: {line}", err=True))

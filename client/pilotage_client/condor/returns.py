@@ -28,7 +28,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pilotage.classads.evaluation import Ad
-from pilotage.errors import InvalidInputError, PilotageError
+from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import STANDARD_ERROR, STANDARD_OUTPUT, Client
 from pilotage_client.connection import ServerOptions, resolve_server
@@ -41,6 +41,9 @@ REMAPS = "TransferOutputRemaps"
 
 IWD = "Iwd"
 """HTCondor's attribute: the initial folder of the job, on the submitter's machine."""
+
+PYTHON = (sys.executable, "-E", "-P")
+"""This Python without PYTHONPATH and the present folder: both are those of the tool that calls a command."""
 
 PROGRAM = "condor_returner"
 _ATTRIBUTES = ("PilotageJobId", "ProcId", IWD, REMAPS, "Out", "Err")
@@ -78,11 +81,21 @@ def _holder_of(token: str) -> str:
         return ""
 
 
+def prepare_returns() -> None:
+    """Make the folder; raises InvalidInputError if there can be none, before jobs are submitted."""
+    folder = returns_folder()
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = f"{(error.strerror or str(error)).lower()}; set XDG_STATE_HOME, or {SWITCH}=no"
+            raise InvalidInputError(Violation(str(folder), why)) from error
+
+
 def register_cluster(cluster: int, jobs: int) -> None:
     """Have the output of a new cluster returned."""
     folder = returns_folder()
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{cluster}-{jobs}").touch()
 
 
@@ -94,7 +107,7 @@ def ensure_returner() -> None:
     with (folder / _LOCK).open("a") as lock, (folder / _LOG).open("ab") as log:
         if _take(lock.fileno()):
             # The returner inherits the lock, so no second one can start. The shell ends at once, and needs no waiting.
-            command = [sys.executable, "-m", "pilotage_client.condor.main", PROGRAM, str(lock.fileno())]
+            command = [*PYTHON, "-m", "pilotage_client.condor.main", PROGRAM, str(lock.fileno())]
             subprocess.run(
                 ["/bin/sh", "-c", '"$@" &', "sh", *command],
                 stdin=subprocess.DEVNULL,

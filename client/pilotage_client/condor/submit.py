@@ -17,7 +17,7 @@ import click
 from pilotage import clock
 from pilotage.classads.library import AdValue
 from pilotage.classads.text import ad_lines, ad_text
-from pilotage.errors import InvalidInputError, InvalidJobError, Violation
+from pilotage.errors import InvalidInputError, InvalidJobError, PilotageError, Violation
 from pilotage.job_description import JobDescription
 from pilotage.text import fold
 from pilotage.values.selections import JobSelection
@@ -32,7 +32,7 @@ from pilotage_client.condor.arguments import (
     refused,
     silent,
 )
-from pilotage_client.condor.returns import IWD, REMAPS, ensure_returner, read_remaps, register_cluster
+from pilotage_client.condor.returns import IWD, REMAPS, ensure_returner, prepare_returns, read_remaps, register_cluster
 from pilotage_client.connection import new_request_id
 from pilotage_client.readers import ReadError, text_of
 from pilotage_client.readers.files import FileResolver
@@ -76,24 +76,16 @@ def condor_submit(words: Sequence[str], note: Callable[[str], None]) -> int:
     _check_limits(arguments, descriptions, jobs)
     for warning in dict.fromkeys(text for each in descriptions for text in each.warnings):
         note(f"WARNING: {warning}")
-    is_terse = arguments.has("terse")
     with Client.located() as client:
         if arguments.has("dry-run"):
             return _dry_run(client, arguments.value("dry-run"), descriptions, note)
+        is_terse = arguments.has("terse")
         if not is_terse:
             sys.stdout.write("Submitting job(s)")
             sys.stdout.flush()
-        retry, request_id = RetryBudget(_RETRY_S, note), new_request_id()
-        submitted = retry(lambda: client.submit(descriptions, request_id=request_id))
-        clusters = [*_clusters(descriptions, submitted.job_ids)]
-        for ids in clusters:
-            register_cluster(ids.start, len(ids))
-        _log_submission(client, submitted.job_ids, retry)
-        ensure_returner()
+        clusters = _submit(client, descriptions, note)
         if not is_terse:
             sys.stdout.write(f"{'.' * jobs}\n")
-        for warning in submitted.warnings:
-            note(f"WARNING: {warning}")
         for ids in clusters:
             if arguments.has("verbose"):
                 _print_ads(client, ids)
@@ -102,6 +94,24 @@ def condor_submit(words: Sequence[str], note: Callable[[str], None]) -> int:
                 f"{ids.start}.0 - {last}" if is_terse else f"{len(ids)} job(s) submitted to cluster {ids.start}."
             )
     return 0
+
+
+def _submit(client: Client, descriptions: Sequence[JobDescription], note: Callable[[str], None]) -> list[range]:
+    """Submit the jobs, and have their output returned; returns the ids of each cluster."""
+    prepare_returns()
+    retry, request_id = RetryBudget(_RETRY_S, note), new_request_id()
+    submitted = retry(lambda: client.submit(descriptions, request_id=request_id))
+    clusters = [*_clusters(descriptions, submitted.job_ids)]
+    for warning in submitted.warnings:
+        note(f"WARNING: {warning}")
+    try:  # the jobs are submitted, so what fails from here on must not look like a failed submission
+        for ids in clusters:
+            register_cluster(ids.start, len(ids))
+        _log_submission(client, submitted.job_ids, retry)
+        ensure_returner()
+    except (OSError, PilotageError) as error:
+        note(f"WARNING: output or user logs may not come back: {error}")
+    return clusters
 
 
 def _read_words(words: Sequence[str], note: Callable[[str], None]) -> tuple[CondorArguments, str | None]:
