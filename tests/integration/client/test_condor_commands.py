@@ -16,6 +16,7 @@ import pytest
 
 from pilotage.v1 import matcher_service_pb2, values_pb2
 from pilotage_client.condor.main import main
+from pilotage_client.condor.returns import read_remaps
 from support.commands import environment_of, run
 from support.wire_grid import WireGrid, WirePilot
 
@@ -209,6 +210,18 @@ def test_output_is_back_when_a_job_has_left_the_queue(returning: CondorCommands,
     assert condor("condor_q", cluster, "-af", "JobStatus") == "4\n"
 
 
+def test_cluster_that_is_added_later_is_logged_once(returning: CondorCommands, pilot: WirePilot) -> None:
+    condor = returning
+    condor.submit("hold = true\n" + SUBMIT_FILE)  # keeps the returner alive
+    later = condor.submit(SUBMIT_FILE.replace("jobs.log", "later.log"))
+    pilot.request_jobs()
+    pilot.finish(later)
+    condor("condor_rm", f"{later}.1")
+    condor("condor_wait", "later.log")
+    numbers = re.findall(r"^(\d{3}) \(", (condor.folder / "later.log").read_text(), re.M)
+    assert [numbers.count(number) for number in ("000", "005", "009")] == [2, 1, 1]
+
+
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
 
@@ -253,6 +266,19 @@ def test_options_without_meaning_are_ignored_with_a_note(condor: CondorCommands)
     done = condor.run("condor_q", "-name", "schedd@x", "-pool", "cm", "-global", "-af", "ProcId")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.count("is ignored: there is one queue") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "remaps"),
+    [
+        ("a = b ; c=d/e", {"a": "b", "c": "d/e"}),
+        (r"a\=b = x\;y", {"a=b": "x;y"}),
+        ("a", {}),
+        ("", {}),
+    ],
+)
+def test_remaps_are_read_as_htcondors(text: str, remaps: dict[str, str]) -> None:
+    assert read_remaps(text) == remaps
 
 
 def test_scripts_run_the_commands(tmp_path: Path) -> None:
