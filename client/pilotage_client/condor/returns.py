@@ -22,13 +22,15 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from pilotage.classads.evaluation import Ad
-from pilotage.errors import InvalidInputError, PilotageError, Violation
+from pilotage.errors import InvalidInputError, PilotageError, Violation, WorldError
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import STANDARD_ERROR, STANDARD_OUTPUT, Client
 from pilotage_client.connection import ServerOptions, resolve_server
@@ -241,10 +243,10 @@ class _Returner:
             if not added:
                 path.unlink(missing_ok=True)
                 continue
-            jobs = self._retry(lambda added=added: self._client.jobs([*added]))  # type: ignore[misc]
+            jobs = self._retry(partial(self._client.jobs, [*added]))
             self._returns |= added
             self._jobs |= {job.id: job for job in jobs}
-            self._logs |= self._retry(lambda jobs=jobs: find_user_logs(self._client, jobs))  # type: ignore[misc]
+            self._logs |= self._retry(partial(find_user_logs, self._client, jobs))
             self._left[path] = len(added)
             # Their first events may lie before the position of the stream.
             after = first_position(self._client, jobs, self._retry)
@@ -283,7 +285,7 @@ class _Returner:
         for event in events:
             if event.after in {"DONE", "FAILED"} and self._writer.is_last(event):
                 self._fetch(event.job_id, self._returns[event.job_id])
-        self._writer.write([event for event in events if event.job_id in self._logs])
+        self._write(events)
         for event in events:
             if event.job_id in self._returns and self._writer.is_last(event):
                 self._finish(event.job_id)
@@ -297,14 +299,26 @@ class _Returner:
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryDirectory(prefix=".returned-", dir=place.parent) as scratch:
-                    (written,) = self._retry(
-                        lambda file=file, scratch=scratch: self._client.fetch_files(  # type: ignore[misc]
-                            job_id, [file], Path(scratch)
-                        )
-                    )
+                    (written,) = self._retry(partial(self._client.fetch_files, job_id, [file], Path(scratch)))
                     written.replace(place)
             except (OSError, PilotageError) as error:
                 self._note(f"the file {file.name} of job {job_id} is not returned to {place}: {error}")
+
+    def _write(self, events: Sequence[JobEvent]) -> None:
+        """Write the logs; one that cannot be written is noted and given up, so that the others go on."""
+        by_log: defaultdict[Path, list[JobEvent]] = defaultdict(list)
+        for event in events:
+            if event.job_id in self._logs:
+                by_log[self._logs[event.job_id]].append(event)
+        for path, some in by_log.items():
+            try:
+                self._writer.write(some)
+            except WorldError as error:
+                if error.transient:
+                    raise
+                self._note(str(error))
+                for job_id in [job_id for job_id, log in self._logs.items() if log == path]:
+                    del self._logs[job_id]
 
     def _finish(self, job_id: int) -> None:
         done = self._returns.pop(job_id)

@@ -199,14 +199,16 @@ def test_output_is_back_when_a_job_has_left_the_queue(returning: CondorCommands,
         "transfer_output_files = a, b",
     ]
     lines += ['transfer_output_remaps = "a = there/first"', "leave_in_queue = true", "queue"]
+    lines.insert(0, "log = no.log")  # which cannot be written, as it is none: the output comes back all the same
     (condor.folder / "jobs").mkdir()
+    (condor.folder / "jobs" / "no.log").write_text("notes\n")
     cluster = condor.submit("\n".join(["initialdir = jobs", *lines]))
     assert [match.job_id for match in pilot.request_jobs().matches] == [cluster]
     pilot.finish(cluster, outputs={"out": b"hello\n", "a": b"1", "b": b"2", "stderr": b"nobody asked"})
     while condor("condor_q", "-af", "ProcId"):
         pass
     back = {str(path.relative_to(condor.folder / "jobs")): path.read_text() for path in _files(condor.folder / "jobs")}
-    assert back == {"logs/out": "hello\n", "there/first": "1", "b": "2"}
+    assert back == {"logs/out": "hello\n", "there/first": "1", "b": "2", "no.log": "notes\n"}
     assert condor("condor_q", cluster, "-af", "JobStatus") == "4\n"
 
 
