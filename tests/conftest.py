@@ -42,7 +42,7 @@ MARKS_OF_FIXTURES = {
     "process": [
         *("server", "shared_server", "served", "mosquitto", "secured_mosquitto", "slurm", "slurm_clusters", "sshd"),
         *("spin", "podman", "object_store"),
-        *("pilot_bundle", "compiled_packages", "previous_release"),
+        *("pilot_bundle", "compiled_packages", "previous_release", "htcondor_tools"),
     ],
     "slow": ["compiled_packages"],
 }

@@ -67,6 +67,7 @@ from pilotage_client.selections import read_selections
 MOST_IDS = 10_000  # the server's limit for one call
 ATTEMPT_JOBS = 100  # the server's limit for one call that lists attempts
 MOST_RUNS = 1000  # the server's limit for one call
+AD_SELECTIONS = 1000  # the server's limit for one call
 LONGEST_POLL_S = 60.0
 STANDARD_OUTPUT, STANDARD_ERROR = "stdout", "stderr"  # the names that pilots use if the job has none
 _DEADLINE_MARGIN_S = 10.0  # beyond the timeout of the poll
@@ -228,6 +229,37 @@ class JobCalls(Connection):
     def ad(self, job_id: int) -> str:
         """Return a job's ad in new ClassAd syntax, as expressions see it; raises NotFoundError."""
         return self._jobs.GetJobAd(job_service_pb2.GetJobAdRequest(job_id=job_id)).ad
+
+    def list_ads(
+        self,
+        selections: Sequence[JobSelection] = (),
+        *,
+        states: Sequence[str] = (),
+        owner: str = "",
+        constraint: str = "",
+        attributes: Sequence[str] = (),
+        newest_first: bool = False,
+    ) -> Iterator[str]:
+        """Yield the ads of jobs in the order of ids, in new ClassAd syntax; without `selections` of all jobs.
+
+        Selections of unknown jobs are left out, and `owner` is as in `list_jobs`. `constraint` = only ads that satisfy
+        this expression; `attributes` = the ads have these names only. Raises InvalidInputError for the constraint.
+        """
+        for start in range(0, len(selections) or 1, AD_SELECTIONS):
+            request = job_service_pb2.ListJobAdsRequest(
+                selections=map(selection_to_wire, selections[start : start + AD_SELECTIONS]),
+                states=map(_state_number, states),
+                owner=owner,
+                constraint=constraint,
+                attributes=attributes,
+                newest_first=newest_first,
+            )
+            while True:
+                page = self._jobs.ListJobAds(request)
+                yield from page.ads
+                if not page.next_page_token:
+                    break
+                request.page_token = page.next_page_token
 
     def wait(self, job_ids: Sequence[int], timeout_s: float) -> list[JobStatus]:
         """Return the jobs when all are final, or in their present state after one poll of at most `timeout_s`."""

@@ -1,23 +1,26 @@
-"""Packages that are built once in a test run: pilot bundles, the wheel with compiled modules, an earlier release."""
+"""Packages that are built or installed once in a test run: bundles, wheels, an earlier release, and foreign tools."""
 
 from __future__ import annotations
 
 import io
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 import tomllib
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from build_bundle import main, write_bundle
-from support.debian import find_or_install
+from support.debian import find_or_install, installation_lock, skip_or_fail
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -71,6 +74,35 @@ def start(bundle: Path, *arguments: str, scratch: Path, folder: Path) -> subproc
 def bare_environment(scratch: Path) -> dict[str, str]:
     """Return the environment of a batch job without HOME and without any Pilotage variable."""
     return {"PATH": "/usr/bin:/bin", "TMPDIR": str(scratch)}
+
+
+HTCONDOR_TOOLS = ("law==0.1.21", "dask-jobqueue==0.9.0")
+"""Tools of others that call HTCondor's commands. With what they need they are 56 MB, installed in about 10 s."""
+
+
+@pytest.fixture(scope="session")
+def htcondor_tools() -> Path:
+    """Return a folder of Python packages with `HTCONDOR_TOOLS`; it stays for later test runs."""
+    name = f"pilotage-tests-tools-{os.geteuid()}-{THIS_PYTHON}-{zlib.crc32(' '.join(HTCONDOR_TOOLS).encode()):x}"
+    folder = Path(tempfile.gettempdir(), name)
+    with installation_lock():
+        if not (folder / "complete").exists():
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", str(folder)]
+            done = subprocess.run([*command, *HTCONDOR_TOOLS], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                skip_or_fail(f"pip could not install {' '.join(HTCONDOR_TOOLS)}: {done.stderr.strip()[-500:]}")
+            (folder / "complete").touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def common_python() -> Path:
+    """Return a Python of this version that each account may run, as a payload may have another account than root."""
+    this = Path(BARE_PYTHON[0]).resolve()
+    if all(folder.stat().st_mode & stat.S_IXOTH for folder in this.parents):
+        return this
+    system = Path("/usr/bin", f"python{THIS_PYTHON}")
+    return find_or_install(lambda: system if system.exists() else None, system.name)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from pilotage_client.cli import (
     why,
     workflows,
 )
-from pilotage_client.cli.demo import demo, init
+from pilotage_client.cli.demo import condor_commands, demo, init
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import COMMANDS as UP_COMMANDS
 
@@ -86,7 +86,17 @@ SECTIONS = {
         "token revocations",
     ),
     "Without a server": ("convert", "tree resolve", "tree eligible"),
-    "This machine": ("up", "join", "context list", "context show", "context use", "context remove", "demo", "init"),
+    "This machine": (
+        "up",
+        "join",
+        "context list",
+        "context show",
+        "context use",
+        "context remove",
+        "demo",
+        "init",
+        "condor-commands",
+    ),
 }
 
 
@@ -107,6 +117,7 @@ for command in (
     *UP_COMMANDS,
     demo,
     init,
+    condor_commands,
     why.why,
     status.status,
     submit.submit,

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import RowMapping, Table, select
+from sqlalchemy import RowMapping, Table, select, text
 from sqlmodel import Session
 
 from pilotage.errors import NotFoundError
@@ -17,7 +17,7 @@ from pilotage.job_description import render_text
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
 from pilotage_server.core.jobs.record import Awaited, ExitCheck, JobRecord, PolicyWatch
-from pilotage_server.core.jobs.states import NEVER_HELD, JobState, history_from_json, history_to_json
+from pilotage_server.core.jobs.states import FINAL, NEVER_HELD, JobState, history_from_json, history_to_json
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import LIVE_JOB, metadata
 
@@ -356,3 +356,24 @@ def find_jobs(session: Session, wanted: JobQuery, after_id: int, limit: int) -> 
             query = query.where(column == value)
     rows = session.execute(query.limit(limit)).mappings()
     return tuple(job_record(row) for row in rows)
+
+
+def next_jobs(session: Session, wanted: JobQuery, after_id: int, limit: int) -> tuple[JobRecord, ...]:
+    """Return the next jobs of an index, at most `limit`, of which the caller selects the wanted ones.
+
+    So the work is bounded however few jobs are wanted. Of live states only live jobs are read, and of an owner's jobs
+    only these.
+    """
+    if wanted.nothing:
+        return ()
+    order = JOBS.c.id.desc() if wanted.newest_first else JOBS.c.id
+    query = select(JOBS).order_by(order).limit(limit)
+    if after_id:
+        query = query.where(JOBS.c.id < after_id if wanted.newest_first else JOBS.c.id > after_id)
+    if wanted.owner is not None:
+        query = query.where(JOBS.c.owner == wanted.owner)
+    if wanted.states and FINAL.isdisjoint(wanted.states):
+        query = query.where(text(LIVE_JOB))
+        if wanted.owner is not None and wanted.vo is not None:
+            query = query.where(JOBS.c.vo == wanted.vo)
+    return tuple(job_record(row) for row in session.execute(query).mappings())

@@ -10,14 +10,14 @@ import pytest
 from pilotage.notifications import ALL_OCCASIONS, NewSubscription, RecipientKind
 from pilotage_server.core.jobs.notifications import Subscription
 from pilotage_server.core.jobs.record import PolicyWatch
-from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.core.jobs.states import FINAL, LIVE, JobCause
 from pilotage_server.core.races.races import RaceSet
 from pilotage_server.storage import leases, races, task_queues
 from pilotage_server.storage.attempts import load_taken, next_taken, next_unreported
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import events_of, feed_bounds, last_attempts_at
-from pilotage_server.storage.jobs import JobQuery, find_jobs
+from pilotage_server.storage.jobs import JobQuery, find_jobs, next_jobs
 from pilotage_server.storage.leases import extend_all, lock_expired, running_by_pool
 from pilotage_server.storage.notifications.outbox import has_due_notifications, waiting_notifications
 from pilotage_server.storage.notifications.subscriptions import (
@@ -115,6 +115,16 @@ QUERIES: tuple[tuple[str, str, Callable[[Transaction], object]], ...] = (
         "jobs of an owner",
         "ix_jobs_owner_id",
         lambda transaction: find_jobs(transaction.session, JobQuery(owner="a"), 0, 10),
+    ),
+    (
+        "live jobs of an owner",
+        "ix_jobs_live_owner",
+        lambda transaction: next_jobs(transaction.session, JobQuery(LIVE, "a", "v"), 0, 10),
+    ),
+    (
+        "newest jobs of an owner",
+        "ix_jobs_owner_id",
+        lambda transaction: next_jobs(transaction.session, JobQuery(FINAL, "a", newest_first=True), 9, 10),
     ),
     ("racing jobs", "ix_jobs_race", lambda transaction: races.lock_racers(transaction.session, [1])),
     (

@@ -13,6 +13,8 @@ import pytest
 from pilotage_agents.main import _parser as agents_parser
 from pilotage_client.api import Client
 from pilotage_client.cli.main import SECTIONS, main
+from pilotage_client.condor.arguments import OptionKind
+from pilotage_client.condor.main import OPTIONS
 from pilotage_pilot.command_line import _parser as pilot_parser
 from pilotage_server.main import _parser as server_parser
 from support.commands import KEYS
@@ -100,3 +102,14 @@ def test_lists_each_method_of_the_client() -> None:
     listed = set(re.findall(r"`(\w+)[(`]", (REFERENCE / "python-api.md").read_text()))
     methods = {name for name in dir(Client) if not name.startswith("_")} - {"located", "close"}
     assert methods <= listed, methods - listed
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_lists_the_options_of_htcondors_commands(command: str) -> None:
+    page = (REFERENCE.parent / "how-to" / "htcondor-commands.md").read_text()
+    (listed,) = [
+        [quoted(cell) for cell in row[1:]] for row in rows(page) if len(row) == 4 and command in quoted(row[0])
+    ]
+    kinds = {OptionKind.DONE: 0, OptionKind.IGNORED: 1, OptionKind.SILENT: 1, OptionKind.REFUSED: 2}
+    for option in OPTIONS[command]:
+        assert f"-{option.name}" in listed[kinds[option.kind]]

@@ -28,6 +28,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "ListClusters": _OWNERS,
         "GetJobDescription": _OWNERS,
         "GetJobAd": _OWNERS,
+        "ListJobAds": _OWNERS,
         "WaitForJobs": _OWNERS,
         "GetJobEvents": _OWNERS,
         "WatchEvents": _OWNERS | {Role.ROUTER},

@@ -35,9 +35,9 @@ SCOPES: Mapping[str, frozenset[Permission]] = {
 
 _JOBS: Mapping[Permission, Collection[str]] = {
     Permission.READ: (
-        *("GetJobs", "ListJobs", "GetJobDescription", "GetJobAd", "WaitForJobs", "GetJobEvents", "WatchEvents"),
-        *("FindJobs", "ListClusters", "ExplainJob", "ListAttempts", "ListOutputFiles", "DownloadFile", "FollowOutput"),
-        "ReadOutputFiles",
+        *("GetJobs", "ListJobs", "GetJobDescription", "GetJobAd", "ListJobAds", "WaitForJobs", "GetJobEvents"),
+        *("WatchEvents", "FindJobs", "ListClusters", "ExplainJob", "ListAttempts", "ListOutputFiles"),
+        *("ReadOutputFiles", "DownloadFile", "FollowOutput"),
     ),
     Permission.CREATE: ("SubmitJobs", "FindMissingFiles", "UploadFile"),
     Permission.MODIFY: ("EditJob", "ChangeJobs", "FindJobs"),

@@ -32,6 +32,7 @@ from pilotage_server.core.jobs.files import MAX_INLINE_BYTES, OutputFile
 from pilotage_server.core.jobs.record import FeedPage
 from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
+from pilotage_server.operations.jobs.ads import list_ads
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
 from pilotage_server.operations.jobs.edit import edit_job
@@ -64,6 +65,7 @@ from pilotage_server.rpc.framework.wire_values import check_count, job_ids_from_
 from pilotage_server.rpc.jobs.event_feed import EndFollower, EventFeed, Follower
 from pilotage_server.rpc.jobs.output import OutputCalls
 from pilotage_server.rpc.jobs.wire import (
+    ad_filter_from_wire,
     attempt_to_wire,
     change_from_wire,
     checksum_from_wire,
@@ -475,6 +477,16 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         identity, job_id = caller(), _job_id_of(request)
         ad = await self._transactions.read(lambda transaction, _: ad_text(get_ad(transaction, identity, job_id)))
         return job_service_pb2.GetJobAdResponse(ad=ad)
+
+    async def ListJobAds(
+        self, request: job_service_pb2.ListJobAdsRequest, context: Any
+    ) -> job_service_pb2.ListJobAdsResponse:
+        identity = caller()
+        wanted, page_size = ad_filter_from_wire(request)
+        page = await self._transactions.read(
+            lambda transaction, _: list_ads(transaction, identity, wanted, page_size, request.page_token)
+        )
+        return job_service_pb2.ListJobAdsResponse(ads=page.ads, next_page_token=page.next_page_token)
 
     async def WaitForJobs(
         self, request: job_service_pb2.WaitForJobsRequest, context: Any

@@ -25,6 +25,7 @@ from pilotage_server.core.jobs.record import FeedEvent, JobRecord
 from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.operations.explain import Explanation
+from pilotage_server.operations.jobs.ads import MOST_JOBS, AdFilter
 from pilotage_server.operations.jobs.queries import JobDetails, JobFilter
 from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty
 
@@ -137,6 +138,34 @@ def filter_from_wire(message: job_service_pb2.ListJobsRequest) -> tuple[JobFilte
     fields.done()
     wanted = JobFilter(frozenset(states), message.owner, message.pool, message.newest_first, message.copies)
     return wanted, page_size
+
+
+def ad_filter_from_wire(message: job_service_pb2.ListJobAdsRequest) -> tuple[AdFilter, int]:
+    """Return the filter of ads, and the page size."""
+    fields = Fields(message)
+    page_size = fields("page_size", _ad_page_size)
+    fields("selections", _check_ad_selections)
+    selections = fields("selections", lambda messages: all_from_wire(messages, selection_from_wire))
+    states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
+    for name in ("page_token", "owner", "constraint"):
+        fields(name, text_from_wire)
+    attributes = fields("attributes", lambda names: all_from_wire(names, name_from_wire))
+    fields.done()
+    jobs = JobFilter(frozenset(states), message.owner, newest_first=message.newest_first, copies=bool(selections))
+    return AdFilter(selections, jobs, message.constraint, attributes), page_size
+
+
+def _ad_page_size(number: int) -> int:
+    if not 0 <= number <= MOST_JOBS:
+        raise InvalidInputError(Violation("", f"{number} is not the size of a page (1 to {MOST_JOBS})"))
+    return number or MOST_JOBS
+
+
+def _check_ad_selections(selections: Sequence[job_service_pb2.JobSelection]) -> None:
+    if len(selections) > MOST_JOBS:
+        raise InvalidInputError(Violation("", f"has {len(selections)} items, at most {MOST_JOBS} are allowed"))
+    if any(each.workflow for each in selections):
+        raise InvalidInputError(Violation("", "has a workflow; name its clusters"))
 
 
 def selections_from_wire(
