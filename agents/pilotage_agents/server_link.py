@@ -25,10 +25,21 @@ from pilotage.v1 import (
     values_pb2,
 )
 from pilotage.values.demand import DemandAnswer
-from pilotage.values.leadership import EVERY_SERVED_QUEUE, Leadership, LeadershipAnswer, ServedQueues
+from pilotage.values.leadership import (
+    EVERY_SERVED_QUEUE,
+    NO_STATUS,
+    AgentStatus,
+    Leadership,
+    LeadershipAnswer,
+    ServedQueues,
+)
 from pilotage.values.pilots import GlideinReport
 from pilotage.values.wire.demand import demand_answer_from_wire
-from pilotage.values.wire.leadership import leadership_answer_from_wire, leadership_to_wire
+from pilotage.values.wire.leadership import (
+    agent_status_to_wire,
+    leadership_answer_from_wire,
+    leadership_to_wire,
+)
 from pilotage.values.wire.pilots import glidein_report_to_wire
 from pilotage_agents.drain_controller.planning import ONLY_MULTICORE, Farm, FarmDemand, FarmNode, NodeName, NodePart
 from pilotage_agents.pool_cleanup import PoolOutline
@@ -58,14 +69,17 @@ class AgentServerLink:
         self._pools = pool_service_pb2_grpc.PoolServiceStub(channel)
         self._resources = resource_service_pb2_grpc.ResourceServiceStub(channel)
 
-    async def take_leadership(self, leadership: Leadership, for_s: float, host: str) -> LeadershipAnswer:
-        """Request or renew the leadership for `for_s` seconds from now; `host` is the replica's host, for people."""
+    async def take_leadership(
+        self, leadership: Leadership, for_s: float, host: str, status: AgentStatus = NO_STATUS
+    ) -> LeadershipAnswer:
+        """Request or renew the leadership for `for_s` seconds from now, and report the status of the replica."""
         request = agent_service_pb2.TakeTurnRequest(
             turn=leadership_to_wire(leadership),
             for_s=for_s,
             place=host,
             queues=self._serves.patterns,
             ce_types=self._serves.ce_types,
+            status=agent_status_to_wire(status),
         )
         answer = await self._agents.TakeTurn(request)
         return leadership_answer_from_wire(answer)

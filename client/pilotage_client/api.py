@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, overload
 
 from pilotage.accounts import Quota, split_account, split_group
 from pilotage.clock import boot_time_s
-from pilotage.errors import Faults, InvalidJobError
+from pilotage.errors import Faults, InvalidJobError, StateConflictError
 from pilotage.job_description import JobDescription, render_text
 from pilotage.jobs.wire import description_from_wire, description_to_wire
 from pilotage.notifications import NewSubscription
@@ -19,6 +19,8 @@ from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQue
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
 from pilotage.v1 import (
+    agent_service_pb2,
+    audit_service_pb2,
     identity_service_pb2,
     job_service_pb2,
     jobs_pb2,
@@ -32,7 +34,7 @@ from pilotage.v1 import (
     share_service_pb2,
 )
 from pilotage.values.dependencies import Dependency
-from pilotage.values.jobs import ChangeResult, SubmittedJobs
+from pilotage.values.jobs import ChangeResult, JobCondition, SubmittedJobs
 from pilotage.values.selections import JobSelection
 from pilotage.values.wire.dependencies import dependency_to_wire
 from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
@@ -233,27 +235,52 @@ class JobCalls(Connection):
         for answer in self._jobs.WatchEvents(request, timeout=files.LONGEST_STREAM_S):
             yield [job_event(event) for event in answer.events]
 
-    def remove(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Remove jobs; running ones are killed."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_REMOVE, reason)
+    def search_jobs(self, condition: JobCondition) -> list[int]:
+        """Return the ids of the jobs that meet a condition, such as all that failed on a node since a time.
 
-    def hold(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Hold jobs until they are released; running ones are killed."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_HOLD, reason)
+        Raises
+        ------
+        InvalidInputError
+            The condition contradicts itself, or would need all jobs to be read.
+        StateConflictError
+            There are more than a million such jobs.
+        """
+        request = job_service_pb2.SearchJobsRequest(condition=_condition_to_wire(condition))
+        found = self._jobs.SearchJobs(request, timeout=files.LONGEST_STREAM_S)
+        if found.more:
+            raise StateConflictError("more than 1,000,000 jobs meet the condition; narrow it")
+        return [job for run in found.runs for job in range(run.first, run.first + run.count)]
 
-    def release(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Return held jobs to the queue."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RELEASE, reason)
+    def remove(self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None) -> list[ChangeResult]:
+        """Remove jobs; running ones are killed. `only` = those that still meet this condition; None = all."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_REMOVE, reason, only)
 
-    def reschedule(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Return jobs to the queue with a new count of attempts, in any state."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RESCHEDULE, reason)
+    def hold(self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None) -> list[ChangeResult]:
+        """Hold jobs until they are released; running ones are killed. `only` is as in `remove`."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_HOLD, reason, only)
+
+    def release(self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None) -> list[ChangeResult]:
+        """Return held jobs to the queue; `only` is as in `remove`."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RELEASE, reason, only)
+
+    def reschedule(
+        self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None
+    ) -> list[ChangeResult]:
+        """Return jobs to the queue with a new count of attempts, in any state; `only` is as in `remove`."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RESCHEDULE, reason, only)
 
     def _change(
-        self, job_ids: Sequence[int], change: job_service_pb2.JobChange.ValueType, reason: str
+        self,
+        job_ids: Sequence[int],
+        change: job_service_pb2.JobChange.ValueType,
+        reason: str,
+        only: JobCondition | None,
     ) -> list[ChangeResult]:
+        condition = None if only is None else _condition_to_wire(only)
         requests = (
-            job_service_pb2.ChangeJobsRequest(request_id=new_request_id(), job_ids=batch, change=change, reason=reason)
+            job_service_pb2.ChangeJobsRequest(
+                request_id=new_request_id(), job_ids=batch, change=change, reason=reason, only=condition
+            )
             for batch in _batches(job_ids)
         )
         return [
@@ -467,6 +494,22 @@ class OperatorCalls(Connection):
             request.group_quotas.add(vo=vo, group=group, quota=None if quota is None else quota_to_wire(quota))
         self._shares.SetShares(request)
 
+    def agents(self) -> list[agent_service_pb2.AgentReplica]:
+        """Return the replicas of all agents, by agent: those that run, and those that ended recently."""
+        return list(self._agents.ListAgents(agent_service_pb2.ListAgentsRequest()).replicas)
+
+    def audit(
+        self, *, since: datetime | None = None, who: str = "", what: str = ""
+    ) -> Iterator[audit_service_pb2.AuditEntry]:
+        """Yield the changes that operators and agents have made, the newest first; `who` and `what` empty = any."""
+        request = audit_service_pb2.ListAuditRequest(since=time_to_wire(since), who=who, what=what)
+        while True:
+            page = self._audit.ListAudit(request)
+            yield from page.entries
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
     def who_am_i(self) -> identity_service_pb2.WhoAmIResponse:
         """Return the identity that the server sees."""
         return self._identity.WhoAmI(identity_service_pb2.WhoAmIRequest())
@@ -499,6 +542,19 @@ class OperatorCalls(Connection):
         return list(self._identity.ListRevocations(identity_service_pb2.ListRevocationsRequest()).revocations)
 
 
+def _condition_to_wire(condition: JobCondition) -> job_service_pb2.JobCondition:
+    return job_service_pb2.JobCondition(
+        states=sorted(map(_state_number, condition.states)),
+        site=condition.site,
+        ce=condition.ce,
+        queue=condition.queue,
+        node=condition.node,
+        owner=condition.owner,
+        since=time_to_wire(condition.since),
+        until=time_to_wire(condition.until),
+    )
+
+
 def _node_id(name: NodeName) -> node_service_pb2.NodeId:
     site, node = name
     return node_service_pb2.NodeId(site=site, node=node)
@@ -516,9 +572,31 @@ class GridCalls(Connection):
         """Return the visible pools, those with most waiting jobs first."""
         return list(self._pools.ListPools(pool_service_pb2.ListPoolsRequest(vo=vo)).pools)
 
-    def pilots(self, *, ended: bool = False) -> list[pilot_service_pb2.Pilot]:
-        """Return the pilots, newest first."""
-        return list(self._pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=ended)).pilots)
+    def pilots(
+        self,
+        *,
+        ended: bool = False,
+        site: str = "",
+        queue: QueueId | None = None,
+        node: str = "",
+        states: Sequence[str] = (),
+        since: datetime | None = None,
+        registered_by: str = "",
+    ) -> list[pilot_service_pb2.Pilot]:
+        """Return the pilots that meet all of the conditions, newest first.
+
+        `since` = that lived then or later. Ended ones are included with `ended`, `states` and `since`.
+        """
+        request = pilot_service_pb2.ListPilotsRequest(
+            ended=ended,
+            site=site,
+            queue=None if queue is None else queue_to_wire(queue),
+            node=node,
+            states=[pilot_service_pb2.PilotState.Value(f"PILOT_STATE_{state}") for state in states],
+            since=time_to_wire(since),
+            registered_by=registered_by,
+        )
+        return list(self._pilots.ListPilots(request).pilots)
 
     def slots(
         self, constraint: str = "", *, node: NodeName | None = None, ads_wanted: bool = False

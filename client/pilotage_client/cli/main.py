@@ -9,6 +9,8 @@ import click
 
 from pilotage_client.cli import (
     admin,
+    agents,
+    audit,
     jobs,
     notify,
     output,
@@ -60,6 +62,8 @@ SECTIONS = {
         "whoami",
     ),
     "Operations": (
+        "agents",
+        "audit",
         "tree show",
         "tree put",
         "ban",
@@ -110,6 +114,8 @@ for command in (
     *resources.COMMANDS,
     *pilots.COMMANDS,
     *admin.COMMANDS,
+    *agents.COMMANDS,
+    *audit.COMMANDS,
     *routes.COMMANDS,
     *usage.COMMANDS,
     *workflows.COMMANDS,

@@ -34,6 +34,7 @@ from pilotage_client.cli.options import (
     echo_table,
     long_form,
     node_names,
+    past_time,
     queue_text,
     refuse_options_of_group,
     server_options,
@@ -45,6 +46,9 @@ from pilotage_client.files import write_private
 from pilotage_client.models import iso, time_of
 from pilotage_client.up.processes import program
 
+PILOT_STATES = tuple(
+    name.removeprefix("PILOT_STATE_") for name, number in pilot_service_pb2.PilotState.items() if number
+)
 _SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
 _PILOT_HEADINGS = ("STAMP", "BATCH JOB", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
 _DAY_S = 86400
@@ -245,6 +249,14 @@ PILOT = "pilotage-pilot"
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--ended", is_flag=True, help="Also pilots that have ended, or were lost more than an hour ago.")
+@click.option("--site", default="", help="Only pilots of a site.")
+@click.option("--queue", metavar="SITE/CE/QUEUE", help="Only pilots of a queue.")
+@click.option("--node", default="", metavar="[SITE/]NODE", help="Only pilots on a node.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(PILOT_STATES, case_sensitive=False), help="Only in a state."
+)
+@click.option("--since", metavar="TIME", help="Also ended ones, if they lived then: 2 h (ago), 02:00, ISO 8601.")
+@click.option("--owner", default="", help="Only pilots that this owner of a token has registered.")
 @AS_JSON
 @server_options
 @click.pass_context
@@ -257,8 +269,8 @@ def pilots(context: click.Context, /, **options: Any) -> None:
 
 
 @with_client
-def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
-    found = client.pilots(ended=ended)
+def _show_pilots(client: Client, as_json: bool, **options: Any) -> None:
+    found = _find_pilots(client, **options)
     if as_json:
         for pilot in found:
             echo_json(
@@ -300,6 +312,29 @@ def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
         for pilot in found
     ]
     echo_table(_PILOT_HEADINGS, rows, empty="no pilots")
+
+
+def _find_pilots(
+    client: Client,
+    ended: bool,
+    site: str,
+    queue: str | None,
+    node: str,
+    states: Sequence[str],
+    since: str | None,
+    owner: str,
+) -> list[pilot_service_pb2.Pilot]:
+    """Return the pilots that the options of the command select."""
+    node_site, _, host = node.rpartition("/")
+    return client.pilots(
+        ended=ended,
+        site=site or node_site,
+        queue=QueueId.parse(queue) if queue else None,
+        node=host,
+        states=[state.upper() for state in states],
+        since=past_time(since, "--since"),
+        registered_by=owner,
+    )
 
 
 @pilots.command("revoke")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,26 @@ class ServedQueues:
 
 EVERY_SERVED_QUEUE = ServedQueues()
 """An agent that acts on all queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """What a replica of an agent reports of itself: its release, and the ends of its cycles as leader.
+
+    `failures` counts the failed cycles in a row; `last_error` is the text of the last failed one, also when cycles have
+    succeeded since.
+    """
+
+    version: str = ""
+    last_cycle: datetime | None = None
+    last_success: datetime | None = None
+    failures: int = 0
+    last_error: str = ""
+    last_error_time: datetime | None = None
+
+
+NO_STATUS = AgentStatus()
+"""A replica that has reported nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pilotage.pacing import Pace, at_once
+from pilotage_server.core.audit import AuditKind, text_difference
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.core.queueing.task_queue import TaskQueue, with_pool
@@ -20,6 +22,7 @@ from pilotage_server.core.queueing.tree_plan import (
 from pilotage_server.core.resources.mappings import PoolMappings
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.cooperative import cooperative
 from pilotage_server.operations.queueing.arrivals import recount
 from pilotage_server.operations.resources.pools import active_mappings, remove_pools, replace_mappings
@@ -44,15 +47,40 @@ def try_tree(transaction: Transaction, state: ServerState, new: NewTree) -> Tree
     return _plan(transaction, state, new, active_tree(transaction, state), cooperative)
 
 
+@dataclass(frozen=True, slots=True)
+class TreeDifference:
+    """The difference of a new tree and the active one, which has this version."""
+
+    before: int
+    text: str
+
+
+def compare_tree(transaction: Transaction, new: NewTree) -> TreeDifference:
+    """Return the difference of a new tree and the active one."""
+    active = get_tree(transaction)
+    names = (f"version {active.version}", f"version {active.version + 1}")
+    return TreeDifference(active.version, text_difference(active.text, new.text, names))
+
+
 def put_tree(
-    transaction: Transaction, state: ServerState, identity: Identity, new: NewTree, tried: TreePlan
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity,
+    new: NewTree,
+    tried: TreePlan,
+    difference: TreeDifference | None = None,
 ) -> TreeEffect:
     """Activate a tree that has just been tried, and return what it changes.
+
+    `difference` is that of this tree when it was tried; it is made again if another tree has become active since.
 
     All pools are mapped again. When the tree declares a parameter differently, jobs move to the pools of their new
     requirements. Jobs with a lease keep it. A waiting job whose requirements cannot be interpreted any more is held.
     """
     version = stored.lock_tree(transaction.session)
+    if difference is None or difference.before != version:
+        difference = compare_tree(transaction, new)
+    record_change(transaction, identity, AuditKind.TREE, f"version {version + 1}", difference=difference.text)
     holds = not tried.touches_jobs and tried.tree.version == version + 1
     plan = _plan_for_present_pools(transaction, state, tried) if holds else None
     if plan is None:

@@ -15,7 +15,7 @@ from pilotage.v1 import identity_service_pb2, identity_service_pb2_grpc
 from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire, reason_from_wire
 from pilotage_server.core.identity import AGENT_NAMES, UNBOUND, AgentBounds, Identity, Role, name_fault
 from pilotage_server.core.revocations import Revocation
-from pilotage_server.operations.revocations import TokensToRevoke, list_revocations, revoke_tokens
+from pilotage_server.operations.revocations import TokensToRevoke, list_revocations, record_token, revoke_tokens
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.framework.calls import caller, caller_token
 from pilotage_server.rpc.framework.scopes import SCOPES
@@ -64,9 +64,14 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
     async def IssueToken(
         self, request: identity_service_pb2.IssueTokenRequest, context: Any
     ) -> identity_service_pb2.IssueTokenResponse:
+        admin = caller()
         identity, lifetime = self._requested_token(request)
         now = self._clock()
         token = self._issuer.issue(identity, lifetime, now, request.scopes)
+        token_id = self._verifier.verify(token, now).id
+        await self._transactions.write(
+            lambda transaction, _: record_token(transaction, admin, identity, token_id, now + lifetime)
+        )
         return identity_service_pb2.IssueTokenResponse(token=token, expires=time_to_wire(now + lifetime))
 
     def _requested_token(self, request: identity_service_pb2.IssueTokenRequest) -> tuple[Identity, timedelta]:

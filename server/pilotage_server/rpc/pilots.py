@@ -16,6 +16,7 @@ from pilotage.errors import InvalidInputError, PermissionDeniedError, Violation
 from pilotage.mqtt.settings import BrokerLogin
 from pilotage.rpc.proof import NONCE_BYTES, hash_of_nonce
 from pilotage.rpc.wire import (
+    enum_from_wire,
     enum_to_wire,
     queue_from_wire,
     queue_to_wire,
@@ -31,7 +32,7 @@ from pilotage.v1 import (
     pilot_service_pb2_grpc,
 )
 from pilotage.values.leadership import Leadership
-from pilotage.values.pilots import GlideinReport
+from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage.values.wire.amounts import amounts_to_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire, reason_from_wire
 from pilotage.values.wire.leadership import leadership_from_wire
@@ -40,7 +41,7 @@ from pilotage_server.core.attempts.reports import ReportedSlot
 from pilotage_server.core.identity import NO_QUEUE, Identity, PilotCredential, Role
 from pilotage_server.core.pilots.node_use import FarmUse, NodeUse
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
-from pilotage_server.core.pilots.pilots import SecondUse, SlotInfo
+from pilotage_server.core.pilots.pilots import PilotFilter, SecondUse, SlotInfo
 from pilotage_server.core.resources.bans import TreeNode
 from pilotage_server.operations.attempts.pilot_calls import credential_of
 from pilotage_server.operations.leadership import lock_leadership_of
@@ -118,6 +119,29 @@ def glidein_reports_from_wire(message: pilot_service_pb2.ReportGlideinsRequest) 
     reports = fields("reports", lambda reports: all_from_wire(reports, glidein_report_from_wire))
     fields.done()
     return reports
+
+
+def pilot_filter_from_wire(message: pilot_service_pb2.ListPilotsRequest) -> PilotFilter:
+    """Return which pilots are listed."""
+    fields = Fields(message)
+    wanted = PilotFilter(
+        queue=fields.if_set("queue", queue_from_wire),
+        site=fields.text("site"),
+        node=fields.text("node"),
+        states=frozenset(fields("states", lambda numbers: all_from_wire(numbers, _pilot_state)) or ()),
+        since=fields.time("since"),
+        registered_by=fields.text("registered_by"),
+        ended=message.ended,
+    )
+    fields.done()
+    return wanted
+
+
+def _pilot_state(number: int) -> PilotState:
+    name = enum_from_wire(pilot_service_pb2.PilotState, number)
+    if not name:
+        raise InvalidInputError(Violation("", "is not a state of pilots"))
+    return PilotState[name]
 
 
 def pilot_to_wire(info: PilotInfo) -> pilot_service_pb2.Pilot:
@@ -400,12 +424,10 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
     async def ListPilots(
         self, request: pilot_service_pb2.ListPilotsRequest, context: Any
     ) -> pilot_service_pb2.ListPilotsResponse:
-        fields = Fields(request)
-        queue = fields.if_set("queue", queue_from_wire)
-        fields.done()
+        wanted = pilot_filter_from_wire(request)
 
         def show(transaction: Any, _: Any) -> pilot_service_pb2.ListPilotsResponse:
-            pilots = list_pilots(transaction, queue, ended=request.ended)
+            pilots = list_pilots(transaction, wanted)
             return pilot_service_pb2.ListPilotsResponse(pilots=[pilot_to_wire(pilot) for pilot in pilots])
 
         return await self._transactions.read(show)
@@ -413,7 +435,7 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
     async def DrainPilots(
         self, request: pilot_service_pb2.DrainPilotsRequest, context: Any
     ) -> pilot_service_pb2.DrainPilotsResponse:
-        fields = Fields(request)
+        identity, fields = caller(), Fields(request)
         fields("stamps", check_count)
         fields("stamps", check_not_empty)
         stamps = fields("stamps", lambda stamps: all_from_wire(stamps, text_from_wire))
@@ -421,11 +443,11 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         fields.done()
 
         def drain(transaction: Any, state: Any) -> pilot_service_pb2.DrainPilotsResponse:
-            unknown = drain_pilots(transaction, state, stamps, reason, evict=request.evict)
+            unknown = drain_pilots(transaction, state, identity, stamps, reason, evict=request.evict)
             return pilot_service_pb2.DrainPilotsResponse(unknown_stamps=unknown)
 
         return await self._transactions.once(
-            caller(), "DrainPilots", request, pilot_service_pb2.DrainPilotsResponse, drain
+            identity, "DrainPilots", request, pilot_service_pb2.DrainPilotsResponse, drain
         )
 
     async def RevokePilots(

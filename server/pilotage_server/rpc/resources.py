@@ -19,7 +19,7 @@ from pilotage_server.core.resources.bans import BanRecord, TreeNode
 from pilotage_server.operations.cooperative import cooperative, gc_paused
 from pilotage_server.operations.health import hold_place, list_health, open_place
 from pilotage_server.operations.matching.demand import get_demand
-from pilotage_server.operations.put_tree import get_tree, put_tree, try_tree
+from pilotage_server.operations.put_tree import TreeDifference, compare_tree, get_tree, put_tree, try_tree
 from pilotage_server.operations.resources.bans import BanOrder, ban, list_bans, unban
 from pilotage_server.operations.resources.pools import (
     PoolView,
@@ -190,12 +190,12 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         identity = caller()
         with gc_paused():
             new = await asyncio.to_thread(parse_tree, request.text, request.format, cooperative)
-            plan, planned = await self._transactions.read(partial(_plan_tree, new))
+            plan, difference, planned = await self._transactions.read(partial(_plan_tree, new))
         if request.validate_only:
             return planned
 
         def put(transaction: Transaction, state: ServerState) -> resource_service_pb2.PutTreeResponse:
-            effect = put_tree(transaction, state, identity, new, plan)
+            effect = put_tree(transaction, state, identity, new, plan, difference)
             return planned if effect is plan.effect else tree_effect_to_wire(effect)
 
         return await self._transactions.once(identity, "PutTree", request, resource_service_pb2.PutTreeResponse, put)
@@ -244,13 +244,13 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     async def Unban(
         self, request: resource_service_pb2.UnbanRequest, context: Any
     ) -> resource_service_pb2.UnbanResponse:
-        node = unban_from_wire(request)
+        identity, node = caller(), unban_from_wire(request)
 
         def lift(transaction: Any, state: Any) -> resource_service_pb2.UnbanResponse:
-            ended = unban(transaction, state, node)
+            ended = unban(transaction, state, identity, node)
             return resource_service_pb2.UnbanResponse(bans=[ban_to_wire(record) for record in ended])
 
-        return await self._transactions.once(caller(), "Unban", request, resource_service_pb2.UnbanResponse, lift)
+        return await self._transactions.once(identity, "Unban", request, resource_service_pb2.UnbanResponse, lift)
 
     async def ListBans(
         self, request: resource_service_pb2.ListBansRequest, context: Any
@@ -267,16 +267,17 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     async def HoldPlace(
         self, request: resource_service_pb2.HoldPlaceRequest, context: Any
     ) -> resource_service_pb2.HoldPlaceResponse:
-        order = closed_by_from_wire(request, caller().owner)
+        identity = caller()
+        order = closed_by_from_wire(request, identity.owner)
 
         def hold(transaction: Transaction, state: ServerState) -> resource_service_pb2.HoldPlaceResponse:
-            held = hold_place(transaction, state, order)
+            held = hold_place(transaction, state, identity, order)
             return resource_service_pb2.HoldPlaceResponse(
                 throttle=throttle_to_wire(held.throttle), warnings=held.warnings
             )
 
         return await self._transactions.once(
-            caller(), "HoldPlace", request, resource_service_pb2.HoldPlaceResponse, hold
+            identity, "HoldPlace", request, resource_service_pb2.HoldPlaceResponse, hold
         )
 
     async def OpenPlace(
@@ -287,7 +288,7 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         fields.done()
 
         def open_breaker(transaction: Transaction, state: ServerState) -> resource_service_pb2.OpenPlaceResponse:
-            opened = open_place(transaction, state, location, identity.owner)
+            opened = open_place(transaction, state, identity, location)
             return resource_service_pb2.OpenPlaceResponse(throttle=throttle_to_wire(opened))
 
         return await self._transactions.once(
@@ -297,10 +298,10 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
 
 def _plan_tree(
     new: NewTree, transaction: Transaction, state: ServerState
-) -> tuple[TreePlan, resource_service_pb2.PutTreeResponse]:
-    """Return the plan of a tree and its answer, made before the transaction because many queues take long."""
+) -> tuple[TreePlan, TreeDifference, resource_service_pb2.PutTreeResponse]:
+    """Return the plan of a tree, its difference and its answer, made before the transaction: they may take long."""
     plan = try_tree(transaction, state, new)
-    return plan, tree_effect_to_wire(plan.effect)
+    return plan, compare_tree(transaction, new), tree_effect_to_wire(plan.effect)
 
 
 class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):

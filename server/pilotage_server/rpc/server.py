@@ -19,6 +19,8 @@ from pilotage.rpc.channel import SHARED_OPTIONS
 from pilotage.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
+    audit_service_pb2,
+    audit_service_pb2_grpc,
     identity_service_pb2,
     identity_service_pb2_grpc,
     job_service_pb2,
@@ -48,6 +50,7 @@ from pilotage_server.operations.jobs.queries import FeedNews, read_news
 from pilotage_server.operations.matching.idle_pilots import ServerMatchEstimator
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.accounting import ShareServicer
+from pilotage_server.rpc.audit import AuditServicer
 from pilotage_server.rpc.framework.admission import Admission, CallLimits
 from pilotage_server.rpc.framework.call_counts import CallCounts
 from pilotage_server.rpc.framework.dispatch import CallAccess, Dispatcher, LoopCalls, in_event_loop
@@ -116,6 +119,7 @@ SERVICES = tuple(
     module.DESCRIPTOR.services_by_name[name].full_name
     for module, name in (
         (agent_service_pb2, "AgentService"),
+        (audit_service_pb2, "AuditService"),
         (identity_service_pb2, "IdentityService"),
         (job_service_pb2, "JobService"),
         (matcher_service_pb2, "MatcherService"),
@@ -248,6 +252,7 @@ class RpcServer:
         routes = RouteServicer(transactions, context.store)
         route_service_pb2_grpc.add_RouteServiceServicer_to_server(routes, server)
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(transactions), server)
+        audit_service_pb2_grpc.add_AuditServiceServicer_to_server(AuditServicer(transactions), server)
         race_service_pb2_grpc.add_RaceServiceServicer_to_server(RaceServicer(transactions), server)
         notifications = NotificationServicer(transactions)
         notification_service_pb2_grpc.add_NotificationServiceServicer_to_server(notifications, server)

@@ -8,6 +8,7 @@ from pilotage.errors import NotFoundError
 from pilotage.resources.tree import QueueId
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.pilots.pilots import PilotFilter
 from pilotage_server.operations.attempts.pilot_calls import DrainPilot
 from pilotage_server.operations.pilots.nodes import list_slots
 from pilotage_server.operations.pilots.pilots import list_pilots
@@ -126,7 +127,9 @@ def test_pilots_are_listed_with_their_jobs(grid: Grid) -> None:
         1,
         1,
     )
-    all_pilots = grid.read(lambda transaction, _: list_pilots(transaction, QueueId.parse(LONG), ended=True))
+    all_pilots = grid.read(
+        lambda transaction, _: list_pilots(transaction, PilotFilter(QueueId.parse(LONG), ended=True))
+    )
     assert {info.pilot.stamp: info.pilot.state for info in all_pilots}[idle.stamp] is PilotState.ENDED
 
 

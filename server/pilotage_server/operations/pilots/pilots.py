@@ -12,6 +12,7 @@ from pilotage.errors import InvalidInputError, NotFoundError, PermissionDeniedEr
 from pilotage.resources.queue_patterns import matches_any
 from pilotage.resources.tree import QueueId
 from pilotage.values.pilots import GlideinReport, PilotState
+from pilotage_server.core.audit import AuditKind, line_difference
 from pilotage_server.core.identity import (
     NO_QUEUE,
     UNBOUND,
@@ -24,7 +25,9 @@ from pilotage_server.core.identity import (
 from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.core.pilots.pilots import (
     ALIVE,
+    ALL_PRESENT,
     OVER,
+    PilotFilter,
     PilotRecord,
     ended_unexpectedly,
     has_surely_ended,
@@ -32,6 +35,7 @@ from pilotage_server.core.pilots.pilots import (
 )
 from pilotage_server.operations.attempts.heartbeats import end_pilot
 from pilotage_server.operations.attempts.transitions import LostAttempt, requeue_or_fail
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.revocations import end_credentials
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored
@@ -105,6 +109,12 @@ def register_pilots(
         stored.NewPilot(new_stamp(), wanted.queue, vos, identity.owner, wanted.queue_set) for _ in range(wanted.count)
     ]
     stored.insert_pilots(transaction.session, new, transaction.now)
+    if identity.sees_everything:  # directors register pilots all the time
+        place = ", ".join(wanted.queue_set) or str(wanted.queue)
+        changed = line_difference([], (f"secret of pilot {pilot.stamp}" for pilot in new))
+        record_change(
+            transaction, identity, AuditKind.PILOT_SECRET, f"{_counted(len(new))} of {place}", difference=changed
+        )
     return tuple(wanted.credential(pilot.stamp, pilot.vos) for pilot in new)
 
 
@@ -212,25 +222,30 @@ def _lose_all(transaction: Transaction, state: ServerState, pilot: PilotRecord, 
     requeue_or_fail(transaction, state, [LostAttempt(job, JobCause.LEASE_LOST, why) for job in held], actor=actor)
 
 
-def list_pilots(
-    transaction: Transaction, queue: QueueId | None = None, *, ended: bool = False
-) -> tuple[PilotInfo, ...]:
-    """Return the pilots of a queue (None = of all), newest first; ended and lost ones only with `ended`.
+def list_pilots(transaction: Transaction, wanted: PilotFilter = ALL_PRESENT) -> tuple[PilotInfo, ...]:
+    """Return the pilots that a filter selects, newest first.
 
-    Pilots that were lost recently are always listed: they may still exist, with their jobs.
+    Pilots that were lost recently are listed with those that are present: they may still exist, with their jobs.
     """
-    found = stored.list_pilots(transaction.session, queue, ended=ended, lost_since=transaction.now - LOST_SHOWN_FOR)
+    found = stored.list_pilots(transaction.session, wanted, lost_since=transaction.now - LOST_SHOWN_FOR)
     jobs = count_live(transaction.session)
     return tuple(PilotInfo(pilot, jobs.get(pilot.stamp, 0)) for pilot in found)
 
 
 def drain_pilots(
-    transaction: Transaction, state: ServerState, stamps: Sequence[str], reason: str, *, evict: bool
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity | None,
+    stamps: Sequence[str],
+    reason: str,
+    *,
+    evict: bool,
 ) -> tuple[str, ...]:
     """Drain pilots: they end after their jobs or at once; return the stamps that are unknown or have ended.
 
     A pilot that is only registered ends now. One that changes at the same moment is handled in its new state. After an
     order to evict, a pilot may call for the time `rules.eviction`, in which it reports the ends of its jobs.
+    `identity` None = the server itself drains them.
 
     Raises
     ------
@@ -251,7 +266,15 @@ def drain_pilots(
         end_credentials(transaction, state, open_ended, transaction.now + state.rules.eviction)
     for stamp in contacted:
         transaction.after_commit(partial(state.publish_command, stamp))
+    if live and identity is not None:
+        how = "draining, its jobs are evicted" if evict else "draining"
+        changed = line_difference([], (f"{stamp}: {how}" for stamp in live))
+        record_change(transaction, identity, AuditKind.DRAIN, _counted(len(live)), difference=changed, reason=reason)
     return tuple(stamp for stamp in dict.fromkeys(stamps) if stamp not in live)
+
+
+def _counted(pilots: int) -> str:
+    return f"{pilots} pilot{'s' if pilots > 1 else ''}"
 
 
 def _live_pilots(transaction: Transaction, stamps: Collection[str]) -> dict[str, PilotRecord]:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from pilotage.errors import InvalidInputError, Violation
+from pilotage_server.core.audit import AuditKind, line_difference
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.resources.bans import TreeNode, find_node
 from pilotage_server.core.revocations import Revocation, RevocationKind
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.revocations import checked_reason, publish_ended_credentials, record_revocation
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored
@@ -72,4 +74,6 @@ def revoke_pilots(
         kind = RevocationKind.PILOTS
         revocation = Revocation(kind, subject, why, identity.owner, transaction.now, expires)
         record_revocation(transaction, state, revocation)
+        changed = line_difference([], (f"{stamp}: revoked" for stamp in revoked))
+        record_change(transaction, identity, AuditKind.REVOCATION, subject, difference=changed, reason=why)
     return RevokedPilots(revoked, tuple(stamp for stamp in named if stamp not in set(revoked)))

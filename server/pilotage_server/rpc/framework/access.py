@@ -25,6 +25,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "GetJobs": _OWNERS,
         "ListJobs": _OWNERS,
         "FindJobs": _OWNERS,
+        "SearchJobs": _OWNERS,
         "ListClusters": _OWNERS,
         "GetJobDescription": _OWNERS,
         "GetJobAd": _OWNERS,
@@ -83,7 +84,8 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "ListNodeAttributes": _OPERATORS,
         "GetNodeUse": _DRAINERS,
     },
-    "AgentService": {"TakeTurn": _AGENTS, "GiveBackTurn": _AGENTS},
+    "AgentService": {"TakeTurn": _AGENTS, "GiveBackTurn": _AGENTS, "ListAgents": _OPERATORS},
+    "AuditService": {"ListAudit": _OPERATORS},
     "RouteService": {
         "LookAtJobs": _ROUTERS,
         "RouteJobs": _ROUTERS,

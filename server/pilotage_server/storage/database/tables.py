@@ -1,4 +1,4 @@
-"""All tables of the database, and the conditions of their partial indexes.
+"""All tables of the database (those for operators are in `operator_tables`), and the conditions of partial indexes.
 
 Rules
 -----
@@ -29,6 +29,8 @@ from pilotage_server.storage.database.columns import (
 )
 from pilotage_server.storage.database.columns import UtcDateTime as UtcDateTime
 from pilotage_server.storage.database.columns import metadata as metadata
+from pilotage_server.storage.database.operator_tables import AgentRow as AgentRow
+from pilotage_server.storage.database.operator_tables import AuditRow as AuditRow
 
 
 class UsageRow(Base, table=True):
@@ -212,6 +214,9 @@ LEASED_JOB = "lease_until IS NOT NULL AND state IN ('MATCHED', 'RUNNING', 'SUSPE
 FENCED_JOB = "lease_until IS NOT NULL AND state IN ('WAITING', 'BLOCKED', 'HELD', 'REMOVED', 'DONE', 'FAILED')"
 """Fenced jobs: a pilot that they were taken from may run them until then. Queries use the index on TIMED_JOB."""
 
+HELD_JOB = "state = 'HELD'"
+"""Held jobs."""
+
 WATCHED_JOB = "watch > 0 AND ended IS NULL"
 """Jobs whose policies must be evaluated."""
 
@@ -321,6 +326,7 @@ class JobRow(Base, table=True):
         partial_index("ix_jobs_live_owner", "vo", "owner", "id", where=LIVE_JOB),
         partial_index("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
         partial_index("ix_jobs_ended", "ended", where=ENDED_JOB),
+        partial_index("ix_jobs_held", "site", "id", where=HELD_JOB),
         partial_index("ix_jobs_race", "race", where=RACING_JOB),
         partial_index("ix_jobs_race_set", "race_set", "id", where=LIVE_REPEATABLE_JOB),
         Index("ix_jobs_owner_id", "owner", "id"),

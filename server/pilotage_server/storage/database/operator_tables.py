@@ -1,0 +1,51 @@
+"""Tables that show operators what goes on; `tables` has their rules."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Column, Index, Text
+from sqlmodel import Field
+
+from pilotage_server.storage.database.columns import NEVER_REUSED, Base, id_column, time_column
+
+
+class AgentRow(Base, table=True):
+    """A replica of an agent as of its last request for leadership; `place` is its host, for people.
+
+    `due` = when its next call is due; `ended` None = it has not said that it ends. `serves_json` as in `TurnRow`.
+    """
+
+    __tablename__ = "agents"
+    agent: str = Field(primary_key=True)
+    holder: str = Field(primary_key=True)
+    place: str
+    owner: str
+    since: datetime = Field(sa_column=time_column())
+    last_seen: datetime = Field(sa_column=time_column())
+    due: datetime = Field(sa_column=time_column())
+    serves_json: str = Field(sa_column=Column(Text, nullable=False))
+    version: str
+    last_cycle: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    last_success: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    failures: int
+    last_error: str = Field(sa_column=Column(Text, nullable=False))
+    error_time: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+
+
+class AuditRow(Base, table=True):
+    """A change by an operator or an agent; `roles` with commas, `agent` = the leadership that it was made under."""
+
+    __tablename__ = "audit"
+    __table_args__ = (Index("ix_audit_time", "time"), NEVER_REUSED)
+    id: int | None = Field(default=None, sa_column=id_column())
+    time: datetime = Field(sa_column=time_column())
+    who: str
+    vo: str
+    roles: str
+    agent: str
+    what: str
+    subject: str = Field(sa_column=Column(Text, nullable=False))
+    difference: str = Field(sa_column=Column(Text, nullable=False))
+    reason: str = Field(sa_column=Column(Text, nullable=False))
