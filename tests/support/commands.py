@@ -259,6 +259,11 @@ KEYS: Mapping[str, Sequence[str]] = {
     "tree show": ["version", "format", "created", "created_by", "text"],
     "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_changed", "pools_rekeyed", "changes", "warnings"],
     "tree resolve": ["ce", "params", "queue", "site"],
+    "agents": [
+        *("agent", "replica", "state", "host", "owner", "version", "queues", "ce_types", "bounds", "since"),
+        *("last_seen", "last_cycle", "last_success", "failures", "last_error", "last_error_time"),
+    ],
+    "audit": ["id", "time", "who", "vo", "roles", "agent", "what", "subject", "difference", "reason"],
     "bans": ["node", "site", "ce", "queue", "reason", "since", "until", "by"],
     "health list": [
         *("place", "site", "ce", "queue", "node", "state", "since", "failures", "attempts", "proofs", "next_trial"),

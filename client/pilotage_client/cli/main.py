@@ -9,8 +9,6 @@ import click
 
 from pilotage_client.cli import (
     admin,
-    agents,
-    audit,
     jobs,
     notify,
     output,
@@ -24,6 +22,7 @@ from pilotage_client.cli import (
     workflows,
 )
 from pilotage_client.cli.demo import demo, init
+from pilotage_client.cli.operations import agents, audit
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pilotage_server.core.audit import AuditEntry, AuditKind
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.paging import position_of, token_of
-from pilotage_server.storage import audit as stored
-from pilotage_server.storage.audit import AuditQuery
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.identity import audit as stored
+from pilotage_server.storage.identity.audit import AuditQuery
 
 MOST_CHARACTERS = 1024 * 1024
 """A page ends once its entries are this long together."""

@@ -12,7 +12,7 @@ from pilotage.values.wire.fields import Fields
 from pilotage_server.core.audit import AuditEntry, AuditKind
 from pilotage_server.operations.audit import list_audit
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.storage.audit import AuditQuery
+from pilotage_server.storage.identity.audit import AuditQuery
 
 DEFAULT_PAGE, LARGEST_PAGE = 100, 1000
 

@@ -9,10 +9,11 @@ from pilotage_server.core.accounting.fair_share import fading_time
 from pilotage_server.operations.attempts.tails import remove_old_tails
 from pilotage_server.operations.jobs.notifications import give_up_old_notifications, remove_closed_subscriptions
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.storage import accounting, audit, leadership, resources, routing, task_queues
+from pilotage_server.storage import accounting, leadership, resources, routing, task_queues
 from pilotage_server.storage.blobs import FileStore
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import lock_feed
+from pilotage_server.storage.identity import audit
 from pilotage_server.storage.identity.revocations import delete_expired_revocations
 from pilotage_server.storage.races import delete_over
 from pilotage_server.storage.requests import delete_answers
