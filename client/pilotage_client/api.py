@@ -411,6 +411,32 @@ class OperatorCalls(Connection):
         """Return the present bans."""
         return list(self._resources.ListBans(resource_service_pb2.ListBansRequest()).bans)
 
+    def plan_downtime(
+        self, node: Sequence[str], *, start: datetime, end: datetime, reason: str, drain_s: float = 0
+    ) -> resource_service_pb2.Downtime:
+        """Plan a downtime of a site, CE or queue (1 to 3 names); for `drain_s` before it no job starts at all."""
+        site, ce, queue = _node_parts(node)
+        downtime = resource_service_pb2.Downtime(
+            site=site,
+            ce=ce,
+            queue=queue,
+            reason=reason,
+            start=time_to_wire(start),
+            end=time_to_wire(end),
+            drain_s=drain_s,
+        )
+        request = resource_service_pb2.PlanDowntimeRequest(request_id=new_request_id(), downtime=downtime)
+        return self._resources.PlanDowntime(request).downtime
+
+    def cancel_downtime(self, downtime_id: int) -> resource_service_pb2.Downtime:
+        """Cancel a downtime, or end it, and return it; raises NotFoundError."""
+        request = resource_service_pb2.CancelDowntimeRequest(request_id=new_request_id(), id=downtime_id)
+        return self._resources.CancelDowntime(request).downtime
+
+    def downtimes(self) -> list[resource_service_pb2.Downtime]:
+        """Return the downtimes that are not over, by their starts."""
+        return list(self._resources.ListDowntimes(resource_service_pb2.ListDowntimesRequest()).downtimes)
+
     def throttles(self) -> list[resource_service_pb2.Throttle]:
         """Return the circuit breakers that are not closed, and those that were closed recently."""
         return list(self._resources.ListThrottles(resource_service_pb2.ListThrottlesRequest()).throttles)

@@ -264,6 +264,9 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("last_seen", "last_cycle", "last_success", "failures", "last_error", "last_error_time"),
     ],
     "audit": ["id", "time", "who", "vo", "roles", "agent", "what", "subject", "difference", "reason"],
+    "downtime list": [
+        *("id", "place", "site", "ce", "queue", "state", "from", "to", "drain_s", "by", "reason"),
+    ],
     "bans": ["node", "site", "ce", "queue", "reason", "since", "until", "by"],
     "health list": [
         *("place", "site", "ce", "queue", "node", "state", "since", "failures", "attempts", "proofs", "next_trial"),

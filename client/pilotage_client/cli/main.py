@@ -22,7 +22,7 @@ from pilotage_client.cli import (
     workflows,
 )
 from pilotage_client.cli.demo import demo, init
-from pilotage_client.cli.operations import agents, audit
+from pilotage_client.cli.operations import agents, audit, downtimes
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import up
 
@@ -68,6 +68,9 @@ SECTIONS = {
         "ban",
         "unban",
         "bans",
+        "downtime",
+        "downtime list",
+        "downtime cancel",
         "health list",
         "health hold",
         "health open",
@@ -115,6 +118,7 @@ for command in (
     *admin.COMMANDS,
     *agents.COMMANDS,
     *audit.COMMANDS,
+    *downtimes.COMMANDS,
     *routes.COMMANDS,
     *usage.COMMANDS,
     *workflows.COMMANDS,

@@ -12,7 +12,7 @@ from datetime import datetime
 from pilotage.classads.evaluation import Ad
 from pilotage.errors import InvalidRequirementsError, Violation
 from pilotage.job_description import JobDescription, Value
-from pilotage.resources.eligibility import Refusal, Refused, Verdict, active_bans, full_verdict
+from pilotage.resources.eligibility import Refusal, Refused, Verdict, full_verdict
 from pilotage.resources.inheritance import EffectiveQueue
 from pilotage.resources.requirements import read_requirements
 from pilotage.resources.tree import QueueId
@@ -96,7 +96,7 @@ def _verdicts(
             requirements,
             task_queue.needs,
             effective,
-            active_bans(state.bans, queue, transaction.now),
+            state.bans,
             transaction.now,
         )
         for queue, effective in view.items()

@@ -16,11 +16,13 @@ from pilotage.values.wire.fields import Fields, reason_from_wire
 from pilotage_server.core.identity import check_queue_set, check_queues
 from pilotage_server.core.queueing.tree_plan import TreeEffect, TreePlan
 from pilotage_server.core.resources.bans import BanRecord, TreeNode
+from pilotage_server.core.resources.downtimes import Downtime
 from pilotage_server.operations.cooperative import cooperative, gc_paused
 from pilotage_server.operations.health import hold_place, list_health, open_place
 from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.put_tree import TreeDifference, compare_tree, get_tree, put_tree, try_tree
 from pilotage_server.operations.resources.bans import BanOrder, ban, list_bans, unban
+from pilotage_server.operations.resources.downtimes import cancel_downtime, list_downtimes, plan_downtime
 from pilotage_server.operations.resources.pools import (
     PoolView,
     clean_pools,
@@ -134,7 +136,36 @@ def unban_from_wire(message: resource_service_pb2.UnbanRequest) -> TreeNode:
     return _node(message)
 
 
-_BanMessage = resource_service_pb2.BanRequest | resource_service_pb2.UnbanRequest
+def downtime_from_wire(message: resource_service_pb2.Downtime) -> Downtime:
+    """Return a downtime that an operator plans; raises InvalidInputError with all faults."""
+    fields = Fields(message)
+    _check_node(fields, message)
+    start, end = fields.time("start"), fields.time("end")
+    fields.faults.unless(start is not None, "start", "is missing")
+    fields.faults.unless(end is not None, "end", "is missing")
+    reason, drain = fields("reason", reason_from_wire), fields.length("drain_s")
+    fields.done()
+    assert start is not None, "a downtime without faults has a start"
+    assert end is not None, "a downtime without faults has an end"
+    return Downtime(_node(message), reason, start, end, drain, by="")
+
+
+def downtime_to_wire(downtime: Downtime) -> resource_service_pb2.Downtime:
+    """Return the message of a downtime."""
+    return resource_service_pb2.Downtime(
+        id=downtime.id,
+        site=downtime.node.site,
+        ce=downtime.node.ce or "",
+        queue=downtime.node.queue or "",
+        reason=downtime.reason,
+        start=time_to_wire(downtime.start),
+        end=time_to_wire(downtime.end),
+        drain_s=downtime.drain.total_seconds(),
+        by=downtime.by,
+    )
+
+
+_BanMessage = resource_service_pb2.BanRequest | resource_service_pb2.UnbanRequest | resource_service_pb2.Downtime
 
 
 def _check_node(fields: Fields, message: _BanMessage) -> None:
@@ -257,6 +288,40 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     ) -> resource_service_pb2.ListBansResponse:
         records = await self._transactions.read(lambda transaction, _: list_bans(transaction))
         return resource_service_pb2.ListBansResponse(bans=[ban_to_wire(record) for record in records])
+
+    async def PlanDowntime(
+        self, request: resource_service_pb2.PlanDowntimeRequest, context: Any
+    ) -> resource_service_pb2.PlanDowntimeResponse:
+        identity, fields = caller(), Fields(request)
+        wanted = fields("downtime", downtime_from_wire)
+        fields.done()
+
+        def plan(transaction: Transaction, state: ServerState) -> resource_service_pb2.PlanDowntimeResponse:
+            planned = plan_downtime(transaction, state, identity, wanted)
+            return resource_service_pb2.PlanDowntimeResponse(downtime=downtime_to_wire(planned))
+
+        return await self._transactions.once(
+            identity, "PlanDowntime", request, resource_service_pb2.PlanDowntimeResponse, plan
+        )
+
+    async def CancelDowntime(
+        self, request: resource_service_pb2.CancelDowntimeRequest, context: Any
+    ) -> resource_service_pb2.CancelDowntimeResponse:
+        identity, downtime_id = caller(), request.id
+
+        def cancel(transaction: Transaction, state: ServerState) -> resource_service_pb2.CancelDowntimeResponse:
+            cancelled = cancel_downtime(transaction, state, identity, downtime_id)
+            return resource_service_pb2.CancelDowntimeResponse(downtime=downtime_to_wire(cancelled))
+
+        return await self._transactions.once(
+            identity, "CancelDowntime", request, resource_service_pb2.CancelDowntimeResponse, cancel
+        )
+
+    async def ListDowntimes(
+        self, request: resource_service_pb2.ListDowntimesRequest, context: Any
+    ) -> resource_service_pb2.ListDowntimesResponse:
+        found = await self._transactions.read(lambda transaction, _: list_downtimes(transaction))
+        return resource_service_pb2.ListDowntimesResponse(downtimes=map(downtime_to_wire, found))
 
     async def ListThrottles(
         self, request: resource_service_pb2.ListThrottlesRequest, context: Any

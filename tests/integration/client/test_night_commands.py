@@ -133,3 +133,17 @@ def test_audit_has_the_changes_of_operators(grid: WireGrid, pilotage: Pilotage, 
     assert (wrong.exit_code, "not one of tree, ban" in wrong.stderr) == (2, True)
     late = pilotage.run("audit", "--since", "2026-11-27T02:00")
     assert (late.exit_code, "has no zone" in late.stderr) == (2, True)
+
+
+def test_downtime_is_planned_listed_and_cancelled(grid: WireGrid, pilotage: Pilotage) -> None:
+    reason = ("--reason", "new switches")
+    planned = pilotage("downtime", "SITE/ce1", "--from", "+2h", "--to", "+10h", "--drain", "3 h", *reason)
+    number = planned.split()[1]
+    (shown,) = pilotage.json_objects("downtime", "list")
+    assert (shown["id"], shown["place"], shown["state"], shown["by"]) == (int(number), "SITE/ce1", "draining", "olga")
+    (queue,) = (each for each in pilotage.json_objects("queues") if each["queue"] == "long")
+    assert queue["banned"].startswith("SITE/ce1 is closed for a downtime from")
+    assert pilotage("downtime", "cancel", number).strip() == f"downtime {number} of SITE/ce1 is cancelled"
+    assert pilotage("downtime", "list").strip() == "no downtimes are planned"
+    past = pilotage.run("downtime", "SITE", "--from", "2026-01-01T00:00Z", "--to", "2026-01-02T00:00Z", *reason)
+    assert (past.exit_code, past.stderr.strip()) == (2, "end: 2026-01-02T00:00:00+00:00 has passed")

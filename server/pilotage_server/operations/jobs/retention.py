@@ -65,6 +65,11 @@ def remove_old_trees(transaction: Transaction, state: ServerState) -> int:
     return resources.delete_superseded(transaction.session, transaction.now - state.rules.retention.finished_jobs)
 
 
+def remove_past_downtimes(transaction: Transaction, _state: ServerState) -> int:
+    """Remove the downtimes that are over; return how many. The audit still has them."""
+    return resources.delete_past_downtimes(transaction.session, transaction.now)
+
+
 def remove_faded_uses(transaction: Transaction, state: ServerState) -> int:
     """Remove a batch of use of accounts that has decayed to nothing; return how many."""
     before = transaction.now - fading_time(state.rules.sharing.half_life)
@@ -111,6 +116,7 @@ REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
     remove_old_audit,
     remove_idle_task_queues,
     remove_old_trees,
+    remove_past_downtimes,
     remove_faded_uses,
     remove_old_uploads,
     remove_race_sets,

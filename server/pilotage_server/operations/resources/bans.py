@@ -28,8 +28,10 @@ class BanOrder:
 
 
 def load_bans(transaction: Transaction) -> tuple[Ban, ...]:
-    """Return the current bans for the server state."""
-    return tuple(record.ban for record in stored.load_bans(transaction.session, transaction.now))
+    """Return the current bans for the server state, with those of planned downtimes."""
+    session, now = transaction.session, transaction.now
+    ordered = (record.ban for record in stored.load_bans(session, now))
+    return (*ordered, *(downtime.ban for downtime in stored.load_downtimes(session, now)))
 
 
 def list_bans(transaction: Transaction) -> tuple[BanRecord, ...]:
@@ -100,6 +102,7 @@ def _folded(*names: str | None) -> tuple[str, ...]:
 
 
 def _change(state: ServerState, stays: Callable[[Ban], bool], *new: Ban) -> None:
+    """Replace bans by operators; those of downtimes stay."""
     with state.lock:
-        state.bans = (*(kept for kept in state.bans if stays(kept)), *new)
+        state.bans = (*(kept for kept in state.bans if kept.downtime is not None or stays(kept)), *new)
     state.publish_access_change()

@@ -34,6 +34,23 @@ class AgentRow(Base, table=True):
     ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 
 
+class DowntimeRow(Base, table=True):
+    """A planned downtime of a site, CE or queue; `ce` and `queue` empty = all below."""
+
+    __tablename__ = "downtimes"
+    __table_args__ = (NEVER_REUSED,)
+    id: int | None = Field(default=None, sa_column=id_column())
+    site: str
+    ce: str
+    queue: str
+    reason: str
+    by: str
+    made: datetime = Field(sa_column=time_column())
+    start: datetime = Field(sa_column=time_column())
+    end: datetime = Field(sa_column=time_column())
+    drain_s: float
+
+
 class AuditRow(Base, table=True):
     """A change by an operator or an agent; `roles` with commas, `agent` = the leadership that it was made under."""
 

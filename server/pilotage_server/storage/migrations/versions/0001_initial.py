@@ -167,6 +167,21 @@ def upgrade() -> None:
     op.create_index("ix_dependency_sources_watched", "dependency_sources", ["watched"])
 
     op.create_table(
+        "downtimes",
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("site", sa.String(), nullable=False),
+        sa.Column("ce", sa.String(), nullable=False),
+        sa.Column("queue", sa.String(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=False),
+        sa.Column("by", sa.String(), nullable=False),
+        sa.Column("made", _TIME, nullable=False),
+        sa.Column("start", _TIME, nullable=False),
+        sa.Column("end", _TIME, nullable=False),
+        sa.Column("drain_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_downtimes"),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
         "group_quotas",
         sa.Column("vo", sa.String(), nullable=False),
         sa.Column("group", sa.String(), nullable=False),
