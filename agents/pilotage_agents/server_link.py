@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc.aio
 
@@ -140,7 +140,12 @@ class AgentServerLink:
             request_id=_request_id(), reports=map(glidein_report_to_wire, reports)
         )
         answer = await self._pilots.ReportGlideins(request)
-        return GlideinReportAnswer(tuple(answer.unknown_stamps), tuple(answer.worked_stamps))
+        return GlideinReportAnswer(tuple(answer.unknown_stamps), tuple(answer.worked_stamps), tuple(answer.logs_wanted))
+
+    async def put_pilot_logs(self, logs: Mapping[str, str]) -> None:
+        """Store the ends of the outputs of at most 100 pilots, by stamp."""
+        messages = [pilot_service_pb2.PilotLog(stamp=stamp, text=text) for stamp, text in logs.items()]
+        await self._pilots.PutPilotLogs(pilot_service_pb2.PutPilotLogsRequest(logs=messages))
 
     async def farm(self, queues: Sequence[QueueId]) -> Farm:
         """Return the nodes of these queues (empty = of all) and the jobs that wait for them."""

@@ -472,12 +472,35 @@ class OperatorCalls(Connection):
         )
         return self._pilots.RegisterPilots(request).pilots[0]
 
-    def drain_pilots(self, stamps: Sequence[str], *, reason: str, evict: bool = False) -> list[str]:
-        """Drain pilots; returns the stamps that are unknown or have ended."""
+    def drain_pilots(
+        self,
+        stamps: Sequence[str] = (),
+        *,
+        place: Sequence[str] = (),
+        node: NodeName | None = None,
+        reason: str,
+        evict: bool = False,
+    ) -> pilot_service_pb2.DrainPilotsResponse:
+        """Drain pilots by stamps, all of a site, CE or queue (`place`, 1 to 3 names), or all on a node.
+
+        Returns their number, and the stamps that are unknown or have ended.
+        """
+        site, ce, queue = _node_parts(place)
         request = pilot_service_pb2.DrainPilotsRequest(
-            request_id=new_request_id(), stamps=stamps, reason=reason, evict=evict
+            request_id=new_request_id(),
+            stamps=stamps,
+            site=node[0] if node else site,
+            ce=ce,
+            queue=queue,
+            node=node[1] if node else "",
+            reason=reason,
+            evict=evict,
         )
-        return list(self._pilots.DrainPilots(request).unknown_stamps)
+        return self._pilots.DrainPilots(request)
+
+    def pilot_log(self, stamp: str) -> str:
+        """Return the end of the output of a pilot that has ended without saying why; raises NotFoundError."""
+        return self._pilots.GetPilotLog(pilot_service_pb2.GetPilotLogRequest(stamp=stamp)).log.text
 
     def revoke_pilots(
         self, stamps: Sequence[str] = (), *, node: Sequence[str] = (), reason: str

@@ -257,15 +257,26 @@ PILOT = "pilotage-pilot"
 )
 @click.option("--since", metavar="TIME", help="Also ended ones, if they lived then: 2 h (ago), 02:00, ISO 8601.")
 @click.option("--owner", default="", help="Only pilots that this owner of a token has registered.")
+@click.option("--log", "log_of", metavar="STAMP", help="Print the end of the output of a pilot that died.")
 @AS_JSON
 @server_options
 @click.pass_context
 def pilots(context: click.Context, /, **options: Any) -> None:
     """Show pilots with their queue, state, node and jobs."""
-    if context.invoked_subcommand is None:
-        _show_pilots(**options)
-    else:
+    if context.invoked_subcommand is not None:
         refuse_options_of_group(context, options.values())
+    elif stamp := options.pop("log_of"):
+        others = ("ended", "site", "queue", "node", "states", "since", "owner", "as_json")
+        if any(options.pop(name) for name in others):
+            raise click.UsageError("--log STAMP goes with no other option")
+        _show_log(stamp=stamp, **options)
+    else:
+        _show_pilots(**options)
+
+
+@with_operator_client
+def _show_log(client: Client, stamp: str) -> None:
+    click.echo(client.pilot_log(stamp), nl=False)
 
 
 @with_client
@@ -414,17 +425,30 @@ def pilot_command(server: str, token_file: Path) -> list[str]:
 
 
 @click.command()
-@click.argument("stamps", nargs=-1, required=True, metavar="STAMP...")
+@click.argument("targets", nargs=-1, metavar="[STAMP...|SITE[/CE[/QUEUE]]]")
+@click.option("--node", metavar="[SITE/]NODE", help="The pilots on a node.")
 @click.option("--reason", default="drained by an operator", help="The reason; shown with the pilot.")
 @click.option("--evict", is_flag=True, help="Evict running jobs, which return to the queue.")
 @with_operator_client
 @click.pass_context
-def drain(ctx: click.Context, client: Client, stamps: tuple[str, ...], reason: str, evict: bool) -> None:
-    """Drain pilots: they take no new jobs."""
-    unknown = client.drain_pilots(stamps, reason=reason, evict=evict)
-    for stamp in unknown:
+def drain(
+    ctx: click.Context, client: Client, targets: tuple[str, ...], node: str | None, reason: str, evict: bool
+) -> None:
+    """Drain pilots, also all of a site, a CE, a queue or a node: they take no new jobs, and end.
+
+    Pilots that are sent later take jobs: `pilotage ban` and `pilotage downtime` close the place itself.
+    """
+    stamps = [target for target in targets if _STAMP.fullmatch(target)]
+    if (node is None) is not bool(targets) or len(stamps) < len(targets) > 1:
+        raise click.UsageError("give stamps, one site, CE or queue, or --node")
+    place = node_names(targets[0]) if targets and not stamps else ()
+    on = _nodes(client, [node])[0] if node is not None else None
+    done = client.drain_pilots(stamps, place=place, node=on, reason=reason, evict=evict)
+    if not stamps:
+        click.echo(f"{done.drained} pilots drain")
+    for stamp in done.unknown_stamps:
         click.echo(f"no live pilot {stamp}", err=True)
-    if unknown:
+    if done.unknown_stamps:
         ctx.exit(FAILED)
 
 

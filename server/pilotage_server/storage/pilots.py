@@ -549,3 +549,26 @@ def load_set_pilots(session: Session, queue_set: Sequence[str], since: datetime)
 def has_run_any(session: Session, stamp: str) -> bool:
     """Return whether a pilot has run a job, or runs one."""
     return bool(sql.rows(session, _HAS_RUN_ANY, stamp))
+
+
+_PUT_LOG = """
+    INSERT INTO pilot_logs (stamp, sent, text) SELECT stamp, ?, ? FROM pilots WHERE stamp = ?
+    ON CONFLICT (stamp) DO UPDATE SET sent = excluded.sent, text = excluded.text
+"""
+_FIND_LOG = "SELECT sent, text FROM pilot_logs WHERE stamp = ?"
+_DELETE_LOGS = "DELETE FROM pilot_logs WHERE stamp = ANY(?)"
+
+
+def put_pilot_log(session: Session, stamp: str, text: str, now: datetime) -> None:
+    """Store the end of a pilot's output; of an unknown pilot nothing is stored."""
+    sql.execute(session, _PUT_LOG, sql.column_time(session, now), text, stamp)
+
+
+def find_pilot_log(session: Session, stamp: str) -> tuple[datetime, str] | None:
+    """Return when the end of a pilot's output was sent, and what it is; None = none is stored."""
+    return next(((sql.utc_time(sent), text) for sent, text in sql.rows(session, _FIND_LOG, stamp)), None)
+
+
+def delete_pilot_logs(session: Session, stamps: Sequence[str]) -> None:
+    """Remove the stored outputs of pilots."""
+    sql.execute(session, _DELETE_LOGS, list(stamps))

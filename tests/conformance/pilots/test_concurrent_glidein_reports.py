@@ -175,7 +175,8 @@ def test_drain_returns_pilot_whose_glidein_just_ended(grid: Grid) -> None:
     drained: list[str] = []
 
     def drain(transaction: Transaction, state: ServerState) -> None:
-        drained.extend(drain_pilots(transaction, state, an_operator(), [pilot.stamp], "maintenance", evict=False))
+        done = drain_pilots(transaction, state, an_operator(), [pilot.stamp], "maintenance", evict=False)
+        drained.extend(done.unknown)
 
     run_overlapping(
         grid, lambda transaction, state: report_glideins(transaction, state, an_operator(), [ended(pilot)]), drain

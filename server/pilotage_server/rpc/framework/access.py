@@ -73,6 +73,8 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "RegisterPilots": _DIRECTORS,
         "RenewCredentials": _DIRECTORS,
         "ReportGlideins": _DIRECTORS,
+        "PutPilotLogs": _DIRECTORS,
+        "GetPilotLog": _OPERATORS,
         "ListPilots": _OWNERS,
         "DrainPilots": _OPERATORS,
         "RevokePilots": _OPERATORS,

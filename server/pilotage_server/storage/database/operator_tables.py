@@ -51,6 +51,15 @@ class DowntimeRow(Base, table=True):
     drain_s: float
 
 
+class PilotLogRow(Base, table=True):
+    """The end of the output of a pilot that has ended without saying why; it goes away with the pilot."""
+
+    __tablename__ = "pilot_logs"
+    stamp: str = Field(primary_key=True)
+    sent: datetime = Field(sa_column=time_column())
+    text: str = Field(sa_column=Column(Text, nullable=False))
+
+
 class AuditRow(Base, table=True):
     """A change by an operator or an agent; `roles` with commas, `agent` = the leadership that it was made under."""
 

@@ -332,6 +332,13 @@ def upgrade() -> None:
     )
 
     op.create_table(
+        "pilot_logs",
+        sa.Column("stamp", sa.String(), nullable=False),
+        sa.Column("sent", _TIME, nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("stamp", name="pk_pilot_logs"),
+    )
+    op.create_table(
         "pilots",
         sa.Column("stamp", sa.String(), nullable=False),
         sa.Column("site", sa.String(), nullable=False),
