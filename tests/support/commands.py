@@ -238,7 +238,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "pools": ["id", "vo", "requirements", "waiting", "running", "queues", "mapped", "tree_version", "created"],
     "queues": [
         *("site", "ce", "queue", "params", "origins", "enabled", "banned", "pilots", "pools", "waiting", "matched"),
-        *("running", "pilot_problem"),
+        *("running", "pilot_problem", "health", "downtime"),
     ],
     "pilots": [
         *("stamp", "site", "ce", "queue", "state", "reason", "alarm", "glidein_id", "node", "jobs", "jobs_ended"),

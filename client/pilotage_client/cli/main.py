@@ -68,7 +68,7 @@ SECTIONS = {
         "ban",
         "unban",
         "bans",
-        "downtime",
+        "downtime plan",
         "downtime list",
         "downtime cancel",
         "health list",

@@ -99,6 +99,8 @@ def queue_view_to_wire(view: QueueView) -> resource_service_pb2.QueueInfo:
         running=view.running,
         pilots=view.pilots,
         pilot_problem=view.pilot_problem,
+        health=view.health,
+        downtime=view.downtime,
     )
     section_to_wire(view.parameters, message.parameters)
     return message

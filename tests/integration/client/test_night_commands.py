@@ -143,6 +143,14 @@ def test_downtime_is_planned_listed_and_cancelled(grid: WireGrid, pilotage: Pilo
     assert (shown["id"], shown["place"], shown["state"], shown["by"]) == (int(number), "SITE/ce1", "draining", "olga")
     (queue,) = (each for each in pilotage.json_objects("queues") if each["queue"] == "long")
     assert queue["banned"].startswith("SITE/ce1 is closed for a downtime from")
+    later = pilotage.json_objects("downtime", "SITE/ce1", "--from", "+30h", "--to", "+40h", *reason)[0]["id"]
+    pilotage("downtime", "cancel", number)
+    pilotage("health", "hold", "SITE", "--reason", "power cut")
+    (queue,) = (each for each in pilotage.json_objects("queues") if each["queue"] == "long")
+    assert (queue["banned"], queue["health"]) == (None, "site SITE is held by olga: power cut; it gets no job")
+    assert queue["downtime"].startswith("a downtime of SITE/ce1 begins at")
+    pilotage("health", "open", "SITE")
+    number = str(later)
     assert pilotage("downtime", "cancel", number).strip() == f"downtime {number} of SITE/ce1 is cancelled"
     assert pilotage("downtime", "list").strip() == "no downtimes are planned"
     past = pilotage.run("downtime", "SITE", "--from", "2026-01-01T00:00Z", "--to", "2026-01-02T00:00Z", *reason)

@@ -58,6 +58,7 @@ AGENT_METHODS = {
         "ResourceService/ListQueues",
         "PilotService/RegisterPilots",
         "PilotService/RenewCredentials",
+        "PilotService/PutPilotLogs",
         "PilotService/ReportGlideins",
     },
     Role.ROUTER: {

@@ -12,6 +12,7 @@ from pilotage.v1 import resource_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
+    ONE_JSON,
     CommandGroup,
     coming_time,
     echo_json,
@@ -48,8 +49,9 @@ def downtime() -> None:
 @click.option("--to", "end", required=True, metavar="TIME", help="The end, likewise; jobs start again then.")
 @click.option("--reason", required=True, help="The reason; shown to users.")
 @click.option("--drain", default="0 s", metavar="TIME", help="How long before the start no job starts at all.")
+@ONE_JSON
 @with_operator_client
-def plan(client: Client, place: str, start: str, end: str, reason: str, drain: str) -> None:
+def plan(client: Client, place: str, start: str, end: str, reason: str, drain: str, as_json: bool) -> None:
     """Plan a downtime: no jobs and pilots that would reach into it, and none at all while it lasts."""
     planned = client.plan_downtime(
         node_names(place),
@@ -58,7 +60,10 @@ def plan(client: Client, place: str, start: str, end: str, reason: str, drain: s
         reason=reason,
         drain_s=parse_duration(drain, "--drain").total_seconds(),
     )
-    click.echo(f"downtime {planned.id} of {_place(planned)}: {_times(planned)}")
+    if as_json:
+        echo_json(_downtime_json(planned))
+    else:
+        click.echo(f"downtime {planned.id} of {_place(planned)}: {_times(planned)}")
 
 
 @downtime.command("list")
@@ -90,11 +95,15 @@ def list_downtimes(client: Client, as_json: bool) -> None:
 
 @downtime.command("cancel")
 @click.argument("number", type=click.IntRange(min=1), metavar="ID")
+@ONE_JSON
 @with_operator_client
-def cancel(client: Client, number: int) -> None:
+def cancel(client: Client, number: int, as_json: bool) -> None:
     """Cancel a downtime, or end it now; bans by operators stay."""
     cancelled = client.cancel_downtime(number)
-    click.echo(f"downtime {number} of {_place(cancelled)} is cancelled")
+    if as_json:
+        echo_json(_downtime_json(cancelled))
+    else:
+        click.echo(f"downtime {number} of {_place(cancelled)} is cancelled")
 
 
 def _place(downtime: resource_service_pb2.Downtime) -> str:
