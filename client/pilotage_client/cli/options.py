@@ -243,7 +243,7 @@ def past_time(text: str | None, option: str) -> datetime | None:
 
 def coming_time(text: str, option: str) -> datetime:
     """Return a time to come: "+2h" = in two hours, "now", or ISO 8601 with a zone."""
-    now = clock.now()
+    now = clock.now().replace(microsecond=0)
     if text == "now":
         return now
     try:

@@ -57,6 +57,8 @@ def test_only_jobs_that_end_before_a_downtime_start(grid: Grid) -> None:
     (unknown,) = grid.submit()
     assert grid.start_pilot().claim(a_slot("s1"), a_slot("s2"), a_slot("s3")) == [short, unknown]
     assert "has a downtime from" in summary(grid, long)
+    explained = grid.read(lambda transaction, state: explain_job(transaction, state, an_operator(), long))
+    assert explained.summary.startswith("It waits for a downtime of the 1 queue to pass")
     assert "new switches; 25200 s would reach into it, 21600 s are left" in summary(grid, long)
 
 

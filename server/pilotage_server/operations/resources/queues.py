@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from pilotage.job_description import Value
 from pilotage.resources import selection
@@ -130,8 +131,14 @@ def _view(
         pilots=facts.pilots.get(queue.id, PilotCounts()).alive,
         pilot_problem=facts.problems.get(queue.id, ""),
         health="; ".join(map(str, throttles)),
-        downtime="" if coming is None else f"a downtime of {coming} begins at {coming.downtime}: {coming.reason}",
+        downtime=""
+        if coming is None
+        else f"a downtime of {coming} begins at {_time(coming.downtime)}: {coming.reason}",
     )
+
+
+def _time(time: datetime | None) -> str:
+    return time.isoformat(timespec="seconds") if time else ""
 
 
 def get_eligible_nodes(
