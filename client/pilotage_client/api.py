@@ -19,8 +19,6 @@ from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQue
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
 from pilotage.v1 import (
-    agent_service_pb2,
-    audit_service_pb2,
     identity_service_pb2,
     job_service_pb2,
     jobs_pb2,
@@ -55,6 +53,7 @@ from pilotage_client.models import (
     job_status,
 )
 from pilotage_client.notifications import NotificationCalls, resolve_subscriptions
+from pilotage_client.operations import OperationsCalls, node_parts
 from pilotage_client.selections import read_selections
 
 MOST_IDS = 10_000  # the server's limit for one call
@@ -390,7 +389,7 @@ class OperatorCalls(Connection):
 
     def ban(self, node: Sequence[str], *, reason: str, until: datetime | None = None) -> resource_service_pb2.BanInfo:
         """Ban a site, CE or queue (1 to 3 names); `until` None = until the ban is removed."""
-        site, ce, queue = _node_parts(node)
+        site, ce, queue = node_parts(node)
         request = resource_service_pb2.BanRequest(
             request_id=new_request_id(),
             site=site,
@@ -403,39 +402,13 @@ class OperatorCalls(Connection):
 
     def unban(self, node: Sequence[str]) -> list[resource_service_pb2.BanInfo]:
         """Remove the bans of a site, CE or queue (1 to 3 names) and return them."""
-        site, ce, queue = _node_parts(node)
+        site, ce, queue = node_parts(node)
         request = resource_service_pb2.UnbanRequest(request_id=new_request_id(), site=site, ce=ce, queue=queue)
         return list(self._resources.Unban(request).bans)
 
     def bans(self) -> list[resource_service_pb2.BanInfo]:
         """Return the present bans."""
         return list(self._resources.ListBans(resource_service_pb2.ListBansRequest()).bans)
-
-    def plan_downtime(
-        self, node: Sequence[str], *, start: datetime, end: datetime, reason: str, drain_s: float = 0
-    ) -> resource_service_pb2.Downtime:
-        """Plan a downtime of a site, CE or queue (1 to 3 names); for `drain_s` before it no job starts at all."""
-        site, ce, queue = _node_parts(node)
-        downtime = resource_service_pb2.Downtime(
-            site=site,
-            ce=ce,
-            queue=queue,
-            reason=reason,
-            start=time_to_wire(start),
-            end=time_to_wire(end),
-            drain_s=drain_s,
-        )
-        request = resource_service_pb2.PlanDowntimeRequest(request_id=new_request_id(), downtime=downtime)
-        return self._resources.PlanDowntime(request).downtime
-
-    def cancel_downtime(self, downtime_id: int) -> resource_service_pb2.Downtime:
-        """Cancel a downtime, or end it, and return it; raises NotFoundError."""
-        request = resource_service_pb2.CancelDowntimeRequest(request_id=new_request_id(), id=downtime_id)
-        return self._resources.CancelDowntime(request).downtime
-
-    def downtimes(self) -> list[resource_service_pb2.Downtime]:
-        """Return the downtimes that are not over, by their starts."""
-        return list(self._resources.ListDowntimes(resource_service_pb2.ListDowntimesRequest()).downtimes)
 
     def throttles(self) -> list[resource_service_pb2.Throttle]:
         """Return the circuit breakers that are not closed, and those that were closed recently."""
@@ -485,7 +458,7 @@ class OperatorCalls(Connection):
 
         Returns their number, and the stamps that are unknown or have ended.
         """
-        site, ce, queue = _node_parts(place)
+        site, ce, queue = node_parts(place)
         request = pilot_service_pb2.DrainPilotsRequest(
             request_id=new_request_id(),
             stamps=stamps,
@@ -498,15 +471,11 @@ class OperatorCalls(Connection):
         )
         return self._pilots.DrainPilots(request)
 
-    def pilot_log(self, stamp: str) -> str:
-        """Return the end of the output of a pilot that has ended without saying why; raises NotFoundError."""
-        return self._pilots.GetPilotLog(pilot_service_pb2.GetPilotLogRequest(stamp=stamp)).log.text
-
     def revoke_pilots(
         self, stamps: Sequence[str] = (), *, node: Sequence[str] = (), reason: str
     ) -> pilot_service_pb2.RevokePilotsResponse:
         """End the credentials of pilots by stamps, or of all pilots of a site, CE or queue (`node`, 1 to 3 names)."""
-        site, ce, queue = _node_parts(node)
+        site, ce, queue = node_parts(node)
         request = pilot_service_pb2.RevokePilotsRequest(
             request_id=new_request_id(), stamps=stamps, site=site, ce=ce, queue=queue, reason=reason
         )
@@ -542,22 +511,6 @@ class OperatorCalls(Connection):
             vo, group = split_group(name)
             request.group_quotas.add(vo=vo, group=group, quota=None if quota is None else quota_to_wire(quota))
         self._shares.SetShares(request)
-
-    def agents(self) -> list[agent_service_pb2.AgentReplica]:
-        """Return the replicas of all agents, by agent: those that run, and those that ended recently."""
-        return list(self._agents.ListAgents(agent_service_pb2.ListAgentsRequest()).replicas)
-
-    def audit(
-        self, *, since: datetime | None = None, who: str = "", what: str = ""
-    ) -> Iterator[audit_service_pb2.AuditEntry]:
-        """Yield the changes that operators and agents have made, the newest first; `who` and `what` empty = any."""
-        request = audit_service_pb2.ListAuditRequest(since=time_to_wire(since), who=who, what=what)
-        while True:
-            page = self._audit.ListAudit(request)
-            yield from page.entries
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
     def who_am_i(self) -> identity_service_pb2.WhoAmIResponse:
         """Return the identity that the server sees."""
@@ -607,11 +560,6 @@ def _condition_to_wire(condition: JobCondition) -> job_service_pb2.JobCondition:
 def _node_id(name: NodeName) -> node_service_pb2.NodeId:
     site, node = name
     return node_service_pb2.NodeId(site=site, node=node)
-
-
-def _node_parts(node: Sequence[str]) -> tuple[str, str, str]:
-    site, ce, queue = (*node, "", "", "")[:3]
-    return site, ce, queue
 
 
 class GridCalls(Connection):
@@ -812,5 +760,5 @@ class RouteCalls(Connection):
         return copies
 
 
-class Client(JobCalls, NotificationCalls, GridCalls, RaceCalls, RouteCalls, OperatorCalls):
+class Client(JobCalls, NotificationCalls, GridCalls, RaceCalls, RouteCalls, OperatorCalls, OperationsCalls):
     """A connection to a server with one token; raises the errors of `pilotage.errors`."""

@@ -445,7 +445,7 @@ def drain(
     on = _nodes(client, [node])[0] if node is not None else None
     done = client.drain_pilots(stamps, place=place, node=on, reason=reason, evict=evict)
     if not stamps:
-        click.echo(f"{done.drained} pilots drain")
+        click.echo("1 pilot drains" if done.drained == 1 else f"{done.drained} pilots drain")
     for stamp in done.unknown_stamps:
         click.echo(f"no live pilot {stamp}", err=True)
     if done.unknown_stamps:
