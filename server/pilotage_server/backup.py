@@ -38,7 +38,7 @@ from pilotage_server.operations.installation import Belongings, Restored, adopt_
 from pilotage_server.own_authority import AuthorityFiles
 from pilotage_server.rpc.framework.key_files import KeyFiles, key_times, write_private
 from pilotage_server.settings import ServerSettings
-from pilotage_server.storage.blobs.base import FileStore
+from pilotage_server.storage.blobs.base import FileStore, store_whole
 from pilotage_server.storage.blobs.opening import open_store
 from pilotage_server.storage.database.engine import Database, closing, read_schema, upgrade
 from pilotage_server.storage.database.installation import all_files, load_installation, needed_inputs
@@ -319,11 +319,11 @@ def _print_result(restored: Restored, lost: dict[int, str]) -> None:
     sys.stdout.write("start the servers\n")
 
 
-def take_keys(settings: ServerSettings) -> None:
-    """Make this server's signing keys those of the database; raises WorldError."""
+def take_keys(settings: ServerSettings, login: str) -> None:
+    """Make this server's signing keys those of the database, by an account of the machine; raises WorldError."""
     keys = key_times(KeyFiles(settings.key_file).load_or_make())
     with present_database(settings) as database:
-        database.write(lambda transaction: adopt_keys(transaction, keys))
+        database.write(lambda transaction: adopt_keys(transaction, keys, login))
     sys.stdout.write(f"the database has the keys {', '.join(sorted(keys))} now\n")
 
 

@@ -76,7 +76,7 @@ def test_rotation_of_keys_needs_no_downtime(installed: Database) -> None:
     assert installation(installed).keys == {"b": FIRST}
     with pytest.raises(StateConflictError, match="none of this server's signing keys"):
         installed.write(lambda transaction: join(transaction, OWN))
-    installed.write(lambda transaction: adopt_keys(transaction, OWN.keys))
+    installed.write(lambda transaction: adopt_keys(transaction, OWN.keys, "root"))
     installed.write(lambda transaction: join(transaction, OWN))
 
 
