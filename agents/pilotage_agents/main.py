@@ -22,6 +22,7 @@ from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableE
 from pilotage.metrics.endpoint import Exposition, serving
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import Endpoint, open_async_channel, split_address
+from pilotage.service_manager import READY, STOPPING, notify
 from pilotage.telemetry import set_up_logging
 from pilotage_agents.app import (
     DRAIN,
@@ -208,7 +209,9 @@ async def _run_until_signal(settings: AgentSettings, agents: Sequence[LeaderAgen
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(loop.run()) for loop in loops]
             watching = group.create_task(tokens.run())
+            notify(READY)
             await _stop_signal()
+            notify(STOPPING)
             watching.cancel()
             for loop in loops:
                 loop.stop()

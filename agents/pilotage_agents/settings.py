@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.rpc.channel import split_address
@@ -27,6 +28,8 @@ class AgentSettings(ProgramSettings):
 
     Of the replicas of an agent one leads; when it dies, another leads after `turn_s`.
     """
+
+    model_config = SettingsConfigDict(env_prefix="PILOTAGE_AGENTS_")
 
     server: str = Field(description='The server, "host:port", or several with commas.')
     token_file: AnchoredPath | None = Field(
