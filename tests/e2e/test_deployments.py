@@ -48,22 +48,27 @@ def new_folder(path: Path, mode: int = 0o700) -> Path:
     return path
 
 
-def run_a_job(
-    deployment: Deployment, host: str, etc: Path, login: Mapping[str, str], pilot_settings: Mapping[str, str] = {}
-) -> str:
-    """Activate a tree and run a job with the pilot of the unit on a host; returns the pilot's log."""
-    volumes = {"/etc/pilotage": etc, "/var/lib/pilotage-pilot": new_folder(deployment.folder / "scratch", 0o711)}
+def put_tree(deployment: Deployment, etc: Path, login: Mapping[str, str]) -> None:
+    """Activate a tree with one queue; `login` is that of an administrator."""
     (etc / "tree.json").write_text(json.dumps(TREE))
+    command = ["pilotage", "tree", "put", "/etc/pilotage/tree.json"]
+    deployment.run(NODE, command, {"/etc/pilotage": etc}, **login)
+
+
+def run_a_job(
+    deployment: Deployment, etc: Path, login: Mapping[str, str], pilot_settings: Mapping[str, str] = {}
+) -> str:
+    """Run a job with the pilot of the unit; returns the pilot's log."""
+    volumes = {"/etc/pilotage": etc, "/var/lib/pilotage-pilot": new_folder(deployment.folder / "scratch", 0o711)}
     (etc / "job.toml").write_text('executable = "/usr/bin/id"')
 
     def pilotage(*words: str) -> str:
-        return deployment.run(host, ["pilotage", *words], volumes, **login)
+        return deployment.run(NODE, ["pilotage", *words], volumes, **login)
 
-    pilotage("tree", "put", "/etc/pilotage/tree.json")
     pilotage("pilot-token", str(QUEUE), "--to", "/etc/pilotage/pilot.token")
     (job_id,) = json.loads(pilotage("submit", "/etc/pilotage/job.toml", "--json"))["jobs"]
     command = unit_command("pilotage-pilot.service")
-    with deployment.service(host, command, volumes, pilot_settings) as pilot:
+    with deployment.service(NODE, command, volumes, pilot_settings) as pilot:
         pilotage("wait", str(job_id), "--timeout", "60")
         # Its secret works once, and the unit must let it be removed.
         assert not (etc / "pilot.token").exists()
@@ -86,7 +91,9 @@ def test_units_run_a_job_with_the_shipped_settings(deployment: Deployment) -> No
         agents = stack.enter_context(deployment.service(NODE, of_agents, {"/etc/pilotage": etc}))
         agents.ready()
         token = (etc / "tokens" / "admin.token").read_text().strip()
-        log = run_a_job(deployment, NODE, etc, {"PILOTAGE_SERVER": "127.0.0.1:4711", "PILOTAGE_TOKEN": token})
+        login = {"PILOTAGE_SERVER": "127.0.0.1:4711", "PILOTAGE_TOKEN": token}
+        put_tree(deployment, etc, login)
+        log = run_a_job(deployment, etc, login)
         # The rights that the unit leaves to it are enough.
         assert '"isolation": "namespace"' in log
         for service in (agents, server):
@@ -158,22 +165,24 @@ def test_services_of_the_compose_file_run_a_job(deployment: Deployment, secrets:
             database = stack.enter_context(running_postgresql(postgresql, address="0.0.0.0"))
             database.run_on(database.url("postgres"), "CREATE DATABASE pilotage")
         stack.enter_context(composition.service("mosquitto", **{"/etc/mosquitto/pilotage.conf": broker}))
-        running = [stack.enter_context(composition.service(name)) for name in PILOTAGE]
-        for name, service in zip(PILOTAGE, running, strict=True):
-            service.ready()
-            composition.check_health(name)
         etc = shipped_settings(deployment.folder / "etc")
         shutil.copytree(secrets / "tls", etc / "tls")
         servers = "server1:4711,server2:4711"
         login = {"PILOTAGE_SERVER": servers, "PILOTAGE_TOKEN": (secrets / "admin.token").read_text().strip()}
         login["PILOTAGE_CA"] = "/etc/pilotage/tls/ca.pem"
+        running = []
+        for name in PILOTAGE:
+            running.append(stack.enter_context(composition.service(name)).ready())
+            composition.check_health(name)
+            if name == "server1":  # a server that runs already would learn of the tree only seconds later
+                put_tree(deployment, etc, {**login, "PILOTAGE_SERVER": "server1:4711"})
         pilot = {
             "PILOTAGE_PILOT_SERVER": json.dumps(servers.split(",")),
             "PILOTAGE_PILOT_CA_FILE": "/etc/pilotage/tls/ca.pem",
             "PILOTAGE_PILOT_BROKER": "mqtts://mosquitto:8883",
             "SSL_CERT_FILE": "/etc/pilotage/tls/ca.pem",
         }
-        run_a_job(deployment, NODE, etc, login, pilot)
+        run_a_job(deployment, etc, login, pilot)
         (scrape,) = yaml.safe_load((CONTAINERS / "prometheus.yml").read_text())["scrape_configs"]
         targets = [target for each in scrape["static_configs"] for target in each["targets"]]
         assert sorted(target.partition(":")[0] for target in targets) == sorted(PILOTAGE)
