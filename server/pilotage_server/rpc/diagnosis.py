@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from importlib.metadata import version
@@ -43,8 +44,9 @@ class DiagnosisServicer(diagnosis_service_pb2_grpc.DiagnosisServiceServicer):
         await self._transactions.write(lambda _transaction, _state: None)
         commit = timedelta(seconds=self._boot_clock() - began_s)
         found = await self._transactions.read(lambda transaction, state: diagnose(transaction, state, commit, release))
+        here = await asyncio.to_thread(lambda: tuple(self._check_process()))  # it reads disks and files
         return diagnosis_service_pb2.DiagnoseResponse(
-            findings=[_to_wire(each) for each in (*found, *self._check_process())],
+            findings=[_to_wire(each) for each in (*found, *here)],
             server_time=time_to_wire(self._clock()),
             server_version=release,
         )
