@@ -85,7 +85,9 @@ def state_of(user: JobServiceStub, job_id: int) -> int:
     return user.GetJobs(job_service_pb2.GetJobsRequest(job_ids=[job_id])).jobs[0].state
 
 
-def test_failed_jobs_of_a_node_are_rescheduled_together(grid: WireGrid, pilotage: Pilotage) -> None:
+def test_failed_jobs_of_a_node_are_rescheduled_together(
+    grid: WireGrid, pilotage: Pilotage, shared_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     user = grid.user("nina")
     failed = list(user.SubmitJobs(submission([a_job()] * 3)).job_ids)
     pilot = grid.start_pilot()
@@ -97,6 +99,11 @@ def test_failed_jobs_of_a_node_are_rescheduled_together(grid: WireGrid, pilotage
     done = pilotage.run(*options)
     assert (done.exit_code, done.stderr) == (0, "pilotage: reschedule changes 3 jobs\n")
     assert {state_of(user, job) for job in failed} == {jobs_pb2.JOB_STATE_WAITING}
+    monkeypatch.setenv("PILOTAGE_TOKEN", shared_server.token(owner="nina", vo=grid.vo))
+    own = pilotage("remove", "--state", "waiting", "--yes").splitlines()
+    assert own == [f"job {job} is REMOVED" for job in failed]
+    assert len(pilotage("reschedule", "--state", "removed").splitlines()) == len(failed)
+    monkeypatch.setenv("PILOTAGE_TOKEN", shared_server.token(Role.OPERATOR, owner="olga"))
     none = pilotage.run(*options)
     assert (none.exit_code, none.stderr) == (1, "pilotage: no job meets the condition\n")
     unbounded = pilotage.run("reschedule", "--node", "SITE/node1")

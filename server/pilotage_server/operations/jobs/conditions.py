@@ -26,14 +26,16 @@ class JobsFound:
     more: bool
 
 
-def checked_condition(state: ServerState, condition: JobCondition) -> JobCondition:
-    """Return the condition with names in the spelling of the tree.
+def checked_condition(state: ServerState, identity: Identity, condition: JobCondition) -> JobCondition:
+    """Return the condition with names in the spelling of the tree, and with the owner if the caller is a user.
 
     Raises
     ------
     InvalidInputError
         The condition contradicts itself, or would need all jobs to be read.
     """
+    if not identity.sees_everything:
+        condition = replace(condition, owner=condition.owner or identity.owner)
     faults = list(condition_faults(condition))
     if faults:
         raise InvalidInputError(*faults)
@@ -53,8 +55,8 @@ def search_jobs(transaction: Transaction, state: ServerState, identity: Identity
     if not identity.sees_everything:
         if condition.owner not in ("", identity.owner):
             return JobsFound((), more=False)
-        condition, vo = replace(condition, owner=identity.owner), identity.vo
-    ids = stored_search(transaction.session, checked_condition(state, condition), vo, MOST_FOUND + 1)
+        vo = identity.vo
+    ids = stored_search(transaction.session, checked_condition(state, identity, condition), vo, MOST_FOUND + 1)
     return JobsFound(tuple(_runs(ids[:MOST_FOUND])), len(ids) > MOST_FOUND)
 
 

@@ -459,7 +459,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         require({permission}, caller_token().permissions, f"to {change} jobs")
 
         def make(transaction: Any, state: Any) -> job_service_pb2.ChangeJobsResponse:
-            only = None if condition is None else checked_condition(state, condition)
+            only = None if condition is None else checked_condition(state, identity, condition)
             results = change_jobs(transaction, state, identity, job_ids, change, reason, only)
             return job_service_pb2.ChangeJobsResponse(results=[change_result_to_wire(each) for each in results])
 
