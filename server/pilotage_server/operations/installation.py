@@ -93,12 +93,15 @@ def adopt_keys(transaction: Transaction, keys: Keys, login: str) -> None:
 
 def _record_keys(transaction: Transaction, by: Identity, before: Keys, after: Keys) -> None:
     """Store a change of the signing keys in the audit; another server may have stored it already."""
-    lines = (
-        [f"{kid} signs from {time:%Y-%m-%d %H:%M:%S} UTC" for kid, time in sorted(keys.items())]
-        for keys in (before, after)
-    )
-    if difference := line_difference(*lines):
+    if difference := line_difference(_key_lines(before), _key_lines(after)):
         record_change(transaction, by, AuditKind.KEYS, "signing keys", difference=difference)
+
+
+def _key_lines(keys: Keys) -> list[str]:
+    starts = {
+        kid: f"{time:%Y-%m-%d %H:%M:%S} UTC" if time.year > 1 else "the first start" for kid, time in keys.items()
+    }
+    return [f"{kid} signs from {start}" for kid, start in sorted(starts.items())]
 
 
 def confirm_place(transaction: Transaction) -> None:
