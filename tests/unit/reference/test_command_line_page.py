@@ -76,7 +76,7 @@ def test_lists_json_keys_of_each_command(command: str) -> None:
     assert listed == list(KEYS[command])
 
 
-@pytest.mark.parametrize(("title", "command", "options"), COMMANDS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("title", "command", "options"), COMMANDS, ids=lambda value: value if isinstance(value, str) else "")
 def test_describes_each_command_and_its_options(title: str, command: str, options: set[str]) -> None:
     explained = [
         " ".join(row)
