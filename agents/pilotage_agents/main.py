@@ -23,6 +23,7 @@ from pilotage.metrics.endpoint import Exposition, serving
 from pilotage.processes import exclusive_folder
 from pilotage.programs import ProgramExit
 from pilotage.rpc.channel import Endpoint, open_async_channel, split_address
+from pilotage.service_manager import READY, STOPPING, notify
 from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.telemetry import set_up_logging
 from pilotage.tracing.recording import set_up_tracing
@@ -196,7 +197,9 @@ async def _run_until_signal(settings: AgentSettings, agents: Sequence[LeaderAgen
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(loop.run()) for loop in loops]
             watching = group.create_task(tokens.run())
+            notify(READY)
             await _stop_signal()
+            notify(STOPPING)
             watching.cancel()
             for loop in loops:
                 loop.stop()

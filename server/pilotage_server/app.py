@@ -11,7 +11,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -28,6 +28,7 @@ from pilotage.metrics.endpoint import Exposition, serving
 from pilotage.mqtt.settings import parse_broker
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import split_address
+from pilotage.service_manager import READY, STOPPING, notify
 from pilotage_server.background import HealthReport, PeriodicTask, TaskOutcomes, periodic_tasks, run_periodically
 from pilotage_server.certificates import ConfiguredCertificate, ServedCertificate
 from pilotage_server.core.incarnation import Installation
@@ -287,9 +288,8 @@ async def _serve(
     server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
     address = _listen(server, settings, certificate)
     _log_start(address, transactions)
-    if ready_file is not None:  # the port is open: calls are queued from now on, and taken in a moment
-        addresses = {"address": address} | ({"metrics": monitoring.address} if monitoring.address else {})
-        write_atomically(ready_file, json.dumps(addresses) + "\n")
+    # The port is open: calls are queued from now on, and taken in a moment.
+    _report_ready(ready_file, {"address": address} | ({"metrics": monitoring.address} if monitoring.address else {}))
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
         health = HealthReport(context.disk, context.store, server.report_health)
@@ -310,6 +310,7 @@ async def _serve(
         if feed is not None:
             background.append(tasks.create_task(feed.run()))
         await stopping.wait()
+        notify(STOPPING)
         log.info("server stops", grace_s=settings.stop_grace_s)
         await server.stop(settings.stop_grace_s)
         for task in background:  # retention may run for long; a cancelled task leaves only whole transactions
@@ -318,6 +319,12 @@ async def _serve(
     if fenced:
         raise fenced[0]
     log.info("server stopped", jobs_bound=board.committed_total, choices_missed=board.exhausted_total)
+
+
+def _report_ready(ready_file: Path | None, addresses: Mapping[str, str]) -> None:
+    if ready_file is not None:
+        write_atomically(ready_file, json.dumps(addresses) + "\n")
+    notify(READY)
 
 
 def _log_start(address: str, transactions: Transactions) -> None:

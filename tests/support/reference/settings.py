@@ -61,6 +61,10 @@ A type names the unit and the bounds: s = seconds, MiB = 1024² bytes.
 CLIENT_VARIABLES = {
     "PILOTAGE_SERVER": ("--server", "The server, HOST:PORT, or several with commas."),
     "PILOTAGE_TOKEN": ("--token-file", "Your token; the option names a file with it."),
+    "PILOTAGE_CONTEXT": (
+        "--context",
+        "One of the servers that this machine has joined; `pilotage context list` shows them.",
+    ),
     "PILOTAGE_CA": ("--ca-file", "A file with the authority of the server's certificate (PEM)."),
     "PILOTAGE_DATA": ("--data", "The data folder of `pilotage up`; default: `~/.local/share/pilotage`."),
     "PILOTAGE_TEMPLATES": ("--templates", "The folder of a site's own job templates."),

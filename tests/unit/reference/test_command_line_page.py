@@ -21,7 +21,7 @@ from support.commands import KEYS
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 TEXT = (REFERENCE / "command-line.md").read_text()
-COMMON_OPTIONS = {"--server", "--token-file", "--ca-file", "--data", "--json", "--patience"}
+COMMON_OPTIONS = {"--server", "--context", "--token-file", "--ca-file", "--data", "--json", "--patience"}
 """Options that are explained once for all commands of `pilotage`."""
 
 
@@ -78,7 +78,9 @@ def test_lists_json_keys_of_each_command(command: str) -> None:
     assert listed == list(KEYS[command])
 
 
-@pytest.mark.parametrize(("title", "command", "options"), COMMANDS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("title", "command", "options"), COMMANDS, ids=[f"{title} {command}".strip() for title, command, _ in COMMANDS]
+)
 def test_describes_each_command_and_its_options(title: str, command: str, options: set[str]) -> None:
     explained = [
         " ".join(row)

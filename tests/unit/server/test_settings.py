@@ -178,13 +178,6 @@ def test_repr_hides_secrets(tmp_path: Path) -> None:
     assert "hush" in settings.database_url
 
 
-def test_example_with_several_servers_is_valid() -> None:
-    settings = read_settings({}, Path(__file__).parents[3] / "deploy" / "several-servers" / "server.toml")
-
-    assert settings.database_url == "postgresql+psycopg://pilotage@db.example.org/pilotage"
-    assert [limit.at_most for limit in settings.rules().running_limits] == [500]
-
-
 def test_reads_health_table(tmp_path: Path) -> None:
     text = "[health]\nfast_s = 30\ninterval_s = 100\nnode_rate = 0.5\nproofs = 2\n"
     health = read_settings({"data": tmp_path}, a_file(tmp_path, text)).rules().health
