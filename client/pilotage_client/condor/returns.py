@@ -32,8 +32,9 @@ from pathlib import Path
 from pilotage.classads.evaluation import Ad
 from pilotage.errors import InvalidInputError, PilotageError, Violation, WorldError
 from pilotage.values.selections import JobSelection
-from pilotage_client.api import STANDARD_ERROR, STANDARD_OUTPUT, Client
+from pilotage_client.api import Client
 from pilotage_client.connection import ServerOptions, resolve_server
+from pilotage_client.job_calls import STANDARD_ERROR, STANDARD_OUTPUT
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
 from pilotage_client.user_log.follower import LogWriter, endless_pages, find_user_logs, first_position, present_pages

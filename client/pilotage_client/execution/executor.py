@@ -39,9 +39,9 @@ from pilotage_client.execution import call_runner
 from pilotage_client.execution.batch_size import CallTimes, batch_size
 from pilotage_client.execution.records import CallEnded, CallsHandedBack, CallStarted, RecordReader, result_of
 from pilotage_client.execution.tasks import keys_of
-from pilotage_client.job_values import job
 from pilotage_client.models import FINAL_STATES, JobEvent
 from pilotage_client.readers.files import resolve_local_files
+from pilotage_client.readers.values import job
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
 
 Parameters = ParamSpec("Parameters")

@@ -15,7 +15,7 @@ from pathlib import Path
 from pilotage.errors import FeedPositionLostError, InvalidInputError, Violation, WorldError
 from pilotage.job_description import JobDescription, render_text
 from pilotage.text import fold
-from pilotage_client.api import JobCalls
+from pilotage_client.job_calls import JobCalls
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 from pilotage_client.readers.draft import USER_LOG
 from pilotage_client.retry import RetryBudget, opened
