@@ -54,7 +54,6 @@ _CLUSTER = re.compile(r"(?P<cluster>\d+)-(?P<jobs>\d+)", re.ASCII)
 _LOCK, _LOG = "lock", "log"
 
 
-SWITCH = "PILOTAGE_CONDOR_RETURN"
 """The variable with which a user forbids the return of output, as some login nodes forbid processes that stay."""
 
 
@@ -63,7 +62,7 @@ def returns_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
     Each server and each user of it have a folder, as a token shows its owner's jobs only.
     """
-    if environment.get(SWITCH, "").lower() in ("no", "false", "0"):
+    if environment.get("PILOTAGE_CONDOR_RETURN", "").lower() in ("no", "false", "0"):
         return None
     try:
         address = resolve_server(ServerOptions(), environment)
@@ -91,7 +90,7 @@ def prepare_returns() -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            why = f"{(error.strerror or str(error)).lower()}; set XDG_STATE_HOME, or {SWITCH}=no"
+            why = f"{(error.strerror or str(error)).lower()}; set XDG_STATE_HOME, or PILOTAGE_CONDOR_RETURN=no"
             raise InvalidInputError(Violation(str(folder), why)) from error
 
 

@@ -67,6 +67,7 @@ CLIENT_VARIABLES = {
     ),
     "PILOTAGE_CA": ("--ca-file", "A file with the authority of the server's certificate (PEM)."),
     "PILOTAGE_DATA": ("--data", "The data folder of `pilotage up`; default: `~/.local/share/pilotage`."),
+    "PILOTAGE_CONDOR_RETURN": ("", "`no` = HTCondor's commands fetch no output of jobs that have ended."),
     "PILOTAGE_TEMPLATES": ("--templates", "The folder of a site's own job templates."),
 }
 """The variables that the command line and the Python API read, with their options and meanings."""
@@ -99,7 +100,7 @@ def page() -> str:
     lines = [_HEAD]
     for program in PROGRAMS:
         lines += _program(program)
-    rows = [(code(name), code(option), text) for name, (option, text) in CLIENT_VARIABLES.items()]
+    rows = [(code(name), code(option) if option else "–", text) for name, (option, text) in CLIENT_VARIABLES.items()]
     return "\n".join([*lines, _CLIENT, *table(("variable", "option", "meaning"), rows)])
 
 
