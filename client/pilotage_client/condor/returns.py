@@ -54,14 +54,12 @@ _CLUSTER = re.compile(r"(?P<cluster>\d+)-(?P<jobs>\d+)", re.ASCII)
 _LOCK, _LOG = "lock", "log"
 
 
-"""The variable with which a user forbids the return of output, as some login nodes forbid processes that stay."""
-
-
 def returns_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the folder with the clusters whose output is awaited; None = nothing is returned, or no server is known.
 
     Each server and each user of it have a folder, as a token shows its owner's jobs only.
     """
+    # Some login nodes forbid processes that stay.
     if environment.get("PILOTAGE_CONDOR_RETURN", "").lower() in ("no", "false", "0"):
         return None
     try:

@@ -100,7 +100,7 @@ def page() -> str:
     lines = [_HEAD]
     for program in PROGRAMS:
         lines += _program(program)
-    rows = [(code(name), code(option) if option else "–", text) for name, (option, text) in CLIENT_VARIABLES.items()]
+    rows = [(code(name), code(option) if option else "", text) for name, (option, text) in CLIENT_VARIABLES.items()]
     return "\n".join([*lines, _CLIENT, *table(("variable", "option", "meaning"), rows)])
 
 
