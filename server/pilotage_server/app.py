@@ -483,6 +483,8 @@ def _gateway(settings: ServerSettings, certificate: ServedCertificate | None) ->
     except OSError as error:
         message = f"cannot listen at {settings.http_listen}: {error.strerror or error}"
         raise WorldError(message, transient=False) from error
+    # Connections inherit it; asyncio sets it for sockets of its own only, and each answer would wait for 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     limits = GatewayLimits(
         settings.handshake_s,
         settings.idle_connection_s,
