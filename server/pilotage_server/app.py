@@ -11,7 +11,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -215,6 +215,12 @@ def _load_state(database: Database, rules: Rules, join: Callable[[], Installatio
     return state
 
 
+def _write_ready_file(ready_file: Path | None, addresses: Mapping[str, str]) -> None:
+    """Write the addresses of open ports: calls are queued from now on, and taken in a moment."""
+    if ready_file is not None:
+        write_atomically(ready_file, json.dumps({name: each for name, each in addresses.items() if each}) + "\n")
+
+
 def _remove_ready_file(ready_file: Path | None) -> None:
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
@@ -289,10 +295,7 @@ async def _serve(
     server = RpcServer(context, _service_limits(settings), gateway, reflects=settings.reflection)
     address = _listen(server, settings, certificate)
     _log_start(address, transactions)
-    if ready_file is not None:  # the port is open: calls are queued from now on, and taken in a moment
-        addresses = {"address": address, "metrics": monitoring.address, "http": http_address}
-        addresses = {name: each for name, each in addresses.items() if each}
-        write_atomically(ready_file, json.dumps(addresses) + "\n")
+    _write_ready_file(ready_file, {"address": address, "metrics": monitoring.address, "http": http_address})
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
         health = HealthReport(context.disk, context.store, server.report_health)

@@ -53,8 +53,8 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 BODY_TIME_S = 60.0
 """Time in which a JSON body, or the next piece of a file, has to arrive."""
 
-CALL_MARGIN_S = 30.0
-"""A call that is not answered so long after the longest wait of a long poll is given up."""
+CALL_MARGIN_S = 300.0
+"""A call that is not answered so long after the longest wait of a long poll is given up: submissions take minutes."""
 
 PIECE_BYTES = 256 * 1024
 """Bytes of one message of an upload."""
@@ -125,7 +125,7 @@ class CallEndpoint:
 
     async def _exchange(self, request: Request, call: HttpCall, answer: _Answer) -> None:
         """Give the call what it asks for, and write what it answers, until it has ended."""
-        async with aclosing(self._messages(request)) as messages:
+        async with aclosing(self._messages(request, answer)) as messages:
             gone: asyncio.Task[None] | None = None
             try:
                 while True:
@@ -151,7 +151,7 @@ class CallEndpoint:
                 if gone is not None:
                     gone.cancel()
 
-    async def _messages(self, request: Request) -> AsyncGenerator[bytes, None]:
+    async def _messages(self, request: Request, answer: _Answer) -> AsyncGenerator[bytes, None]:
         """Yield the requests of the call as bytes."""
         if self.route.exchange is Exchange.UPLOAD:
             async for piece in self._pieces(request):
@@ -161,6 +161,7 @@ class CallEndpoint:
             message = await self._message(request)
         except PilotageError as error:
             raise _Failed(problem_of_error(error), "INVALID_ARGUMENT") from error
+        answer.is_whole = getattr(message, "until_now", False)
         yield message.SerializeToString()
 
     async def _message(self, request: Request) -> Message:
@@ -271,6 +272,8 @@ class _Answer:
         self._endpoint = endpoint
         self._send = send
         self._has_begun = False
+        self.is_whole = False
+        """Whether a stream of events that ends now has all that was asked for; else it was interrupted."""
 
     async def write(self, event: MessageSent) -> None:
         """Write a message of the call."""
@@ -284,6 +287,7 @@ class _Answer:
         if route.exchange is Exchange.EVENTS:
             await self._begin(HTTPStatus.OK, _EVENT_HEADERS)
             await self._more(_event(message, route))
+            self.is_whole = self.is_whole or getattr(message, "over", False)
         else:
             await self._begin(HTTPStatus.OK, {**_NO_CACHE, "Content-Type": "application/octet-stream"})
             await self._more(message.content)
@@ -301,7 +305,7 @@ class _Answer:
         match self._endpoint.route.exchange:
             case Exchange.EVENTS:
                 await self._begin(HTTPStatus.OK, _EVENT_HEADERS)
-                await self._more(b"event: end\ndata: {}\n\n", last=True)
+                await self._more(b"event: end\ndata: {}\n\n" if self.is_whole else b"", last=True)
             case Exchange.DOWNLOAD:
                 await self._begin(HTTPStatus.OK, {**_NO_CACHE, "Content-Type": "application/octet-stream"})
                 await self._more(b"", last=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any, cast
 
-from google.protobuf import descriptor_pool, json_format
+from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -26,8 +27,8 @@ _FLAGS = {"true": True, "false": False}
 
 def method_types(route: CallRoute) -> tuple[type[Message], type[Message]]:
     """Return the classes of the route's request and response."""
-    pool: Any = descriptor_pool.Default()
-    method = pool.FindMethodByName(f"pilotage.v1.{route.service}.{route.name}")
+    module = import_module(f"pilotage.v1.{route.service.removesuffix('Service').lower()}_service_pb2")
+    method = module.DESCRIPTOR.services_by_name[route.service].methods_by_name[route.name]
     return GetMessageClass(method.input_type), GetMessageClass(method.output_type)
 
 

@@ -192,7 +192,7 @@ def _answer(route: CallRoute, schemas: _Schemas) -> dict[str, Any]:
         return {"description": "The job.", "content": {_JSON: {"schema": schemas.of_element(field)}}}
     if route.exchange is Exchange.EVENTS:
         name = response.name
-        text = f"Events whose data is a {name} as JSON; then an event `end`, or `error` with a Problem."
+        text = f"Events whose data is a {name} as JSON; then `end`, or `error` with a Problem, unless interrupted."
         return {"description": text, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
     return {"description": comments()[response.full_name], "content": {_JSON: {"schema": schema}}}
 
