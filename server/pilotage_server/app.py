@@ -50,8 +50,7 @@ from pilotage_server.rpc.framework.outside_issuers import OutsideIssuer, owner_s
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.rpc.gateway.gateway import Gateway, GatewayLimits
-from pilotage_server.rpc.server import RpcServer, ServiceContext, ServiceLimits
+from pilotage_server.rpc.server import HttpGateway, RpcServer, ServiceContext, ServiceLimits
 from pilotage_server.settings import MIB, ServerSettings, read_submit_policy
 from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.blobs.opening import local_folder, open_store
@@ -476,10 +475,13 @@ def _listen(server: RpcServer, settings: ServerSettings, certificate: ServedCert
     return f"{shown}:{taken}"
 
 
-def _gateway(settings: ServerSettings, certificate: ServedCertificate | None) -> tuple[Gateway | None, str]:
+def _gateway(settings: ServerSettings, certificate: ServedCertificate | None) -> tuple[HttpGateway | None, str]:
     """Return the gateway and its address, where it listens from now on; "" = the settings have none."""
     if settings.http_listen is None:
         return None, ""
+    # Imported here: the libraries take a third of a second, and most servers need none of them.
+    from pilotage_server.rpc.gateway.gateway import Gateway, GatewayLimits
+
     host, port = split_address(settings.http_listen)
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

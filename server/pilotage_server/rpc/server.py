@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -56,12 +56,11 @@ from pilotage_server.rpc.accounting import ShareServicer
 from pilotage_server.rpc.diagnosis import CheckProcess, DiagnosisServicer
 from pilotage_server.rpc.framework.admission import Admission, CallLimits
 from pilotage_server.rpc.framework.call_counts import CallCounts
-from pilotage_server.rpc.framework.dispatch import CallAccess, Dispatcher, LoopCalls, in_event_loop
+from pilotage_server.rpc.framework.dispatch import Acceptor, CallAccess, Dispatcher, LoopCalls, in_event_loop
 from pilotage_server.rpc.framework.grpc_calls import CallAcceptor
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.rpc.gateway.gateway import Gateway
 from pilotage_server.rpc.identity import IdentityServicer
 from pilotage_server.rpc.jobs.event_feed import EventFeed
 from pilotage_server.rpc.jobs.notifications import NotificationServicer
@@ -194,6 +193,20 @@ def _options(limits: ServiceLimits) -> tuple[tuple[str, int], ...]:
     )
 
 
+class HttpGateway(Protocol):
+    """Serves calls over HTTP; `gateway.Gateway` fulfils it. Most servers have none, and do not import its libraries."""
+
+    @property
+    def calls(self) -> Acceptor:
+        """What takes the entry points of all calls."""
+
+    def start(self, clock: BootClock) -> None:
+        """Take requests from now on; all calls have their entry points."""
+
+    async def stop(self) -> None:
+        """Take no more connections, and let the answers under way end."""
+
+
 class _AllDispatchers:
     """Registers the methods of servicers in several dispatchers."""
 
@@ -213,7 +226,7 @@ class RpcServer:
     """The gRPC server with all services, their long polls and their event feed, and perhaps their gateway."""
 
     def __init__(
-        self, context: ServiceContext, limits: ServiceLimits, gateway: Gateway | None = None, *, reflects: bool
+        self, context: ServiceContext, limits: ServiceLimits, gateway: HttpGateway | None = None, *, reflects: bool
     ) -> None:
         state = context.transactions.state
         self._context = context
