@@ -110,6 +110,7 @@ def test_refusals_are_problems_with_their_status(grid: WireGrid) -> None:
     anonymous = HttpClient(grid.server.http_address)
     large = anonymous.call("POST", "/v1/jobs", b"x" * 2**20)
     assert (large.status, large.headers["www-authenticate"]) == (HTTPStatus.UNAUTHORIZED, "Bearer")
+    assert client.call("PATCH", "/v1/jobs", {}).headers["allow"] == "GET, HEAD, POST"
     for who, verb, path, body, expected, reason in (
         (client_of(grid, owner="mallory"), "GET", f"/v1/jobs/{job_id}", None, HTTPStatus.NOT_FOUND, "NOT_FOUND"),
         (client, "POST", "/v1/bans", ban, HTTPStatus.FORBIDDEN, "PERMISSION_DENIED"),

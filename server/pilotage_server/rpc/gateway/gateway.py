@@ -26,7 +26,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pilotage.clock import BootClock
@@ -159,7 +159,10 @@ async def _not_routed(request: Request, error: HTTPException) -> Response:
     """Answer a request that no route takes."""
     status = HTTPStatus(error.status_code)
     why = f"there is no {request.method} {request.url.path}; the paths are in docs/reference/http.md"
-    problem = new_problem(status, why, status.name, error.headers)
+    # Starlette names the verbs of the first route only.
+    partial_matches = [each for each in request.app.routes if each.matches(request.scope)[0] is Match.PARTIAL]
+    verbs = sorted({verb for each in partial_matches for verb in each.methods})
+    problem = new_problem(status, why, status.name, {"Allow": ", ".join(verbs)} if verbs else {})
     return Response(json.dumps(problem.content), status, problem.headers, MEDIA_TYPE)
 
 
