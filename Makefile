@@ -107,4 +107,4 @@ release-check: $(RELEASE)/.stamp ## build wheel, source archive, SBOM and licenc
 clean: ## remove the results of all targets
 	rm -rf $(VENV) $(COMPILED) $(RELEASE) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find $(PACKAGES) bench -name '__pycache__' -type d -prune -exec rm -rf {} +
-	find proto -name '*_pb2*.py*' -delete
+	find proto \( -name '*_pb2*.py*' -o -name '*.binpb' \) -delete

@@ -50,6 +50,7 @@ from pilotage_client.selections import read_selections
 
 MOST_IDS = 10_000  # the server's limit for one call
 ATTEMPT_JOBS = 100  # the server's limit for one call that lists attempts
+_JOBS_A_READ = 100  # the server's limit for one answer
 MOST_RUNS = 1000  # the server's limit for one call
 AD_SELECTIONS = 1000  # the server's limit for one call
 LONGEST_POLL_S = 60.0
@@ -372,14 +373,18 @@ class JobCalls(Connection):
     ) -> Iterator[JobOutput]:
         """Yield the output files of the last ended attempt of each job, in the given order.
 
-        Files of at most `largest_bytes` (at most 1 MiB) come with their content, up to 2 MiB for each job. No `names` =
+        Files of at most `largest_bytes` (at most 1 MiB) come with their content, up to 1 MiB for each job. No `names` =
         all files. Raises NotFoundError.
         """
-        for batch in _batches(job_ids):
-            request = job_service_pb2.ReadOutputFilesRequest(job_ids=batch, names=names, largest_bytes=largest_bytes)
-            for answer in self._jobs.ReadOutputFiles(request, timeout=files.LONGEST_STREAM_S):
-                found = tuple(map(job_file, answer.files))
-                yield JobOutput(answer.job_id, answer.attempt, found, answer.partial)
+        done = 0
+        while done < len(job_ids):
+            request = job_service_pb2.ReadOutputFilesRequest(
+                job_ids=job_ids[done : done + _JOBS_A_READ], names=names, largest_bytes=largest_bytes
+            )
+            outputs = self._jobs.ReadOutputFiles(request).outputs
+            for each in outputs:
+                yield JobOutput(each.job_id, each.attempt, tuple(map(job_file, each.files)), each.partial)
+            done += len(outputs)
 
     def follow_output(
         self, job_id: int, *, error: bool = False, follow: bool = True, attempt: int = 0, offset: int = 0

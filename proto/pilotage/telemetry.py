@@ -81,15 +81,15 @@ def set_up_logging(*, json: bool, level: LogLevel = LogLevel.INFO) -> None:
         cache_logger_on_first_use=True,
     )
     library = logging.getLogger("opentelemetry")
-    library.handlers, library.propagate = [_LibraryWarnings(logging.WARNING)], False
+    library.handlers, library.propagate = [LibraryWarnings("warning of OpenTelemetry")], False
 
 
-class _LibraryWarnings(logging.Handler):
-    """Logs the warnings of the library that exports spans, which come with each failure."""
+class LibraryWarnings(logging.Handler):
+    """Logs the warnings of a library, which come with each failure."""
 
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self._warn = LimitedWarning("warning of OpenTelemetry")
+    def __init__(self, event: str) -> None:
+        super().__init__(logging.WARNING)
+        self._warn = LimitedWarning(event)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a warning."""

@@ -51,7 +51,7 @@ from pilotage_server.rpc.framework.outside_issuers import OutsideIssuer, owner_s
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.rpc.server import RpcServer, ServiceContext, ServiceLimits
+from pilotage_server.rpc.server import HttpGateway, RpcServer, ServiceContext, ServiceLimits
 from pilotage_server.settings import MIB, ServerSettings, read_submit_policy
 from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.blobs.opening import local_folder, open_store
@@ -285,11 +285,11 @@ async def _serve(
     outcomes = TaskOutcomes()
     checks = ProcessChecks(context.disk, outcomes, context.issuer.keys, context.clock, feed, settings.tls_cert)
     context = replace(context, check_process=checks.findings)
-    server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
+    gateway, http_address = _gateway(settings, certificate)
+    server = RpcServer(context, _service_limits(settings), gateway, reflects=settings.reflection)
     address = _listen(server, settings, certificate)
     _log_start(address, transactions)
-    # The port is open: calls are queued from now on, and taken in a moment.
-    _report_ready(ready_file, {"address": address} | ({"metrics": monitoring.address} if monitoring.address else {}))
+    _report_ready(ready_file, {"address": address, "metrics": monitoring.address, "http": http_address})
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
         health = HealthReport(context.disk, context.store, server.report_health)
@@ -322,8 +322,9 @@ async def _serve(
 
 
 def _report_ready(ready_file: Path | None, addresses: Mapping[str, str]) -> None:
+    """Report the addresses of open ports: calls are queued from now on, and taken in a moment."""
     if ready_file is not None:
-        write_atomically(ready_file, json.dumps(addresses) + "\n")
+        write_atomically(ready_file, json.dumps({name: each for name, each in addresses.items() if each}) + "\n")
     notify(READY)
 
 
@@ -469,11 +470,40 @@ def _listen(server: RpcServer, settings: ServerSettings, certificate: ServedCert
     host, port = split_address(settings.listen)
     _check_free(host, port)
     try:
-        taken = server.listen(settings.listen, None if certificate is None else certificate.credentials())
+        encrypts = certificate is not None and settings.has_tls
+        taken = server.listen(settings.listen, certificate.credentials() if certificate and encrypts else None)
     except RuntimeError as error:
         raise WorldError(f"cannot listen at {settings.listen}: {error}", transient=False) from error
     shown = f"[{host}]" if ":" in host else host
     return f"{shown}:{taken}"
+
+
+def _gateway(settings: ServerSettings, certificate: ServedCertificate | None) -> tuple[HttpGateway | None, str]:
+    """Return the gateway and its address, where it listens from now on; "" = the settings have none."""
+    if settings.http_listen is None:
+        return None, ""
+    # Imported here: the libraries take a third of a second, and most servers need none of them.
+    from pilotage_server.rpc.gateway.gateway import Gateway, GatewayLimits
+
+    host, port = split_address(settings.http_listen)
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        message = f"cannot listen at {settings.http_listen}: {error.strerror or error}"
+        raise WorldError(message, transient=False) from error
+    # Connections inherit it; asyncio sets it for sockets of its own only, and each answer would wait for 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    limits = GatewayLimits(
+        settings.handshake_s,
+        settings.idle_connection_s,
+        settings.stop_grace_s,
+        settings.http_connections,
+        settings.long_poll_s,
+    )
+    tls = certificate.tls_context() if certificate is not None and settings.has_https else None
+    shown = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    log.info("calls over HTTP are served", url=f"{'http' if tls is None else 'https'}://{shown}/v1")
+    return Gateway(listener, tls, limits, settings.http_origins, describes=settings.reflection), shown
 
 
 def _check_free(host: str, port: int) -> None:

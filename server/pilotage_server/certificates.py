@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,6 +98,7 @@ class ServedCertificate:
         self._clock = clock
         self._pair = self._presented = source.load(clock())
         self._warned: datetime | None = None
+        self._contexts: list[ssl.SSLContext] = []
 
     @property
     def authority(self) -> str:
@@ -107,6 +109,14 @@ class ServedCertificate:
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of gRPC's server, which follow this certificate."""
         return grpc.dynamic_ssl_server_credentials(_configuration(self._pair), self._fetch)
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the context of a server that uses Python's TLS, which follows this certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        _load(context, self._pair)
+        self._contexts.append(context)
+        return context
 
     def _fetch(self) -> Any:  # gRPC's stubs leave out None
         """Return a new certificate, None = it is the same. gRPC calls this in its thread at each handshake."""
@@ -125,6 +135,8 @@ class ServedCertificate:
         pair = await asyncio.to_thread(self._source.load, now)
         if pair != self._pair:
             self._pair = pair
+            for context in self._contexts:
+                _load(context, pair)
             log.info("certificate has changed: new connections get it", certificate=str(self.path))
         ends = min(each.not_valid_after_utc for each in self._chain())
         if ends - now <= WARNED_BEFORE and (self._warned is None or now - self._warned >= _WARN_EVERY):
@@ -138,6 +150,14 @@ class ServedCertificate:
 
     def _chain(self) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(self._pair[1])
+
+
+def _load(context: ssl.SSLContext, pair: tuple[bytes, bytes]) -> None:
+    """Load private key and chain. Python loads files only: this one is in memory, as the key must not be elsewhere."""
+    with open(os.memfd_create("certificate"), "wb") as file:
+        file.write(b"".join(pair))
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
 
 def _configuration(pair: tuple[bytes, bytes]) -> grpc.ServerCertificateConfiguration:

@@ -108,6 +108,8 @@ GroupName = Annotated[str, AfterValidator(_reader(lambda name: str(GroupId.parse
 TlsName = Annotated[str, Field(pattern=r"^[A-Za-z0-9*._:-]+$", max_length=253)]
 
 
+Origin = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+$", max_length=300)]
+
 Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
 
@@ -212,6 +214,10 @@ class IssuerSetting(Section):
         return self
 
 
+def _is_local(address: str) -> bool:
+    return is_loopback(split_address(address)[0])
+
+
 DATABASES = ("sqlite", "postgresql")
 """Backends that a database's URL may name."""
 
@@ -226,6 +232,17 @@ class ServerSettings(ProgramSettings):
     metrics_listen: str | None = Field(
         None,
         description="Where to serve /metrics, /healthz and /readyz, HOST:PORT; port 0 = any free one; none = nowhere.",
+    )
+    http_listen: str | None = Field(
+        None,
+        description="Where to serve JSON over HTTP, HOST:PORT; port 0 = any free one; none = nowhere. "
+        "Beyond loopback it is HTTPS.",
+    )
+    http_origins: tuple[Origin, ...] = Field(
+        (), description="Origins whose pages may call over HTTP (CORS), such as https://portal.example.org."
+    )
+    http_connections: int = Field(
+        1000, ge=1, le=10**6, description="Connections over HTTP; requests on more get the status 503."
     )
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
     files: str | None = Field(
@@ -425,7 +442,7 @@ class ServerSettings(ProgramSettings):
             raise ValueError("is not a domain such as example.org")
         return domain
 
-    @field_validator("listen", "metrics_listen")
+    @field_validator("listen", "http_listen", "metrics_listen")
     @classmethod
     def _check_listen(cls, listen: str | None) -> str | None:
         try:
@@ -484,7 +501,17 @@ class ServerSettings(ProgramSettings):
     @property
     def has_own_certificate(self) -> bool:
         """Whether the server makes its own certificate: it listens beyond loopback and has no other one."""
-        return self.tls_cert is None and not is_loopback(split_address(self.listen)[0])
+        return self.tls_cert is None and (not _is_local(self.listen) or self.has_https)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether calls over gRPC are encrypted: the server listens beyond loopback, or a certificate is configured."""
+        return self.tls_cert is not None or not _is_local(self.listen)
+
+    @property
+    def has_https(self) -> bool:
+        """Whether calls over HTTP are encrypted: the server listens for them beyond loopback."""
+        return self.http_listen is not None and not _is_local(self.http_listen)
 
     @property
     def tls_folder(self) -> Path:

@@ -95,7 +95,7 @@ class RunningServer:
         self._module = module
         self._max_file_bytes_on_disk = max_file_bytes_on_disk
         self._open_files = open_files
-        self.address = ""
+        self.address = self.http_address = ""
         self.process: subprocess.Popen[bytes] | None = None
         self._ready = data / "ready.json"
         self._key = Path(str(settings.get("signing_key", data / "keys" / "tokens.pem")))
@@ -152,7 +152,8 @@ class RunningServer:
                     continue
             self.kill()
             pytest.fail(f"the server did not start:\n{self.log()}")
-        self.address = json.loads(self._ready.read_text())["address"]
+        addresses = json.loads(self._ready.read_text())
+        self.address, self.http_address = addresses["address"], addresses.get("http", "")
         return self
 
     def _limits(self) -> tuple[str, ...]:

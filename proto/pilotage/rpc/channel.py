@@ -298,7 +298,6 @@ _SERVICE = {
             "name": [
                 {"service": "pilotage.v1.JobService", "method": "WatchEvents"},
                 {"service": "pilotage.v1.JobService", "method": "DownloadFile"},
-                {"service": "pilotage.v1.JobService", "method": "ReadOutputFiles"},
                 {"service": "pilotage.v1.JobService", "method": "FollowOutput"},
             ]
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
@@ -193,16 +194,21 @@ async def test_own_certificate_gets_a_new_address_of_the_machine(
 async def test_renewed_certificate_of_the_settings_is_presented(tmp_path: Path) -> None:
     certificate, key = self_signed_certificate(tmp_path)
     served = ServedCertificate(ConfiguredCertificate(certificate, key), clock.now)
-    with serving(served.credentials()) as address:
-        assert presented(address) == certificate.read_text()
-        new_certificate, new_key = self_signed_certificate(tmp_path)
-        renewed = new_key.read_bytes()
-        new_key.write_bytes(b"half")
-        with pytest.raises(WorldError, match="cannot be used"):
+    https = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=served.tls_context())
+    https_address = "{}:{}".format(*https.sockets[0].getsockname())
+    async with https:
+        with serving(served.credentials()) as address:
+            first = certificate.read_text()
+            assert presented(address) == await asyncio.to_thread(presented, https_address) == first
+            new_certificate, new_key = self_signed_certificate(tmp_path)
+            renewed = new_key.read_bytes()
+            new_key.write_bytes(b"half")
+            with pytest.raises(WorldError, match="cannot be used"):
+                await served.refresh()
+            new_key.write_bytes(renewed)
             await served.refresh()
-        new_key.write_bytes(renewed)
-        await served.refresh()
-        assert presented(address) == new_certificate.read_text()
+            second = new_certificate.read_text()
+            assert presented(address) == await asyncio.to_thread(presented, https_address) == second
 
 
 def presented(address: str) -> str:

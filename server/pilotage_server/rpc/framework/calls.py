@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -37,7 +37,6 @@ from pilotage.rpc.status import DOMAIN, make_status, status_of
 from pilotage.telemetry import TraceContext, trace_of_call
 from pilotage_server.core.identity import Identity
 from pilotage_server.rpc.framework.call_counts import CallCounts
-from pilotage_server.rpc.framework.grpc_calls import WireCall
 from pilotage_server.rpc.framework.tokens import VerifiedToken
 from pilotage_server.storage.database.transaction import DatabaseUnavailableError
 
@@ -111,6 +110,40 @@ def idle() -> Iterator[None]:
         call.in_flight.add(call)
 
 
+class CallWire(Protocol):
+    """One call on the wire; `grpc_calls.WireCall` fulfils it, and `gateway.http_calls.HttpCall`."""
+
+    status_code: str
+    """The name of the code with which the server has ended the call; CANCELLED = it has not."""
+
+    def metadata(self) -> Mapping[str, Any]:
+        """Return the call's metadata by key."""
+
+    def peer(self) -> str:
+        """Return the address of the caller, for people."""
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Call `callback` in the serving thread when the call has ended, for whatever reason."""
+
+    def receive(self, callback: Callable[[bytes | None], object]) -> None:
+        """Request the next message; `callback` gets None at the end of the stream or of the call."""
+
+    def send(self, content: bytes, on_sent: Callable[[], object]) -> None:
+        """Send one message of several; `on_sent` is called when it is on its way, or when the call has ended."""
+
+    def time_remaining(self) -> float:
+        """Return the seconds until the call's deadline; infinite where it has none."""
+
+    def finish(self, content: bytes | None) -> None:
+        """End the call with status OK, with a last message unless that is None."""
+
+    def refuse(self, status: grpc.Status) -> None:
+        """End the call with an error."""
+
+    def cancel(self) -> None:
+        """End the call at once, with messages that the caller has not taken."""
+
+
 class EventLoop(Protocol):
     """Runs the coroutines of calls; `dispatch.LoopCalls` fulfils it."""
 
@@ -164,7 +197,7 @@ class Call(Generic[Response]):
 
     def __init__(
         self,
-        wire: WireCall,
+        wire: CallWire,
         info: CallInfo,
         serialize: Callable[[Response], bytes],
         context: CallContext,

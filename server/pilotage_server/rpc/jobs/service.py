@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,6 @@ from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
 from pilotage_server.operations.jobs.conditions import checked_condition, search_jobs
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import (
-    Outputs,
     check_download,
     check_stored,
     find_missing,
@@ -190,25 +189,23 @@ class FileCalls:
 
     async def ReadOutputFiles(
         self, request: job_service_pb2.ReadOutputFilesRequest, context: Any
-    ) -> AsyncIterator[job_service_pb2.ReadOutputFilesResponse]:
+    ) -> job_service_pb2.ReadOutputFilesResponse:
         identity, names = caller(), frozenset(request.names)
-        job_ids = job_ids_from_wire(request.job_ids)
+        job_ids = job_ids_from_wire(request.job_ids)[:_JOBS_A_READ]
         fields = Fields(request)
         largest_bytes = fields("largest_bytes", _largest_inline)
         fields.done()
-
-        def outputs_of(some: Sequence[int]) -> Callable[[Any, Any], list[Outputs]]:
-            return lambda transaction, _: [list_outputs(transaction, identity, job_id) for job_id in some]
-
-        for start in range(0, len(job_ids), _JOBS_A_READ):
-            some = job_ids[start : start + _JOBS_A_READ]
-            found = await self._file_transactions.read(outputs_of(some))
-            for job_id, outputs in zip(some, found, strict=True):
-                files = [file for file in outputs.files if not names or file.name in names]
-                messages = await asyncio.to_thread(self._with_contents, files, largest_bytes)
-                yield job_service_pb2.ReadOutputFilesResponse(
-                    job_id=job_id, attempt=outputs.attempt, files=messages, partial=outputs.partial
-                )
+        found = await self._file_transactions.read(
+            lambda transaction, _: [list_outputs(transaction, identity, job_id) for job_id in job_ids]
+        )
+        answer = job_service_pb2.ReadOutputFilesResponse()
+        for job_id, outputs in zip(job_ids, found, strict=True):
+            files = [file for file in outputs.files if not names or file.name in names]
+            messages = await asyncio.to_thread(self._with_contents, files, largest_bytes)
+            answer.outputs.add(job_id=job_id, attempt=outputs.attempt, files=messages, partial=outputs.partial)
+            if answer.ByteSize() > _MOST_INLINE_BYTES:
+                break
+        return answer
 
     def _with_contents(self, files: Sequence[OutputFile], largest_bytes: int) -> list[jobs_pb2.OutputFile]:
         """Return the messages of files, as many small ones with their content as fit in one answer."""
@@ -222,9 +219,10 @@ class FileCalls:
 
 
 _JOBS_A_READ = 100
-"""Jobs whose output files one transaction lists."""
+"""Jobs whose output files one answer has at most."""
 
-_MOST_INLINE_BYTES = 2 << 20
+_MOST_INLINE_BYTES = 1 << 20
+"""Contents of one job at most, and the size of an answer above which no further job is added: 2 MiB of the allowed 4."""
 _LARGEST_INLINE_BYTES = 1 << 20
 
 
