@@ -36,11 +36,12 @@ SCOPES: Mapping[str, frozenset[Permission]] = {
 _JOBS: Mapping[Permission, Collection[str]] = {
     Permission.READ: (
         *("GetJobs", "ListJobs", "GetJobDescription", "GetJobAd", "WaitForJobs", "GetJobEvents", "WatchEvents"),
-        *("FindJobs", "ListClusters", "ExplainJob", "ListAttempts", "ListOutputFiles", "DownloadFile", "FollowOutput"),
+        *("FindJobs", "SearchJobs", "ListClusters", "ExplainJob", "ListAttempts", "ListOutputFiles", "DownloadFile"),
+        "FollowOutput",
     ),
     Permission.CREATE: ("SubmitJobs", "FindMissingFiles", "UploadFile"),
-    Permission.MODIFY: ("EditJob", "ChangeJobs", "FindJobs"),
-    Permission.CANCEL: ("ChangeJobs", "FindJobs"),
+    Permission.MODIFY: ("EditJob", "ChangeJobs", "FindJobs", "SearchJobs"),
+    Permission.CANCEL: ("ChangeJobs", "FindJobs", "SearchJobs"),
 }
 _VIEWS = (
     *("PoolService/ListPools", "ResourceService/ListQueues", "ResourceService/GetEligibleNodes"),
