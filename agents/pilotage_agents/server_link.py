@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import grpc.aio
 
+from pilotage.clock import now
 from pilotage.resources.tree import QueueId
-from pilotage.rpc.wire import queue_from_wire, queue_to_wire, section_from_wire, time_from_wire
+from pilotage.rpc.wire import queue_from_wire, queue_to_wire, section_from_wire, time_from_wire, time_to_wire
 from pilotage.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -80,6 +81,7 @@ class AgentServerLink:
             queues=self._serves.patterns,
             ce_types=self._serves.ce_types,
             status=agent_status_to_wire(status),
+            sent=time_to_wire(now()),
         )
         answer = await self._agents.TakeTurn(request)
         return leadership_answer_from_wire(answer)

@@ -18,7 +18,10 @@ from pilotage.notifications import NewSubscription
 from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQueues, NodeType, down_to, node_type
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
+from pilotage.tracing.recording import set_up_tracing, span
+from pilotage.tracing.spans import SpanKind
 from pilotage.v1 import (
+    diagnosis_service_pb2,
     identity_service_pb2,
     job_service_pb2,
     jobs_pb2,
@@ -99,8 +102,6 @@ class JobCalls(Connection):
         descriptions, named = resolve_dependencies(descriptions)
         descriptions, subscriptions = resolve_subscriptions(descriptions, notify)
         messages = _messages(descriptions)
-        if not validate_only:
-            files.upload_missing(self._jobs, descriptions)
         request = job_service_pb2.SubmitJobsRequest(
             request_id=request_id or new_request_id(),
             descriptions=messages,
@@ -110,8 +111,13 @@ class JobCalls(Connection):
             workflow=None if workflow is None else job_service_pb2.Workflow(name=workflow),
             subscriptions=map(submitted_subscription_to_wire, subscriptions),
         )
-        answer = self._jobs.SubmitJobs(request, timeout=300)
-        return submitted_jobs_from_wire(answer)
+        set_up_tracing("pilotage")
+        with span("submit", SpanKind.CLIENT, {"pilotage.request_id": request.request_id}) as attributes:
+            if not validate_only:
+                files.upload_missing(self._jobs, descriptions)
+            submitted = submitted_jobs_from_wire(self._jobs.SubmitJobs(request, timeout=300))
+            attributes["pilotage.jobs"] = len(submitted.job_ids)
+        return submitted
 
     def jobs(self, job_ids: Sequence[int]) -> list[JobStatus]:
         """Return the present state of jobs, in the given order; raises NotFoundError."""
@@ -512,6 +518,10 @@ class OperatorCalls(Connection):
             request.group_quotas.add(vo=vo, group=group, quota=None if quota is None else quota_to_wire(quota))
         self._shares.SetShares(request)
 
+    def diagnose(self) -> diagnosis_service_pb2.DiagnoseResponse:
+        """Return what the server finds on itself, its database, agents, queues and pilots; operators only."""
+        return self._diagnosis.Diagnose(diagnosis_service_pb2.DiagnoseRequest())
+
     def who_am_i(self) -> identity_service_pb2.WhoAmIResponse:
         """Return the identity that the server sees."""
         return self._identity.WhoAmI(identity_service_pb2.WhoAmIRequest())
@@ -519,6 +529,10 @@ class OperatorCalls(Connection):
     def issue_token(self, request: identity_service_pb2.IssueTokenRequest) -> identity_service_pb2.IssueTokenResponse:
         """Create a token; admins only."""
         return self._identity.IssueToken(request)
+
+    def join(self, machine: identity_service_pb2.JoinRequest) -> identity_service_pb2.JoinResponse:
+        """Exchange the join token of this connection for the tokens of a machine."""
+        return self._identity.Join(machine)
 
     def revoke_token(self, token: str, *, reason: str) -> identity_service_pb2.Revocation:
         """Revoke a valid token; users may revoke their own."""

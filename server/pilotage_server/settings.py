@@ -1,4 +1,4 @@
-"""The settings of a server. Options win over the environment (PILOTAGE_SERVER_*), which wins over the TOML file.
+"""The settings of a server.
 
 `read_submit_policy` reads the submit policy: an HTCondor configuration file whose SUBMIT_EXPRS name the transforms.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -34,7 +34,7 @@ from pilotage.job_description import JobPolicy
 from pilotage.mqtt.settings import parse_broker
 from pilotage.notifications import mail_fault
 from pilotage.rpc.channel import is_loopback, split_address
-from pilotage.settings import ProgramSettings, Section, load_settings
+from pilotage.settings import ProgramSettings, Section
 from pilotage.telemetry import LogLevel
 from pilotage.text import fold
 from pilotage.values.accounts import Account, GroupId
@@ -58,6 +58,8 @@ YEAR_S = 365 * DAY_S
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 
+
+_ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/?|https?://\[[0-9A-Fa-f:]+\](:[0-9]+)?/?")
 
 Read = TypeVar("Read")
 
@@ -101,6 +103,9 @@ QuotaSetting = Annotated[Quota, BeforeValidator(_reader(_read_quota))]
 AccountName = Annotated[str, AfterValidator(_reader(lambda name: str(Account.parse(name))))]
 VoName = Annotated[str, Field(min_length=1)]
 GroupName = Annotated[str, AfterValidator(_reader(lambda name: str(GroupId.parse(name))))]
+
+
+TlsName = Annotated[str, Field(pattern=r"^[A-Za-z0-9*._:-]+$", max_length=253)]
 
 
 Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
@@ -223,7 +228,20 @@ class ServerSettings(ProgramSettings):
         description="Where to serve /metrics, /healthz and /readyz, HOST:PORT; port 0 = any free one; none = nowhere.",
     )
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
-    files: str | None = Field(None, description="URL of the store of files; none = in the data folder.")
+    files: str | None = Field(
+        None,
+        description="URL of the store of files, file:///FOLDER or s3://BUCKET/PREFIX; none = in the data folder.",
+    )
+    s3_endpoint: str | None = Field(
+        None, description="URL of the object store, https://HOST:PORT; none = that of the AWS environment, else AWS."
+    )
+    s3_region: str | None = Field(
+        None, min_length=1, description="Region of the bucket; none = that of the AWS environment, else us-east-1."
+    )
+    s3_access_key: str | None = Field(
+        None, min_length=1, description="Id of the access key; none = the credentials of the AWS environment."
+    )
+    s3_secret_key: SecretStr | None = Field(None, min_length=1, description="The secret of the access key.")
     broker: BrokerUrl | None = Field(None, description="URL of an MQTT broker, mqtt://HOST:PORT; none = no broker.")
     broker_pilot_logins: bool = Field(
         False, description="Whether each pilot gets a login of its own at the broker (Mosquitto's dynamic security)."
@@ -238,8 +256,19 @@ class ServerSettings(ProgramSettings):
     key_overlap_s: Seconds = Field(
         600, ge=0, le=MONTH_S, description="A new key signs after this time, when every server has read it."
     )
-    tls_cert: Path | None = Field(None, description="Certificate chain (PEM); none = loopback only.")
+    tls_cert: Path | None = Field(
+        None, description="Certificate chain (PEM), read again when it changes; none = the server makes its own."
+    )
     tls_key: Path | None = Field(None, description="The certificate's key (PEM).")
+    tls_names: tuple[TlsName, ...] = Field(
+        (), description="More names and addresses of this machine for the server's own certificate."
+    )
+    tls_life_s: Seconds = Field(
+        90 * DAY_S,
+        ge=60,
+        le=YEAR_S,
+        description="Life of the server's own certificate, which is renewed when a third is left.",
+    )
     reflection: bool = Field(True, description="Whether the server describes its services to tools.")
     log_json: bool = Field(True, description="One JSON object a line, else text for people.")
     log_level: LogLevel = Field(LogLevel.INFO, description="From which level on lines are logged.")
@@ -406,6 +435,13 @@ class ServerSettings(ProgramSettings):
             raise ValueError(error.violations[0].why) from error
         return listen
 
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+            raise ValueError("is no URL of an object store such as https://s3.example.org or http://127.0.0.1:9000")
+        return endpoint
+
     @field_validator("optimizers")
     @classmethod
     def _check_optimizers(cls, optimizers: tuple[str, ...]) -> tuple[str, ...]:
@@ -433,9 +469,10 @@ class ServerSettings(ProgramSettings):
             raise ValueError("broker_pilot_logins needs a broker whose URL has the login of the server")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together")
-        host, _ = split_address(self.listen)
-        if self.tls_cert is None and not is_loopback(host):
-            raise ValueError(f"{host} is not loopback: listening there needs tls_cert and tls_key")
+        if (self.s3_access_key is None) != (self.s3_secret_key is None):
+            raise ValueError("s3_access_key and s3_secret_key belong together")
+        if not self.files_url.startswith("s3:") and (self.s3_endpoint or self.s3_region or self.s3_access_key):
+            raise ValueError("s3_endpoint, s3_region and s3_access_key need files = s3://BUCKET/PREFIX")
         if self.shortest_lease_s > self.longest_lease_s:
             raise ValueError("shortest_lease_s is longer than longest_lease_s")
         for what in ("url", "name"):
@@ -443,6 +480,16 @@ class ServerSettings(ProgramSettings):
             if len(set(values)) < len(values):
                 raise ValueError(f"two issuers have the same {what}")
         return self
+
+    @property
+    def has_own_certificate(self) -> bool:
+        """Whether the server makes its own certificate: it listens beyond loopback and has no other one."""
+        return self.tls_cert is None and not is_loopback(split_address(self.listen)[0])
+
+    @property
+    def tls_folder(self) -> Path:
+        """The folder of the server's own authority and certificate."""
+        return self.data / "tls"
 
     @property
     def database_url(self) -> str:
@@ -542,11 +589,6 @@ class ServerSettings(ProgramSettings):
             requests=timedelta(seconds=self.keep_requests_s),
             batch=self.retention_batch,
         )
-
-
-def read_settings(options: Mapping[str, Any], config_file: Path | None = None) -> ServerSettings:
-    """Return the settings; raises InvalidInputError with all faults, such as unknown keys."""
-    return load_settings(ServerSettings, config_file, options)
 
 
 DOMAIN = "SUBMIT_SITE_DOMAIN"

@@ -211,7 +211,7 @@ _STATUS = [
 
 _REVOCATION = ["kind", "subject", "issuer", "owner", "vo", "by", "made", "expires", "reason"]
 KEYS: Mapping[str, Sequence[str]] = {
-    "submit": ["jobs", "warnings"],
+    "submit": ["jobs", "warnings", "trace_id"],
     "status": [*_STATUS, "usage", "futile", "pool_sites"],
     "wait": [*_STATUS, "usage", "futile", "pool_sites"],
     "events": ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"],
@@ -255,7 +255,9 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("done", "failed", "interrupted", "core_h", "failed_core_h", "interrupted_core_h", "cpu_h"),
         *("efficiency", "gpu_h"),
     ],
+    "doctor": ["server", "check", "level", "text", "advice"],
     "whoami": ["owner", "vo", "groups", "roles", "expires", "server", "server_version"],
+    "context list": ["name", "current", "server", "authority", "submits", "queue"],
     "tree show": ["version", "format", "created", "created_by", "text"],
     "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_changed", "pools_rekeyed", "changes", "warnings"],
     "tree resolve": ["ce", "params", "queue", "site"],

@@ -1,12 +1,14 @@
-"""Packages that are built once in a test run: pilot bundles, and the wheel with compiled modules."""
+"""Packages that are built once in a test run: pilot bundles, the wheel with compiled modules, an earlier release."""
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -23,6 +25,9 @@ BARE_PYTHON = (str(getattr(sys, "_base_executable", sys.executable)), "-I", "-S"
 """A Python with the standard library only."""
 
 THIS_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+PREVIOUS_RELEASE = "9441935d0cdc7a0bf0520fefc88a04cead9ff112"
+"""The commit of the release before this one; until there is one, the last commit with its schema, 0001."""
 
 _PRINTS_ITS_START = """
 import os, sys
@@ -74,11 +79,33 @@ def compiled_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     find_or_install(lambda: shutil.which("cc"), "build-essential")
     find_or_install(_python_header, "python{}.{}-dev".format(*sys.version_info))
     folder = tmp_path_factory.mktemp("compiled")
+    return _wheel_content(CHECKOUT, folder, PILOTAGE_COMPILED="1", PILOTAGE_COMPILED_LEVEL="0")
+
+
+@pytest.fixture(scope="session")
+def previous_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the content of the wheel of the previous release, built from the history.
+
+    Without the whole history the test is skipped.
+    """
+    if _git("rev-parse", "--is-shallow-repository").stdout.strip() != b"false":
+        pytest.skip("the checkout has not the whole history, from which the previous release is built")
+    folder = tmp_path_factory.mktemp("previous")
+    archive = _git("archive", PREVIOUS_RELEASE)
+    assert archive.returncode == 0, archive.stderr
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as sources:
+        sources.extractall(folder / "sources", filter="data")
+    return _wheel_content(folder / "sources", folder)
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *arguments], cwd=CHECKOUT, capture_output=True, check=False)
+
+
+def _wheel_content(sources: Path, folder: Path, **options: str) -> Path:
+    """Build the wheel of these sources with these environment variables, and return a folder with its content."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    build_options = {"PILOTAGE_COMPILED": "1", "PILOTAGE_COMPILED_LEVEL": "0"}
-    done = subprocess.run(
-        command, cwd=CHECKOUT, env=os.environ | build_options, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=sources, env=os.environ | options, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

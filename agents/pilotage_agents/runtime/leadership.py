@@ -140,7 +140,7 @@ class LeaderAgent:
 
     def _record_failure(self, error: Exception) -> None:
         """Report a failed cycle from the next request on; the log has more."""
-        ended, text = now(), str(error) or type(error).__name__
+        ended, text = now(), " ".join(str(error).split()) or type(error).__name__
         self._status = replace(
             self._status,
             last_cycle=ended,

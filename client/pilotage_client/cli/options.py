@@ -29,13 +29,14 @@ from pilotage.errors import (
     UnauthenticatedError,
     Violation,
 )
+from pilotage.programs import ProgramExit
 from pilotage.units import parse_duration
 from pilotage.v1 import values_pb2
 from pilotage_client.api import Client
 from pilotage_client.connection import ServerOptions
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
 
-DONE, FAILED, INVALID_REQUEST, UNREACHABLE = 0, 1, 2, 3
+DONE, FAILED, INVALID_REQUEST, UNREACHABLE = ProgramExit
 """The documented exit codes."""
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
@@ -114,12 +115,13 @@ def _discard_output() -> None:
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for server, token and authority to a command."""
+    """Add the options for server, token, authority and context to a command."""
     for option in (
         click.option("--server", metavar="HOST:PORT", help="The server; several addresses with commas."),
         click.option("--token-file", type=click.Path(path_type=Path), help="A file with your token."),
         click.option("--ca-file", type=click.Path(path_type=Path), help="The authority of the server's certificate."),
         click.option("--data", type=click.Path(path_type=Path), help="The data folder of `pilotage up`."),
+        click.option("--context", metavar="NAME", help="A server that `pilotage join` has joined."),
     ):
         command = option(command)
     return command
@@ -149,9 +151,10 @@ def _connected(command: Callable[..., Returned], role: str) -> Callable[..., Ret
         token_file: Path | None,
         ca_file: Path | None,
         data: Path | None,
+        context: str | None,
         **kwargs: Any,
     ) -> Returned:
-        with Client.located(ServerOptions(server, token_file, data, role, ca_file)) as client:
+        with Client.located(ServerOptions(server, token_file, data, role, ca_file, context)) as client:
             return command(client, *args, **kwargs)
 
     return connected

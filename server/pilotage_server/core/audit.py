@@ -26,6 +26,7 @@ class AuditKind(StrEnum):
     NODE = "node"
     SHARES = "shares"
     TOKEN = "token"  # noqa: S105 - a kind of change
+    KEYS = "keys"
     PILOT_SECRET = "pilot-secret"  # noqa: S105
     REVOCATION = "revocation"
     ROUTES = "routes"

@@ -101,6 +101,9 @@ def record_token(
     for name, values in (("queues", made.bounds.queues), ("VOs", made.bounds.vos), ("turns", made.bounds.turns)):
         if values:
             facts.append(f"bound to the {name} {', '.join(values)}")
+    if made.invitation is not None:
+        roles, lifetime = ", ".join(sorted(made.invitation.roles)), made.invitation.lifetime.total_seconds()
+        facts.append(f"lets machines join with the roles {roles} for {lifetime:.0f} s")
     subject = f"{made.owner} of the VO {made.vo}" if made.vo else made.owner
     record_change(transaction, identity, AuditKind.TOKEN, subject, difference=line_difference([], facts))
 

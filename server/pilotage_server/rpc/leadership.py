@@ -76,13 +76,15 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
         host = fields("place", reason_from_wire)
         serves = ServedQueues(fields("queues", _texts_from_wire), fields("ce_types", _texts_from_wire))
         status = fields.if_set("status", agent_status_from_wire) or NO_STATUS
+        sent = fields.time("sent")
         fields.done()
         identity = caller()
         check_turn(identity, leadership.agent)
         bounds = identity.bounds.queues
 
         def take(transaction: Transaction, _: ServerState) -> agent_service_pb2.TakeTurnResponse:
-            answer = take_leadership(transaction, leadership, length, host, serves, bounds, status, identity.owner)
+            known = status if sent is None else status.received(sent, transaction.now)
+            answer = take_leadership(transaction, leadership, length, host, serves, bounds, known, identity.owner)
             return leadership_answer_to_wire(answer)
 
         return await self._transactions.write(take)

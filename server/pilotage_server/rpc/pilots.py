@@ -35,7 +35,7 @@ from pilotage.values.leadership import Leadership
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage.values.wire.amounts import amounts_to_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire, reason_from_wire
-from pilotage.values.wire.leadership import leadership_from_wire
+from pilotage.values.wire.leadership import leadership_from_wire, release_from_wire
 from pilotage.values.wire.pilots import glidein_report_from_wire
 from pilotage_server.core.attempts.reports import ReportedSlot
 from pilotage_server.core.identity import NO_QUEUE, Identity, PilotCredential, Role
@@ -372,11 +372,12 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         fields = Fields(request)
         nonce_hash = fields("nonce", nonce_hash_from_wire)
         landed = fields.if_set("queue", queue_from_wire)
+        release = fields("release", release_from_wire)
         fields.done()
         address, second_use = caller_address(), self._second_use
         enrolled = await self._transactions.write(
             lambda transaction, state: enrol_pilot(
-                transaction, state, credential, landed, nonce_hash, address, second_use
+                transaction, state, credential, landed, nonce_hash, address, second_use, release
             )
         )
         return pilot_service_pb2.EnrolResponse(token=self._bound(credential, enrolled))

@@ -368,7 +368,7 @@ def _plan_tree(
 ) -> tuple[TreePlan, TreeDifference, resource_service_pb2.PutTreeResponse]:
     """Return the plan of a tree, its difference and its answer, made before the transaction: they may take long."""
     plan = try_tree(transaction, state, new)
-    return plan, compare_tree(transaction, new), tree_effect_to_wire(plan.effect)
+    return plan, compare_tree(get_tree(transaction), new), tree_effect_to_wire(plan.effect)
 
 
 class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):

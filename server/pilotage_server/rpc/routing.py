@@ -41,7 +41,7 @@ from pilotage_server.rpc.routing_wire import (
     router_to_wire,
     unwanted_page_to_wire,
 )
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.transaction import Transaction
 
 

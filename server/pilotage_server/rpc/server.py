@@ -21,6 +21,8 @@ from pilotage.v1 import (
     agent_service_pb2_grpc,
     audit_service_pb2,
     audit_service_pb2_grpc,
+    diagnosis_service_pb2,
+    diagnosis_service_pb2_grpc,
     identity_service_pb2,
     identity_service_pb2_grpc,
     job_service_pb2,
@@ -51,6 +53,7 @@ from pilotage_server.operations.matching.idle_pilots import ServerMatchEstimator
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.accounting import ShareServicer
 from pilotage_server.rpc.audit import AuditServicer
+from pilotage_server.rpc.diagnosis import CheckProcess, DiagnosisServicer
 from pilotage_server.rpc.framework.admission import Admission, CallLimits
 from pilotage_server.rpc.framework.call_counts import CallCounts
 from pilotage_server.rpc.framework.dispatch import CallAccess, Dispatcher, LoopCalls, in_event_loop
@@ -68,7 +71,7 @@ from pilotage_server.rpc.pilots import MakeBrokerLogin, NodeServicer, PilotServi
 from pilotage_server.rpc.races import RaceServicer
 from pilotage_server.rpc.resources import PoolServicer, ResourceServicer
 from pilotage_server.rpc.routing import RouteServicer
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 
 OPEN_SERVICE_THREADS = 4
@@ -120,6 +123,7 @@ SERVICES = tuple(
     for module, name in (
         (agent_service_pb2, "AgentService"),
         (audit_service_pb2, "AuditService"),
+        (diagnosis_service_pb2, "DiagnosisService"),
         (identity_service_pb2, "IdentityService"),
         (job_service_pb2, "JobService"),
         (matcher_service_pb2, "MatcherService"),
@@ -160,7 +164,8 @@ class ServiceLimits:
 class ServiceContext:
     """What the services need: transactions, files, tokens and clocks.
 
-    `make_broker_login` None = pilots get no logins at the broker.
+    `make_broker_login` None = pilots get no logins at the broker. `authority` returns the fingerprint (SHA-256,
+    hexadecimal) of the authority that the server presents, "" = none. `check_process` is for the diagnosis.
     """
 
     transactions: Transactions
@@ -172,6 +177,8 @@ class ServiceContext:
     clock: Clock
     boot_clock: BootClock
     make_broker_login: MakeBrokerLogin | None = None
+    authority: Callable[[], str] = lambda: ""
+    check_process: CheckProcess = tuple
 
 
 def _options(limits: ServiceLimits) -> tuple[tuple[str, int], ...]:
@@ -240,7 +247,9 @@ class RpcServer:
         )
         jobs = JobServicer(transactions, context.store, self._feed, context.boot_clock, wait_s, context.disk)
         matcher = MatcherServicer(transactions, context.store, self._polls, context.boot_clock, wait_s)
-        identity = IdentityServicer(transactions, context.issuer, context.verifier, context.clock, limits.longest_token)
+        identity = IdentityServicer(
+            transactions, context.issuer, context.verifier, context.clock, limits.longest_token, context.authority
+        )
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
         matcher_service_pb2_grpc.add_MatcherServiceServicer_to_server(matcher, server)
         pool_service_pb2_grpc.add_PoolServiceServicer_to_server(PoolServicer(transactions), server)
@@ -258,6 +267,9 @@ class RpcServer:
         notification_service_pb2_grpc.add_NotificationServiceServicer_to_server(notifications, server)
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
+
+        diagnosis = DiagnosisServicer(transactions, context.check_process, context.clock, context.boot_clock)
+        diagnosis_service_pb2_grpc.add_DiagnosisServiceServicer_to_server(diagnosis, server)
 
     def report_health(self, *, is_writable: bool, has_room: bool) -> None:
         """Report whether the database can be written, and whether the disk has room for jobs and uploads."""

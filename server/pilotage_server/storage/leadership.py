@@ -21,7 +21,7 @@ _TAKE = """
     RETURNING holder
 """
 _FIND = "SELECT agent, holder, place, until, serves_json FROM turns WHERE agent = ?"
-_ACTIVE = "SELECT agent, holder, place, until, serves_json FROM turns WHERE until > ?"
+_UNTIL = "SELECT agent, holder, place, until, serves_json FROM turns WHERE until > ?"
 _ENDS = "SELECT agent, until FROM turns WHERE until > ?"
 _GIVE_BACK = "DELETE FROM turns WHERE agent = ? AND holder = ?"
 
@@ -46,7 +46,12 @@ def lock(session: Session, agent: str) -> LeadershipTerm | None:
 
 def active_terms(session: Session, now: datetime) -> tuple[LeadershipTerm, ...]:
     """Return the terms of the present leaders."""
-    return tuple(map(_term, sql.rows(session, _ACTIVE, sql.column_time(session, now))))
+    return terms_until(session, now)
+
+
+def terms_until(session: Session, since: datetime) -> tuple[LeadershipTerm, ...]:
+    """Return the last term of each agent that ends, or has ended, since then; an agent that was stopped has none."""
+    return tuple(map(_term, sql.rows(session, _UNTIL, sql.column_time(session, since))))
 
 
 def active_agents(session: Session, now: datetime) -> frozenset[str]:

@@ -17,6 +17,7 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.isolation import Isolation
 from pilotage.values.pilots import PilotState
 from pilotage_server.core.attempts.reports import ReportedSlot
+from pilotage_server.core.diagnosis import PilotFacts
 from pilotage_server.core.matching.demand import EmptyPilot
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, Setting, node_facts, slot_from_json, slot_to_json
 from pilotage_server.core.pilots.pilots import ALIVE, ARRIVING, OVER, PilotFilter, PilotRecord, SlotInfo
@@ -234,6 +235,25 @@ def last_failed(session: Session) -> dict[QueueId, FailedPilot]:
     return {QueueId(site, ce, queue): FailedPilot(bool(id_), reason) for site, ce, queue, id_, reason in rows}
 
 
+_ALIVE = f"state IN ({', '.join(repr(state.value) for state in sorted(ALIVE))})"
+_FACTS = f"""
+    SELECT (SELECT count(*) FROM pilots WHERE {_ALIVE}),
+        (SELECT count(*) FROM pilots WHERE {_ALIVE} AND last_seen < ?),
+        (SELECT coalesce(min(stamp), '') FROM pilots WHERE {_ALIVE} AND last_seen < ?),
+        (SELECT count(*) FROM pilots WHERE state = '{PilotState.LOST.value}' AND last_seen IS NOT NULL AND ended >= ?),
+        (SELECT count(*) FROM pilots WHERE {_ALIVE} AND alarm <> '')
+"""  # noqa: S608 - of constants only
+_RELEASES = f"SELECT release, count(*) FROM pilots WHERE {_ALIVE} GROUP BY release"  # noqa: S608 - of constants only
+
+
+def pilot_facts(session: Session, silent_since: datetime, lost_since: datetime) -> PilotFacts:
+    """Return the counts of living pilots, of those without contact since a time, and of those lost since another."""
+    silent, lost = sql.column_time(session, silent_since), sql.column_time(session, lost_since)
+    ((alive, quiet, example, gone, alarmed),) = sql.rows(session, _FACTS, silent, silent, lost)
+    releases = {str(name): int(count) for name, count in sql.rows(session, _RELEASES)}
+    return PilotFacts(alive, quiet, example, gone, alarmed, releases)
+
+
 def change_pilots(session: Session, stamps: Iterable[str], values: Mapping[str, Any]) -> None:
     """Update columns of pilots."""
     kept = [sql.column_time(session, value) if isinstance(value, datetime) else value for value in values.values()]
@@ -268,19 +288,19 @@ def store_contact(session: Session, stamp: str, state: PilotState, now: datetime
 
 
 _BIND = f"""
-    UPDATE pilots SET nonce_hash = ?, site = ?, ce = ?, queue = ?
+    UPDATE pilots SET nonce_hash = ?, site = ?, ce = ?, queue = ?, release = ?
     WHERE stamp = ? AND (nonce_hash = '' OR nonce_hash = ? AND site = ? AND ce = ? AND queue = ?) AND {_MAY_CALL}
     RETURNING stamp
 """  # noqa: S608 - a constant
 
 
-def bind_pilot(session: Session, stamp: str, nonce_hash: str, queue: QueueId, now: datetime) -> bool:
-    """Bind a pilot to the nonce with this hash, and to a queue.
+def bind_pilot(session: Session, stamp: str, nonce_hash: str, queue: QueueId, now: datetime, release: str = "") -> bool:
+    """Bind a pilot to the nonce with this hash, and to a queue; record the release of its program.
 
     False = it is bound to another nonce or queue, has ended, or is revoked.
     """
     bound = (nonce_hash, *queue)
-    return bool(sql.rows(session, _BIND, *bound, stamp, *bound, sql.column_time(session, now)))
+    return bool(sql.rows(session, _BIND, *bound, release, stamp, *bound, sql.column_time(session, now)))
 
 
 _REVOKE = f"""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -20,8 +21,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from pilotage import clock
+from pilotage.errors import WorldError
 from pilotage.rpc.channel import system_authorities
 from pilotage_client.cli.main import main
+from pilotage_client.joining import fetch_authority
+from pilotage_server.certificates import ConfiguredCertificate, ServedCertificate
+from pilotage_server.own_authority import AuthorityFiles, OwnCertificate
 from support.server import running_server, self_signed_certificate
 
 
@@ -139,3 +144,74 @@ def test_authorities_of_the_system_are_trusted(tmp_path: Path, monkeypatch: pyte
     found = system_authorities()
     if found is not None:
         assert ssl.create_default_context(cadata=found.decode("ascii", "ignore")).get_ca_certs()
+
+
+class _Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.days_ago = 61
+
+    def __call__(self) -> datetime:
+        return clock.now() - timedelta(days=self.days_ago)
+
+
+async def test_own_certificate_is_renewed_without_a_restart(tmp_path: Path) -> None:
+    time = _Clock()
+    own = OwnCertificate(tmp_path / "tls", (), timedelta(days=90))
+    served = ServedCertificate(own, time)
+    authority = AuthorityFiles(own.folder).certificate
+    with serving(served.credentials()) as address:
+        first = presented(address)
+        for time.days_ago, renewed in ((2, False), (0, True)):
+            await served.refresh()
+            assert (presented(address) != first) is renewed
+        assert "cannot be used" not in whoami(address, "--ca-file", str(authority)).stderr
+        assert fetch_authority(address, served.authority).decode() == authority.read_text()
+    assert {path.stat().st_mode & 0o777 for path in own.folder.iterdir()} == {0o600}
+    authority.write_text("nothing")
+    with pytest.raises(WorldError, match=r"authority\.pem: .*put it back from a backup"):
+        ServedCertificate(own, time)
+
+
+async def test_own_certificate_gets_a_new_address_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = OwnCertificate(tmp_path / "tls", ("queue.example.org",), timedelta(days=90))
+    served = ServedCertificate(own, clock.now)
+    with serving(served.credentials()) as address:
+        first = presented(address)
+        await served.refresh()
+        assert presented(address) == first
+        monkeypatch.setattr("socket.gethostname", lambda: "renamed")
+        await served.refresh()
+        names = x509.load_pem_x509_certificate(presented(address).encode()).extensions
+    known = names.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    assert {"queue.example.org", "renamed", "localhost"} <= set(known)
+
+
+async def test_renewed_certificate_of_the_settings_is_presented(tmp_path: Path) -> None:
+    certificate, key = self_signed_certificate(tmp_path)
+    served = ServedCertificate(ConfiguredCertificate(certificate, key), clock.now)
+    with serving(served.credentials()) as address:
+        assert presented(address) == certificate.read_text()
+        new_certificate, new_key = self_signed_certificate(tmp_path)
+        renewed = new_key.read_bytes()
+        new_key.write_bytes(b"half")
+        with pytest.raises(WorldError, match="cannot be used"):
+            await served.refresh()
+        new_key.write_bytes(renewed)
+        await served.refresh()
+        assert presented(address) == new_certificate.read_text()
+
+
+def presented(address: str) -> str:
+    """Return the certificate (PEM) that a server presents to a new connection."""
+    host, _, port = address.partition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port))) as plain, context.wrap_socket(plain) as encrypted:
+        found = encrypted.getpeercert(binary_form=True)
+    assert found is not None
+    return ssl.DER_cert_to_PEM_cert(found)

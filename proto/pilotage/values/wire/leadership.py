@@ -8,7 +8,7 @@ from pilotage.v1 import agent_service_pb2, values_pb2
 from pilotage.values.leadership import AgentStatus, Leadership, LeadershipAnswer
 from pilotage.values.wire.fields import Fields, reason_from_wire
 
-_LONGEST_AGENT, _LONGEST_HOLDER = 500, 64
+_LONGEST_AGENT, _LONGEST_HOLDER, _LONGEST_RELEASE = 500, 64, 64
 
 
 def leadership_to_wire(leadership: Leadership) -> values_pb2.Turn:
@@ -55,7 +55,7 @@ def agent_status_from_wire(message: agent_service_pb2.AgentStatus) -> AgentStatu
     """Return what a replica reports of itself; long texts are cut."""
     fields = Fields(message)
     status = AgentStatus(
-        version=fields("version", reason_from_wire),
+        version=fields("version", release_from_wire),
         last_cycle=fields.time("last_cycle"),
         last_success=fields.time("last_success"),
         failures=fields.count("failures"),
@@ -64,6 +64,11 @@ def agent_status_from_wire(message: agent_service_pb2.AgentStatus) -> AgentStatu
     )
     fields.done()
     return status
+
+
+def release_from_wire(text: str) -> str:
+    """Return the release of a program; "" = it does not say."""
+    return _bounded(text, _LONGEST_RELEASE) if text else ""
 
 
 def _bounded(text: str, longest: int) -> str:

@@ -110,9 +110,11 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "ReportDeliveries": _NOTIFIERS,
     },
     "ShareService": {"ListShares": _OWNERS, "SetShares": _OPERATORS, "ListUsage": _OWNERS},
+    "DiagnosisService": {"Diagnose": _OPERATORS},
     "IdentityService": {
         "WhoAmI": frozenset(Role),
         "IssueToken": frozenset({Role.ADMIN}),
+        "Join": frozenset({Role.JOIN}),
         "RevokeTokens": _OWNERS,
         "ListRevocations": _OWNERS,
     },

@@ -34,6 +34,7 @@ from grpc_status import rpc_status
 from pilotage.clock import BootClock
 from pilotage.errors import PilotageError, WorldError
 from pilotage.rpc.status import DOMAIN, make_status, status_of
+from pilotage.telemetry import TraceContext, trace_of_call
 from pilotage_server.core.identity import Identity
 from pilotage_server.rpc.framework.call_counts import CallCounts
 from pilotage_server.rpc.framework.grpc_calls import WireCall
@@ -43,21 +44,21 @@ from pilotage_server.storage.database.transaction import DatabaseUnavailableErro
 log = structlog.get_logger()
 
 
-def error_status(method: str, cause: str, error: BaseException) -> grpc.Status:
+def error_status(method: str, trace: TraceContext, error: BaseException) -> grpc.Status:
     """Return the status of a call that ends with `error`, and log it; an unexpected error becomes an incident."""
     if isinstance(error, PilotageError):
         write_log = log.warning if isinstance(error, WorldError) else log.info
-        write_log("call refused", method=method, cause=cause, kind=type(error).__name__, why=str(error))
+        write_log("call refused", method=method, trace_id=trace.trace_id, kind=type(error).__name__, why=str(error))
         content = status_of(error.for_callers() if isinstance(error, DatabaseUnavailableError) else error)
     else:
-        content = _incident_status(method, cause, error)
+        content = _incident_status(method, trace, error)
     status: grpc.Status = rpc_status.to_status(content)
     return status
 
 
-def _incident_status(method: str, cause: str, error: BaseException) -> Status:
+def _incident_status(method: str, trace: TraceContext, error: BaseException) -> Status:
     incident = secrets.token_hex(6)
-    log.error("call failed", method=method, cause=cause, incident=incident, exc_info=error)
+    log.error("call failed", method=method, trace_id=trace.trace_id, incident=incident, exc_info=error)
     text = f"the server failed; its log has the details under incident {incident}"
     info = ErrorInfo(reason="INCIDENT", domain=DOMAIN, metadata={"incident": incident})
     return make_status(grpc.StatusCode.INTERNAL, text, info)
@@ -146,11 +147,10 @@ class CallContext(NamedTuple):
 
 
 class CallInfo(NamedTuple):
-    """Method, token, cause for the log, and time of arrival (boot clock) of a call that passed the access check."""
+    """Method, token, and time of arrival (boot clock) of a call that passed the access check."""
 
     method: str
     token: VerifiedToken
-    cause: str
     arrived_s: float
 
 
@@ -160,7 +160,7 @@ class Call(Generic[Response]):
     `serialize` makes the bytes of a response; `in_flight` counts the call while it does not merely wait.
     """
 
-    __slots__ = ("_context", "_is_answered", "_on_end", "_serialize", "in_flight", "info", "is_over", "wire")
+    __slots__ = ("_context", "_is_answered", "_on_end", "_serialize", "_trace", "in_flight", "info", "is_over", "wire")
 
     def __init__(
         self,
@@ -177,6 +177,7 @@ class Call(Generic[Response]):
         self._context = context
         self._is_answered = False
         self._on_end: Callable[[], object] | None = None
+        self._trace: TraceContext | None = None
         self.in_flight = in_flight
         in_flight.open(self)
 
@@ -189,6 +190,13 @@ class Call(Generic[Response]):
     def token(self) -> VerifiedToken:
         """The verified token of the caller."""
         return self.info.token
+
+    @property
+    def trace(self) -> TraceContext:
+        """The trace of the caller, else a new one; it is read when it is needed, as most hot calls never do."""
+        if self._trace is None:
+            self._trace = trace_of_call(self.wire.metadata())
+        return self._trace
 
     def time_remaining(self) -> float:
         """Return the seconds until the call's deadline; infinite where it has none."""
@@ -211,7 +219,7 @@ class Call(Generic[Response]):
 
     def fail(self, error: BaseException) -> None:
         """Refuse the call, from any thread; an error that is no PilotageError becomes an incident."""
-        status = error_status(self.info.method, self.info.cause, error)
+        status = error_status(self.info.method, self.trace, error)
         if not self._is_answered:  # else the error is only logged
             self._is_answered = True
             self.wire.refuse(status)
@@ -246,7 +254,7 @@ class Call(Generic[Response]):
         took_s = context.clock() - info.arrived_s
         context.counts.add(self.wire.status_code, took_s)
         if context.log_ends:
-            log.debug("call ended", method=info.method, cause=info.cause, took_ms=round(1000 * took_s, 3))
+            log.debug("call ended", method=info.method, trace_id=self.trace.trace_id, took_ms=round(1000 * took_s, 3))
 
     def enter_context(self) -> None:
         """Make this the call of the running coroutine, for `caller` and `idle`."""

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 from pilotage.clock import BootClock, Clock
 from pilotage.errors import InvalidInputError, UnauthenticatedError, Violation, WorldError
-from pilotage.telemetry import CAUSE_HEADER, cause_bound, valid_cause
+from pilotage.telemetry import trace_bound, trace_of_call
 from pilotage_server.core.identity import Role
 from pilotage_server.core.revocations import Revocations
 from pilotage_server.rpc.framework.access import check_access
@@ -117,7 +117,7 @@ class LoopCalls:
 
 async def _run_call(call: Call[Any], act: Callable[[], Awaitable[None]]) -> None:
     call.enter_context()
-    with cause_bound(call.info.cause):
+    with trace_bound(call.trace):
         try:
             await act()
         except Exception as error:  # the edge of a call: every error becomes a status
@@ -236,11 +236,10 @@ class Dispatcher:
     def _call_info(self, method: str, wire: WireCall, counts: CallCounts) -> CallInfo | None:
         """Return the facts of a call that passes the access check; None = it has been refused."""
         metadata = wire.metadata()
-        cause = valid_cause(metadata.get(CAUSE_HEADER))
         try:
-            return CallInfo(method, self._access.authorize(method, metadata), cause, self._clock())
+            return CallInfo(method, self._access.authorize(method, metadata), self._clock())
         except Exception as error:  # there is no Call yet that could fail
-            _refuse(wire, error_status(method, cause, error), counts)
+            _refuse(wire, error_status(method, trace_of_call(metadata), error), counts)
             return None
 
     def _serving_function(self, handler: Any, in_flight: CallsInFlight) -> Serve:

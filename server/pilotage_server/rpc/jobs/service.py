@@ -15,6 +15,9 @@ from pilotage.classads.text import ad_text
 from pilotage.clock import BootClock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.jobs.wire import description_to_wire
+from pilotage.telemetry import current_trace, new_trace, trace_bound
+from pilotage.tracing.recording import span
+from pilotage.tracing.spans import SpanKind
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
 from pilotage.values.dependencies import Dependency
 from pilotage.values.wire.dependencies import dependencies_from_wire
@@ -32,7 +35,13 @@ from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
 from pilotage_server.operations.jobs.conditions import checked_condition, search_jobs
 from pilotage_server.operations.jobs.edit import edit_job
-from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
+from pilotage_server.operations.jobs.files import (
+    check_download,
+    check_stored,
+    find_missing,
+    list_outputs,
+    record_upload,
+)
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, PartStorage
 from pilotage_server.operations.jobs.queries import (
     details_of,
@@ -74,8 +83,10 @@ from pilotage_server.rpc.jobs.wire import (
     submitted_from_wire,
     workflow_from_wire,
 )
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
+
+_SERVICE = job_service_pb2.DESCRIPTOR.services_by_name["JobService"].full_name
 
 MAX_PIECE_BYTES = 1024 * 1024
 """Limit of the bytes in one message of an upload."""
@@ -118,10 +129,8 @@ class FileCalls:
             await self._receive(checksum, size, first.content, requests)
         finally:
             self._announced_bytes -= Counter({holder: size})
-        store = self._store
-        await self._file_transactions.write(
-            lambda transaction, _: record_upload(transaction, store, identity, checksum, size)
-        )
+        await asyncio.to_thread(check_stored, self._store, checksum)
+        await self._file_transactions.write(lambda transaction, _: record_upload(transaction, identity, checksum, size))
         return job_service_pb2.UploadFileResponse(checksum=checksum)
 
     async def _check_upload(self, identity: Identity, holder: Holder) -> None:
@@ -143,7 +152,7 @@ class FileCalls:
                 await asyncio.to_thread(upload.append, _piece(request.content))
             await asyncio.to_thread(upload.finish)
         except BaseException:  # also a cancelled call leaves no partial file
-            upload.abort()
+            await asyncio.to_thread(upload.abort)
             raise
 
     async def DownloadFile(
@@ -157,7 +166,7 @@ class FileCalls:
         await self._file_transactions.read(
             lambda transaction, _: check_download(transaction, identity, job_id, checksum, leadership)
         )
-        pieces = self._store.read(checksum)
+        pieces = await asyncio.to_thread(self._store.read, checksum)
         while (piece := await asyncio.to_thread(_next_piece, pieces)) is not None:
             yield job_service_pb2.DownloadFileResponse(content=piece)
 
@@ -282,7 +291,14 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
     async def SubmitJobs(
         self, request: job_service_pb2.SubmitJobsRequest, context: Any
     ) -> job_service_pb2.SubmitJobsResponse:
-        identity = caller()
+        names = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": "SubmitJobs", "pilotage.vo": caller().vo}
+        with span(f"{_SERVICE}/SubmitJobs", SpanKind.SERVER, names) as attributes:
+            response = await self._submit(request)
+            attributes["pilotage.jobs"] = len(response.job_ids)
+            return response
+
+    async def _submit(self, request: job_service_pb2.SubmitJobsRequest) -> job_service_pb2.SubmitJobsResponse:
+        identity, trace = caller(), current_trace() or new_trace()
         descriptions, dependencies = await asyncio.to_thread(_jobs_from_wire, request)  # may be thousands
         subscriptions = submitted_subscriptions_from_wire(request.subscriptions, len(request.descriptions))
 
@@ -296,16 +312,17 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         def submit(transaction: Any, state: Any) -> job_service_pb2.SubmitJobsResponse:
             self._disk.check()
             self._live_jobs.check(identity, jobs)
-            done = submit_jobs(
-                transaction,
-                state,
-                identity,
-                descriptions,
-                request.group,
-                dependencies=dependencies,
-                workflow=workflow,
-                validate_only=request.validate_only,
-            )
+            with trace_bound(trace):
+                done = submit_jobs(
+                    transaction,
+                    state,
+                    identity,
+                    descriptions,
+                    request.group,
+                    dependencies=dependencies,
+                    workflow=workflow,
+                    validate_only=request.validate_only,
+                )
             if subscriptions:
                 done = subscribe_to_new_jobs(transaction, state, identity, descriptions, subscriptions, done)
             if not request.validate_only:

@@ -1,4 +1,4 @@
-"""Tables that show operators what goes on; `tables` has their rules."""
+"""Tables of agents, and those that show operators what goes on; `tables` has their rules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ from sqlalchemy import Column, Index, Text
 from sqlmodel import Field
 
 from pilotage_server.storage.database.columns import NEVER_REUSED, Base, id_column, time_column
+
+
+class TurnRow(Base, table=True):
+    """The leading replica of an agent and the end of its term; `place` is its host, for people.
+
+    `serves_json` = patterns and CETypes of the queues that it acts on, and the patterns that its token is bound to.
+    """
+
+    __tablename__ = "turns"
+    agent: str = Field(primary_key=True)
+    holder: str
+    place: str
+    until: datetime = Field(sa_column=time_column())
+    serves_json: str = Field(sa_column=Column(Text, nullable=False))
 
 
 class AgentRow(Base, table=True):

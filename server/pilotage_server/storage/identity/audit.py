@@ -74,5 +74,14 @@ def delete_entries(session: Session, before: datetime, limit: int) -> int:
 def _entry(row: Sequence[Any]) -> AuditEntry:
     id_, time, who, vo, roles, agent, what, subject, difference, reason = row
     return AuditEntry(
-        sql.utc_time(time), who, vo, tuple(roles.split(",")), AuditKind(what), subject, difference, reason, agent, id_
+        sql.utc_time(time),
+        who,
+        vo,
+        tuple(filter(None, roles.split(","))),
+        AuditKind(what),
+        subject,
+        difference,
+        reason,
+        agent,
+        id_,
     )

@@ -14,25 +14,6 @@ _TIME = sa.DateTime(timezone=True)
 
 def upgrade() -> None:
     op.create_table(
-        "agents",
-        sa.Column("agent", sa.String(), nullable=False),
-        sa.Column("holder", sa.String(), nullable=False),
-        sa.Column("place", sa.String(), nullable=False),
-        sa.Column("owner", sa.String(), nullable=False),
-        sa.Column("since", _TIME, nullable=False),
-        sa.Column("last_seen", _TIME, nullable=False),
-        sa.Column("due", _TIME, nullable=False),
-        sa.Column("serves_json", sa.Text(), nullable=False),
-        sa.Column("version", sa.String(), nullable=False),
-        sa.Column("last_cycle", _TIME, nullable=True),
-        sa.Column("last_success", _TIME, nullable=True),
-        sa.Column("failures", sa.Integer(), nullable=False),
-        sa.Column("last_error", sa.Text(), nullable=False),
-        sa.Column("error_time", _TIME, nullable=True),
-        sa.Column("ended", _TIME, nullable=True),
-        sa.PrimaryKeyConstraint("agent", "holder", name="pk_agents"),
-    )
-    op.create_table(
         "attempts",
         sa.Column("job_id", _ID, autoincrement=False, nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
@@ -71,23 +52,6 @@ def upgrade() -> None:
         "ix_attempts_taken", "attempts", ["pilot_stamp", "job_id", "attempt"], "reported IS FALSE AND ended IS NOT NULL"
     )
     _partial("ix_attempts_unreported", "attempts", ["pilot_stamp", "job_id", "attempt"], "NOT reported")
-
-    op.create_table(
-        "audit",
-        sa.Column("id", _ID, autoincrement=True, nullable=False),
-        sa.Column("time", _TIME, nullable=False),
-        sa.Column("who", sa.String(), nullable=False),
-        sa.Column("vo", sa.String(), nullable=False),
-        sa.Column("roles", sa.String(), nullable=False),
-        sa.Column("agent", sa.String(), nullable=False),
-        sa.Column("what", sa.String(), nullable=False),
-        sa.Column("subject", sa.Text(), nullable=False),
-        sa.Column("difference", sa.Text(), nullable=False),
-        sa.Column("reason", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_audit"),
-        sqlite_autoincrement=True,
-    )
-    op.create_index("ix_audit_time", "audit", ["time"])
 
     op.create_table(
         "bans",
@@ -166,21 +130,6 @@ def upgrade() -> None:
     op.create_index("ix_dependency_sources_submission", "dependency_sources", ["submission"])
     op.create_index("ix_dependency_sources_watched", "dependency_sources", ["watched"])
 
-    op.create_table(
-        "downtimes",
-        sa.Column("id", _ID, autoincrement=True, nullable=False),
-        sa.Column("site", sa.String(), nullable=False),
-        sa.Column("ce", sa.String(), nullable=False),
-        sa.Column("queue", sa.String(), nullable=False),
-        sa.Column("reason", sa.String(), nullable=False),
-        sa.Column("by", sa.String(), nullable=False),
-        sa.Column("made", _TIME, nullable=False),
-        sa.Column("start", _TIME, nullable=False),
-        sa.Column("end", _TIME, nullable=False),
-        sa.Column("drain_s", sa.Float(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_downtimes"),
-        sqlite_autoincrement=True,
-    )
     op.create_table(
         "group_quotas",
         sa.Column("vo", sa.String(), nullable=False),
@@ -289,7 +238,6 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     _partial("ix_jobs_ended", "jobs", ["ended"], "ended IS NOT NULL")
-    _partial("ix_jobs_held", "jobs", ["site", "id"], "state = 'HELD'")
     _partial("ix_jobs_live", "jobs", ["task_queue_id", "template_id"], "ended IS NULL")
     _partial("ix_jobs_live_owner", "jobs", ["vo", "owner", "id"], "ended IS NULL")
     op.create_index("ix_jobs_owner_id", "jobs", ["owner", "id"])
@@ -331,13 +279,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_parent_events"),
     )
 
-    op.create_table(
-        "pilot_logs",
-        sa.Column("stamp", sa.String(), nullable=False),
-        sa.Column("sent", _TIME, nullable=False),
-        sa.Column("text", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("stamp", name="pk_pilot_logs"),
-    )
     op.create_table(
         "pilots",
         sa.Column("stamp", sa.String(), nullable=False),

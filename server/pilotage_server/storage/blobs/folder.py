@@ -1,9 +1,6 @@
 """Contents of files by checksum, stored as files of one folder: ab/abcdef….
 
-Rules
------
-A content is written to a temporary file, synced, then moved to its place. It is on disk before its row is in the
-database, and it is removed only when no row has its checksum.
+A content is written to a temporary file, synced, then moved to its place.
 """
 
 from __future__ import annotations
@@ -16,13 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
-from pilotage.errors import InvalidInputError, NotFoundError, Violation, WorldError
+from pilotage.errors import NotFoundError, WorldError
 from pilotage.jobs.file_names import is_checksum
+from pilotage_server.storage.blobs.base import PIECE_BYTES, ContentCheck, check_size, store_whole
 
-_PIECE_BYTES = 256 * 1024
 _UNFINISHED = "unfinished"
 _ID = "store-id"
 
@@ -37,6 +32,11 @@ class FolderStore:
         self._lock = threading.Lock()
         with _translated_errors(folder):
             self._unfinished.mkdir(parents=True, exist_ok=True)
+
+    def check(self) -> None:
+        """Raise WorldError if the folder cannot be listed."""
+        with _translated_errors(self._folder):
+            os.scandir(self._unfinished).close()
 
     def id(self) -> str | None:
         """Return the id of the store; None = it has none yet."""
@@ -62,29 +62,20 @@ class FolderStore:
 
     def begin(self, checksum: str, size: int) -> FolderUpload:
         """Start to take a content in; raises InvalidInputError where it is too large or no checksum."""
-        if not is_checksum(checksum):
-            raise InvalidInputError(Violation("checksum", f"{checksum!r} is no SHA-256 in 64 hex digits"))
+        check = ContentCheck(checksum, size)
         self.check_size(size)
         with _translated_errors(self._folder):
-            return FolderUpload(self, checksum, size, self._unfinished)
+            return FolderUpload(self, checksum, check, self._unfinished)
 
     def check_size(self, size: int) -> None:
         """Raise InvalidInputError for a content of a size that is not taken."""
-        if not 0 <= size <= self._max_file_bytes:
-            why = f"{size} bytes are not between 0 and the {self._max_file_bytes} that this server takes"
-            raise InvalidInputError(Violation("size", why))
+        check_size(size, self._max_file_bytes)
 
     def put(self, content: bytes) -> str:
         """Keep a small content and return its checksum."""
         checksum = hashlib.sha256(content).hexdigest()
-        if self._touch(checksum):
-            return checksum
-        upload = self.begin(checksum, len(content))
-        try:
-            upload.append(content)
-            upload.finish()
-        finally:
-            upload.abort()
+        if not self._touch(checksum):
+            store_whole(self, checksum, len(content), iter([content]))
         return checksum
 
     def _touch(self, checksum: str) -> bool:
@@ -101,10 +92,11 @@ class FolderStore:
         with _translated_errors(self._folder):
             return self.path_of(checksum).exists()
 
-    def read(self, checksum: str) -> Iterator[bytes]:
-        """Return the content in pieces; raises NotFoundError where it is not there."""
+    def read(self, checksum: str, offset: int = 0) -> Iterator[bytes]:
+        """Return the content from a byte on in pieces; raises NotFoundError where it is not there."""
         try:
             file = self.path_of(checksum).open("rb")
+            file.seek(offset)
         except FileNotFoundError:
             raise NotFoundError("content", checksum) from None
         except OSError as error:
@@ -112,7 +104,7 @@ class FolderStore:
 
         def pieces() -> Iterator[bytes]:
             with file, _translated_errors(self._folder):
-                while piece := file.read(_PIECE_BYTES):
+                while piece := file.read(PIECE_BYTES):
                     yield piece
 
         return pieces()
@@ -167,33 +159,25 @@ class FolderStore:
 
 
 class FolderUpload:
-    """An upload to the folder; its size and checksum are checked while it streams."""
+    """An upload to the folder."""
 
-    def __init__(self, store: FolderStore, checksum: str, size: int, folder: Path) -> None:
+    def __init__(self, store: FolderStore, checksum: str, check: ContentCheck, folder: Path) -> None:
         self._store = store
         self._checksum = checksum
-        self._left = size
-        self._hash = hashlib.sha256()
+        self._check = check
         descriptor, name = tempfile.mkstemp(dir=folder)
         self._path = Path(name)
         self._file = os.fdopen(descriptor, "wb")
 
     def append(self, piece: bytes) -> None:
         """Take the next piece; raises InvalidInputError when there is more than was announced."""
-        self._left -= len(piece)
-        if self._left < 0:
-            raise InvalidInputError(Violation("size", "there is more content than was announced"))
+        self._check.take(piece)
         with _translated_errors(self._path.parent):
             self._file.write(piece)
-        self._hash.update(piece)
 
     def finish(self) -> None:
         """Put the content in its place, on disk for good; raises InvalidInputError on a wrong checksum."""
-        if self._left:
-            raise InvalidInputError(Violation("size", f"{self._left} bytes of what was announced are missing"))
-        found = self._hash.hexdigest()
-        if found != self._checksum:
-            raise InvalidInputError(Violation("checksum", f"the content has {found}, not {self._checksum}"))
+        self._check.finish()
         with _translated_errors(self._path.parent):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -235,63 +219,3 @@ def _translated_errors(folder: Path) -> Iterator[None]:
 
 def _world_error(folder: Path, error: OSError) -> WorldError:
     return WorldError(f"files cannot be stored in {folder}: {error.strerror or error}", transient=True)
-
-
-class Upload(Protocol):
-    """An upload in pieces; end it with `finish` or `abort`."""
-
-    def append(self, piece: bytes) -> None:
-        """Take the next piece; raises InvalidInputError when there is more than was announced."""
-
-    def finish(self) -> None:
-        """Put the content in its place, on disk for good; raises InvalidInputError on a wrong checksum."""
-
-    def abort(self) -> None:
-        """Forget what has come; harmless after `finish`."""
-
-
-class FileStore(Protocol):
-    """Keeps contents by their SHA-256; safe to call from several threads. Every method may raise WorldError."""
-
-    def id(self) -> str | None:
-        """Return the id of the store; None = it has none yet."""
-
-    def set_id(self, id_: str) -> str:
-        """Give the store an id if it has none; return the id that it has."""
-
-    def begin(self, checksum: str, size: int) -> Upload:
-        """Start to take a content in; raises InvalidInputError where it is too large or no checksum."""
-
-    def check_size(self, size: int) -> None:
-        """Raise InvalidInputError for a content of a size that is not taken."""
-
-    def put(self, content: bytes) -> str:
-        """Keep a small content and return its checksum."""
-
-    def has(self, checksum: str) -> bool:
-        """Return whether the content is there."""
-
-    def read(self, checksum: str) -> Iterator[bytes]:
-        """Yield the content in pieces; raises NotFoundError before the first where it is not there."""
-
-    def list(self, prefix: str, before: datetime) -> Iterator[str]:
-        """Yield the checksums that begin with two hex digits and have not been put since `before`."""
-
-    def remove(self, checksum: str, before: datetime) -> bool:
-        """Remove a content unless it was put again since `before`; return whether it is gone."""
-
-    def sweep_unfinished(self, before: datetime) -> int:
-        """Remove uploads that were begun earlier and never ended; return how many."""
-
-
-def open_store(url: str, max_file_bytes: int) -> FileStore:
-    """Return the store behind a URL: `file:///folder` so far; raises InvalidInputError for other schemes."""
-    return FolderStore(local_folder(url), max_file_bytes)
-
-
-def local_folder(url: str) -> Path:
-    """Return the folder of a store; raises InvalidInputError for other schemes than `file`."""
-    parts = urlsplit(url)
-    if parts.scheme == "file" and parts.path:
-        return Path(unquote(parts.path))
-    raise InvalidInputError(Violation("files", f"{url!r} is no store for files; use file:///some/folder"))

@@ -1,17 +1,15 @@
-"""The reference page of metrics, made from their table; `make metric-reference` writes it."""
+"""The page of metrics, made from their table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from pilotage.metrics.table import AGENT_METRICS, COMMON_METRICS, SERVER_METRICS, MetricDefinition
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+from support.reference.markdown import table
 
 _HEAD = """# Metrics
 
-`make metric-reference` writes this page from the table of metrics. [Monitoring](../how-to/monitoring.md) says how to
+`make reference` writes this page from the table of metrics. [Monitoring](../how-to/monitoring.md) says how to
 scrape them, and what to watch.
 
 Counters begin at 0 with each start of a process. Times are in seconds and sizes in bytes. No label names an owner, a
@@ -20,7 +18,7 @@ not their sum over servers.
 """
 
 
-def metric_reference() -> str:
+def page() -> str:
     """Return the text of the page."""
     return "\n".join(
         [
@@ -33,14 +31,9 @@ def metric_reference() -> str:
 
 
 def _section(title: str, metrics: Iterable[MetricDefinition]) -> list[str]:
-    rows = [f"| {' | '.join(_cells(each))} |" for each in metrics]
-    return [f"## {title}", "", "| metric | kind | unit | labels | meaning |", "|---|---|---|---|---|", *rows, ""]
+    return [f"## {title}", "", *table(("metric", "kind", "unit", "labels", "meaning"), map(_cells, metrics))]
 
 
 def _cells(metric: MetricDefinition) -> tuple[str, ...]:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     return f"`{metric.name}`", metric.kind, metric.unit or "-", labels or "-", metric.help
-
-
-if __name__ == "__main__":
-    PAGE.write_text(metric_reference())

@@ -1,21 +1,19 @@
-"""The reference page of job attributes, made from the readers' tables; `make attribute-reference` writes it."""
+"""The page of job attributes, made from the readers' tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from pilotage_client.readers.jdl import JDL_ATTRIBUTES
 from pilotage_client.readers.submit_commands import CUSTOM_ATTRIBUTES, SUBMIT_COMMANDS
 from pilotage_client.readers.support import KnownAttribute, Support
 from pilotage_client.workflows.dag_statements import DAG_STATEMENTS
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "job-attributes.md"
+from support.reference.markdown import table
 
 _HEAD = """# Attributes of job files
 
-`make attribute-reference` writes this page from the tables of the readers. [Job languages](job-languages.md) describes
+`make reference` writes this page from the tables of the readers. [Job languages](job-languages.md) describes
 the languages, [unsupported statements](../how-to/unsupported-statements.md) what to do about a refused file.
 
 Each known attribute has one of three classes:
@@ -33,7 +31,7 @@ known one. An attribute of a job may be a text, a number, true, false or a list 
 _CLASSES = {Support.DONE: "done", Support.HARMLESS: "harmless", Support.REFUSED: "refused"}
 
 
-def attribute_reference() -> str:
+def page() -> str:
     """Return the text of the page."""
     return "\n".join(
         [
@@ -52,9 +50,8 @@ def _section(title: str, what: str, attributes: Iterable[KnownAttribute[Any]]) -
     for support, name in _CLASSES.items():
         rows = [each for each in known if each.support is support]
         if rows:
-            lines += [f"### {name.capitalize()}", "", f"| {what} | {_COLUMNS[support]} |", "|---|---|"]
-            lines += [f"| {', '.join(f'`{name}`' for name in each.names)} | {each.note} |" for each in rows]
-            lines.append("")
+            cells = ((", ".join(f"`{name}`" for name in each.names), each.note) for each in rows)
+            lines += [f"### {name.capitalize()}", "", *table((what, _COLUMNS[support]), cells)]
     return lines
 
 
@@ -63,6 +60,3 @@ _COLUMNS = {
     Support.HARMLESS: "why it may be ignored",
     Support.REFUSED: "why it is refused, and what to do",
 }
-
-if __name__ == "__main__":
-    PAGE.write_text(attribute_reference())
