@@ -1,4 +1,4 @@
-"""Releases of pilots and agents, and how the last cycles of agents have ended."""
+"""Releases of pilots and agents, how the last cycles of agents have ended, and traces of submissions."""
 
 from __future__ import annotations
 
@@ -14,3 +14,4 @@ def upgrade() -> None:
     op.add_column("turns", sa.Column("release", sa.String(), server_default="", nullable=False))
     op.add_column("turns", sa.Column("succeeded", sa.DateTime(timezone=True), nullable=True))
     op.add_column("turns", sa.Column("fault", sa.String(), server_default="", nullable=False))
+    op.add_column("templates", sa.Column("traceparent", sa.String(), server_default="", nullable=False))
