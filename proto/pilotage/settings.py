@@ -302,15 +302,19 @@ def _merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any
 
 
 def _violation(model: type[BaseModel], sources: Sequence[_Source], fault: Any) -> Violation:
-    path = [str(part) for part in fault["loc"]]
+    path, table = _place_of(model, fault)
     source = max(sources, key=lambda each: _depth(each.values, path))
     if source.values.keys().isdisjoint(path[:1]):  # missing everywhere: blame the file
         source = sources[-1]
     if fault["type"] == "extra_forbidden":
         written = source.name if len(path) == 1 else str
-        why = _is_unknown(written(path[-1]), map(written, _names_beside(model, path)))
+        why = _is_unknown(written(path[-1]), map(written, _names_in(table)))
     elif fault["type"] in _NO_COMPOUND:
         why = f"{_NO_COMPOUND[fault['type']]}{', written as JSON' if source.has_json else ''}"
+    elif fault["type"] == "union_tag_invalid":
+        why = f"is {fault['ctx']['tag']!r}, not one of {fault['ctx']['expected_tags']}"
+    elif fault["type"] == "union_tag_not_found":
+        why = "field required"
     elif fault["type"] == "missing" and len(path) == 1 and issubclass(model, ProgramSettings):
         return _missing(model, sources, path[0])
     else:
@@ -342,10 +346,27 @@ def _depth(values: Any, path: Sequence[str]) -> int:
     return len(path)
 
 
-def _names_beside(model: type[BaseModel], path: Sequence[str]) -> Iterable[str]:
-    """Return the settings in the section of a key, empty if it is no section."""
-    sections = alternatives(annotation_of(model, path[:-1]))
-    return [name for each in sections if _is_model(each) for name in each.model_fields]
+def _place_of(model: type[BaseModel], fault: Any) -> tuple[list[str], Any]:
+    """Return the path of a fault, and the annotation of the table that holds its last key.
+
+    Of sections of several kinds pydantic also names the kind, which is no key, and it leaves out the key "type".
+    """
+    path: list[str] = []
+    table = annotation = model
+    for part in map(str, fault["loc"]):
+        kinds = [each for each in alternatives(annotation) if _is_model(each) and "type" in each.model_fields]
+        named = (each for each in kinds if part in get_args(each.model_fields["type"].annotation))
+        if len(kinds) > 1 and (kind := next(named, None)) is not None:
+            annotation = kind
+        else:
+            table, annotation = annotation, annotation_of(annotation, [part])
+            path.append(part)
+    return [*path, *(["type"] if fault["type"].startswith("union_tag") else [])], table
+
+
+def _names_in(table: Any) -> Iterable[str]:
+    """Return the settings in a section, empty if it is none."""
+    return [name for each in alternatives(table) if _is_model(each) for name in each.model_fields]
 
 
 def _is_unknown(name: str, known: Iterable[str]) -> str:

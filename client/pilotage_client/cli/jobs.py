@@ -13,6 +13,7 @@ import click
 from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, StateConflictError, Violation
 from pilotage.resources.tree import QueueId
+from pilotage.text import fold
 from pilotage.values.jobs import ChangeResult, JobCondition
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
@@ -107,6 +108,8 @@ def read_condition(
         return None
     node_site, _, host = node.rpartition("/")
     place = QueueId.parse(queue) if queue else QueueId(site or node_site, "", "")
+    if len({fold(name) for name in (site, place.site, node_site) if name}) > 1:
+        raise click.UsageError("--site, --queue and --node name different sites")
     wanted = frozenset(state.upper() for state in states) or frozenset(default_states)
     if any((*place, host)) and not states:
         wanted -= _PLACELESS

@@ -17,7 +17,7 @@ from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.resources.bans import BanOrder, ban, list_bans, unban
 from pilotage_server.operations.resources.downtimes import cancel_downtime, list_downtimes, plan_downtime
 from pilotage_server.storage.database.engine import Database
-from support.grid import LONG, Grid, a_slot, a_tree
+from support.grid import LONG, Grid, a_slot, a_tree, an_idle_slot
 from support.jobs import an_operator
 from support.virtual_clock import VirtualClock
 
@@ -69,6 +69,27 @@ def test_pilots_are_sent_while_their_life_ends_before_the_downtime(grid: Grid, c
     assert supply(grid).banned
     clock.advance(hours=18)
     assert not supply(grid).banned
+
+
+def test_demand_leaves_out_jobs_that_would_reach_into_a_downtime(grid: Grid) -> None:
+    grid.put(a_tree(LONG))  # it states no MaxWallTime, so pilots are sent until the downtime
+    plan(grid, after_h=6)
+    grid.submit(wall_time=timedelta(hours=7), count=4)
+    grid.submit(wall_time=timedelta(hours=5), count=2)
+    grid.submit()
+    queue = QueueId.parse(LONG)
+    answer = grid.read(lambda transaction, state: get_demand(transaction, state, [queue]))
+    assert sum(demand.waiting for demand in answer.demands) == 3
+
+
+def test_explanation_counts_cpu_time_until_the_downtime(grid: Grid) -> None:
+    plan(grid, after_h=6)
+    (job,) = grid.submit(cpu_time=timedelta(hours=7))
+    pilot = grid.start_pilot()
+    pilot.show(an_idle_slot())
+    assert pilot.claim() == []
+    explained = grid.read(lambda transaction, state: explain_job(transaction, state, an_operator(), job))
+    assert "CPU time: 21600 s of work left, 25200 s asked" in explained.eligible_queues[0].obstacle
 
 
 def test_drained_place_takes_no_jobs_until_the_downtime_is_over(grid: Grid, clock: VirtualClock) -> None:

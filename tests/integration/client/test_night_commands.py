@@ -108,6 +108,9 @@ def test_failed_jobs_of_a_node_are_rescheduled_together(
     assert (none.exit_code, none.stderr) == (1, "pilotage: no job meets the condition\n")
     unbounded = pilotage.run("reschedule", "--node", "SITE/node1")
     assert (unbounded.exit_code, unbounded.stderr.split(":")[0]) == (2, "since")
+    for elsewhere in (("--site", "X"), ("--queue", "X/ce1/long")):
+        several = pilotage.run(*options, *elsewhere)
+        assert (several.exit_code, "name different sites" in several.stderr) == (2, True)
     entry = pilotage.json_objects("audit", "--what", "jobs", "--limit", "1")[0]
     assert (entry["who"], entry["reason"], entry["difference"].count("\n")) == ("olga", "disk of node1", 2)
 

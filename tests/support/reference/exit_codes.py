@@ -15,6 +15,10 @@ _HEAD = """# Exit codes
 "Breaking" in the [changes](../../CHANGELOG.md). An argument that a program does not know ends it with 2.
 """
 
+_MIGRATE = """`pilotage-server migrate --check` also exits with 3, if migrations [would
+run](../how-to/backup-and-restore.md#upgrade).
+"""
+
 _BUNDLE = """A [pilot bundle](../how-to/pilot-bundle.md) that cannot start a pilot exits with 2 if it is made for
 another Python, machine or glibc, and with 4 if it cannot unpack itself. `pilotage-pilot check` exits with 0 or 2,
 `pilotage-pilot isolation` with 0 or 4. A batch system sees 1 if the pilot was killed by a signal.
@@ -33,6 +37,7 @@ def page() -> str:
         [
             _HEAD,
             *_section("`pilotage`, `pilotage-server`, `pilotage-agents`, `bbs_submit_…`", ProgramExit),
+            _MIGRATE,
             *_section("`pilotage-pilot`", ExitCode),
             _BUNDLE,
             *_section("Jobs", PayloadExit, _JOBS),

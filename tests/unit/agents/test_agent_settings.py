@@ -45,11 +45,18 @@ def test_relative_paths_start_from_the_folder_of_the_file(tmp_path: Path) -> Non
 
 
 def test_names_every_fault_with_its_location(tmp_path: Path) -> None:
-    text = GOOD.replace('"local"', '"slurmm"') + "[pool_cleanup]\ngrace_s = -1\nfoo = 1\n"
+    systems = '[site_director.batch_systems.slurm]\ntype = "slurm"\nacount = "a"\n[site_director.batch_systems.bare]\n'
+    text = GOOD.replace('"local"', '"slurmm"') + systems + "[pool_cleanup]\ngrace_s = -1\nfoo = 1\n"
     with pytest.raises(InvalidInputError) as caught:
         read_settings(config_file(tmp_path, text))
-    locations = [violation.where.rpartition(": ")[2] for violation in caught.value.violations]
-    assert locations == ["site_director.batch_systems.here", "pool_cleanup.grace_s", "pool_cleanup.foo"]
+    faults = [str(violation).partition(": ")[2] for violation in caught.value.violations]
+    assert faults == [
+        "site_director.batch_systems.here.type: is 'slurmm', not one of 'local', 'slurm', 'htcondor', 'command'",
+        "site_director.batch_systems.slurm.acount: is no setting; did you mean account?",
+        "site_director.batch_systems.bare.type: field required",
+        "pool_cleanup.grace_s: input should be greater than or equal to 0",
+        "pool_cleanup.foo: is no setting",
+    ]
 
 
 @pytest.mark.parametrize(

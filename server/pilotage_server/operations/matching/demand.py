@@ -44,6 +44,11 @@ def get_demand(
     """
     banned = frozenset(queue for queue in queues if _is_closed(state, queue, transaction.now))
     open_queues = without_banned(queues, banned)
+    left_s = {
+        index: (coming.downtime - transaction.now).total_seconds()
+        for index, queue in open_queues.items()
+        if (coming := next_downtime(state.bans, queue, transaction.now)) and coming.downtime
+    }
     counts = count_pilots(transaction.session)
     idle = idle_slots(not_throttled(state, load_slots(transaction.session)))
     empty = _empty_returns(transaction, queues)
@@ -52,7 +57,7 @@ def get_demand(
     with state.lock:
         waiting = [each for each in state.waiting.waiting() if bounds.has_vo(each.task_queue.account.vo)]
     return DemandAnswer(
-        demands(waiting, open_queues, state.queue_access),
+        demands(waiting, open_queues, state.queue_access, left_s),
         tuple(
             replace(
                 _supply(state, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), transaction.now),

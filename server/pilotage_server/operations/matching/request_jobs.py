@@ -17,6 +17,7 @@ from pilotage_server.core.identity import Identity, PilotCredential
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
 from pilotage_server.core.pilots.pilots import PilotRecord
+from pilotage_server.core.queueing.slot_offers import until
 from pilotage_server.operations.attempts.pilot_calls import (
     PilotCommand,
     commands_of,
@@ -175,11 +176,7 @@ def _shorten_before_downtimes(bans: Sequence[Ban], calls: Sequence[_Call], now: 
         if coming is None or coming.downtime is None:
             continue
         left = coming.downtime - now
-        slots = (
-            slot._replace(time_left=left if slot.time_left is None else min(slot.time_left, left))
-            for slot in call.offers.slots
-        )
-        call.offers = replace(call.offers, slots=tuple(slots))
+        call.offers = replace(call.offers, slots=tuple(until(slot, left) for slot in call.offers.slots))
 
 
 def _try_throttled(

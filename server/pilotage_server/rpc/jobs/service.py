@@ -222,7 +222,7 @@ _JOBS_A_READ = 100
 """Jobs whose output files one answer has at most."""
 
 _MOST_INLINE_BYTES = 1 << 20
-"""Contents of one job at most, and the size of an answer above which no further job is added: 2 MiB of the allowed 4."""
+"""The most contents of one job, and the size of an answer above which no job is added: 2 MiB of the allowed 4."""
 _LARGEST_INLINE_BYTES = 1 << 20
 
 
