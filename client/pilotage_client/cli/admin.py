@@ -563,13 +563,12 @@ def _place_name(place: resource_service_pb2.Place) -> str:
 @click.command()
 @AS_JSON
 @server_options
-@click.pass_context
 def doctor(
-    context: click.Context,
     server: str | None,
     token_file: Path | None,
     ca_file: Path | None,
     data: Path | None,
+    context: str | None,
     as_json: bool,
 ) -> None:
     """Examine servers, database, broker, tree, agents and pilots; say what is wrong and what to do.
@@ -577,7 +576,7 @@ def doctor(
     The exit code is 1 if there is a fault; warnings alone are none.
     """
     checks = []
-    for check in examine(resolve_server(ServerOptions(server, token_file, data, "operator", ca_file))):
+    for check in examine(resolve_server(ServerOptions(server, token_file, data, "operator", ca_file, context))):
         checks.append(check)
         if as_json:
             echo_json({**asdict(check), "advice": check.advice or None})
@@ -590,7 +589,7 @@ def doctor(
     faults, warnings = (sum(each.level == level for each in checks) for level in (FAULT, WARNING))
     if not as_json:
         click.echo(f"{faults} faults, {warnings} warnings")
-    context.exit(FAILED if faults else DONE)
+    click.get_current_context().exit(FAILED if faults else DONE)
 
 
 COMMANDS = (shares, ban, unban, bans, whoami, token, health, doctor)
