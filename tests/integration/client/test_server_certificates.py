@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -172,6 +172,27 @@ async def test_own_certificate_is_renewed_without_a_restart(tmp_path: Path) -> N
     authority.write_text("nothing")
     with pytest.raises(WorldError, match=r"authority\.pem: .*put it back from a backup"):
         ServedCertificate(own, time)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "days_later", "why"),
+    [
+        (lambda folder: (folder / "authority.pem").unlink(), 0, r"authority\.pem: it is missing; put it back"),
+        (lambda folder: (folder / "authority.key").chmod(0o640), 0, r"authority\.key: it is open to others"),
+        (lambda _: None, 3651, r"authority\.pem: it is valid from .* only"),
+        (lambda _: None, -1, r"authority\.pem: it is valid from .* only"),
+    ],
+)
+def test_authority_that_clients_cannot_trust_is_refused(
+    tmp_path: Path, spoil: Callable[[Path], object], days_later: int, why: str
+) -> None:
+    own = OwnCertificate(tmp_path / "tls", (), timedelta(days=90))
+    own.load(clock.now())
+    key = (own.folder / "authority.key").read_bytes()
+    spoil(own.folder)
+    with pytest.raises(WorldError, match=why):
+        own.load(clock.now() + timedelta(days=days_later))
+    assert (own.folder / "authority.key").read_bytes() == key
 
 
 async def test_own_certificate_gets_a_new_address_of_the_machine(
