@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, overload
 
 from pilotage.accounts import Quota, split_account, split_group
 from pilotage.clock import boot_time_s
-from pilotage.errors import Faults, InvalidJobError
+from pilotage.errors import Faults, InvalidJobError, StateConflictError
 from pilotage.job_description import JobDescription, render_text
 from pilotage.jobs.wire import description_from_wire, description_to_wire
 from pilotage.notifications import NewSubscription
@@ -35,7 +35,7 @@ from pilotage.v1 import (
     share_service_pb2,
 )
 from pilotage.values.dependencies import Dependency
-from pilotage.values.jobs import ChangeResult, SubmittedJobs
+from pilotage.values.jobs import ChangeResult, JobCondition, SubmittedJobs
 from pilotage.values.selections import JobSelection
 from pilotage.values.wire.dependencies import dependency_to_wire
 from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
@@ -56,6 +56,7 @@ from pilotage_client.models import (
     job_status,
 )
 from pilotage_client.notifications import NotificationCalls, resolve_subscriptions
+from pilotage_client.operations import OperationsCalls, node_parts
 from pilotage_client.selections import read_selections
 
 MOST_IDS = 10_000  # the server's limit for one call
@@ -239,27 +240,52 @@ class JobCalls(Connection):
         for answer in self._jobs.WatchEvents(request, timeout=files.LONGEST_STREAM_S):
             yield [job_event(event) for event in answer.events]
 
-    def remove(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Remove jobs; running ones are killed."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_REMOVE, reason)
+    def search_jobs(self, condition: JobCondition) -> list[int]:
+        """Return the ids of the jobs that meet a condition, such as all that failed on a node since a time.
 
-    def hold(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Hold jobs until they are released; running ones are killed."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_HOLD, reason)
+        Raises
+        ------
+        InvalidInputError
+            The condition contradicts itself, or would need all jobs to be read.
+        StateConflictError
+            There are more than a million such jobs.
+        """
+        request = job_service_pb2.SearchJobsRequest(condition=_condition_to_wire(condition))
+        found = self._jobs.SearchJobs(request, timeout=files.LONGEST_STREAM_S)
+        if found.more:
+            raise StateConflictError("more than 1,000,000 jobs meet the condition; narrow it")
+        return [job for run in found.runs for job in range(run.first, run.first + run.count)]
 
-    def release(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Return held jobs to the queue."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RELEASE, reason)
+    def remove(self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None) -> list[ChangeResult]:
+        """Remove jobs; running ones are killed. `only` = those that still meet this condition; None = all."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_REMOVE, reason, only)
 
-    def reschedule(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Return jobs to the queue with a new count of attempts, in any state."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RESCHEDULE, reason)
+    def hold(self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None) -> list[ChangeResult]:
+        """Hold jobs until they are released; running ones are killed. `only` is as in `remove`."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_HOLD, reason, only)
+
+    def release(self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None) -> list[ChangeResult]:
+        """Return held jobs to the queue; `only` is as in `remove`."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RELEASE, reason, only)
+
+    def reschedule(
+        self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None
+    ) -> list[ChangeResult]:
+        """Return jobs to the queue with a new count of attempts, in any state; `only` is as in `remove`."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RESCHEDULE, reason, only)
 
     def _change(
-        self, job_ids: Sequence[int], change: job_service_pb2.JobChange.ValueType, reason: str
+        self,
+        job_ids: Sequence[int],
+        change: job_service_pb2.JobChange.ValueType,
+        reason: str,
+        only: JobCondition | None,
     ) -> list[ChangeResult]:
+        condition = None if only is None else _condition_to_wire(only)
         requests = (
-            job_service_pb2.ChangeJobsRequest(request_id=new_request_id(), job_ids=batch, change=change, reason=reason)
+            job_service_pb2.ChangeJobsRequest(
+                request_id=new_request_id(), job_ids=batch, change=change, reason=reason, only=condition
+            )
             for batch in _batches(job_ids)
         )
         return [
@@ -369,7 +395,7 @@ class OperatorCalls(Connection):
 
     def ban(self, node: Sequence[str], *, reason: str, until: datetime | None = None) -> resource_service_pb2.BanInfo:
         """Ban a site, CE or queue (1 to 3 names); `until` None = until the ban is removed."""
-        site, ce, queue = _node_parts(node)
+        site, ce, queue = node_parts(node)
         request = resource_service_pb2.BanRequest(
             request_id=new_request_id(),
             site=site,
@@ -382,7 +408,7 @@ class OperatorCalls(Connection):
 
     def unban(self, node: Sequence[str]) -> list[resource_service_pb2.BanInfo]:
         """Remove the bans of a site, CE or queue (1 to 3 names) and return them."""
-        site, ce, queue = _node_parts(node)
+        site, ce, queue = node_parts(node)
         request = resource_service_pb2.UnbanRequest(request_id=new_request_id(), site=site, ce=ce, queue=queue)
         return list(self._resources.Unban(request).bans)
 
@@ -425,18 +451,37 @@ class OperatorCalls(Connection):
         )
         return self._pilots.RegisterPilots(request).pilots[0]
 
-    def drain_pilots(self, stamps: Sequence[str], *, reason: str, evict: bool = False) -> list[str]:
-        """Drain pilots; returns the stamps that are unknown or have ended."""
+    def drain_pilots(
+        self,
+        stamps: Sequence[str] = (),
+        *,
+        place: Sequence[str] = (),
+        node: NodeName | None = None,
+        reason: str,
+        evict: bool = False,
+    ) -> pilot_service_pb2.DrainPilotsResponse:
+        """Drain pilots by stamps, all of a site, CE or queue (`place`, 1 to 3 names), or all on a node.
+
+        Returns their number, and the stamps that are unknown or have ended.
+        """
+        site, ce, queue = node_parts(place)
         request = pilot_service_pb2.DrainPilotsRequest(
-            request_id=new_request_id(), stamps=stamps, reason=reason, evict=evict
+            request_id=new_request_id(),
+            stamps=stamps,
+            site=node[0] if node else site,
+            ce=ce,
+            queue=queue,
+            node=node[1] if node else "",
+            reason=reason,
+            evict=evict,
         )
-        return list(self._pilots.DrainPilots(request).unknown_stamps)
+        return self._pilots.DrainPilots(request)
 
     def revoke_pilots(
         self, stamps: Sequence[str] = (), *, node: Sequence[str] = (), reason: str
     ) -> pilot_service_pb2.RevokePilotsResponse:
         """End the credentials of pilots by stamps, or of all pilots of a site, CE or queue (`node`, 1 to 3 names)."""
-        site, ce, queue = _node_parts(node)
+        site, ce, queue = node_parts(node)
         request = pilot_service_pb2.RevokePilotsRequest(
             request_id=new_request_id(), stamps=stamps, site=site, ce=ce, queue=queue, reason=reason
         )
@@ -513,14 +558,22 @@ class OperatorCalls(Connection):
         return list(self._identity.ListRevocations(identity_service_pb2.ListRevocationsRequest()).revocations)
 
 
+def _condition_to_wire(condition: JobCondition) -> job_service_pb2.JobCondition:
+    return job_service_pb2.JobCondition(
+        states=sorted(map(_state_number, condition.states)),
+        site=condition.site,
+        ce=condition.ce,
+        queue=condition.queue,
+        node=condition.node,
+        owner=condition.owner,
+        since=time_to_wire(condition.since),
+        until=time_to_wire(condition.until),
+    )
+
+
 def _node_id(name: NodeName) -> node_service_pb2.NodeId:
     site, node = name
     return node_service_pb2.NodeId(site=site, node=node)
-
-
-def _node_parts(node: Sequence[str]) -> tuple[str, str, str]:
-    site, ce, queue = (*node, "", "", "")[:3]
-    return site, ce, queue
 
 
 class GridCalls(Connection):
@@ -530,9 +583,31 @@ class GridCalls(Connection):
         """Return the visible pools, those with most waiting jobs first."""
         return list(self._pools.ListPools(pool_service_pb2.ListPoolsRequest(vo=vo)).pools)
 
-    def pilots(self, *, ended: bool = False) -> list[pilot_service_pb2.Pilot]:
-        """Return the pilots, newest first."""
-        return list(self._pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=ended)).pilots)
+    def pilots(
+        self,
+        *,
+        ended: bool = False,
+        site: str = "",
+        queue: QueueId | None = None,
+        node: str = "",
+        states: Sequence[str] = (),
+        since: datetime | None = None,
+        registered_by: str = "",
+    ) -> list[pilot_service_pb2.Pilot]:
+        """Return the pilots that meet all of the conditions, newest first.
+
+        `since` = that lived then or later. Ended ones are included with `ended`, `states` and `since`.
+        """
+        request = pilot_service_pb2.ListPilotsRequest(
+            ended=ended,
+            site=site,
+            queue=None if queue is None else queue_to_wire(queue),
+            node=node,
+            states=[pilot_service_pb2.PilotState.Value(f"PILOT_STATE_{state}") for state in states],
+            since=time_to_wire(since),
+            registered_by=registered_by,
+        )
+        return list(self._pilots.ListPilots(request).pilots)
 
     def slots(
         self, constraint: str = "", *, node: NodeName | None = None, ads_wanted: bool = False
@@ -699,5 +774,5 @@ class RouteCalls(Connection):
         return copies
 
 
-class Client(JobCalls, NotificationCalls, GridCalls, RaceCalls, RouteCalls, OperatorCalls):
+class Client(JobCalls, NotificationCalls, GridCalls, RaceCalls, RouteCalls, OperatorCalls, OperationsCalls):
     """A connection to a server with one token; raises the errors of `pilotage.errors`."""

@@ -17,6 +17,8 @@ from typing import Self
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.rpc.channel import Endpoint, open_channel
+from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
+from pilotage.v1.audit_service_pb2_grpc import AuditServiceStub
 from pilotage.v1.diagnosis_service_pb2_grpc import DiagnosisServiceStub
 from pilotage.v1.identity_service_pb2_grpc import IdentityServiceStub
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
@@ -183,6 +185,8 @@ class Connection:
         self.public = ""
         """The address at which other machines reach a server of this machine; "" = they do not, or it is `server`."""
         self._channel = open_channel(Endpoint.parse(server, token, root_ca))
+        self._agents = AgentServiceStub(self._channel)
+        self._audit = AuditServiceStub(self._channel)
         self._jobs = JobServiceStub(self._channel)
         self._pools = PoolServiceStub(self._channel)
         self._resources = ResourceServiceStub(self._channel)

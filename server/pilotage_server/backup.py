@@ -336,11 +336,11 @@ def _print_result(restored: Restored, lost: dict[int, str]) -> None:
     sys.stdout.write("start the servers\n")
 
 
-def take_keys(settings: ServerSettings) -> None:
-    """Make this server's signing keys those of the database; raises WorldError."""
+def take_keys(settings: ServerSettings, login: str) -> None:
+    """Make this server's signing keys those of the database, by an account of the machine; raises WorldError."""
     keys = key_times(KeyFiles(settings.key_file).load_or_make())
     with present_database(settings) as database:
-        database.write(lambda transaction: adopt_keys(transaction, keys))
+        database.write(lambda transaction: adopt_keys(transaction, keys, login))
     sys.stdout.write(f"the database has the keys {', '.join(sorted(keys))} now\n")
 
 

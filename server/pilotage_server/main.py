@@ -226,7 +226,7 @@ def _text(time: datetime) -> str:
 
 
 def _adopt_keys(settings: ServerSettings, _options: argparse.Namespace) -> None:
-    take_keys(settings)
+    take_keys(settings, _login())
 
 
 _KEY_COMMANDS = {"list": _list_keys, "rotate": _rotate_keys, "retire": _retire_key, "adopt": _adopt_keys}

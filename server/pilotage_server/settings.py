@@ -403,7 +403,14 @@ class ServerSettings(ProgramSettings):
     max_output_mib: int = Field(4096, ge=1, le=10**7, description="All output files of one attempt.")
     optimizers: tuple[str, ...] = Field(JobLimits().optimizers, description="The optimizer chain, in order.")
     keep_jobs_s: Seconds = Field(
-        MONTH_S, ge=60, le=10 * YEAR_S, description="How long finished jobs, pilots and trees are kept."
+        MONTH_S, ge=60, le=10 * YEAR_S, description="How long finished jobs and replaced trees are kept."
+    )
+    keep_pilots_s: Seconds = Field(MONTH_S, ge=60, le=10 * YEAR_S, description="How long ended pilots are kept.")
+    keep_agents_s: Seconds = Field(
+        3 * DAY_S, ge=60, le=YEAR_S, description="How long replicas of agents are listed that ended or fell silent."
+    )
+    keep_audit_s: Seconds = Field(
+        YEAR_S, ge=3600, le=10 * YEAR_S, description="How long the audit keeps who has changed what."
     )
     keep_uploads_s: Seconds = Field(DAY_S, ge=60, le=YEAR_S, description="How long files without a job are kept.")
     keep_requests_s: Seconds = Field(
@@ -575,6 +582,9 @@ class ServerSettings(ProgramSettings):
     def _retention(self) -> Retention:
         return Retention(
             finished_jobs=timedelta(seconds=self.keep_jobs_s),
+            pilots=timedelta(seconds=self.keep_pilots_s),
+            agents=timedelta(seconds=self.keep_agents_s),
+            audit=timedelta(seconds=self.keep_audit_s),
             uploads=timedelta(seconds=self.keep_uploads_s),
             requests=timedelta(seconds=self.keep_requests_s),
             batch=self.retention_batch,

@@ -563,7 +563,9 @@ def _place_name(place: resource_service_pb2.Place) -> str:
 @click.command()
 @AS_JSON
 @server_options
+@click.pass_context
 def doctor(
+    ctx: click.Context,
     server: str | None,
     token_file: Path | None,
     ca_file: Path | None,
@@ -589,7 +591,7 @@ def doctor(
     faults, warnings = (sum(each.level == level for each in checks) for level in (FAULT, WARNING))
     if not as_json:
         click.echo(f"{faults} faults, {warnings} warnings")
-    click.get_current_context().exit(FAILED if faults else DONE)
+    ctx.exit(FAILED if faults else DONE)
 
 
 COMMANDS = (shares, ban, unban, bans, whoami, token, health, doctor)

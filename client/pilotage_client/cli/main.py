@@ -24,6 +24,7 @@ from pilotage_client.cli import (
     workflows,
 )
 from pilotage_client.cli.demo import demo, init
+from pilotage_client.cli.operations import agents, audit, downtimes
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import COMMANDS as UP_COMMANDS
 
@@ -63,11 +64,16 @@ SECTIONS = {
     ),
     "Operations": (
         "doctor",
+        "agents",
+        "audit",
         "tree show",
         "tree put",
         "ban",
         "unban",
         "bans",
+        "downtime plan",
+        "downtime list",
+        "downtime cancel",
         "health list",
         "health hold",
         "health open",
@@ -116,6 +122,9 @@ for command in (
     *resources.COMMANDS,
     *pilots.COMMANDS,
     *admin.COMMANDS,
+    *agents.COMMANDS,
+    *audit.COMMANDS,
+    *downtimes.COMMANDS,
     *routes.COMMANDS,
     *usage.COMMANDS,
     *workflows.COMMANDS,

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import click
 
+from pilotage import clock
 from pilotage.classads.evaluation import Ad
 from pilotage.classads.library import AdValue, Expression
 from pilotage.classads.text import name_text, value_text
 from pilotage.errors import (
     InvalidInputError,
+    InvalidRequirementsError,
     NotFoundError,
     PermissionDeniedError,
     PilotageError,
@@ -200,7 +203,7 @@ def echo_json(value: Any) -> None:
 
 def echo_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Print rows in aligned columns below their headings, or `empty` if there are none."""
-    texts = [tuple("" if cell is None else _printable(str(cell)) for cell in row) for row in rows]
+    texts = [tuple("" if cell is None else printable(str(cell)) for cell in row) for row in rows]
     if not texts:
         click.echo(empty)
         return
@@ -209,7 +212,7 @@ def echo_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return a text without line breaks and control characters, as users choose it."""
     shown = (each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return text if text.isprintable() else "".join(shown)
@@ -218,6 +221,58 @@ def _printable(text: str) -> str:
 def time_text(time: datetime | None) -> str:
     """Return a local time, to the second; empty for None."""
     return time.astimezone().strftime("%m-%d %H:%M:%S") if time else ""
+
+
+_CLOCK_TIME = re.compile(r"(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)", re.ASCII)
+
+
+def past_time(text: str | None, option: str) -> datetime | None:
+    """Return a past time: "2 h" = two hours ago, "02:00" = the last time that it was two here, or ISO 8601 with a zone.
+
+    None = the option is not given.
+    """
+    now = clock.now()
+    if text is None:
+        return None
+    if match := _CLOCK_TIME.fullmatch(text):
+        here = now.astimezone()
+        at = here.replace(hour=int(match["hour"]), minute=int(match["minute"]), second=0, microsecond=0)
+        return (at if at <= here else at - timedelta(days=1)).astimezone(UTC)
+    try:
+        return _iso_time(text, option) or now - parse_duration(text, option)
+    except InvalidRequirementsError:
+        raise _no_time(text, option, "2 h (ago), 02:00 (the last one here)") from None
+
+
+def coming_time(text: str, option: str) -> datetime:
+    """Return a time to come: "+2h" = in two hours, "now", or ISO 8601 with a zone."""
+    now = clock.now().replace(microsecond=0)
+    if text == "now":
+        return now
+    try:
+        if text.startswith("+"):
+            return now + parse_duration(text[1:], option)
+    except InvalidRequirementsError:
+        raise _no_time(text, option, "+2h (from now), now") from None
+    if (found := _iso_time(text, option)) is not None:
+        return found
+    raise _no_time(text, option, "+2h (from now), now")
+
+
+def _iso_time(text: str, option: str) -> datetime | None:
+    """Return the time in ISO 8601, None = it is none; raises InvalidInputError if it has no zone."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if time.tzinfo is None:
+        here = time.astimezone().isoformat(timespec="minutes")
+        raise InvalidInputError(Violation(option, f"{text} has no zone; write {here}, or with Z for UTC"))
+    return time.astimezone(UTC)
+
+
+def _no_time(text: str, option: str, examples: str) -> InvalidInputError:
+    return InvalidInputError(Violation(option, f"{text!r} is not a time; write {examples} or 2026-11-27T02:00+01:00"))
 
 
 def queue_text(queue: values_pb2.QueueId) -> str:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from pilotage.resources.tree import QueueId
+from pilotage.values.leadership import NO_STATUS, AgentStatus, Leadership
 from pilotage_server.core.leadership import LeadershipTerm
 
 MIB = 1024 * 1024
@@ -95,24 +96,27 @@ LASTING = timedelta(minutes=5)
 """An agent without success for longer is a fault."""
 
 
-def judge_agents(terms: Iterable[LeadershipTerm], now: datetime, release: str) -> Iterator[Finding]:
-    """Yield the findings on agents, by their last terms; `release` = that of the server."""
+def judge_agents(
+    terms: Iterable[LeadershipTerm], reports: Mapping[Leadership, AgentStatus], now: datetime, release: str
+) -> Iterator[Finding]:
+    """Yield the findings on agents, by their last terms and what replicas report; `release` = that of the server."""
     for term in sorted(terms, key=lambda each: each.leadership.agent):
         name = f"{term.leadership.agent} on {term.host}"
         if not term.remaining(now):
             text = f"{name} has stopped at {_text(term.until)}, and no other copy has taken over"
             yield Finding("agents", FindingLevel.FAULT, text, f"look at its log on {term.host}, and start it there")
             continue
+        status = reports.get(term.leadership, NO_STATUS)
         success = "no cycle has succeeded yet"
-        if term.succeeded is not None:
-            success = f"last success {_ago(now - term.succeeded)}"
-        if term.fault:
-            lasts = term.succeeded is None or now - term.succeeded > LASTING
-            text = f"{name} leads; its last cycle has failed: {term.fault}; {success}"
+        if status.last_success is not None:
+            success = f"last success {_ago(now - status.last_success)}"
+        if status.failures:
+            lasts = status.last_success is None or now - status.last_success > LASTING
+            text = f"{name} leads; its last cycle has failed: {status.last_error}; {success}"
             advice = f"look at its log on {term.host}"
             yield Finding("agents", FindingLevel.FAULT if lasts else FindingLevel.WARNING, text, advice)
-        elif term.release not in {"", release}:
-            text = f"{name} leads and is of release {term.release}, the server of {release}; {success}"
+        elif status.version not in {"", release}:
+            text = f"{name} leads and is of release {status.version}, the server of {release}; {success}"
             yield Finding("agents", FindingLevel.WARNING, text, f"upgrade the agents on {term.host}")
         else:
             yield ok("agents", f"{name} leads; {success}")

@@ -25,7 +25,7 @@ from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.condition import damage, database_size, write_and_revert
 from pilotage_server.storage.database.engine import read_schema
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.leadership import terms_until
+from pilotage_server.storage.leadership import load_replicas, terms_until
 from pilotage_server.storage.pilots import pilot_facts
 from pilotage_server.storage.resources import load_tree_text
 
@@ -93,7 +93,8 @@ def _places(state: ServerState) -> Iterator[Finding]:
 
 def _agents(transaction: Transaction, release: str) -> Iterator[Finding]:
     terms = terms_until(transaction.session, transaction.now - AGENTS_MISSED_FOR)
-    return judge_agents(terms, transaction.now, release)
+    reports = {replica.leadership: replica.status for replica in load_replicas(transaction.session)}
+    return judge_agents(terms, reports, transaction.now, release)
 
 
 def _pilots(transaction: Transaction, state: ServerState, release: str) -> Iterator[Finding]:

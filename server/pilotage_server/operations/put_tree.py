@@ -10,6 +10,7 @@ from pilotage.pacing import Pace, at_once
 from pilotage.resources.formats import tree_format
 from pilotage.resources.inheritance import effective_queues
 from pilotage.resources.tree import QueueId
+from pilotage_server.core.audit import AuditKind, text_difference
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.core.queueing.task_queue import TaskQueue, with_pool
@@ -25,6 +26,7 @@ from pilotage_server.core.queueing.tree_plan import (
 from pilotage_server.core.resources.mappings import PoolMappings
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.cooperative import cooperative
 from pilotage_server.operations.queueing.arrivals import recount
 from pilotage_server.operations.resources.pools import active_mappings, remove_pools, replace_mappings
@@ -49,15 +51,39 @@ def try_tree(transaction: Transaction, state: ServerState, new: NewTree) -> Tree
     return _plan(transaction, state, new, active_tree(transaction, state), cooperative)
 
 
+@dataclass(frozen=True, slots=True)
+class TreeDifference:
+    """The difference of a new tree and the active one, which has this version."""
+
+    before: int
+    text: str
+
+
+def compare_tree(active: stored.TreeText, new: NewTree) -> TreeDifference:
+    """Return the difference of a new tree and the active one; for long trees call it before the transaction."""
+    names = (f"version {active.version}", f"version {active.version + 1}")
+    return TreeDifference(active.version, text_difference(active.text, new.text, names))
+
+
 def put_tree(
-    transaction: Transaction, state: ServerState, identity: Identity, new: NewTree, tried: TreePlan
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity,
+    new: NewTree,
+    tried: TreePlan,
+    difference: TreeDifference | None = None,
 ) -> TreeEffect:
     """Activate a tree that has just been tried, and return what it changes.
+
+    `difference` is that of this tree when it was tried; it is made again if another tree has become active since.
 
     All pools are mapped again. When the tree declares a parameter differently, jobs move to the pools of their new
     requirements. Jobs with a lease keep it. A waiting job whose requirements cannot be interpreted any more is held.
     """
     version = stored.lock_tree(transaction.session)
+    if difference is None or difference.before != version:
+        difference = compare_tree(get_tree(transaction), new)
+    record_change(transaction, identity, AuditKind.TREE, f"version {version + 1}", difference=difference.text)
     holds = not tried.touches_jobs and tried.tree.version == version + 1
     plan = _plan_for_present_pools(transaction, state, tried) if holds else None
     if plan is None:
@@ -131,12 +157,17 @@ MaxTotalJobs = 1
 
 
 def put_tree_after(
-    transaction: Transaction, state: ServerState, identity: Identity, new: NewTree, tried: TreePlan, version: int
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity,
+    new: NewTree,
+    tried: TreePlan,
+    difference: TreeDifference,
 ) -> bool:
-    """Activate a tree that was made from the tree of this version; return whether that was the active one."""
-    if stored.lock_tree(transaction.session) != version:
+    """Activate a tree that was made from the tree it is compared with; return whether that was the active one."""
+    if stored.lock_tree(transaction.session) != difference.before:
         return False
-    put_tree(transaction, state, identity, new, tried)
+    put_tree(transaction, state, identity, new, tried, difference)
     return True
 
 

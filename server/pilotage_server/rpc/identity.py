@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -30,8 +30,15 @@ from pilotage_server.core.identity import (
 )
 from pilotage_server.core.revocations import Revocation
 from pilotage_server.operations.cooperative import gc_paused
-from pilotage_server.operations.put_tree import Worker, get_tree, put_tree_after, tree_with_worker, try_tree
-from pilotage_server.operations.revocations import TokensToRevoke, list_revocations, revoke_tokens
+from pilotage_server.operations.put_tree import (
+    Worker,
+    compare_tree,
+    get_tree,
+    put_tree_after,
+    tree_with_worker,
+    try_tree,
+)
+from pilotage_server.operations.revocations import TokensToRevoke, list_revocations, record_token, revoke_tokens
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.framework.calls import caller, caller_token
 from pilotage_server.rpc.framework.scopes import SCOPES
@@ -82,12 +89,24 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
     async def IssueToken(
         self, request: identity_service_pb2.IssueTokenRequest, context: Any
     ) -> identity_service_pb2.IssueTokenResponse:
+        admin = caller()
         identity, lifetime = self._requested_token(request)
         now = self._clock()
         token = self._issuer.issue(identity, lifetime, now, request.scopes)
+        await self._record_tokens(admin, [(identity, token)], now + lifetime)
         return identity_service_pb2.IssueTokenResponse(
             token=token, expires=time_to_wire(now + lifetime), authority=self._authority()
         )
+
+    async def _record_tokens(self, by: Identity, made: Iterable[tuple[Identity, str]], expires: datetime) -> None:
+        """Store in the audit that a caller makes tokens that end at this time."""
+        ids = [(identity, self._verifier.verify(token, self._clock()).id) for identity, token in made]
+
+        def record(transaction: Transaction, _: ServerState) -> None:
+            for identity, token_id in ids:
+                record_token(transaction, by, identity, token_id, expires)
+
+        await self._transactions.write(record)
 
     def _requested_token(self, request: identity_service_pb2.IssueTokenRequest) -> tuple[Identity, timedelta]:
         fields = Fields(request)
@@ -127,13 +146,17 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
         if Role.DIRECTOR in roles:
             await self._add_queue(identity, worker)
             response.queue.CopyFrom(queue_to_wire(worker.queue))
+        made = []
         if Role.USER in roles:
             user = replace(identity, roles=frozenset({Role.USER}), invitation=None)
             response.user_token = self._issuer.issue(user, lifetime, now)
+            made.append((user, response.user_token))
         if Role.DIRECTOR in roles:
             bounds = AgentBounds(queues=(str(worker.queue),))
             director = Identity(f"director:{worker.name}", "", (), frozenset({Role.DIRECTOR}), bounds=bounds)
             response.director_token = self._issuer.issue(director, lifetime, now)
+            made.append((director, response.director_token))
+        await self._record_tokens(identity, made, now + lifetime)
         log.info("machine joined", machine=worker.name, roles=sorted(roles), by=identity.owner)
         return response
 
@@ -146,7 +169,8 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
                 if new is None:
                     return
                 tried = await self._transactions.read(partial(try_tree, new=new))
-            put = partial(put_tree_after, identity=identity, new=new, tried=tried, version=present.version)
+                difference = await asyncio.to_thread(compare_tree, present, new)
+            put = partial(put_tree_after, identity=identity, new=new, tried=tried, difference=difference)
             if await self._transactions.write(put):
                 return
 

@@ -136,8 +136,9 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         self, request: route_service_pb2.PutRoutesRequest, context: Any
     ) -> route_service_pb2.PutRoutesResponse:
         leadership, table = route_table_from_wire(request)
-        check_turn(caller(), leadership.agent)
-        await self._transactions.write(lambda transaction, _: put_routes(transaction, leadership, table))
+        identity = caller()
+        check_turn(identity, leadership.agent)
+        await self._transactions.write(lambda transaction, _: put_routes(transaction, identity, leadership, table))
         return route_service_pb2.PutRoutesResponse()
 
     async def ListRoutes(

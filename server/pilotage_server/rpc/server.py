@@ -19,6 +19,8 @@ from pilotage.rpc.channel import SHARED_OPTIONS
 from pilotage.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
+    audit_service_pb2,
+    audit_service_pb2_grpc,
     diagnosis_service_pb2,
     diagnosis_service_pb2_grpc,
     identity_service_pb2,
@@ -50,6 +52,7 @@ from pilotage_server.operations.jobs.queries import FeedNews, read_news
 from pilotage_server.operations.matching.idle_pilots import ServerMatchEstimator
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.accounting import ShareServicer
+from pilotage_server.rpc.audit import AuditServicer
 from pilotage_server.rpc.diagnosis import CheckProcess, DiagnosisServicer
 from pilotage_server.rpc.framework.admission import Admission, CallLimits
 from pilotage_server.rpc.framework.call_counts import CallCounts
@@ -119,6 +122,7 @@ SERVICES = tuple(
     module.DESCRIPTOR.services_by_name[name].full_name
     for module, name in (
         (agent_service_pb2, "AgentService"),
+        (audit_service_pb2, "AuditService"),
         (diagnosis_service_pb2, "DiagnosisService"),
         (identity_service_pb2, "IdentityService"),
         (job_service_pb2, "JobService"),
@@ -257,6 +261,7 @@ class RpcServer:
         routes = RouteServicer(transactions, context.store)
         route_service_pb2_grpc.add_RouteServiceServicer_to_server(routes, server)
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(transactions), server)
+        audit_service_pb2_grpc.add_AuditServiceServicer_to_server(AuditServicer(transactions), server)
         race_service_pb2_grpc.add_RaceServiceServicer_to_server(RaceServicer(transactions), server)
         notifications = NotificationServicer(transactions)
         notification_service_pb2_grpc.add_NotificationServiceServicer_to_server(notifications, server)

@@ -20,7 +20,7 @@ from pilotage_server.core.attempts.reports import ReportedSlot
 from pilotage_server.core.diagnosis import PilotFacts
 from pilotage_server.core.matching.demand import EmptyPilot
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, Setting, node_facts, slot_from_json, slot_to_json
-from pilotage_server.core.pilots.pilots import ALIVE, ARRIVING, OVER, PilotRecord, SlotInfo
+from pilotage_server.core.pilots.pilots import ALIVE, ARRIVING, OVER, PilotFilter, PilotRecord, SlotInfo
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.tables import CREDENTIAL_ENDS, EMPTY, HAS_QUEUE_SET, TAKEN, UNREPORTED, metadata
@@ -142,16 +142,26 @@ _known_record = lru_cache(maxsize=_REMEMBERED)(_record)
 
 
 def list_pilots(
-    session: Session, queue: QueueId | None, *, ended: bool, lost_since: datetime | None = None
+    session: Session, filter_: PilotFilter, *, lost_since: datetime | None = None
 ) -> tuple[PilotRecord, ...]:
-    """Return the pilots of a queue (None = of all), the newest first.
+    """Return the pilots that a filter selects, the newest first.
 
-    Ended pilots are included with `ended`, and in any case those that had arrived and were lost after `lost_since`.
+    If it does not include ended pilots, those are added that had arrived and were lost after `lost_since`.
     """
     query = select(*_RECORD)
-    if queue is not None:
-        query = query.where(at_queue(queue))
-    if not ended:
+    if filter_.queue is not None:
+        query = query.where(at_queue(filter_.queue))
+    if filter_.site:
+        query = query.where(PILOTS.c.site == filter_.site)
+    if filter_.node:
+        query = query.where(func.lower(PILOTS.c.node) == filter_.node.lower())
+    if filter_.states:
+        query = query.where(PILOTS.c.state.in_(sorted(state.value for state in filter_.states)))
+    if filter_.since is not None:
+        query = query.where(or_(PILOTS.c.ended.is_(None), PILOTS.c.ended >= filter_.since))
+    if filter_.registered_by:
+        query = query.where(PILOTS.c.registered_by == filter_.registered_by)
+    if not filter_.includes_ended:
         wanted: ColumnElement[bool] = IS_PRESENT
         if lost_since is not None:
             had_arrived = PILOTS.c.last_seen.is_not(None)
@@ -559,3 +569,26 @@ def load_set_pilots(session: Session, queue_set: Sequence[str], since: datetime)
 def has_run_any(session: Session, stamp: str) -> bool:
     """Return whether a pilot has run a job, or runs one."""
     return bool(sql.rows(session, _HAS_RUN_ANY, stamp))
+
+
+_PUT_LOG = """
+    INSERT INTO pilot_logs (stamp, sent, text) SELECT stamp, ?, ? FROM pilots WHERE stamp = ?
+    ON CONFLICT (stamp) DO UPDATE SET sent = excluded.sent, text = excluded.text
+"""
+_FIND_LOG = "SELECT sent, text FROM pilot_logs WHERE stamp = ?"
+_DELETE_LOGS = "DELETE FROM pilot_logs WHERE stamp = ANY(?)"
+
+
+def put_pilot_log(session: Session, stamp: str, text: str, now: datetime) -> None:
+    """Store the end of a pilot's output; of an unknown pilot nothing is stored."""
+    sql.execute(session, _PUT_LOG, sql.column_time(session, now), text, stamp)
+
+
+def find_pilot_log(session: Session, stamp: str) -> tuple[datetime, str] | None:
+    """Return when the end of a pilot's output was sent, and what it is; None = none is stored."""
+    return next(((sql.utc_time(sent), text) for sent, text in sql.rows(session, _FIND_LOG, stamp)), None)
+
+
+def delete_pilot_logs(session: Session, stamps: Sequence[str]) -> None:
+    """Remove the stored outputs of pilots."""
+    sql.execute(session, _DELETE_LOGS, list(stamps))

@@ -85,12 +85,14 @@ def schema_of(database: Database) -> SchemaStatus:
 def test_upgrade_of_the_first_schema_keeps_its_rows(empty: Database) -> None:
     create_first_schema(empty)
     assert [each.number for each in schema_of(empty).pending] == ["0002"]
-    turn = "INSERT INTO turns (agent, holder, place, until, serves_json) VALUES ('a', 'h', 'p', '2026-01-01', '{}')"
-    empty.write(lambda transaction: transaction.session.execute(text(turn)))
+    template = """
+        INSERT INTO templates (owner, vo, "group", description_json, jobs) VALUES ('alice', 'sky', 'users', '{}', 0)
+    """
+    empty.write(lambda transaction: transaction.session.execute(text(template)))
     upgrade(empty)
-    query = text("SELECT agent, release, succeeded, fault FROM turns")
+    query = text("SELECT owner, traceparent FROM templates")
     (row,) = empty.read(lambda transaction: transaction.session.execute(query).all())
-    assert tuple(row) == ("a", "", None, "")
+    assert tuple(row) == ("alice", "")
     assert schema_of(empty).fault() == ""
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from pilotage.values.leadership import AgentCondition, Leadership, ServedQueues
+from pilotage.values.leadership import AgentStatus, Leadership, ServedQueues
 from pilotage_server.core.diagnosis import Finding, FindingLevel
 from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.diagnosis import commit_something, diagnose
@@ -20,7 +20,7 @@ from support.grid import Grid, a_tree, an_idle_slot
 from support.virtual_clock import VirtualClock
 
 LONG, SHORT = "CERN/ce01/long", "CERN/ce01/short"
-RELEASE = "2.0"
+RELEASE, AWAY = "2.0", "Slurm is away"
 QUICK = timedelta(milliseconds=3)
 
 
@@ -39,10 +39,16 @@ def finding(grid: Grid, check: str, commit: timedelta = QUICK) -> Finding:
     return found
 
 
-def lead(grid: Grid, condition: AgentCondition, *queues: str) -> None:
+def lead(grid: Grid, *queues: str, version: str = RELEASE, ago: timedelta | None = None, fault: str = "") -> None:
+    """Let a site director lead: its last success was so long ago, None = never; `fault` = why a later cycle failed."""
     leadership, length = Leadership("site director", "replica"), timedelta(seconds=30)
-    served = ServedQueues(queues)
-    grid.write(lambda transaction, _: take_leadership(transaction, leadership, length, "host1", served, (), condition))
+
+    def take(transaction: Transaction, _: ServerState) -> None:
+        success = None if ago is None else transaction.now - ago
+        status = AgentStatus(version, success, success, len(fault), fault)
+        take_leadership(transaction, leadership, length, "host1", ServedQueues(queues), (), status)
+
+    grid.write(take)
 
 
 def test_queues_without_director_are_one_fault(grid: Grid) -> None:
@@ -52,27 +58,25 @@ def test_queues_without_director_are_one_fault(grid: Grid) -> None:
         FindingLevel.FAULT,
         f"2 queues, such as {LONG}: no site director serves this queue",
     )
-    lead(grid, AgentCondition(RELEASE, timedelta(seconds=4)))
+    lead(grid)
     assert finding(grid, "queues").level is FindingLevel.OK
 
 
 @pytest.mark.parametrize(
-    ("condition", "level", "text"),
+    ("version", "ago", "fault", "level", "text"),
     [
-        (AgentCondition(RELEASE, timedelta(seconds=4)), FindingLevel.OK, "last success 4 s ago"),
-        (AgentCondition(), FindingLevel.OK, "no cycle has succeeded yet"),
-        (AgentCondition("1.0", timedelta(seconds=4)), FindingLevel.WARNING, "is of release 1.0, the server of 2.0"),
-        (
-            AgentCondition(RELEASE, timedelta(seconds=9), "Slurm is away"),
-            FindingLevel.WARNING,
-            "has failed: Slurm is away",
-        ),
-        (AgentCondition(RELEASE, timedelta(hours=3), "Slurm is away"), FindingLevel.FAULT, "last success 3 h ago"),
-        (AgentCondition(RELEASE, None, "Slurm is away"), FindingLevel.FAULT, "no cycle has succeeded yet"),
+        (RELEASE, timedelta(seconds=4), "", FindingLevel.OK, "last success 4 s ago"),
+        ("", None, "", FindingLevel.OK, "no cycle has succeeded yet"),
+        ("1.0", timedelta(seconds=4), "", FindingLevel.WARNING, "is of release 1.0, the server of 2.0"),
+        (RELEASE, timedelta(seconds=9), AWAY, FindingLevel.WARNING, f"has failed: {AWAY}"),
+        (RELEASE, timedelta(hours=3), AWAY, FindingLevel.FAULT, "last success 3 h ago"),
+        (RELEASE, None, AWAY, FindingLevel.FAULT, "no cycle has succeeded yet"),
     ],
 )
-def test_condition_of_an_agent(grid: Grid, condition: AgentCondition, level: FindingLevel, text: str) -> None:
-    lead(grid, condition)
+def test_report_of_an_agent_is_judged(
+    grid: Grid, version: str, ago: timedelta | None, fault: str, level: FindingLevel, text: str
+) -> None:
+    lead(grid, version=version, ago=ago, fault=fault)
     found = finding(grid, "agents")
     assert found.level is level
     assert "site director on host1 leads" in found.text
@@ -80,7 +84,7 @@ def test_condition_of_an_agent(grid: Grid, condition: AgentCondition, level: Fin
 
 
 def test_agent_without_successor_is_a_fault_for_a_week(grid: Grid, clock: VirtualClock) -> None:
-    lead(grid, AgentCondition(RELEASE))
+    lead(grid)
     clock.advance(timedelta(minutes=1))
     found = finding(grid, "agents")
     assert found.level is FindingLevel.FAULT

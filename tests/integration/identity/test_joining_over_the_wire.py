@@ -11,6 +11,8 @@ import pytest
 
 from pilotage.errors import InvalidInputError, PermissionDeniedError, UnauthenticatedError
 from pilotage.v1 import (
+    audit_service_pb2,
+    audit_service_pb2_grpc,
     identity_service_pb2,
     identity_service_pb2_grpc,
     pilot_service_pb2,
@@ -64,6 +66,32 @@ def test_user_gets_a_token_and_changes_no_tree(grid: WireGrid) -> None:
     user = who(grid, joined.user_token)
     assert (user.owner, user.vo, list(user.groups), list(user.roles)) == ("alice", "sky", ["grp"], ["user"])
     assert (joined.director_token, joined.HasField("queue"), tree(grid).version) == ("", False, 0)
+
+
+def test_tokens_and_queue_of_a_machine_are_in_the_audit(grid: WireGrid) -> None:
+    admin = identity(grid, grid.server.token(Role.ADMIN, owner="ada"))
+    issued = admin.IssueToken(
+        identity_service_pb2.IssueTokenRequest(
+            owner="bob", vo="sky", roles=["user", "director"], lifetime_s=60, joined_lifetime_s=3600
+        )
+    )
+    machine = identity_service_pb2.JoinRequest(machine="node1", cpus=8, memory_mib=16_000, disk_mib=100_000)
+    joined = identity(grid, issued.token).Join(machine)
+    operator = grid.channel(grid.server.token(Role.OPERATOR))
+    found = audit_service_pb2_grpc.AuditServiceStub(operator).ListAudit(audit_service_pb2.ListAuditRequest()).entries
+    assert [(each.who, list(each.roles), each.what, each.subject) for each in reversed(found)] == [
+        ("ada", ["admin"], "token", "bob of the VO sky"),
+        ("bob", ["join"], "tree", "version 1"),
+        ("bob", ["join"], "token", "bob of the VO sky"),
+        ("bob", ["join"], "token", "director:node1"),
+    ]
+    director, user, tree_, invitation = (each.difference for each in found)
+    assert "+ lets machines join with the roles director, user for 3600 s" in invitation.splitlines()
+    assert '+[sites.workers.ces."node1"]' in tree_.splitlines()
+    assert "+ roles user" in user.splitlines()
+    assert "+ bound to the queues workers/node1/default" in director.splitlines()
+    for token in (issued.token, joined.user_token, joined.director_token):
+        assert token not in str(found)
 
 
 def test_workers_that_join_at_once_get_one_queue_each(grid: WireGrid) -> None:

@@ -76,7 +76,9 @@ def test_lists_json_keys_of_each_command(command: str) -> None:
     assert listed == list(KEYS[command])
 
 
-@pytest.mark.parametrize(("title", "command", "options"), COMMANDS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("title", "command", "options"), COMMANDS, ids=[f"{title} {command}".strip() for title, command, _ in COMMANDS]
+)
 def test_describes_each_command_and_its_options(title: str, command: str, options: set[str]) -> None:
     explained = [
         " ".join(row)

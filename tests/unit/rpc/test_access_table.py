@@ -8,6 +8,7 @@ from google.protobuf.descriptor import FileDescriptor
 from pilotage.errors import PermissionDeniedError
 from pilotage.v1 import (
     agent_service_pb2,
+    audit_service_pb2,
     diagnosis_service_pb2,
     identity_service_pb2,
     job_service_pb2,
@@ -29,6 +30,7 @@ FILES: list[FileDescriptor] = [
     module.DESCRIPTOR
     for module in (
         agent_service_pb2,
+        audit_service_pb2,
         diagnosis_service_pb2,
         identity_service_pb2,
         job_service_pb2,
@@ -58,6 +60,7 @@ AGENT_METHODS = {
         "ResourceService/ListQueues",
         "PilotService/RegisterPilots",
         "PilotService/RenewCredentials",
+        "PilotService/PutPilotLogs",
         "PilotService/ReportGlideins",
     },
     Role.ROUTER: {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.rpc.wire import length_from_wire, text_from_wire
+from pilotage.rpc.wire import length_from_wire, text_from_wire, time_to_wire
 from pilotage.v1 import agent_service_pb2, values_pb2
-from pilotage.values.leadership import AgentCondition, Leadership, LeadershipAnswer
+from pilotage.values.leadership import AgentStatus, Leadership, LeadershipAnswer
 from pilotage.values.wire.fields import Fields, reason_from_wire
 
 _LONGEST_AGENT, _LONGEST_HOLDER, _LONGEST_RELEASE = 500, 64, 64
@@ -39,23 +39,31 @@ def leadership_answer_from_wire(message: agent_service_pb2.TakeTurnResponse) -> 
     return LeadershipAnswer(message.taken, message.place, length_from_wire(message.left_s))
 
 
-def condition_to_wire(condition: AgentCondition) -> agent_service_pb2.AgentCondition:
-    """Return the message of the condition of a replica."""
-    ago = condition.succeeded_ago
-    return agent_service_pb2.AgentCondition(
-        release=condition.release,
-        succeeded_ago_s=None if ago is None else ago.total_seconds(),
-        fault=condition.fault,
+def agent_status_to_wire(status: AgentStatus) -> agent_service_pb2.AgentStatus:
+    """Return the message of what a replica reports of itself."""
+    return agent_service_pb2.AgentStatus(
+        version=status.version,
+        last_cycle=time_to_wire(status.last_cycle),
+        last_success=time_to_wire(status.last_success),
+        failures=status.failures,
+        last_error=status.last_error,
+        last_error_time=time_to_wire(status.last_error_time),
     )
 
 
-def condition_from_wire(message: agent_service_pb2.AgentCondition) -> AgentCondition:
-    """Return the condition that a replica names."""
+def agent_status_from_wire(message: agent_service_pb2.AgentStatus) -> AgentStatus:
+    """Return what a replica reports of itself; long texts are cut."""
     fields = Fields(message)
-    ago = fields("succeeded_ago_s", length_from_wire) if message.HasField("succeeded_ago_s") else None
-    condition = AgentCondition(fields("release", release_from_wire), ago, fields("fault", reason_from_wire))
+    status = AgentStatus(
+        version=fields("version", release_from_wire),
+        last_cycle=fields.time("last_cycle"),
+        last_success=fields.time("last_success"),
+        failures=fields.count("failures"),
+        last_error=fields("last_error", reason_from_wire),
+        last_error_time=fields.time("last_error_time"),
+    )
     fields.done()
-    return condition
+    return status
 
 
 def release_from_wire(text: str) -> str:

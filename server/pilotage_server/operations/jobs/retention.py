@@ -11,11 +11,12 @@ from pilotage_server.core.accounting.fair_share import fading_time
 from pilotage_server.operations.attempts.tails import remove_old_tails
 from pilotage_server.operations.jobs.notifications import give_up_old_notifications, remove_closed_subscriptions
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.storage import accounting, resources, routing, task_queues
+from pilotage_server.storage import accounting, leadership, resources, routing, task_queues
 from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import lock_feed
+from pilotage_server.storage.identity import audit
 from pilotage_server.storage.identity.revocations import delete_expired_revocations
 from pilotage_server.storage.races import delete_over
 from pilotage_server.storage.requests import delete_answers
@@ -37,9 +38,20 @@ def remove_finished(transaction: Transaction, state: ServerState) -> int:
 
 
 def remove_ended_pilots(transaction: Transaction, state: ServerState) -> int:
-    """Remove a batch of pilots that ended as long ago as finished jobs are kept; return how many."""
+    """Remove a batch of pilots that ended as long ago as they are kept; return how many."""
     kept = state.rules.retention
-    return delete_ended_pilots(transaction.session, transaction.now - kept.finished_jobs, kept.batch)
+    return delete_ended_pilots(transaction.session, transaction.now - kept.pilots, kept.batch)
+
+
+def remove_gone_agents(transaction: Transaction, state: ServerState) -> int:
+    """Remove the replicas of agents that ended or fell silent long ago; return how many."""
+    return leadership.delete_replicas(transaction.session, transaction.now - state.rules.retention.agents)
+
+
+def remove_old_audit(transaction: Transaction, state: ServerState) -> int:
+    """Remove a batch of old entries of the audit; return how many."""
+    kept = state.rules.retention
+    return audit.delete_entries(transaction.session, transaction.now - kept.audit, kept.batch)
 
 
 def remove_idle_task_queues(transaction: Transaction, state: ServerState) -> int:
@@ -54,6 +66,11 @@ def remove_idle_task_queues(transaction: Transaction, state: ServerState) -> int
 def remove_old_trees(transaction: Transaction, state: ServerState) -> int:
     """Remove trees that were replaced as long ago as finished jobs are kept; return how many."""
     return resources.delete_superseded(transaction.session, transaction.now - state.rules.retention.finished_jobs)
+
+
+def remove_past_downtimes(transaction: Transaction, _state: ServerState) -> int:
+    """Remove the downtimes that are over; return how many. The audit still has them."""
+    return resources.delete_past_downtimes(transaction.session, transaction.now)
 
 
 def remove_faded_uses(transaction: Transaction, state: ServerState) -> int:
@@ -98,8 +115,11 @@ def remove_old_requests(transaction: Transaction, state: ServerState) -> int:
 REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
     remove_finished,
     remove_ended_pilots,
+    remove_gone_agents,
+    remove_old_audit,
     remove_idle_task_queues,
     remove_old_trees,
+    remove_past_downtimes,
     remove_faded_uses,
     remove_old_uploads,
     remove_race_sets,

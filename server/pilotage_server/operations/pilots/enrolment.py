@@ -63,7 +63,7 @@ def enrol_pilot(
     alarm = f"its enrolment secret was used again at {transaction.now:%Y-%m-%d %H:%M:%S} UTC, by {caller_address}"
     change_pilots(transaction.session, [pilot.stamp], {"alarm": alarm})
     if second_use is not SecondUse.REPORT and pilot.state not in OVER:
-        drain_pilots(transaction, state, [pilot.stamp], alarm, evict=second_use is SecondUse.EVICT)
+        drain_pilots(transaction, state, None, [pilot.stamp], alarm, evict=second_use is SecondUse.EVICT)
     return EnrolmentRefused("the enrolment secret has been used", is_alarm=True)
 
 

@@ -33,6 +33,7 @@ from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
+from pilotage_server.operations.jobs.conditions import checked_condition, search_jobs
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import (
     check_download,
@@ -68,10 +69,12 @@ from pilotage_server.rpc.jobs.wire import (
     checksums_from_wire,
     cluster_filter_from_wire,
     cluster_to_wire,
+    condition_from_wire,
     event_to_wire,
     explanation_to_wire,
     filter_from_wire,
     job_to_wire,
+    jobs_found_to_wire,
     jobs_to_wire,
     output_files_to_wire,
     selected_to_wire,
@@ -380,6 +383,16 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
 
         return await self._transactions.read(find)
 
+    async def SearchJobs(
+        self, request: job_service_pb2.SearchJobsRequest, context: Any
+    ) -> job_service_pb2.SearchJobsResponse:
+        identity, fields = caller(), Fields(request)
+        condition = fields("condition", condition_from_wire)
+        fields.done()
+        return await self._transactions.read(
+            lambda transaction, state: jobs_found_to_wire(search_jobs(transaction, state, identity, condition))
+        )
+
     async def ListClusters(
         self, request: job_service_pb2.ListClustersRequest, context: Any
     ) -> job_service_pb2.ListClustersResponse:
@@ -440,12 +453,14 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         job_ids = job_ids_from_wire(request.job_ids)
         fields = Fields(request)
         change, reason = fields("change", change_from_wire), fields("reason", reason_from_wire)
+        condition = fields.if_set("only", condition_from_wire)
         fields.done()
         permission = Permission.CANCEL if change is JobChange.REMOVE else Permission.MODIFY
         require({permission}, caller_token().permissions, f"to {change} jobs")
 
         def make(transaction: Any, state: Any) -> job_service_pb2.ChangeJobsResponse:
-            results = change_jobs(transaction, state, identity, job_ids, change, reason)
+            only = None if condition is None else checked_condition(state, identity, condition)
+            results = change_jobs(transaction, state, identity, job_ids, change, reason, only)
             return job_service_pb2.ChangeJobsResponse(results=[change_result_to_wire(each) for each in results])
 
         return await self._transactions.once(identity, "ChangeJobs", request, job_service_pb2.ChangeJobsResponse, make)

@@ -1,4 +1,4 @@
-"""All tables of the database, and the conditions of their partial indexes.
+"""All tables of the database (some are in `operator_tables`), and the conditions of partial indexes.
 
 Rules
 -----
@@ -29,6 +29,11 @@ from pilotage_server.storage.database.columns import (
 )
 from pilotage_server.storage.database.columns import UtcDateTime as UtcDateTime
 from pilotage_server.storage.database.columns import metadata as metadata
+from pilotage_server.storage.database.operator_tables import AgentRow as AgentRow
+from pilotage_server.storage.database.operator_tables import AuditRow as AuditRow
+from pilotage_server.storage.database.operator_tables import DowntimeRow as DowntimeRow
+from pilotage_server.storage.database.operator_tables import PilotLogRow as PilotLogRow
+from pilotage_server.storage.database.operator_tables import TurnRow as TurnRow
 
 
 class UsageRow(Base, table=True):
@@ -212,6 +217,9 @@ LEASED_JOB = "lease_until IS NOT NULL AND state IN ('MATCHED', 'RUNNING', 'SUSPE
 FENCED_JOB = "lease_until IS NOT NULL AND state IN ('WAITING', 'BLOCKED', 'HELD', 'REMOVED', 'DONE', 'FAILED')"
 """Fenced jobs: a pilot that they were taken from may run them until then. Queries use the index on TIMED_JOB."""
 
+HELD_JOB = "state = 'HELD'"
+"""Held jobs."""
+
 WATCHED_JOB = "watch > 0 AND ended IS NULL"
 """Jobs whose policies must be evaluated."""
 
@@ -323,6 +331,7 @@ class JobRow(Base, table=True):
         partial_index("ix_jobs_live_owner", "vo", "owner", "id", where=LIVE_JOB),
         partial_index("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
         partial_index("ix_jobs_ended", "ended", where=ENDED_JOB),
+        partial_index("ix_jobs_held", "site", "id", where=HELD_JOB),
         partial_index("ix_jobs_race", "race", where=RACING_JOB),
         partial_index("ix_jobs_race_set", "race_set", "id", where=LIVE_REPEATABLE_JOB),
         Index("ix_jobs_owner_id", "owner", "id"),
@@ -770,25 +779,6 @@ class ThrottleRow(Base, table=True):
     pause_s: float
     next_trial: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     judged: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
-
-
-class TurnRow(Base, table=True):
-    """The leading replica of an agent and the end of its term; `place` is its host, for people.
-
-    `serves_json` = patterns and CETypes of the queues that it acts on, and the patterns that its token is bound to.
-    `succeeded` = the end of its last cycle without a fault, `fault` = why a later cycle has failed, "" = none has.
-    `release` = that of its program, "" = not known.
-    """
-
-    __tablename__ = "turns"
-    agent: str = Field(primary_key=True)
-    holder: str
-    place: str
-    until: datetime = Field(sa_column=time_column())
-    serves_json: str = Field(sa_column=Column(Text, nullable=False))
-    release: str = Field(default="", sa_column=no_text())
-    succeeded: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
-    fault: str = Field(default="", sa_column=no_text())
 
 
 class RunningCountRow(Base, table=True):

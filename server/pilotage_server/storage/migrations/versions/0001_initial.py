@@ -544,7 +544,6 @@ def upgrade() -> None:
         sa.Column("group", sa.String(), nullable=False),
         sa.Column("description_json", sa.Text(), nullable=False),
         sa.Column("jobs", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("traceparent", sa.String(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_templates"),
         sqlite_autoincrement=True,
     )
