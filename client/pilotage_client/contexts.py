@@ -9,7 +9,7 @@ import ssl
 import stat
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -58,11 +58,27 @@ class Contexts:
         """Return the name in PILOTAGE_CONTEXT, else that of the current context; "" = none."""
         return environment.get("PILOTAGE_CONTEXT") or self.current
 
-    def put(self, name: str, context: Context) -> None:
-        """Store a context, in place of one with this name, and make it the current one."""
+    def check_name(self, name: str, server: str) -> None:
+        """Raise InvalidInputError for a name that is invalid, or of another server, whose tokens would be lost."""
         if not _NAME.fullmatch(name):
-            why = "is no name of letters, digits, dots, colons, dashes and underscores"
+            why = "is no name of letters, digits, dots, colons, dashes and underscores: give another one with --name"
             raise InvalidInputError(Violation(name, why))
+        known = self.by_name.get(name)
+        if known is not None and known.server != server:
+            why = f"is the context of {known.server}: give another name with --name, or remove that context"
+            raise InvalidInputError(Violation(name, why))
+
+    def put(self, name: str, context: Context) -> None:
+        """Store a context and make it the current one; raises as `check_name`.
+
+        A token that it lacks stays as it is, unless the server has another authority now.
+        """
+        self.check_name(name, context.server)
+        known = self.by_name.get(name)
+        if known is not None and known.authority == context.authority:
+            user = context.token or known.token
+            worker = known if not context.director_token else context
+            context = replace(context, token=user, director_token=worker.director_token, queue=worker.queue)
         self._write({**self.by_name, name: context}, name)
 
     def use(self, name: str) -> None:

@@ -135,7 +135,12 @@ def _certificate(address: ServerAddress) -> Check:
     server = address.server
     host, port = split_address(server)
     authorities = address.root_ca or system_authorities()
-    context = ssl.create_default_context(cadata=None if authorities is None else authorities.decode())
+    try:
+        # Bundles of systems have comments that are not ASCII, which `ssl` refuses.
+        context = ssl.create_default_context(cadata=authorities and authorities.decode("ascii", "ignore"))
+    except ssl.SSLError:
+        advice = "give a PEM file: --ca-file FILE, or PILOTAGE_CA"
+        return Check(server, "certificate", FAULT, "the file of its authority has no certificate", advice)
     try:
         with (
             socket.create_connection((host, port), _CONNECT_S) as plain,

@@ -14,7 +14,7 @@ import re
 import socket
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -45,7 +45,7 @@ class JoinToken:
     """A token of the server, and the fingerprint (SHA-256, hexadecimal) of its authority, "" = the system's."""
 
     authority: str
-    jwt: str
+    jwt: str = field(repr=False)
 
     def __str__(self) -> str:
         """Return the text that `parse` reads."""

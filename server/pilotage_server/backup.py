@@ -46,6 +46,7 @@ from pilotage_server.storage.database.last_seen import LastSeenFile
 
 _ABOUT, _DATABASE, _KEYS, _TLS, _FILES, _LIST = "backup.json", "pilotage.db", "keys", "tls", "files", "files.txt"
 _RESTORES = ".restores"
+_KEPT = "{0} keeps its {1} of the backup: {2}; to change that, remove what is there and repeat\n"
 _SHOWN = 20
 """Jobs that a list of people's interest names."""
 
@@ -209,15 +210,27 @@ def _put_back(settings: ServerSettings, store: FileStore, archive: BackupArchive
     id_ = json.loads(archive.read(_ABOUT))["store"]
     if id_:
         store.set_id(id_)
-    if not KeyFiles(settings.key_file).load():  # present ones are newer, and lack those that were retired since
-        settings.key_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in archive.names(_KEYS):
-            write_private(settings.key_file.parent / Path(name).name, archive.read(name))
-    authority = AuthorityFiles(settings.tls_folder)
-    if archive.names(_TLS) and authority.load() is None:
-        authority.put_back({Path(name).name: archive.read(name) for name in archive.names(_TLS)})
+    _put_back_secrets(settings, archive)
     if target is not None and draft is not None:
         _replace_sqlite(draft, target)
+
+
+def _put_back_secrets(settings: ServerSettings, archive: BackupArchive) -> None:
+    """Put back keys and authority if there are none; tell if those of a server that was started before stay instead."""
+    keys = {Path(name).name: archive.read(name) for name in archive.names(_KEYS)}
+    present = KeyFiles(settings.key_file).load()  # newer ones, which lack those that were retired since
+    if not present:
+        settings.key_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in keys.items():
+            write_private(settings.key_file.parent / name, content)
+    elif {key.path.read_bytes() for key in present if key.path is not None}.isdisjoint(keys.values()):
+        sys.stdout.write(_KEPT.format(settings.key_file.parent, "signing keys, not those", "older tokens are refused"))
+    tls = {Path(name).name: archive.read(name) for name in archive.names(_TLS)}
+    authority = AuthorityFiles(settings.tls_folder)
+    if tls and authority.load() is None:
+        authority.put_back(tls)
+    elif tls and authority.certificate.read_bytes() != tls[authority.certificate.name]:
+        sys.stdout.write(_KEPT.format(settings.tls_folder, "authority, not that", "machines have to join again"))
 
 
 def _drafted(archive: BackupArchive, target: Path) -> Path:
@@ -245,14 +258,18 @@ def _check_schema(database: Database, name: str) -> None:
 
 
 def _replace_sqlite(draft: Path, target: Path) -> None:
-    """Move the present database and its log aside, and the backup's to its place."""
+    """Keep the present database and its log aside, and put the backup's in its place.
+
+    There is a database at any time: without one, a server that starts after a crash would begin an empty one.
+    """
     os.sync()
-    aside = f"before-restore-{clock.now():%Y%m%dT%H%M%SZ}"
-    for suffix in ("", "-wal", "-shm"):  # a log of another database would damage this one
+    aside = f"{target.name}.before-restore-{clock.now():%Y%m%dT%H%M%SZ}"
+    with suppress(FileNotFoundError, FileExistsError):
+        os.link(target, target.with_name(aside))
+    for suffix in ("-wal", "-shm"):  # a log of another database would damage this one
         with suppress(FileNotFoundError):
-            present = target.with_name(target.name + suffix)
-            present.rename(target.with_name(f"{target.name}.{aside}{suffix}"))
-    draft.rename(target)
+            target.with_name(target.name + suffix).rename(target.with_name(aside + suffix))
+    draft.replace(target)
 
 
 @contextmanager

@@ -155,6 +155,11 @@ def _print_token(settings: ServerSettings, options: argparse.Namespace) -> None:
     authority = AuthorityFiles(settings.tls_folder).load()
     if authority is not None and settings.tls_cert is None:
         token = f"{authority.fingerprint()}.{token}"
+    elif settings.tls_cert is None:
+        why = f"{settings.tls_folder} has no authority, which the first start with --listen makes"
+        sys.stderr.write(
+            f"pilotage-server: warning: {why}; the line is for a certificate that machines trust already\n"
+        )
     sys.stdout.write(f"pilotage join {options.join} --token {token}\n")
 
 

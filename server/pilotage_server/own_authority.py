@@ -71,6 +71,8 @@ class AuthorityFiles:
         with _translated(self.certificate):
             certificate = x509.load_pem_x509_certificate(self.certificate.read_bytes())
         with _translated(self.key):
+            if self.key.stat().st_mode & 0o077:
+                raise ValueError("it is open to others, who could act as this server; chmod 600 it if nobody has")
             key = _private_key(self.key.read_bytes())
         if key.public_key() != certificate.public_key():
             raise _unusable(self.key, "it does not belong to authority.pem")
@@ -196,7 +198,7 @@ class OwnCertificate:
 
     def load(self, now: datetime) -> tuple[bytes, bytes]:
         """Return private key and chain (PEM), issued first if that is due. Raises WorldError."""
-        authority = AuthorityFiles(self.folder).load_or_make(now)
+        authority = self._authority(now)
         names = machine_names(self.more_names)
         present = self._present(authority)
         if present is None or self._is_due(present[1], names, now):
@@ -208,6 +210,17 @@ class OwnCertificate:
             return _pem(key), chain
         key, certificate = present
         return _pem(key), b"".join(each.public_bytes(Encoding.PEM) for each in (certificate, authority.certificate))
+
+    def _authority(self, now: datetime) -> Authority:
+        files = AuthorityFiles(self.folder)
+        if self.path.exists() and files.load() is None:
+            raise _unusable(files.certificate, "it is missing")
+        authority = files.load_or_make(now)
+        begins, ends = authority.certificate.not_valid_before_utc, authority.certificate.not_valid_after_utc
+        if not begins <= now < ends:  # mostly of a machine whose clock was wrong at the first start
+            why = f"it is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d} only: check the clock of this host"
+            raise _unusable(files.certificate, why)
+        return authority
 
     def _present(self, authority: Authority) -> tuple[EllipticCurvePrivateKey, x509.Certificate] | None:
         """Return the present key and certificate; None = they are to be replaced."""

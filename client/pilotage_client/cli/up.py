@@ -106,12 +106,13 @@ def join_server(
     token = JoinToken.parse(sys.stdin.read() if text == "-" else text)
     contexts = load_contexts()  # a damaged file is reported before the join
     address = with_port(address)
+    name = name or address.partition(",")[0].rpartition(":")[0].strip("[]")
+    contexts.check_name(name, address)
     here = this_machine(Path.home())
     request = identity_service_pb2.JoinRequest(
         machine=machine or here.name, cpus=cpus or here.cpus, memory_mib=here.memory_mib, disk_mib=here.disk_mib
     )
     joined = join(address, token, request, ca_file.read_bytes() if ca_file else None)
-    name = name or address.rpartition(":")[0].strip("[]")
     contexts.put(name, joined)
     click.echo(f"joined {address}; the context {name} is the current one")
     if joined.token:

@@ -225,7 +225,8 @@ def this_machine(folder: Path, groups: ControlGroups | None = None) -> Machine:
     """Return the resources that this process may use, with the free disk space at `folder`."""
     groups = groups or ControlGroups()
     quota, limit = groups.cores(), groups.memory_bytes()
-    affinity, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         name=socket.gethostname() or "localhost",
         cpus=affinity if quota is None else max(1, min(affinity, math.floor(quota))),

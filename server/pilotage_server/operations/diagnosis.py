@@ -22,7 +22,7 @@ from pilotage_server.operations.resources.supply import pilot_problems
 from pilotage_server.operations.resources.tree import parse_tree
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database import sql
-from pilotage_server.storage.database.condition import damage, database_size
+from pilotage_server.storage.database.condition import damage, database_size, write_and_revert
 from pilotage_server.storage.database.engine import read_schema
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.leadership import load_replicas, terms_until
@@ -45,6 +45,11 @@ def diagnose(transaction: Transaction, state: ServerState, commit: timedelta, re
         *_agents(transaction, release),
         *_pilots(transaction, state, release),
     )
+
+
+def commit_something(transaction: Transaction, _: ServerState) -> None:
+    """Write to the database, for the time that a commit takes; nothing is changed."""
+    write_and_revert(transaction.session)
 
 
 def _database(transaction: Transaction, commit: timedelta) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.pacing import Pace, at_once
 from pilotage.resources.formats import tree_format
+from pilotage.resources.inheritance import effective_queues
 from pilotage.resources.tree import QueueId
 from pilotage_server.core.audit import AuditKind, text_difference
 from pilotage_server.core.identity import Identity
@@ -121,10 +122,17 @@ def tree_with_worker(present: stored.TreeText, worker: Worker) -> NewTree | None
     Raises
     ------
     InvalidInputError
-        The tree is in another format than TOML, or states the site of workers in a way that cannot be continued.
+        The tree is in another format than TOML, or states the site of workers in a way that cannot be continued, or
+        its queue of this name is no worker's: whoever joins must not get the pilots of a cluster.
     """
-    if present.version and worker.queue in parse_tree(present.text, present.format).tree:
-        return None
+    known = effective_queues(parse_tree(present.text, present.format).tree, None) if present.version else ()
+    for queue in known:
+        if queue.id == worker.queue:
+            ce_type = queue.get("CEType")
+            if ce_type is None or ce_type.value != WORKER_CE_TYPE:
+                why = f"the queue {worker.queue} is not of a joined machine: its CEType is not {WORKER_CE_TYPE}"
+                raise InvalidInputError(Violation("machine", f"{why}; join with another name"))
+            return None
     ce = f'sites.{WORKER_SITE}.ces."{worker.name}"'
     added = f"""\
 # A machine that has joined.

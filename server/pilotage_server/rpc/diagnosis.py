@@ -12,7 +12,7 @@ from pilotage.clock import BootClock, Clock
 from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import diagnosis_service_pb2, diagnosis_service_pb2_grpc
 from pilotage_server.core.diagnosis import Finding, FindingLevel
-from pilotage_server.operations.diagnosis import diagnose
+from pilotage_server.operations.diagnosis import commit_something, diagnose
 from pilotage_server.rpc.framework.transactions import Transactions
 
 CheckProcess = Callable[[], Iterable[Finding]]
@@ -41,7 +41,7 @@ class DiagnosisServicer(diagnosis_service_pb2_grpc.DiagnosisServiceServicer):
     ) -> diagnosis_service_pb2.DiagnoseResponse:
         release = version("pilotage")
         began_s = self._boot_clock()
-        await self._transactions.write(lambda _transaction, _state: None)
+        await self._transactions.write(commit_something)
         commit = timedelta(seconds=self._boot_clock() - began_s)
         found = await self._transactions.read(lambda transaction, state: diagnose(transaction, state, commit, release))
         here = await asyncio.to_thread(lambda: tuple(self._check_process()))  # it reads disks and files

@@ -8,9 +8,11 @@ import pytest
 
 from pilotage.values.leadership import AgentStatus, Leadership, ServedQueues
 from pilotage_server.core.diagnosis import Finding, FindingLevel
-from pilotage_server.operations.diagnosis import diagnose
+from pilotage_server.operations.attempts.expiry import record_server_life
+from pilotage_server.operations.diagnosis import commit_something, diagnose
 from pilotage_server.operations.leadership import take_leadership
 from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.pilots import change_pilots
@@ -117,3 +119,21 @@ def test_slow_commits_are_reported(grid: Grid, commit_s: float, level: FindingLe
     assert found.level is level
     assert found.text.endswith(f"a commit takes {commit_s:.3f} s")
     assert finding(grid, "integrity").level is FindingLevel.OK
+
+
+def test_timed_commit_writes_and_changes_nothing(grid: Grid) -> None:
+    grid.write(record_server_life)
+    before = grid.read(_server_lives)
+
+    def commit(transaction: Transaction, state: ServerState) -> bool:
+        commit_something(transaction, state)
+        is_sqlite = sql.is_sqlite(transaction.session)
+        written = "total_changes() > 0" if is_sqlite else "pg_current_xact_id_if_assigned() IS NOT NULL"
+        return bool(sql.rows(transaction.session, f"SELECT {written}")[0][0])
+
+    assert grid.write(commit)
+    assert grid.read(_server_lives) == before
+
+
+def _server_lives(transaction: Transaction, _: ServerState) -> list[tuple[object, ...]]:
+    return [*sql.rows(transaction.session, "SELECT id, last_alive FROM server_life")]

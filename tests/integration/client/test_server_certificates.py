@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,10 +22,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from pilotage import clock
-from pilotage.errors import WorldError
+from pilotage.errors import ServerUnreachableError, WorldError
 from pilotage.rpc.channel import system_authorities
+from pilotage.v1.identity_service_pb2 import JoinRequest
 from pilotage_client.cli.main import main
-from pilotage_client.joining import fetch_authority
+from pilotage_client.joining import JoinToken, fetch_authority, join
 from pilotage_server.certificates import ConfiguredCertificate, ServedCertificate
 from pilotage_server.own_authority import AuthorityFiles, OwnCertificate
 from support.server import running_server, self_signed_certificate
@@ -173,6 +174,44 @@ async def test_own_certificate_is_renewed_without_a_restart(tmp_path: Path) -> N
     authority.write_text("nothing")
     with pytest.raises(WorldError, match=r"authority\.pem: .*put it back from a backup"):
         ServedCertificate(own, time)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "days_later", "why"),
+    [
+        (lambda folder: (folder / "authority.pem").unlink(), 0, r"authority\.pem: it is missing; put it back"),
+        (lambda folder: (folder / "authority.key").chmod(0o640), 0, r"authority\.key: it is open to others"),
+        (lambda _: None, 3651, r"authority\.pem: it is valid from .* only"),
+        (lambda _: None, -1, r"authority\.pem: it is valid from .* only"),
+    ],
+)
+def test_authority_that_clients_cannot_trust_is_refused(
+    tmp_path: Path, spoil: Callable[[Path], object], days_later: int, why: str
+) -> None:
+    own = OwnCertificate(tmp_path / "tls", (), timedelta(days=90))
+    own.load(clock.now())
+    key = (own.folder / "authority.key").read_bytes()
+    spoil(own.folder)
+    with pytest.raises(WorldError, match=why):
+        own.load(clock.now() + timedelta(days=days_later))
+    assert (own.folder / "authority.key").read_bytes() == key
+
+
+def test_token_is_not_sent_to_a_server_that_only_shows_the_authority(tmp_path: Path) -> None:
+    """Someone in between can send the true authority's certificate, and has no certificate from it."""
+    true, between = (OwnCertificate(tmp_path / name, (), timedelta(days=90)) for name in ("true", "between"))
+    true.load(clock.now())
+    authority = AuthorityFiles(true.folder).load()
+    assert authority is not None
+    key, chain = between.load(clock.now())
+    (issued, _) = x509.load_pem_x509_certificates(chain)
+    shown = b"".join(each.public_bytes(Encoding.PEM) for each in (issued, authority.certificate))
+    token = JoinToken(authority.fingerprint(), "a.b.c")
+    with (
+        serving(grpc.ssl_server_credentials([(key, shown)])) as address,
+        pytest.raises(ServerUnreachableError, match="no authority that is trusted here has signed its certificate"),
+    ):
+        join(address, token, JoinRequest(machine="node", cpus=1), None)
 
 
 async def test_own_certificate_gets_a_new_address_of_the_machine(

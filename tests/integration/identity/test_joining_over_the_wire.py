@@ -123,6 +123,12 @@ def test_tree_that_cannot_be_continued_needs_an_operator(grid: WireGrid) -> None
         join(grid, "node2", Role.DIRECTOR)
 
 
+def test_machine_does_not_get_the_queue_of_a_cluster(grid: WireGrid) -> None:
+    put_tree(grid, '[sites.workers.ces.head]\nCEType = "SLURM"\n[sites.workers.ces.head.queues.default]\n', "toml")
+    with pytest.raises(InvalidInputError, match="workers/head/default is not of a joined machine"):
+        join(grid, "head", Role.DIRECTOR)
+
+
 def test_join_token_serves_to_join_alone(grid: WireGrid, tmp_path: Path) -> None:
     token = grid.server.join_token(Role.USER, Role.DIRECTOR)
     assert list(who(grid, token).roles) == ["join"]

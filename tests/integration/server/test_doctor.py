@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -118,7 +117,7 @@ async def test_healthy_installation_is_ok_and_each_fault_has_its_line(
 ) -> None:
     write_certificate(tmp_path, timedelta(days=90))
     authority = tmp_path / "authority.pem"
-    shutil.copyfile(tmp_path / "cert.pem", authority)
+    authority.write_bytes("# Főtanúsítvány\n".encode() + (tmp_path / "cert.pem").read_bytes())
     server = RunningServer(
         tmp_path / "server",
         broker=mosquitto.url,
@@ -164,6 +163,9 @@ def test_server_that_does_not_answer_or_refuses_the_token_is_a_fault(tmp_path: P
         ending = token(server, Role.OPERATOR, begins_ago=timedelta(days=6))  # the last quarter of its lifetime
         assert Doctor(tmp_path, server.address, ending)(1)["token"]["level"] == "warning"
         assert "needs the role" in Doctor(tmp_path, server.address, token(server, Role.USER))(1)["token"]["text"]
+        (tmp_path / "broken.pem").write_bytes(b"\xffnothing")
+        broken = Doctor(tmp_path, server.address, ending, tmp_path / "broken.pem")(1)
+        assert "the file of its authority has no certificate" in broken["certificate"]["text"]
         away = free_address()
         lines = Doctor(tmp_path, f"{away},{server.address}", token(server, Role.OPERATOR))
         assert f"==> {away} <==" in (text := lines.text())

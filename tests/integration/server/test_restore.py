@@ -26,6 +26,7 @@ from pilotage_server.backup import restore
 from pilotage_server.backup_archive import opened, written
 from pilotage_server.core.incarnation import STEPS
 from pilotage_server.own_authority import AuthorityFiles
+from pilotage_server.rpc.framework.key_files import KeyFiles
 from pilotage_server.settings import ServerSettings
 from support.object_store import Bucket
 from support.postgresql import PostgresqlServer, installed_programs
@@ -353,6 +354,41 @@ def replaced(backup: Path, change: Callable[[sqlite3.Connection], object]) -> No
         for name, content in contents.items():
             writer.add(name, content)
         writer.add_file("pilotage.db", database)
+
+
+def test_restore_names_keys_and_authority_that_it_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backup, new = tmp_path / "backup.tar", ServerSettings(data=tmp_path / "new")
+    with running_server(tmp_path / "old") as server:
+        AuthorityFiles(server.data / "tls").load_or_make(clock.now())
+        assert server.command("backup", str(backup)).returncode == 0
+    # The service has started once on the new machine before the backup was put back.
+    KeyFiles(new.key_file).load_or_make()
+    AuthorityFiles(new.tls_folder).load_or_make(clock.now())
+    restore(new, backup, 0)
+    printed = capsys.readouterr().out
+    assert f"{new.key_file.parent} keeps its signing keys, not those of the backup" in printed
+    assert f"{new.tls_folder} keeps its authority, not that of the backup" in printed
+    for folder in (new.key_file.parent, new.tls_folder):
+        shutil.rmtree(folder)
+    for _ in ("put back", "the same"):
+        restore(new, backup, 0)
+        assert "keeps" not in capsys.readouterr().out
+
+
+def test_interrupted_restore_leaves_a_database_and_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backup = tmp_path / "backup.tar"
+    with running_server(tmp_path / "server") as server:
+        job_id = submit(server)
+        assert server.command("backup", str(backup)).returncode == 0
+        assert server.stop() == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", lambda *_: os.link(tmp_path / "no such file", tmp_path / "x"))
+            with pytest.raises(PilotageError, match="cannot be used"):
+                restore(ServerSettings(data=server.data), backup, 0)
+        assert (server.data / "pilotage.db").exists()  # else a server would start with an empty one
+        restore(ServerSettings(data=server.data), backup, 0)
+        server.start()
+        assert exists(server, job_id)
 
 
 def test_restore_of_a_bad_backup_changes_nothing(tmp_path: Path) -> None:

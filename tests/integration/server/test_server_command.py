@@ -200,6 +200,8 @@ def test_machine_joins_by_a_line_signed_offline(tmp_path: Path) -> None:
             assert client.who_am_i().owner == "carol"
         refused = run_command("token", *data, "--role", "admin", "--join", address)
     assert_one_error_line(refused, "of a machine that joins is one of director, user", code=2)
+    early = run_command("token", "--data", str(tmp_path / "new"), "--role", "user", "--join", address)
+    assert "tls has no authority, which the first start with --listen makes" in early.stderr
 
 
 def test_bootstrap_tokens_are_private_and_have_their_roles(tmp_path: Path) -> None:

@@ -124,10 +124,12 @@ def test_team_on_three_machines(network: Network, tmp_path: Path) -> None:
         head("pilotage", "submit", "--follow", "job.toml")
         assert re.findall(r"^node2$", head("pilotage", "output", "1", "2"), re.MULTILINE) == ["node2"] * 2
 
+        assert "tls/server.pem is valid until" in head("pilotage", "doctor")
         assert_refusals(head, laptop, submits.split()[-1])
         (line,) = re.findall(LINE, head("pilotage", "token", "join", "--owner", "bob", "--group", "analysis"))
         laptop(*line.split(), "--name", "office")
         assert "bob of VO local, groups analysis" in laptop("pilotage", "whoami", "--context", "office")
+        assert "needs the role" in laptop.run("pilotage", "doctor", "--context", "office").stdout
         refused = laptop.in_process("up", "--pilot-only")
         assert (refused.exit_code, "the context office may not run jobs" in refused.stderr) == (2, True)
 

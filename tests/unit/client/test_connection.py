@@ -132,6 +132,20 @@ def test_commands_change_the_contexts(joined: dict[str, str]) -> None:
         contexts.put("../up", Context("x:1"))
 
 
+def test_joining_again_keeps_other_tokens_and_other_servers(joined: dict[str, str]) -> None:
+    load_contexts(joined).put("far", Context("far:1", "authority of far", director_token="works", queue="workers/a/b"))
+    assert load_contexts(joined).by_name["far"] == Context(
+        "far:1", "authority of far", token="fars", director_token="works", queue="workers/a/b"
+    )
+    load_contexts(joined).put("far", Context("far:1", "authority of far", token="new"))
+    found = load_contexts(joined).by_name["far"]
+    assert (found.token, found.director_token, found.queue) == ("new", "works", "workers/a/b")
+    with pytest.raises(InvalidInputError, match="far: is the context of far:1: give another name"):
+        load_contexts(joined).put("far", Context("far:2"))
+    load_contexts(joined).put("far", Context("far:1", "another authority", token="new"))
+    assert load_contexts(joined).by_name["far"].director_token == ""
+
+
 @pytest.mark.parametrize(
     ("text", "mode", "why"),
     [

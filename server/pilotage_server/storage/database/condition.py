@@ -1,4 +1,4 @@
-"""The condition of the database, for a diagnosis: its size, and what SQLite's own check finds."""
+"""The condition of the database, for a diagnosis: its size, its commits, and what SQLite's own check finds."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def database_size(session: Session) -> int:
     ((pages,),) = sql.rows(session, "PRAGMA page_count")
     ((page_bytes,),) = sql.rows(session, "PRAGMA page_size")
     return int(pages) * int(page_bytes)
+
+
+def write_and_revert(session: Session) -> None:
+    """Write a row and revert it: a commit of nothing would not reach the disk."""
+    for change in ("UPDATE server_life SET id = id + 1", "UPDATE server_life SET id = id - 1"):
+        sql.execute(session, change)
 
 
 def damage(session: Session, size: int) -> str | None:
