@@ -283,7 +283,7 @@ async def _serve(
     if certificate is not None:
         context = replace(context, authority=lambda: certificate.authority)
     outcomes = TaskOutcomes()
-    checks = ProcessChecks(context.disk, outcomes, context.issuer.keys, context.clock, feed, settings.tls_cert)
+    checks = ProcessChecks(context.disk, outcomes, context.issuer.keys, context.clock, feed, certificate)
     context = replace(context, check_process=checks.findings)
     server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
     address = _listen(server, settings, certificate)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from pilotage.clock import Clock
 from pilotage.errors import WorldError
 from pilotage_server.background import TaskOutcomes
-from pilotage_server.certificates import check_certificate
+from pilotage_server.certificates import ServedCertificate, check_certificate
 from pilotage_server.core.diagnosis import Finding, FindingLevel, judge_certificate, judge_disk, ok
 from pilotage_server.events.mqtt import BrokerFeed
 from pilotage_server.rpc.framework.key_files import KeySet
@@ -25,7 +24,7 @@ class ProcessChecks:
     keys: KeySet
     clock: Clock
     feed: BrokerFeed | None
-    certificate: Path | None
+    certificate: ServedCertificate | None
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings as they are now."""
@@ -57,11 +56,11 @@ class ProcessChecks:
             yield ok("certificate", "the server uses no TLS, and listens on this machine alone")
             return
         try:
-            ends = check_certificate(self.certificate, self.clock())
+            ends = check_certificate(self.certificate.path, self.clock())
         except (WorldError, OSError) as error:
             yield Finding("certificate", FindingLevel.FAULT, str(error), "put a valid one in its place")
         else:
-            yield judge_certificate(str(self.certificate), ends, self.clock())
+            yield judge_certificate(str(self.certificate.path), ends, self.clock())
 
     def _keys(self) -> Finding:
         now = self.clock()
