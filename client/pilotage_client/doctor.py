@@ -68,7 +68,10 @@ def _examine_server(address: ServerAddress) -> Iterator[Check]:
             ended = clock.now()
             identity = client.who_am_i()
     except ServerUnreachableError as error:
-        advice = "on its machine: systemctl status pilotage-server; then pilotage-server migrate --check"
+        advice = (
+            "on its machine: systemctl status pilotage-server; then pilotage-server migrate --check. "
+            "One of `pilotage up` starts with that command"
+        )
         yield Check(server, "server", FAULT, str(error), advice)
     except UnauthenticatedError as error:
         advice = "get a new token: pilotage token, or pilotage-server token on the machine of the server"

@@ -277,7 +277,9 @@ def present_database(settings: ServerSettings) -> Iterator[Database]:
     """Open the database; raises NotFoundError if there is none, or an empty one, which an upgrade would fill."""
     file = _sqlite_file(settings)
     if file is not None and not file.exists():
-        raise NotFoundError("database (to restore one, put the backup back first):", str(file))
+        raise NotFoundError(
+            "database (the first start of a server makes one; to restore one, put the backup back first):", str(file)
+        )
     with closing(Database(settings.database_url)) as database:
         tables = database.read(lambda transaction: inspect(transaction.session.connection()).get_table_names())
         if "installation" not in tables:

@@ -204,6 +204,8 @@ def _retire_key(settings: ServerSettings, options: argparse.Namespace) -> None:
     now = clock.now()
     if options.kid == keys.signing(now).kid:
         raise StateConflictError(f"key {options.kid} signs now: rotate first")
+    if options.kid not in {key.kid for key in keys.all()}:
+        raise NotFoundError("signing key", options.kid)
     # A key signs until the next one is due; the last token that it signed may live for the longest time.
     ends = [later.signs_from for key, later in pairwise(keys.all()) if key.kid == options.kid]
     last_use = max(ends, default=now) + timedelta(seconds=settings.longest_token_s)

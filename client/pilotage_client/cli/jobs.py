@@ -160,7 +160,7 @@ def _change(
     ) -> None:
         condition = read_condition(**options, default_states=states_of_workflows or states)
         if (condition is None) is not bool(ids):
-            raise click.UsageError("give ids of jobs, or what they have in common: --node, --since and so on")
+            raise click.UsageError("give either ids of jobs, or what they have in common: --node, --since and so on")
         if condition is not None:
             jobs = client.search_jobs(condition)
             if not _is_confirmed(client, jobs, name, dry_run=dry_run, yes=yes, as_json=as_json):

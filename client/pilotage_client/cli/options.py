@@ -219,8 +219,11 @@ def printable(text: str) -> str:
 
 
 def time_text(time: datetime | None) -> str:
-    """Return a local time, to the second; empty for None."""
-    return time.astimezone().strftime("%m-%d %H:%M:%S") if time else ""
+    """Return a local time, to the second, in another year than the present one to the minute; empty for None."""
+    if time is None:
+        return ""
+    here = time.astimezone()
+    return here.strftime("%m-%d %H:%M:%S" if here.year == clock.now().astimezone().year else "%Y-%m-%d %H:%M")
 
 
 _CLOCK_TIME = re.compile(r"(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)", re.ASCII)

@@ -301,6 +301,8 @@ def show(client: Client, as_json: bool) -> None:
             }
         )
         return
+    if not answer.version:
+        click.echo("pilotage: there is no tree yet; `pilotage tree put FILE` activates one", err=True)
     click.echo(answer.text, nl=False)
 
 

@@ -131,7 +131,7 @@ def judge_queues(problems: Mapping[QueueId, str], queues: int) -> Iterator[Findi
         shown = str(places[0]) if len(places) == 1 else f"{len(places)} queues, such as {places[0]}"
         yield Finding("queues", FindingLevel.FAULT, f"{shown}: {problem}", _queue_advice(problem))
     if not problems:
-        yield ok("queues", f"{queues} queues may run jobs, and none lacks pilots for a known reason")
+        yield ok("queues", f"{queues} queues are enabled, and none lacks pilots for a known reason")
 
 
 def _queue_advice(problem: str) -> str:

@@ -148,4 +148,6 @@ def begin_incarnation(
         session,
         replace(known, incarnation=number, place=place_of(session), store=own.store or known.store, keys=own.keys),
     )
+    if known.keys:
+        _record_keys(transaction, SERVER, known.keys, own.keys)
     return Restored(new, fenced)

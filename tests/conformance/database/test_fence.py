@@ -87,6 +87,7 @@ def test_changes_of_keys_are_in_the_audit_once(installed: Database) -> None:
         installed.write(lambda transaction: change_keys(transaction, both, frozenset()))
     installed.write(lambda transaction: join(transaction, Belongings({**both, "c": FIRST}, "store", None)))
     installed.write(lambda transaction: adopt_keys(transaction, {"b": FIRST}, "root"))
+    installed.write(lambda transaction: begin_incarnation(transaction, OWN, timedelta(minutes=20)))
     query = AuditQuery(FIRST, what="keys")
     found = installed.read(lambda transaction: find_entries(transaction.session, query, 0, 10))
     first, later = "the first start", "2026-01-01 00:00:00 UTC"
@@ -98,6 +99,7 @@ def test_changes_of_keys_are_in_the_audit_once(installed: Database) -> None:
             (),
             f"- a signs from {first}\n- b signs from {later}\n- c signs from {first}\n+ b signs from {first}",
         ),
+        ("server", (), f"- b signs from {first}\n+ a signs from {first}"),
     ]
 
 

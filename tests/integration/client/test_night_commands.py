@@ -153,7 +153,10 @@ def test_downtime_is_planned_listed_and_cancelled(grid: WireGrid, pilotage: Pilo
     assert (shown["id"], shown["place"], shown["state"], shown["by"]) == (int(number), "SITE/ce1", "draining", "olga")
     (queue,) = (each for each in pilotage.json_objects("queues") if each["queue"] == "long")
     assert queue["banned"].startswith("SITE/ce1 is closed for a downtime from")
-    later = pilotage.json_objects("downtime", "SITE/ce1", "--from", "+30h", "--to", "+40h", *reason)[0]["id"]
+    in_hours = ("--from", "+30h", "--to", "+40h", "--drain", "90 min")
+    later = pilotage.json_objects("downtime", "SITE/ce1", *in_hours, *reason)[0]["id"]
+    drains = [line.split()[7:9] for line in pilotage("downtime", "list").splitlines()[1:]]
+    assert drains == [["3", "h"], ["90", "min"]]
     pilotage("downtime", "cancel", number)
     pilotage("health", "hold", "SITE", "--reason", "power cut")
     (queue,) = (each for each in pilotage.json_objects("queues") if each["queue"] == "long")

@@ -86,6 +86,7 @@ async def test_keys_rotate_under_several_servers_without_a_refused_call(
                 kept = one.command("keys", "retire", old_key)
                 assert kept.returncode == 1
                 assert f"tokens of key {old_key} may be valid until" in kept.stderr
+                assert "there is no signing key other" in one.command("keys", "retire", "other").stderr
             assert refusals == []
             assert one.command("keys", "retire", old_key, "--force").returncode == 0
             await until(lambda: all(is_refused(each, admin) for each in fleet.servers))

@@ -173,6 +173,21 @@ def test_server_that_does_not_answer_or_refuses_the_token_is_a_fault(tmp_path: P
         assert "there is no resource tree" in text
 
 
+def test_own_certificate_of_a_server_is_examined(tmp_path: Path) -> None:
+    server = RunningServer(tmp_path / "server")
+    server.address = free_address().replace("127.0.0.1", "0.0.0.0")
+    try:
+        server.start()
+        address = server.address.replace("0.0.0.0", "127.0.0.1")
+        own = server.data / "tls"
+        doctor = Doctor(tmp_path, address, token(server, Role.OPERATOR), own / "authority.pem")
+        found = [line for line in doctor.text().splitlines() if line.startswith("ok       certificate")]
+        assert len(found) == 2  # as shown to this command, and as the server reads it
+        assert f"{own / 'server.pem'} is valid until" in found[1]
+    finally:
+        server.kill()
+
+
 def test_clock_of_the_server_is_compared(tmp_path: Path) -> None:
     (tmp_path / "clock").mkdir()
     with (

@@ -37,7 +37,11 @@ def audit(client: Client, since: str | None, who: str, what: str, limit: int, as
 
 
 def _echo_entry(entry: audit_service_pb2.AuditEntry) -> None:
-    by = f"{entry.who} ({', '.join(entry.roles)})" + (f" as {entry.agent}" if entry.agent else "")
+    by = (
+        entry.who
+        + (f" ({', '.join(entry.roles)})" if entry.roles else "")
+        + (f" as {entry.agent}" if entry.agent else "")
+    )
     reason = f": {entry.reason}" if entry.reason else ""
     click.echo(printable(f"{time_text(time_of(entry, 'time'))}  {entry.what} {entry.subject}, by {by}{reason}"))
     for line in entry.difference.splitlines():

@@ -83,7 +83,7 @@ def list_downtimes(client: Client, as_json: bool) -> None:
             _state(each),
             time_text(time_of(each, "start")),
             time_text(time_of(each, "end")),
-            f"{each.drain_s / 3600:g} h" if each.drain_s else "",
+            _length(each.drain_s) if each.drain_s else "",
             each.by,
             each.reason,
         )
@@ -104,6 +104,12 @@ def cancel(client: Client, number: int, as_json: bool) -> None:
         echo_json(_downtime_json(cancelled))
     else:
         click.echo(f"downtime {number} of {_place(cancelled)} is cancelled")
+
+
+def _length(seconds: float) -> str:
+    """Return a length in the largest unit of which it is a whole number, such as "90 min"."""
+    unit, name = next((each for each in ((3600, "h"), (60, "min")) if seconds % each[0] == 0), (1, "s"))
+    return f"{seconds / unit:.10g} {name}"
 
 
 def _place(downtime: resource_service_pb2.Downtime) -> str:
