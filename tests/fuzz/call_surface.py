@@ -14,6 +14,7 @@ from fuzz.tally import Tally
 from pilotage.errors import PilotageError, UnauthenticatedError
 from pilotage.v1 import (
     agent_service_pb2,
+    audit_service_pb2,
     diagnosis_service_pb2,
     identity_service_pb2,
     job_service_pb2,
@@ -36,6 +37,7 @@ from support.wire_grid import TREE, WireGrid
 
 _FILES = (
     agent_service_pb2,
+    audit_service_pb2,
     diagnosis_service_pb2,
     identity_service_pb2,
     job_service_pb2,
