@@ -265,7 +265,7 @@ class TaskOutcomes:
 class HealthReport:
     """What the server can do now: write to the database, take jobs and uploads, and use the store of files.
 
-    The health service is told of the first two, because another server may do better there.
+    The health service reports the first two only: another server may be better off.
     """
 
     def __init__(self, disk: DiskSpace, store: FileStore, report: Callable[..., None]) -> None:

@@ -72,7 +72,9 @@ class AuthorityFiles:
             certificate = x509.load_pem_x509_certificate(self.certificate.read_bytes())
         with _translated(self.key):
             if self.key.stat().st_mode & 0o077:
-                raise ValueError("it is open to others, who could act as this server; chmod 600 it if nobody has")
+                raise ValueError(
+                    "it is open to others, who could act as this server; if no other user has read it, chmod 600 it"
+                )
             key = _private_key(self.key.read_bytes())
         if key.public_key() != certificate.public_key():
             raise _unusable(self.key, "it does not belong to authority.pem")

@@ -1,6 +1,6 @@
 """condor_wait: waits until the jobs of a user log have ended.
 
-It reads the log alone, as HTCondor's does. Whoever has submitted the jobs writes it (`condor.returns`, `submit
+It reads the log alone, as HTCondor's does. The commands of the submitter write it (`condor.returns`, `submit
 --follow`, `userlog`), on this machine or on another one.
 """
 

@@ -123,7 +123,7 @@ def tree_with_worker(present: stored.TreeText, worker: Worker) -> NewTree | None
     ------
     InvalidInputError
         The tree is in another format than TOML, or states the site of workers in a way that cannot be continued, or
-        its queue of this name is no worker's: whoever joins must not get the pilots of a cluster.
+        its queue of this name is not of a worker: a machine that joins must not get the pilots of a cluster.
     """
     known = effective_queues(parse_tree(present.text, present.format).tree, None) if present.version else ()
     for queue in known:
