@@ -9,7 +9,7 @@ RELEASE := .venv-release
 
 .DEFAULT_GOAL := help
 
-.PHONY: help venv demo chaos fuzz test test-fast model-check check attribute-reference metric-reference format compiled test-compiled bench bench-smoke sim-drain pilot-bundle lock release-check clean
+.PHONY: help venv demo chaos fuzz test test-fast model-check check reference format compiled test-compiled bench bench-smoke sim-drain pilot-bundle lock release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -57,11 +57,8 @@ check: $(VENV)/.stubs ## check lint, formats, import contracts, types and the ru
 	$(BIN)/python tests/house_rules.py
 	$(BIN)/mypy $(PACKAGES) bench deploy/pilot_bundle deploy/release hatch_build.py
 
-attribute-reference: $(VENV)/.stubs ## write docs/reference/job-attributes.md from the tables of the readers
-	@PYTHONPATH=tests $(BIN)/python tests/support/attribute_reference.py
-
-metric-reference: $(VENV)/.stubs ## write docs/reference/metrics.md from the table of metrics
-	@PYTHONPATH=tests $(BIN)/python tests/support/metric_reference.py
+reference: $(VENV)/.stubs ## write the pages of docs/reference that are made from code
+	@PYTHONPATH=tests $(BIN)/python -m support.reference
 
 format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff check --fix .
@@ -110,4 +107,4 @@ release-check: $(RELEASE)/.stamp ## build wheel, source archive, SBOM and licenc
 clean: ## remove the results of all targets
 	rm -rf $(VENV) $(COMPILED) $(RELEASE) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find $(PACKAGES) bench -name '__pycache__' -type d -prune -exec rm -rf {} +
-	find proto -name '*_pb2*.py*' -delete
+	find proto \( -name '*_pb2*.py*' -o -name '*.binpb' \) -delete

@@ -36,7 +36,7 @@ explicit_package_bases = true
 follow_imports = skip
 follow_imports_for_stubs = true
 ignore_missing_imports = true
-[mypy-pilotage.v1.*,pilotage_server.storage.database.tables.*]
+[mypy-pilotage.v1.*,pilotage_server.storage.database.tables.*,pilotage_server.storage.database.operator_tables.*]
 ignore_errors = true
 """
 

@@ -1,4 +1,7 @@
-"""Generates the Python stubs of the protocol, at build time (hatch_build.py) or by hand: python proto/generate.py."""
+"""Generates the Python stubs of the protocol, and its description with all comments.
+
+At build time (hatch_build.py) or by hand: python proto/generate.py.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,19 @@ from grpc_tools import protoc
 
 HERE = Path(__file__).resolve().parent
 
+DESCRIPTION = "pilotage/v1/protocol.binpb"
+"""A FileDescriptorSet with the comments, of which the HTTP gateway makes its OpenAPI document."""
+
 
 def generate(root: Path = HERE) -> None:
-    """Write the stubs of every .proto below `root` beside it; raises RuntimeError when protoc rejects one.
+    """Write the stubs of every .proto below `root` beside it, and `DESCRIPTION`.
 
-    Unchanged stubs are left alone; others are replaced atomically, as another process may be importing them.
+    Raises RuntimeError when protoc rejects one. Unchanged files are left alone; others are replaced atomically, as
+    another process may be importing them.
     """
     with tempfile.TemporaryDirectory(dir=root, prefix=".stubs-") as scratch:
         _generate_into(Path(scratch), root)
-        for made in Path(scratch).rglob("*_pb2*"):
+        for made in (*Path(scratch).rglob("*_pb2*"), Path(scratch) / DESCRIPTION):
             stub = root / made.relative_to(scratch)
             if not stub.is_file() or stub.read_bytes() != made.read_bytes():
                 made.replace(stub)
@@ -37,6 +44,8 @@ def _generate_into(folder: Path, root: Path) -> None:
         f"--grpc_python_out={folder}",
         f"--mypy_out=quiet:{folder}",
         f"--mypy_grpc_out=quiet:{folder}",
+        f"--descriptor_set_out={folder / DESCRIPTION}",
+        "--include_source_info",
         *(f"--plugin={name}={_plugin(name)}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")),
         *sources,
     ]

@@ -18,6 +18,7 @@ from support.shared_data import ENVIRONMENT, shared_data_dir
 pytest_plugins = [
     "support.postgresql",
     "support.mosquitto",
+    "support.object_store",
     "support.spin",
     "support.database",
     "support.server",
@@ -41,8 +42,8 @@ MARKS_OF_FIXTURES = {
     "postgresql": ["postgresql_server"],
     "process": [
         *("server", "shared_server", "served", "mosquitto", "secured_mosquitto", "slurm", "slurm_clusters", "sshd"),
-        *("spin", "podman"),
-        *("pilot_bundle", "compiled_packages", "tools"),
+        *("spin", "podman", "object_store"),
+        *("pilot_bundle", "compiled_packages", "previous_release", "htcondor_tools", "tools"),
     ],
     "slow": ["compiled_packages"],
 }
@@ -83,8 +84,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "e2e" in item.path.parts:
             item.add_marker("process")
-        if "postgresql" in getattr(getattr(item, "callspec", None), "params", {}).values():
+        parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+        if "postgresql" in parameters:
             item.add_marker("postgresql")
+        if "s3" in parameters:
+            item.add_marker("process")
         fixtures = frozenset(getattr(item, "fixturenames", ()))
         for mark, names in MARKS_OF_FIXTURES.items():
             if not fixtures.isdisjoint(names):

@@ -21,8 +21,12 @@ from pilotage import clock
 from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableError, WorldError
 from pilotage.metrics.endpoint import Exposition, serving
 from pilotage.processes import exclusive_folder
+from pilotage.programs import ProgramExit
 from pilotage.rpc.channel import Endpoint, open_async_channel, split_address
+from pilotage.service_manager import READY, STOPPING, notify
+from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.telemetry import set_up_logging
+from pilotage.tracing.recording import set_up_tracing
 from pilotage_agents.app import (
     DRAIN,
     JOB_ROUTER,
@@ -38,45 +42,51 @@ from pilotage_agents.runtime.leadership import LeaderAgent
 from pilotage_agents.runtime.loop import AgentLoop
 from pilotage_agents.runtime.settings import AgentSection
 from pilotage_agents.runtime.token_end import TokenWatch
-from pilotage_agents.settings import AgentSettings, read_settings
+from pilotage_agents.settings import AgentSettings
 
 log = structlog.get_logger()
 
 ROUTES = "routes"
 """The command that needs neither a server nor a configuration."""
 
+_DRAIN_OPTIONS = {
+    "drain_controller.setpoint": ("-s", "--setpoint"),
+    "drain_controller.negotiation_delay_s": ("-n", "--negdelay"),
+}
+"""Settings that have Fallow's options."""
+
 _STOP_TIMEOUT_S = 10.0
 _BETWEEN_STARTS = timedelta(seconds=0.5)
 
 
 def main() -> None:
-    """Run the command line; exits 0 = done, 1 = failed, 2 = wrong configuration, 3 = server not reached."""
+    """Run the command line and exit with a `ProgramExit`."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command in `arguments`; returns its exit code."""
+    """Run the command in `arguments`; returns a `ProgramExit`."""
     options = _parser().parse_args(arguments)
     if options.command == DRAIN and len(arguments) == 1:  # as in Fallow: no options, no draining
         sys.stderr.write(options.usage)
-        return 1
+        return ProgramExit.FAILED
     try:
         if options.command == ROUTES:
             return check_routes(options)
-        settings = read_settings(options.config, _command_line_settings(options))
+        settings = read_settings_options(AgentSettings, options)
         set_up_logging(json=settings.log_json, level=settings.log_level)
+        set_up_tracing("pilotage-agents")
         asyncio.run(_run(settings, options))
     except InvalidInputError as error:
-        for violation in error.violations:
-            sys.stderr.write(f"pilotage-agents: {violation}\n")
-        return 2
+        report_faults("pilotage-agents", error)
+        return ProgramExit.INVALID_REQUEST
     except ServerUnreachableError as error:
         sys.stderr.write(f"pilotage-agents: {error}\n")
-        return 3
+        return ProgramExit.UNREACHABLE
     except PilotageError as error:
         sys.stderr.write(f"pilotage-agents: {error}\n")
-        return 1
-    return 0
+        return ProgramExit.FAILED
+    return ProgramExit.DONE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,33 +117,12 @@ def _command(commands: argparse._SubParsersAction, name: str, what: str) -> argp
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=what, description=f"{what[:1].upper()}{what[1:]}."
     )
-    command.add_argument("--config", type=Path, required=name != DRAIN, metavar="FILE", help="settings, a TOML file")
     command.set_defaults(once=False, dry_run=False)
-    if name == DRAIN:
-        _add_drain_options(command)
+    drain = _DRAIN_OPTIONS if name == DRAIN else {}
+    add_settings_options(
+        command, AgentSettings, ("server", "token_file", "ca_file", "metrics_listen", "log_level", *drain), drain
+    )
     return command
-
-
-def _add_drain_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "-s", "--setpoint", type=int, metavar="CORES", help="number of cores that multicore jobs should have (250)"
-    )
-    command.add_argument(
-        "-n",
-        "--negdelay",
-        type=float,
-        metavar="SECONDS",
-        dest="negotiation_delay_s",
-        help="time that a drained node waits for a multicore job before it takes all jobs again (61)",
-    )
-
-
-def _command_line_settings(options: argparse.Namespace) -> dict[str, dict[str, object]]:
-    """Return the settings given on the command line, by section."""
-    if options.command != DRAIN:
-        return {}
-    names = ("setpoint", "negotiation_delay_s")
-    return {"drain_controller": {name: value for name in names if (value := getattr(options, name)) is not None}}
 
 
 async def _run(settings: AgentSettings, options: argparse.Namespace) -> None:
@@ -171,7 +160,7 @@ def _place_of_token(settings: AgentSettings, section: AgentSection) -> str:
 def _token(settings: AgentSettings, section: AgentSection) -> str:
     """Return the token of the agent with this section."""
     if section.token_file is None and settings.token is not None:
-        return settings.token.get_secret_value()
+        return settings.token.get_secret_value().strip()
     path = section.token_file or settings.token_file
     assert path is not None, "settings have one or the other"
     return _read(path).decode().strip()
@@ -208,7 +197,9 @@ async def _run_until_signal(settings: AgentSettings, agents: Sequence[LeaderAgen
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(loop.run()) for loop in loops]
             watching = group.create_task(tokens.run())
+            notify(READY)
             await _stop_signal()
+            notify(STOPPING)
             watching.cancel()
             for loop in loops:
                 loop.stop()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc.aio
 
+from pilotage.clock import now
 from pilotage.resources.tree import QueueId
-from pilotage.rpc.wire import queue_from_wire, queue_to_wire, section_from_wire, time_from_wire
+from pilotage.rpc.wire import queue_from_wire, queue_to_wire, section_from_wire, time_from_wire, time_to_wire
 from pilotage.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -25,10 +26,21 @@ from pilotage.v1 import (
     values_pb2,
 )
 from pilotage.values.demand import DemandAnswer
-from pilotage.values.leadership import EVERY_SERVED_QUEUE, Leadership, LeadershipAnswer, ServedQueues
+from pilotage.values.leadership import (
+    EVERY_SERVED_QUEUE,
+    NO_STATUS,
+    AgentStatus,
+    Leadership,
+    LeadershipAnswer,
+    ServedQueues,
+)
 from pilotage.values.pilots import GlideinReport
 from pilotage.values.wire.demand import demand_answer_from_wire
-from pilotage.values.wire.leadership import leadership_answer_from_wire, leadership_to_wire
+from pilotage.values.wire.leadership import (
+    agent_status_to_wire,
+    leadership_answer_from_wire,
+    leadership_to_wire,
+)
 from pilotage.values.wire.pilots import glidein_report_to_wire
 from pilotage_agents.drain_controller.planning import ONLY_MULTICORE, Farm, FarmDemand, FarmNode, NodeName, NodePart
 from pilotage_agents.pool_cleanup import PoolOutline
@@ -58,14 +70,18 @@ class AgentServerLink:
         self._pools = pool_service_pb2_grpc.PoolServiceStub(channel)
         self._resources = resource_service_pb2_grpc.ResourceServiceStub(channel)
 
-    async def take_leadership(self, leadership: Leadership, for_s: float, host: str) -> LeadershipAnswer:
-        """Request or renew the leadership for `for_s` seconds from now; `host` is the replica's host, for people."""
+    async def take_leadership(
+        self, leadership: Leadership, for_s: float, host: str, status: AgentStatus = NO_STATUS
+    ) -> LeadershipAnswer:
+        """Request or renew the leadership for `for_s` seconds from now, and report the status of the replica."""
         request = agent_service_pb2.TakeTurnRequest(
             turn=leadership_to_wire(leadership),
             for_s=for_s,
             place=host,
             queues=self._serves.patterns,
             ce_types=self._serves.ce_types,
+            status=agent_status_to_wire(status),
+            sent=time_to_wire(now()),
         )
         answer = await self._agents.TakeTurn(request)
         return leadership_answer_from_wire(answer)
@@ -126,7 +142,12 @@ class AgentServerLink:
             request_id=_request_id(), reports=map(glidein_report_to_wire, reports)
         )
         answer = await self._pilots.ReportGlideins(request)
-        return GlideinReportAnswer(tuple(answer.unknown_stamps), tuple(answer.worked_stamps))
+        return GlideinReportAnswer(tuple(answer.unknown_stamps), tuple(answer.worked_stamps), tuple(answer.logs_wanted))
+
+    async def put_pilot_logs(self, logs: Mapping[str, str]) -> None:
+        """Store the ends of the outputs of at most 100 pilots, by stamp."""
+        messages = [pilot_service_pb2.PilotLog(stamp=stamp, text=text) for stamp, text in logs.items()]
+        await self._pilots.PutPilotLogs(pilot_service_pb2.PutPilotLogsRequest(logs=messages))
 
     async def farm(self, queues: Sequence[QueueId]) -> Farm:
         """Return the nodes of these queues (empty = of all) and the jobs that wait for them."""

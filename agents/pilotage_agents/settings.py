@@ -1,17 +1,13 @@
-"""The settings of the agents, read once from a TOML file, the environment and the command line."""
+"""The settings of the agents."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
 
-from pilotage.errors import InvalidInputError, Violation
+from pilotage.errors import InvalidInputError
 from pilotage.rpc.channel import split_address
-from pilotage.settings import AnchoredPath, ProgramSettings, load_settings
+from pilotage.settings import AnchoredPath, ProgramSettings
 from pilotage.telemetry import LogLevel
 from pilotage_agents.drain_controller.settings import DrainControllerSettings
 from pilotage_agents.notifier.settings import NotifierSettings
@@ -27,6 +23,8 @@ class AgentSettings(ProgramSettings):
 
     Of the replicas of an agent one leads; when it dies, another leads after `turn_s`.
     """
+
+    model_config = SettingsConfigDict(env_prefix="PILOTAGE_AGENTS_")
 
     server: str = Field(description='The server, "host:port", or several with commas.')
     token_file: AnchoredPath | None = Field(
@@ -93,28 +91,3 @@ class AgentSettings(ProgramSettings):
             self.job_router,
         )
         return tuple(each for each in agents if each is not None)
-
-
-def read_settings(
-    path: Path | None,
-    overrides: Mapping[str, Mapping[str, object]] | None = None,
-    environment: Mapping[str, str] = os.environ,
-) -> AgentSettings:
-    """Return the settings in a TOML file; relative paths in it start from its folder.
-
-    `overrides` come from the command line, by section. Without a file PILOTAGE_SERVER and PILOTAGE_TOKEN give server
-    and token.
-
-    Raises
-    ------
-    InvalidInputError
-        With every fault and its place, also when the file cannot be read.
-    """
-    options: dict[str, Any] = dict(overrides or {})
-    if path is None:
-        names = {"server": "PILOTAGE_SERVER", "token": "PILOTAGE_TOKEN"}
-        missing = [variable for variable in names.values() if not environment.get(variable)]
-        if missing:
-            raise InvalidInputError(Violation("--config", f"name a configuration, or set {' and '.join(missing)}"))
-        options |= {name: environment[variable].strip() for name, variable in names.items()}
-    return load_settings(AgentSettings, path, options)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pilotage_client.job_sets import Job as Job
     from pilotage_client.job_sets import JobResult as JobResult
     from pilotage_client.job_sets import JobSet as JobSet
-    from pilotage_client.job_values import job as job
     from pilotage_client.readers import read_jobs_with_files as read_jobs_with_files
+    from pilotage_client.readers.values import job as job
 
 _MODULES = {
     "AsyncClient": "pilotage_client.async_client",
@@ -26,7 +26,7 @@ _MODULES = {
     "JobResult": "pilotage_client.job_sets",
     "JobSet": "pilotage_client.job_sets",
     "PilotageExecutor": "pilotage_client.execution.executor",
-    "job": "pilotage_client.job_values",
+    "job": "pilotage_client.readers.values",
     "read_jobs_with_files": "pilotage_client.readers",
     "task": "pilotage_client.execution.tasks",
 }

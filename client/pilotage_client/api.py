@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, overload
 
 from pilotage.accounts import Quota, split_account, split_group
-from pilotage.clock import boot_time_s
-from pilotage.errors import Faults, InvalidJobError
-from pilotage.job_description import JobDescription, render_text
-from pilotage.jobs.wire import description_from_wire, description_to_wire
-from pilotage.notifications import NewSubscription
+from pilotage.errors import Faults
 from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQueues, NodeType, down_to, node_type
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
 from pilotage.v1 import (
+    diagnosis_service_pb2,
     identity_service_pb2,
-    job_service_pb2,
-    jobs_pb2,
     matcher_service_pb2,
     node_service_pb2,
     pilot_service_pb2,
@@ -31,385 +24,10 @@ from pilotage.v1 import (
     route_service_pb2,
     share_service_pb2,
 )
-from pilotage.values.dependencies import Dependency
-from pilotage.values.jobs import ChangeResult
-from pilotage.values.selections import JobSelection
-from pilotage.values.wire.dependencies import dependency_to_wire
-from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
-from pilotage.values.wire.notifications import submitted_subscription_to_wire
-from pilotage.values.wire.selections import selection_to_wire
-from pilotage_client import files
 from pilotage_client.connection import Connection, new_request_id
-from pilotage_client.dependencies import resolve_dependencies
-from pilotage_client.job_sets import Job, JobSet
-from pilotage_client.models import (
-    ClusterStatus,
-    FoundJobs,
-    JobAttempt,
-    JobEvent,
-    JobFile,
-    JobOutput,
-    JobStatus,
-    OutputPart,
-    cluster_status,
-    job_attempt,
-    job_event,
-    job_file,
-    job_status,
-    output_part,
-)
-from pilotage_client.notifications import NotificationCalls, resolve_subscriptions
-from pilotage_client.selections import read_selections
-
-MOST_IDS = 10_000  # the server's limit for one call
-ATTEMPT_JOBS = 100  # the server's limit for one call that lists attempts
-MOST_RUNS = 1000  # the server's limit for one call
-LONGEST_POLL_S = 60.0
-STANDARD_OUTPUT, STANDARD_ERROR = "stdout", "stderr"  # the names that pilots use if the job has none
-_DEADLINE_MARGIN_S = 10.0  # beyond the timeout of the poll
-
-
-class JobCalls(Connection):
-    """Calls about jobs."""
-
-    def submit(
-        self,
-        descriptions: JobDescription | Sequence[JobDescription],
-        *,
-        group: str = "",
-        validate_only: bool = False,
-        request_id: str | None = None,
-        cluster: bool = False,
-        dependencies: Sequence[Dependency] = (),
-        workflow: str | None = None,
-        notify: Sequence[NewSubscription] = (),
-    ) -> JobSet:
-        """Submit one description, or all of several or none, with their input files; returns handles of the jobs.
-
-        A repeated `request_id` has one effect.
-
-        `cluster` = their jobs are one cluster; else a description begins one, unless it is not the first and has
-        `continues_cluster`.
-        `dependencies` are those beside `after`, `after_ok`, `after_any` and `after_settled` of the descriptions.
-        `notify` are subscriptions to all jobs, beside those of each cluster in `notify` of the descriptions.
-        `workflow` = the name of the workflow that all of the jobs are; None = they are none.
-
-        Raises
-        ------
-        InvalidInputError
-            A description is invalid; the error lists every fault with its path.
-        """
-        if isinstance(descriptions, JobDescription):
-            descriptions = [descriptions]
-        continues = [place > 0 and (cluster or each.continues_cluster) for place, each in enumerate(descriptions)]
-        descriptions = [
-            each if each.continues_cluster == flag else replace(each, continues_cluster=flag)
-            for each, flag in zip(descriptions, continues, strict=True)
-        ]
-        descriptions, named = resolve_dependencies(descriptions)
-        descriptions, subscriptions = resolve_subscriptions(descriptions, notify)
-        messages = _messages(descriptions)
-        if not validate_only:
-            files.upload_missing(self._jobs, descriptions)
-        request = job_service_pb2.SubmitJobsRequest(
-            request_id=request_id or new_request_id(),
-            descriptions=messages,
-            group=group,
-            validate_only=validate_only,
-            dependencies=[dependency_to_wire(each) for each in (*named, *dependencies)],
-            workflow=None if workflow is None else job_service_pb2.Workflow(name=workflow),
-            subscriptions=map(submitted_subscription_to_wire, subscriptions),
-        )
-        answer = self._jobs.SubmitJobs(request, timeout=300)
-        submitted = submitted_jobs_from_wire(answer)
-        return JobSet(self, submitted.job_ids, submitted.warnings, submitted.workflow)
-
-    def job(self, job_id: int) -> Job:
-        """Return the handle of a job; the server is not called."""
-        return Job(self, job_id)
-
-    def select(self, *names: str | int, states: Sequence[str] = ()) -> JobSet:
-        """Return the handles of the jobs that `find_jobs` finds."""
-        return JobSet(self, self.find_jobs([str(name) for name in names], states=states).ids)
-
-    def jobs(self, job_ids: Sequence[int]) -> list[JobStatus]:
-        """Return the present state of jobs, in the given order; raises NotFoundError."""
-        requests = (job_service_pb2.GetJobsRequest(job_ids=batch) for batch in _batches(job_ids))
-        return [job_status(job) for request in requests for job in self._jobs.GetJobs(request).jobs]
-
-    def attempts(self, job_ids: Sequence[int]) -> list[JobAttempt]:
-        """Return the attempts of jobs, by job and number; of each job at most the last 100. Raises NotFoundError."""
-        found: list[JobAttempt] = []
-        for start in range(0, len(job_ids), ATTEMPT_JOBS):
-            request = job_service_pb2.ListAttemptsRequest(job_ids=job_ids[start : start + ATTEMPT_JOBS])
-            found += (job_attempt(attempt) for attempt in self._jobs.ListAttempts(request).attempts)
-        return found
-
-    def list_jobs(
-        self,
-        *,
-        states: Sequence[str] = (),
-        owner: str = "",
-        pool: str = "",
-        newest_first: bool = False,
-        copies: bool = False,
-    ) -> Iterator[JobStatus]:
-        """Yield jobs in the order of ids; `owner` empty = the caller, "*" = all visible jobs.
-
-        `copies` = race copies too.
-        """
-        request = job_service_pb2.ListJobsRequest(owner=owner, pool=pool, newest_first=newest_first, copies=copies)
-        request.states.extend(map(_state_number, states))
-        while True:
-            page = self._jobs.ListJobs(request)
-            yield from (job_status(job) for job in page.jobs)
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
-
-    def find_jobs(self, names: Sequence[str], *, states: Sequence[str] = ()) -> FoundJobs:
-        """Return the jobs of selections: "12" (cluster or job), "12.3", "12.0-99", "12-15" (job ids), "w12" (workflow).
-
-        `states` restricts workflows, and whole clusters that have several jobs. Raises NotFoundError for an unknown
-        selection, except for plain ranges of job ids, which are not checked.
-        """
-        selections = read_selections(names)
-        answers = self._select([each for each in selections if isinstance(each, JobSelection)], states)
-        ids: dict[int, None] = {}
-        in_clusters: set[int] = set()
-        clusters: dict[JobSelection, ClusterStatus] = {}
-        for each in selections:
-            if isinstance(each, range):
-                ids |= dict.fromkeys(each)
-                continue
-            answer = next(answers)
-            found = dict.fromkeys(job for run in answer.runs for job in range(run.first, run.first + run.count))
-            ids |= found
-            if answer.HasField("cluster"):
-                clusters[each] = cluster_status(answer.cluster)
-                in_clusters |= found.keys()
-        return FoundJobs(list(ids), list(clusters.values()), [job for job in ids if job not in in_clusters])
-
-    def _select(
-        self, selections: Sequence[JobSelection], states: Sequence[str]
-    ) -> Iterator[job_service_pb2.SelectedJobs]:
-        """Yield the jobs of each selection; an answer may cover only the first ones."""
-        done = 0
-        while done < len(selections):
-            request = job_service_pb2.FindJobsRequest(states=map(_state_number, states))
-            for each in selections[done : done + MOST_IDS]:
-                request.selections.append(selection_to_wire(each))
-            answer = self._jobs.FindJobs(request).selected
-            yield from answer
-            done += len(answer)
-
-    def clusters(
-        self, *, states: Sequence[str] = (), owner: str = "", pool: str = "", page_size: int = 0, workflow: int = 0
-    ) -> Iterator[ClusterStatus]:
-        """Yield the clusters that have a job in one of `states`, newest first, with the numbers of jobs by state.
-
-        `owner` is as in `list_jobs`. A workflow takes the place of its clusters; `workflow` = only the clusters of this
-        one.
-        """
-        request = job_service_pb2.ListClustersRequest(owner=owner, pool=pool, page_size=page_size, workflow=workflow)
-        request.states.extend(map(_state_number, states))
-        while True:
-            page = self._jobs.ListClusters(request)
-            yield from map(cluster_status, page.clusters)
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
-
-    def ad(self, job_id: int) -> str:
-        """Return a job's ad in new ClassAd syntax, as expressions see it; raises NotFoundError."""
-        return self._jobs.GetJobAd(job_service_pb2.GetJobAdRequest(job_id=job_id)).ad
-
-    def wait(self, job_ids: Sequence[int], timeout_s: float) -> list[JobStatus]:
-        """Return the jobs when all are final, or in their present state after one poll of at most `timeout_s`."""
-        ends_s = boot_time_s() + min(timeout_s, LONGEST_POLL_S)
-        jobs: list[JobStatus] = []
-        for batch in _batches(job_ids):
-            poll_s = max(0.0, ends_s - boot_time_s())
-            request = job_service_pb2.WaitForJobsRequest(job_ids=batch, timeout_s=poll_s)
-            answer = self._jobs.WaitForJobs(request, timeout=poll_s + _DEADLINE_MARGIN_S)
-            jobs += (job_status(job) for job in answer.jobs)
-        return jobs
-
-    def events(self, job_id: int) -> list[JobEvent]:
-        """Return a job's events, oldest first."""
-        answer = self._jobs.GetJobEvents(job_service_pb2.GetJobEventsRequest(job_id=job_id))
-        return [job_event(event) for event in answer.events]
-
-    def follow(self, job_ids: Sequence[int] = (), *, after: int = 0, until_now: bool = False) -> Iterator[JobEvent]:
-        """Yield the events after a position as they happen; no ids = all visible events.
-
-        Consecutive ids are cheap, such as those of one submission: there may be 1,000 runs of them.
-        """
-        for page in self.event_pages(job_ids, after=after, until_now=until_now):
-            yield from page
-
-    def event_pages(
-        self,
-        job_ids: Sequence[int] = (),
-        *,
-        after: int = 0,
-        until_now: bool = False,
-        timeout_s: float = files.LONGEST_STREAM_S,
-    ) -> Iterator[list[JobEvent]]:
-        """Yield the events as `follow` does, page by page; a page may be empty.
-
-        After `timeout_s` it raises ServerUnreachableError, as when the stream is interrupted.
-        """
-        request = job_service_pb2.WatchEventsRequest(after_position=after, until_now=until_now)
-        if len(runs := runs_of(job_ids)) <= MOST_RUNS:
-            request.runs.extend(runs)
-        else:
-            request.job_ids.extend(job_ids)
-        for answer in self._jobs.WatchEvents(request, timeout=min(timeout_s, files.LONGEST_STREAM_S)):
-            yield [job_event(event) for event in answer.events]
-
-    def remove(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Remove jobs; running ones are killed."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_REMOVE, reason)
-
-    def hold(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Hold jobs until they are released; running ones are killed."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_HOLD, reason)
-
-    def release(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Return held jobs to the queue."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RELEASE, reason)
-
-    def reschedule(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
-        """Return jobs to the queue with a new count of attempts, in any state."""
-        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RESCHEDULE, reason)
-
-    def _change(
-        self, job_ids: Sequence[int], change: job_service_pb2.JobChange.ValueType, reason: str
-    ) -> list[ChangeResult]:
-        requests = (
-            job_service_pb2.ChangeJobsRequest(request_id=new_request_id(), job_ids=batch, change=change, reason=reason)
-            for batch in _batches(job_ids)
-        )
-        return [
-            change_result_from_wire(result) for request in requests for result in self._jobs.ChangeJobs(request).results
-        ]
-
-    def description(self, job_id: int) -> JobDescription:
-        """Return a job's present description."""
-        request = job_service_pb2.GetJobDescriptionRequest(job_id=job_id)
-        return description_from_wire(self._jobs.GetJobDescription(request).description)
-
-    def edit(self, job_id: int, description: JobDescription) -> tuple[JobStatus, tuple[str, ...]]:
-        """Replace the description of a waiting or held job; returns the job and warnings."""
-        request = job_service_pb2.EditJobRequest(
-            request_id=new_request_id(), job_id=job_id, description=description_to_wire(description)
-        )
-        answer = self._jobs.EditJob(request)
-        return job_status(answer.job), tuple(answer.warnings)
-
-    def explain(self, job_id: int) -> job_service_pb2.ExplainJobResponse:
-        """Return the reasons for a job's state."""
-        return self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id))
-
-    def output_files(self, job_id: int, attempt: int = 0) -> list[JobFile]:
-        """Return the output files of an attempt of the job, by name; 0 = of the last one that ended."""
-        return list(self.output_listing(job_id, attempt).files)
-
-    def output_listing(self, job_id: int, attempt: int = 0) -> JobOutput:
-        """Return the output files of an attempt (0 = the last that ended), its number, and how it was stopped."""
-        answer = self._jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id, attempt=attempt))
-        return JobOutput(job_id, answer.attempt, tuple(map(job_file, answer.files)), answer.partial)
-
-    def outputs(
-        self, job_ids: Sequence[int], names: Sequence[str] = (), *, largest_bytes: int = 65_536
-    ) -> Iterator[JobOutput]:
-        """Yield the output files of the last ended attempt of each job, in the given order.
-
-        Files of at most `largest_bytes` (at most 1 MiB) come with their content, up to 2 MiB for each job. No `names` =
-        all files. Raises NotFoundError.
-        """
-        for batch in _batches(job_ids):
-            request = job_service_pb2.ReadOutputFilesRequest(job_ids=batch, names=names, largest_bytes=largest_bytes)
-            for answer in self._jobs.ReadOutputFiles(request, timeout=files.LONGEST_STREAM_S):
-                found = tuple(map(job_file, answer.files))
-                yield JobOutput(answer.job_id, answer.attempt, found, answer.partial)
-
-    def follow_output(
-        self, job_id: int, *, error: bool = False, follow: bool = True, attempt: int = 0, offset: int = 0
-    ) -> Iterator[OutputPart]:
-        """Yield the standard output, or with `error` the standard error, of a job as it is written.
-
-        Without `follow` only what is there now. `attempt` and `offset` continue after an earlier message. A message
-        without content shows that the call is alive; the last one says that the stream is over.
-        """
-        request = job_service_pb2.FollowOutputRequest(
-            job_id=job_id, error=error, follow=follow, attempt=attempt, offset=offset
-        )
-        parts = self._jobs.FollowOutput(request, timeout=files.LONGEST_STREAM_S if follow else LONGEST_POLL_S)
-        yield from map(output_part, parts)
-
-    def standard_files(self, job_id: int, *, render: bool = True) -> tuple[str, str]:
-        """Return the names of the files with the job's standard output and standard error.
-
-        Without `render` they have the macros of the description, as all jobs with the same one have them.
-        """
-        description = self.description(job_id)
-        named = (description.stdout or STANDARD_OUTPUT, description.stderr or STANDARD_ERROR)
-        if not render:
-            return named
-        (job,) = self.jobs([job_id])
-        out, err = (render_text(name, job.cluster, job.process) for name in named)
-        return out, err
-
-    def fetch_output(self, job_id: int, folder: Path, attempt: int = 0) -> list[Path]:
-        """Write the output files of an attempt, 0 = the last, below `folder` and return their paths."""
-        return self.fetch_files(job_id, self.output_files(job_id, attempt), folder)
-
-    def fetch_files(self, job_id: int, chosen: Sequence[JobFile], folder: Path) -> list[Path]:
-        """Write these output files of the job below `folder` and return their paths, in their order."""
-        return files.fetch(self._jobs, job_id, chosen, folder)
-
-    def read_output(self, job_id: int, file: JobFile) -> bytes:
-        """Return the content of one output file."""
-        if file.content is not None:
-            return file.content
-        return b"".join(self.stream_output(job_id, file))
-
-    def stream_output(self, job_id: int, file: JobFile) -> Iterator[bytes]:
-        """Yield the content of one output file piece by piece; raises WorldError at the end if it is damaged."""
-        return files.download(self._jobs, job_id, file)
-
-
-def _messages(descriptions: Sequence[JobDescription]) -> list[jobs_pb2.JobDescription]:
-    """Return the messages of a submission; raises InvalidJobError with the faults of all descriptions."""
-    faults, messages = Faults(), []
-    for index, description in enumerate(descriptions):
-        with faults.within(f"descriptions[{index}]"):
-            messages.append(description_to_wire(description))
-    faults.raise_any(InvalidJobError)
-    return messages
-
-
-def _state_number(state: str) -> jobs_pb2.JobState.ValueType:
-    return jobs_pb2.JobState.Value(f"JOB_STATE_{state.upper()}")
-
-
-def runs_of(job_ids: Iterable[int]) -> list[job_service_pb2.IdRun]:
-    """Return the runs of consecutive ids."""
-    runs: list[job_service_pb2.IdRun] = []
-    for job_id in sorted(set(job_ids)):
-        if runs and runs[-1].first + runs[-1].count == job_id:
-            runs[-1].count += 1
-        else:
-            runs.append(job_service_pb2.IdRun(first=job_id, count=1))
-    return runs
-
-
-def _batches(job_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield the ids in batches that the server accepts in one call."""
-    return (job_ids[start : start + MOST_IDS] for start in range(0, len(job_ids), MOST_IDS))
-
+from pilotage_client.job_calls import JobCalls
+from pilotage_client.notifications import NotificationCalls
+from pilotage_client.operations import OperationsCalls, node_parts
 
 NodeName: TypeAlias = tuple[str, str]
 """A node's site and its host name."""
@@ -433,7 +51,7 @@ class OperatorCalls(Connection):
 
     def ban(self, node: Sequence[str], *, reason: str, until: datetime | None = None) -> resource_service_pb2.BanInfo:
         """Ban a site, CE or queue (1 to 3 names); `until` None = until the ban is removed."""
-        site, ce, queue = _node_parts(node)
+        site, ce, queue = node_parts(node)
         request = resource_service_pb2.BanRequest(
             request_id=new_request_id(),
             site=site,
@@ -446,7 +64,7 @@ class OperatorCalls(Connection):
 
     def unban(self, node: Sequence[str]) -> list[resource_service_pb2.BanInfo]:
         """Remove the bans of a site, CE or queue (1 to 3 names) and return them."""
-        site, ce, queue = _node_parts(node)
+        site, ce, queue = node_parts(node)
         request = resource_service_pb2.UnbanRequest(request_id=new_request_id(), site=site, ce=ce, queue=queue)
         return list(self._resources.Unban(request).bans)
 
@@ -489,18 +107,37 @@ class OperatorCalls(Connection):
         )
         return self._pilots.RegisterPilots(request).pilots[0]
 
-    def drain_pilots(self, stamps: Sequence[str], *, reason: str, evict: bool = False) -> list[str]:
-        """Drain pilots; returns the stamps that are unknown or have ended."""
+    def drain_pilots(
+        self,
+        stamps: Sequence[str] = (),
+        *,
+        place: Sequence[str] = (),
+        node: NodeName | None = None,
+        reason: str,
+        evict: bool = False,
+    ) -> pilot_service_pb2.DrainPilotsResponse:
+        """Drain pilots by stamps, all of a site, CE or queue (`place`, 1 to 3 names), or all on a node.
+
+        Returns their number, and the stamps that are unknown or have ended.
+        """
+        site, ce, queue = node_parts(place)
         request = pilot_service_pb2.DrainPilotsRequest(
-            request_id=new_request_id(), stamps=stamps, reason=reason, evict=evict
+            request_id=new_request_id(),
+            stamps=stamps,
+            site=node[0] if node else site,
+            ce=ce,
+            queue=queue,
+            node=node[1] if node else "",
+            reason=reason,
+            evict=evict,
         )
-        return list(self._pilots.DrainPilots(request).unknown_stamps)
+        return self._pilots.DrainPilots(request)
 
     def revoke_pilots(
         self, stamps: Sequence[str] = (), *, node: Sequence[str] = (), reason: str
     ) -> pilot_service_pb2.RevokePilotsResponse:
         """End the credentials of pilots by stamps, or of all pilots of a site, CE or queue (`node`, 1 to 3 names)."""
-        site, ce, queue = _node_parts(node)
+        site, ce, queue = node_parts(node)
         request = pilot_service_pb2.RevokePilotsRequest(
             request_id=new_request_id(), stamps=stamps, site=site, ce=ce, queue=queue, reason=reason
         )
@@ -537,6 +174,10 @@ class OperatorCalls(Connection):
             request.group_quotas.add(vo=vo, group=group, quota=None if quota is None else quota_to_wire(quota))
         self._shares.SetShares(request)
 
+    def diagnose(self) -> diagnosis_service_pb2.DiagnoseResponse:
+        """Return what the server finds on itself, its database, agents, queues and pilots; operators only."""
+        return self._diagnosis.Diagnose(diagnosis_service_pb2.DiagnoseRequest())
+
     def who_am_i(self) -> identity_service_pb2.WhoAmIResponse:
         """Return the identity that the server sees."""
         return self._identity.WhoAmI(identity_service_pb2.WhoAmIRequest())
@@ -544,6 +185,10 @@ class OperatorCalls(Connection):
     def issue_token(self, request: identity_service_pb2.IssueTokenRequest) -> identity_service_pb2.IssueTokenResponse:
         """Create a token; admins only."""
         return self._identity.IssueToken(request)
+
+    def join(self, machine: identity_service_pb2.JoinRequest) -> identity_service_pb2.JoinResponse:
+        """Exchange the join token of this connection for the tokens of a machine."""
+        return self._identity.Join(machine)
 
     def revoke_token(self, token: str, *, reason: str) -> identity_service_pb2.Revocation:
         """Revoke a valid token; users may revoke their own."""
@@ -574,11 +219,6 @@ def _node_id(name: NodeName) -> node_service_pb2.NodeId:
     return node_service_pb2.NodeId(site=site, node=node)
 
 
-def _node_parts(node: Sequence[str]) -> tuple[str, str, str]:
-    site, ce, queue = (*node, "", "", "")[:3]
-    return site, ce, queue
-
-
 class GridCalls(Connection):
     """Read-only calls about the grid."""
 
@@ -586,9 +226,31 @@ class GridCalls(Connection):
         """Return the visible pools, those with most waiting jobs first."""
         return list(self._pools.ListPools(pool_service_pb2.ListPoolsRequest(vo=vo)).pools)
 
-    def pilots(self, *, ended: bool = False) -> list[pilot_service_pb2.Pilot]:
-        """Return the pilots, newest first."""
-        return list(self._pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=ended)).pilots)
+    def pilots(
+        self,
+        *,
+        ended: bool = False,
+        site: str = "",
+        queue: QueueId | None = None,
+        node: str = "",
+        states: Sequence[str] = (),
+        since: datetime | None = None,
+        registered_by: str = "",
+    ) -> list[pilot_service_pb2.Pilot]:
+        """Return the pilots that meet all of the conditions, newest first.
+
+        `since` = that lived then or later. Ended ones are included with `ended`, `states` and `since`.
+        """
+        request = pilot_service_pb2.ListPilotsRequest(
+            ended=ended,
+            site=site,
+            queue=None if queue is None else queue_to_wire(queue),
+            node=node,
+            states=[pilot_service_pb2.PilotState.Value(f"PILOT_STATE_{state}") for state in states],
+            since=time_to_wire(since),
+            registered_by=registered_by,
+        )
+        return list(self._pilots.ListPilots(request).pilots)
 
     def slots(
         self, constraint: str = "", *, node: NodeName | None = None, ads_wanted: bool = False
@@ -755,5 +417,5 @@ class RouteCalls(Connection):
         return copies
 
 
-class Client(JobCalls, NotificationCalls, GridCalls, RaceCalls, RouteCalls, OperatorCalls):
+class Client(JobCalls, NotificationCalls, GridCalls, RaceCalls, RouteCalls, OperatorCalls, OperationsCalls):
     """A connection to a server with one token; raises the errors of `pilotage.errors`."""

@@ -1,6 +1,7 @@
 """A connection to a server: one channel, a stub for each service, and the choice of server, authority and token.
 
-They come from the options, else from the environment, else from the data folder of `pilotage up`.
+They come from the options, else from the environment, else from the current context, else from the data folder of
+`pilotage up`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from typing import Self
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.rpc.channel import Endpoint, open_channel
+from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
+from pilotage.v1.audit_service_pb2_grpc import AuditServiceStub
+from pilotage.v1.diagnosis_service_pb2_grpc import DiagnosisServiceStub
 from pilotage.v1.identity_service_pb2_grpc import IdentityServiceStub
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
@@ -26,6 +30,7 @@ from pilotage.v1.race_service_pb2_grpc import RaceServiceStub
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.v1.share_service_pb2_grpc import ShareServiceStub
+from pilotage_client.contexts import Context, load_contexts
 
 DEFAULT_DATA = Path("~/.local/share/pilotage")
 UP_FILE = "up.json"
@@ -37,19 +42,21 @@ _TOKEN_KEYS = {"user": "token_file", "operator": "operator_token_file", "admin":
 class ServerAddress:
     """A server's addresses ("host:port", several with commas) and the caller's token.
 
-    `root_ca` = the trusted authorities of its certificate (PEM), None = the system's.
+    `root_ca` = the trusted authorities of its certificate (PEM), None = the system's. `public` is the address at which
+    other machines reach a server of this machine, "" = they do not, or it is `server`.
     """
 
     server: str
     token: str
     root_ca: bytes | None = None
+    public: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """The options that select server, authority and token; None = not given.
 
-    `role` (user, operator or admin) selects a token of `pilotage up`.
+    `role` (user, operator or admin) selects a token of `pilotage up`. `context` names a joined server.
     """
 
     server: str | None = None
@@ -57,6 +64,7 @@ class ServerOptions:
     data: Path | None = None
     role: str = "user"
     ca_file: Path | None = None
+    context: str | None = None
 
 
 def data_folder(folder: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
@@ -66,6 +74,13 @@ def data_folder(folder: Path | None, environment: Mapping[str, str] = os.environ
 
 def resolve_server(options: ServerOptions, environment: Mapping[str, str] = os.environ) -> ServerAddress:
     """Return the server and token to use; raises InvalidInputError if one is not set."""
+    context = _chosen_context(options, environment)
+    if context is not None:
+        name, chosen = context
+        if options.context is not None:
+            environment = {}  # `--context` selects the server, the authority and the token of that context
+        authority = _root_ca(options, environment) or chosen.authority.encode() or None
+        return ServerAddress(chosen.server, _context_token(name, chosen, options, environment), authority)
     folder = data_folder(options.data, environment)
     up_settings = _read_up_file(folder / UP_FILE)
     if options.data is not None and options.server is None:
@@ -75,20 +90,55 @@ def resolve_server(options: ServerOptions, environment: Mapping[str, str] = os.e
         raise InvalidInputError(
             Violation(
                 "server",
-                f"no server is set, nor found in {folder}; start one with `pilotage up`, or set one by "
-                "--data, --server, PILOTAGE_DATA or PILOTAGE_SERVER",
+                f"no server is set, nor found in {folder}; start one with `pilotage up`, join one with "
+                "`pilotage join`, or set one by --data, --server, --context, PILOTAGE_DATA, PILOTAGE_SERVER or "
+                "PILOTAGE_CONTEXT",
             )
         )
     # The tokens of `pilotage up` are valid at its own server only, and must not be sent to others.
-    tokens = up_settings if server == up_settings.get("server") else {}
-    return ServerAddress(server, _token(options, environment, tokens), _root_ca(options, environment))
+    own = up_settings if server == up_settings.get("server") else {}
+    authority = _root_ca(options, environment)
+    if authority is None and own.get("ca_file"):
+        authority = _read_authority(Path(own["ca_file"]))
+    return ServerAddress(server, _token(options, environment, own), authority, own.get("public", ""))
+
+
+def _chosen_context(options: ServerOptions, environment: Mapping[str, str]) -> tuple[str, Context] | None:
+    """Return the name and the context to use; None = another source names the server."""
+    if options.context is not None:
+        if options.server is not None or options.data is not None:
+            raise InvalidInputError(Violation("--context", "names a server, as --server and --data do: give one"))
+        return options.context, load_contexts(environment).named(options.context)
+    if options.server is not None or options.data is not None:
+        return None
+    name = environment.get("PILOTAGE_CONTEXT")
+    if name:
+        if environment.get("PILOTAGE_SERVER"):
+            raise InvalidInputError(Violation("PILOTAGE_CONTEXT", "names a server, as PILOTAGE_SERVER does: set one"))
+        return name, load_contexts(environment).named(name)
+    if environment.get("PILOTAGE_SERVER") or environment.get("PILOTAGE_DATA"):
+        return None
+    contexts = load_contexts(environment)
+    return (contexts.current, contexts.named(contexts.current)) if contexts.current else None
+
+
+def _context_token(name: str, context: Context, options: ServerOptions, environment: Mapping[str, str]) -> str:
+    if options.token_file is not None:
+        return _read_token(options.token_file)
+    token = environment.get("PILOTAGE_TOKEN", "").strip() or context.token
+    if not token:
+        why = "has no token of a user: this machine runs jobs only; set one by --token-file or PILOTAGE_TOKEN"
+        raise InvalidInputError(Violation(f"context {name}", why))
+    return token
 
 
 def _root_ca(options: ServerOptions, environment: Mapping[str, str]) -> bytes | None:
     given = options.ca_file or environment.get("PILOTAGE_CA")
-    if not given:
-        return None
-    path = Path(given).expanduser()
+    return _read_authority(Path(given)) if given else None
+
+
+def _read_authority(path: Path) -> bytes:
+    path = path.expanduser()
     try:
         return path.read_bytes()
     except OSError as error:
@@ -132,8 +182,12 @@ class Connection:
 
     def __init__(self, server: str, token: str, root_ca: bytes | None = None) -> None:
         self.server = server
+        self.public = ""
+        """The address at which other machines reach a server of this machine; "" = they do not, or it is `server`."""
         self._opened_with = server, token, root_ca
         self._channel = open_channel(Endpoint.parse(server, token, root_ca))
+        self._agents = AgentServiceStub(self._channel)
+        self._audit = AuditServiceStub(self._channel)
         self._jobs = JobServiceStub(self._channel)
         self._pools = PoolServiceStub(self._channel)
         self._resources = ResourceServiceStub(self._channel)
@@ -144,12 +198,15 @@ class Connection:
         self._routes = RouteServiceStub(self._channel)
         self._shares = ShareServiceStub(self._channel)
         self._identity = IdentityServiceStub(self._channel)
+        self._diagnosis = DiagnosisServiceStub(self._channel)
 
     @classmethod
     def located(cls, options: ServerOptions | None = None) -> Self:
         """Connect to the server of the options, the environment or the data folder."""
         address = resolve_server(options or ServerOptions())
-        return cls(address.server, address.token, address.root_ca)
+        located = cls(address.server, address.token, address.root_ca)
+        located.public = address.public
+        return located
 
     def reconnected(self) -> Self:
         """Return another connection to the same server with the same token."""

@@ -18,7 +18,7 @@ from pilotage_client.models import FINAL_STATES, STATES, JobEvent, JobOutput, Jo
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, event_pages_since, wait_until_final
 
 if TYPE_CHECKING:
-    from pilotage_client.api import JobCalls
+    from pilotage_client.job_calls import JobCalls
 
 _SHOWN_JOBS = 20
 

@@ -15,7 +15,7 @@ from pilotage.errors import FeedPositionLostError, WorldError
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus, OutputPart
 
 if TYPE_CHECKING:
-    from pilotage_client.api import JobCalls
+    from pilotage_client.job_calls import JobCalls
 
 DEFAULT_RETRY_S = 300.0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import JobDescription
-from pilotage_client.job_values import job
+from pilotage_client.readers.values import job
 
 KEY_PREFIX = "pilotage_"
 """Resources with this prefix are keys of job files: `pilotage_image`, `pilotage_sites`, ..."""

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         wheel = _own_wheel(Path(scratch))
         site = Path(scratch, "site")
-        _install(f"pilotage[pilot] @ {wheel.as_uri()}", site, options.python, options.machine)
+        _install(f"pilotage[{options.extras}] @ {wheel.as_uri()}", site, options.python, options.machine)
         version = wheel.name.split("-")[1]
         name = f"pilotage-pilot-{version}-cp{options.python.replace('.', '')}-{options.machine}.pyz"
         write_bundle(options.to / f".{name}", site, {"python": options.python, "machine": options.machine})
@@ -53,6 +53,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--machine", default=os.uname().machine, help=f"what uname -m says there ({os.uname().machine})"
     )
+    parser.add_argument("--extras", default="pilot", metavar="NAMES", help="pilot, or pilot,otel for traces (pilot)")
     parser.add_argument("--to", type=Path, default=ROOT / "dist", metavar="DIR", help="where the bundle goes (dist)")
     return parser.parse_args(arguments)
 

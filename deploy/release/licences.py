@@ -34,6 +34,7 @@ class LicenceException(NamedTuple):
 EXCEPTIONS: Mapping[str, LicenceException] = {
     "psycopg": LicenceException("LGPL-3.0-only", _LIBRARY),
     "psycopg-binary": LicenceException("LGPL-3.0-only", _LIBRARY),
+    "python-dateutil": LicenceException("Dual License", "is under Apache-2.0 or BSD-3-Clause, as its user chooses"),
 }
 """By package name."""
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import structlog
 
 from pilotage.errors import InvalidInputError, PilotageError
-from pilotage.settings import load_settings
+from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.telemetry import set_up_logging
+from pilotage.tracing.recording import set_up_tracing
 from pilotage_pilot.app import build_pilot
 from pilotage_pilot.core.events import ContinueRequested, Event, StopRequested, SuspendRequested
 from pilotage_pilot.core.lifetime import EndReason, ExitCode
@@ -29,6 +30,26 @@ from pilotage_pilot.supervise.watchdog import RELAYS, WatchdogLink
 
 log = structlog.get_logger()
 
+_OPTIONS = (
+    "server",
+    "token_file",
+    "ca_file",
+    "pools_file",
+    "queue_name",
+    "cpus",
+    "memory_mib",
+    "disk_mib",
+    "gpus",
+    "cpu_power",
+    "lifetime_s",
+    "max_idle_s",
+    "scratch",
+    "policy",
+    "node_name",
+    "log_level",
+)
+"""Settings with an option of their own."""
+
 _THREADS = 8
 """Threads that copy, read and remove files."""
 
@@ -40,16 +61,13 @@ def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
         return check(parsed)
     if parsed.command == "isolation":
         return _check_isolation(parsed)
-    options = vars(parsed)
-    config = options.pop("config")
-    options_set = {name: value for name, value in options.items() if value is not None and name != "command"}
     try:
-        settings = load_settings(PilotSettings, config, options_set)
+        settings = read_settings_options(PilotSettings, parsed)
         set_up_logging(json=settings.log_json, level=settings.log_level)
-        reason = run_with_threads(_THREADS, lambda: _run(settings, watchdog, config))
+        set_up_tracing("pilotage-pilot")
+        reason = run_with_threads(_THREADS, lambda: _run(settings, watchdog, parsed.config))
     except InvalidInputError as error:
-        for violation in error.violations:
-            sys.stderr.write(f"pilotage-pilot: {violation}\n")
+        report_faults("pilotage-pilot", error)
         return ExitCode.WRONG_CONFIGURATION
     except IsolationError as error:
         reason = EndReason(str(error), ExitCode.NODE_UNFIT)
@@ -140,28 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('pilotage')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser("run", help="run one pilot to its end")
-    command.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings, JSON or TOML; - reads JSON from stdin; options win"
-    )
-    command.add_argument("--server", action="append", metavar="HOST:PORT", help="server to connect to; repeatable")
-    for name, what in (
-        ("token-file", "the pilot's enrolment secret; the file is removed when it has been used"),
-        ("queue-name", "the queue that it landed on, SITE/CE/QUEUE, if its secret is for a set of queues"),
-        ("ca-file", "authorities of the server's certificate (PEM)"),
-        ("pools-file", "the pools to request jobs with; default: read from the server"),
-        ("scratch", "working folder"),
-        ("cpus", "cores to offer, in place of the batch slot's"),
-        ("memory-mib", "memory to offer"),
-        ("disk-mib", "disk to offer"),
-        ("gpus", "GPUs to offer"),
-        ("cpu-power", "normalised CPU seconds of one core per second"),
-        ("policy", "HTCondor configuration with the node's policy; without it every job may start"),
-        ("max-idle-s", "end after this idle time; 0 = run the waiting jobs and end"),
-        ("lifetime-s", "end after this time"),
-        ("node-name", "node name, in place of the host's"),
-        ("log-level", "debug, info, warning or error"),
-    ):
-        command.add_argument(f"--{name}", metavar=name.rpartition("-")[2].upper(), help=what)
+    add_settings_options(command, PilotSettings, _OPTIONS)
     add_check_command(commands.add_parser("check", help="evaluate a policy for a slot and a job"))
     isolation = commands.add_parser("isolation", help="show how payloads are isolated on this node")
     add_isolation_command(isolation)

@@ -21,6 +21,7 @@ import structlog
 from pilotage.clock import BootClock, Clock
 from pilotage.errors import PilotageError, WorldError
 from pilotage.jobs.files import JobFaultError
+from pilotage.telemetry import read_trace, trace_bound
 from pilotage.values.attempts import AttemptKey, Outcome, TailStream
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
@@ -35,6 +36,7 @@ from pilotage_pilot.node.resources import PilotNode
 from pilotage_pilot.policy.loading import PolicyKeeper
 from pilotage_pilot.supervise.base import AccountFaultError, NodeFaultError, PayloadRunner, RegistryFaultError
 from pilotage_pilot.supervise.tails import OutputTails
+from pilotage_pilot.traces import AttemptTraces
 
 log = structlog.get_logger()
 
@@ -50,8 +52,11 @@ Start = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 class PayloadTasks:
     """Executes the instructions for payloads and feeds the results back as events."""
 
-    def __init__(self, payload_runner: PayloadRunner, start: Start, feed: Callable[[ev.Event], None]) -> None:
+    def __init__(
+        self, payload_runner: PayloadRunner, start: Start, feed: Callable[[ev.Event], None], traces: AttemptTraces
+    ) -> None:
         self._payload_runner = payload_runner
+        self._traces = traces
         self._start = start
         self._feed = feed
         self._tasks_by_attempt: dict[AttemptKey, asyncio.Task[None]] = {}
@@ -71,6 +76,7 @@ class PayloadTasks:
                 self._begin(key, self._store(key, is_partial))
             case ins.ForgetAttempt(key, reports_removal):
                 self._cancel(key)
+                self._traces.end(key)
                 removed = partial(self._feed, ev.FolderRemoved(key)) if reports_removal else None
                 asyncio.get_running_loop().call_later(REMOVE_AFTER_S, self._payload_runner.remove, key, removed)
             case _:
@@ -105,6 +111,7 @@ class PayloadTasks:
 
     def _prepare(self, instruction: ins.PrepareJob) -> None:
         key = instruction.job.key
+        self._traces.begin(instruction.job)
         try:
             self._payload_runner.prepare(instruction)
         except Exception as error:
@@ -118,7 +125,8 @@ class PayloadTasks:
 
     async def _fetch(self, key: AttemptKey) -> None:
         try:
-            await self._payload_runner.fetch(key)
+            with self._traces.bound(key):  # not longer: what the event begins belongs to no attempt
+                await self._payload_runner.fetch(key)
         except Exception as error:
             self._feed(_start_failed(key, error))
         else:
@@ -140,9 +148,10 @@ class PayloadTasks:
 
     async def _store(self, key: AttemptKey, is_partial: bool) -> None:
         try:
-            left = await self._payload_runner.collect(key, is_partial=is_partial)
-            if left.large:
-                left = await self._payload_runner.upload_large(key, left)
+            with self._traces.bound(key):
+                left = await self._payload_runner.collect(key, is_partial=is_partial)
+                if left.large:
+                    left = await self._payload_runner.upload_large(key, left)
         except Exception as error:
             self._feed(
                 ev.OutputFailed(key, failure_of(error if isinstance(error, PilotageError) else _unexpected(key, error)))
@@ -171,9 +180,11 @@ def log_event(event: ev.Event) -> None:
     match event:
         case ev.JobsGranted(_, jobs) if jobs:
             for job in jobs:
-                log.info("job granted", job=str(job.key), owner=job.owner, vo=job.vo, cpus=job.amounts.cpus)
-                if job.fault:
-                    log.warning("job refused", job=str(job.key), reason=job.fault)
+                trace = read_trace(job.traceparent)
+                with trace_bound(trace) if trace is not None else nullcontext():
+                    log.info("job granted", job=str(job.key), owner=job.owner, vo=job.vo, cpus=job.amounts.cpus)
+                    if job.fault:
+                        log.warning("job refused", job=str(job.key), reason=job.fault)
         case ev.StartFailed(key, outcome, reason):
             log.warning("payload not started", job=str(key), outcome=outcome.value, reason=reason)
         case ev.PayloadExited(key, exit_code, number, usage):
@@ -249,7 +260,9 @@ class PilotRunner:
         self._node = edges.node
         self._policy = edges.policy
         self._mqtt_publisher = edges.mqtt_publisher
-        self._payload_tasks = PayloadTasks(edges.payload_runner, self._start, self.feed)
+        own = {"pilotage.queue": str(facts.attributes.get("Queue", "")), "pilotage.node": facts.name}
+        self._traces = AttemptTraces(own, edges.clock)
+        self._payload_tasks = PayloadTasks(edges.payload_runner, self._start, self.feed, self._traces)
         self._tails = OutputTails(edges.link, edges.payload_runner.stream_path, self._runs, self._start)
         self._facts = facts
         self._read_pools = read_pools
@@ -318,8 +331,16 @@ class PilotRunner:
     def _handle_events(self) -> None:
         while self._events and not self._is_stopped:
             event = self._events.popleft()
-            log_event(event)
+            self._observe(event)
             self._do_all(self._machine.handle(event, self._now()))
+
+    def _observe(self, event: ev.Event) -> None:
+        if isinstance(event, ev.AttemptEvent):
+            with self._traces.bound(event.key):
+                log_event(event)
+            self._traces.observe(event)
+        else:
+            log_event(event)
 
     def _now(self) -> Now:
         return Now(self._clock(), self._boot_clock())

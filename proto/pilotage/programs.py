@@ -1,14 +1,31 @@
-"""The entry points of the programs: one whose packages are not installed names the command that installs them."""
+"""The entry points of the programs, and their exit codes.
+
+A program whose packages are not installed names the command that installs them.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+from enum import IntEnum
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution, requires
 
 _DISTRIBUTION = "pilotage"
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*;.*\bextra == ['\"]([a-z]+)['\"]")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*;.*\bextra == ['\"]([a-z0-9]+)['\"]")
+
+
+class ProgramExit(IntEnum):
+    """The exit codes of `pilotage`, `pilotage-server` and `pilotage-agents`."""
+
+    DONE = 0
+    """The program has done what was asked, also if the result is empty."""
+    FAILED = 1
+    """The operation failed, or its result is negative: a job did not end as DONE, a disk is full."""
+    INVALID_REQUEST = 2
+    """The request was wrong: an unknown option, job or queue, a file or setting with errors, a missing permission."""
+    UNREACHABLE = 3
+    """The server could not be reached."""
 
 
 def server() -> int:
@@ -47,8 +64,8 @@ def _run(part: str) -> int:
         if not missing:
             raise
         sys.stderr.write(f"pilotage-{part}: {install_advice(part, missing)}\n")
-        return 1
-    return main() or 0
+        return ProgramExit.FAILED
+    return main() or ProgramExit.DONE
 
 
 def _is_installed(name: str) -> bool:

@@ -1,29 +1,36 @@
-"""Logs of a process: structlog on standard error, with the cause that leads from a call to all that it triggers.
+"""Logs of a process: structlog on standard error, with the id of the trace that a line belongs to.
 
-A cause is a short random id. A caller sends it with a call, and the server binds it while it handles the call: one id
-finds the log lines of every process involved.
+A caller sends the context of its trace with each call, in the header of W3C Trace Context, and the server binds it
+while it handles the call: one id finds the log lines of every process involved. `tracing` exports spans of the same
+traces.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from enum import StrEnum
-from typing import Any, TextIO, cast
+from typing import Any, NamedTuple, TextIO, cast
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from pilotage.clock import BootClock, boot_time_s
 
-CAUSE_HEADER = "pilotage-cause"
-"""The metadata key under which a call carries its cause."""
+TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+"""The metadata keys of W3C Trace Context."""
 
-_LONGEST_CAUSE = 64
-_causes = random.Random()  # noqa: S311 - a cause is no secret, and asking the system for each takes long
+_UNDECIDED = "pilotage=undecided"
+"""The trace state of a caller that exports no spans, so it has not decided whether the trace is sampled."""
+
+_TRACEPARENT = re.compile("([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])(-.*)?")
+_NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
+_ids = random.Random()  # noqa: S311 - an id of a trace is no secret, and asking the system for each takes long
 _TRACEBACKS = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)  # locals may hold tokens
 )
@@ -63,7 +70,7 @@ def set_up_logging(*, json: bool, level: LogLevel = LogLevel.INFO) -> None:
         )
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
+            _add_trace_id,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([_TRACEBACKS] if json else []),
@@ -73,30 +80,109 @@ def set_up_logging(*, json: bool, level: LogLevel = LogLevel.INFO) -> None:
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _StandardError())),
         cache_logger_on_first_use=True,
     )
+    library = logging.getLogger("opentelemetry")
+    library.handlers, library.propagate = [LibraryWarnings("warning of OpenTelemetry")], False
 
 
-def new_cause() -> str:
-    """Return a new cause."""
-    return f"{_causes.getrandbits(48):012x}"
+class LibraryWarnings(logging.Handler):
+    """Logs the warnings of a library, which come with each failure."""
+
+    def __init__(self, event: str) -> None:
+        super().__init__(logging.WARNING)
+        self._warn = LimitedWarning(event)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a warning."""
+        self._warn(why=record.getMessage())
 
 
-def current_cause() -> str:
-    """Return the bound cause, or a new one if none is bound."""
-    bound = structlog.contextvars.get_contextvars().get("cause")
-    return bound if isinstance(bound, str) else new_cause()
+class TraceContext(NamedTuple):
+    """A trace, and the span of it that is the parent of what follows; ids are lower-case hex digits.
+
+    `span_id` "" = the trace has no span yet, and whether it is sampled is not decided. `sampled` = its spans are
+    exported. Its text is the header `traceparent`.
+    """
+
+    trace_id: str
+    span_id: str = ""
+    sampled: bool = False
+
+    def __str__(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id or new_span_id()}-0{self.sampled:d}"
 
 
-def valid_cause(cause: str | None) -> str:
-    """Return a cause from elsewhere; None or an invalid id is replaced by a new one."""
-    return cause if cause and len(cause) <= _LONGEST_CAUSE and cause.isprintable() else new_cause()
+def new_trace() -> TraceContext:
+    """Return a new trace without a span."""
+    return TraceContext(f"{_ids.getrandbits(128) or 1:032x}")
+
+
+def new_span_id() -> str:
+    """Return the id of a new span."""
+    return f"{_ids.getrandbits(64) or 1:016x}"
+
+
+def read_trace(traceparent: object, tracestate: object = "") -> TraceContext | None:
+    """Return the context in these headers; None = there is none that is valid (W3C Trace Context, 3.2).
+
+    The trace state of other systems is not passed on.
+    """
+    found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, more = found.groups()
+    if trace_id == _NO_TRACE or span_id == _NO_SPAN or version == "ff" or (more and version == "00"):
+        return None
+    if tracestate == _UNDECIDED:
+        return TraceContext(trace_id)
+    return TraceContext(trace_id, span_id, flags in "13579bdf")
+
+
+def is_sampled(text: str) -> bool:
+    """Return whether this is the text of a sampled context; it is not parsed, because hot paths ask for each job."""
+    return text.endswith("-01")
+
+
+def trace_of_call(metadata: Mapping[str, Any]) -> TraceContext:
+    """Return the context that a call carries, or a new trace."""
+    return read_trace(metadata.get(TRACEPARENT), metadata.get(TRACESTATE)) or new_trace()
+
+
+def trace_headers() -> list[tuple[str, str]]:
+    """Return the metadata of a call that belongs to the bound trace, or to a new one if none is bound."""
+    context = _bound.get() or new_trace()
+    headers = [(TRACEPARENT, str(context))]
+    return headers if context.span_id else [*headers, (TRACESTATE, _UNDECIDED)]
+
+
+def current_trace() -> TraceContext | None:
+    """Return the bound context; None = none is bound."""
+    return _bound.get()
+
+
+def trace_id() -> str:
+    """Return the id of the bound trace; "" = none is bound."""
+    context = _bound.get()
+    return context.trace_id if context is not None else ""
+
+
+_bound: ContextVar[TraceContext | None] = ContextVar("trace", default=None)
 
 
 @contextmanager
-def cause_bound(cause: str | None) -> Iterator[str]:
-    """Bind a cause to every log line of the block; None or an invalid id is replaced by a new one."""
-    sane = valid_cause(cause)
-    with structlog.contextvars.bound_contextvars(cause=sane):
-        yield sane
+def trace_bound(context: TraceContext) -> Iterator[None]:
+    """Let the calls and the log lines of the block belong to this trace."""
+    token = _bound.set(context)
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def _add_trace_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    context = _bound.get()
+    if context is not None:
+        event.setdefault("trace_id", context.trace_id)
+    return event
 
 
 WARN_EVERY_S = 60.0

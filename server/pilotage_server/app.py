@@ -10,9 +10,8 @@ import resource
 import secrets
 import signal
 import socket
-import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -20,7 +19,6 @@ from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-import grpc
 import structlog
 
 from pilotage import clock
@@ -30,8 +28,9 @@ from pilotage.metrics.endpoint import Exposition, serving
 from pilotage.mqtt.settings import parse_broker
 from pilotage.processes import exclusive_folder
 from pilotage.rpc.channel import split_address
+from pilotage.service_manager import READY, STOPPING, notify
 from pilotage_server.background import HealthReport, PeriodicTask, TaskOutcomes, periodic_tasks, run_periodically
-from pilotage_server.certificates import CertificateWatch, check_certificate
+from pilotage_server.certificates import ConfiguredCertificate, ServedCertificate
 from pilotage_server.core.incarnation import Installation
 from pilotage_server.core.matching import matcher
 from pilotage_server.core.rules import Rules
@@ -43,6 +42,8 @@ from pilotage_server.operations.installation import Belongings, change_keys, joi
 from pilotage_server.operations.jobs.periodic_policies import watch_all
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
+from pilotage_server.own_authority import AuthorityFiles, OwnCertificate
+from pilotage_server.process_checks import ProcessChecks
 from pilotage_server.rpc.framework.admission import CallLimits, CallQuota
 from pilotage_server.rpc.framework.issuer_keys import IssuerKeys
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet, key_times
@@ -50,9 +51,10 @@ from pilotage_server.rpc.framework.outside_issuers import OutsideIssuer, owner_s
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.rpc.server import RpcServer, ServiceContext, ServiceLimits
+from pilotage_server.rpc.server import HttpGateway, RpcServer, ServiceContext, ServiceLimits
 from pilotage_server.settings import MIB, ServerSettings, read_submit_policy
-from pilotage_server.storage.blobs import FileStore, local_folder, open_store
+from pilotage_server.storage.blobs.base import FileStore
+from pilotage_server.storage.blobs.opening import local_folder, open_store
 from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.engine import Database, closing, upgrade
 from pilotage_server.storage.database.fence import Fence
@@ -101,7 +103,7 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
         issuer = own_issuer(settings)
         if token_files is not None:
             token_files.write(issuer)
-        store = open_store(settings.files_url, settings.max_file_mib * MIB)
+        store = open_store(settings)
         submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
         rules = replace(settings.rules(), submission=submission)
         with closing(Database(settings.database_url)) as database:
@@ -136,8 +138,8 @@ def _raise_file_limit() -> None:
 
 def _disk_space(settings: ServerSettings) -> DiskSpace:
     files = local_folder(settings.files_url)
-    folders = [settings.data, files] if files.exists() else [settings.data]
-    return DiskSpace(folders, settings.disk_reserve_mib * MIB)
+    folders = [settings.data, files] if files is not None and files.exists() else [settings.data]
+    return DiskSpace(folders, settings.disk_reserve_mib * MIB, holds_files=files is not None)
 
 
 @contextmanager
@@ -150,7 +152,8 @@ def _used_folder(settings: ServerSettings, disk: DiskSpace) -> Iterator[None]:
         yield
 
 
-_CERTIFICATE_EVERY_S = 86400.0
+CERTIFICATE_EVERY_S = 10.0
+"""Interval at which the files of the certificate, and the addresses of this machine, are read."""
 
 
 @dataclass
@@ -276,16 +279,20 @@ async def _serve(
     feed = _broker_feed(settings, transactions)
     if feed is not None and feed.logins is not None:
         context = replace(context, make_broker_login=feed.logins.make)
-    server = RpcServer(context, _service_limits(settings), reflects=settings.reflection)
-    address = _listen(server, settings)
+    certificate = _served_certificate(settings)
+    if certificate is not None:
+        context = replace(context, authority=lambda: certificate.authority)
+    outcomes = TaskOutcomes()
+    checks = ProcessChecks(context.disk, outcomes, context.issuer.keys, context.clock, feed, certificate)
+    context = replace(context, check_process=checks.findings)
+    gateway, http_address = _gateway(settings, certificate)
+    server = RpcServer(context, _service_limits(settings), gateway, reflects=settings.reflection)
+    address = _listen(server, settings, certificate)
     _log_start(address, transactions)
-    if ready_file is not None:  # the port is open: calls are queued from now on, and taken in a moment
-        addresses = {"address": address} | ({"metrics": monitoring.address} if monitoring.address else {})
-        write_atomically(ready_file, json.dumps(addresses) + "\n")
+    _report_ready(ready_file, {"address": address, "metrics": monitoring.address, "http": http_address})
     async with asyncio.TaskGroup() as tasks:
         server.serve(tasks)
-        health = HealthReport(context.disk, server.report_health)
-        outcomes = TaskOutcomes()
+        health = HealthReport(context.disk, context.store, server.report_health)
         monitoring.fault = lambda: (
             str(fenced[0]) if fenced else "the server stops" if stopping.is_set() else health.fault()
         )
@@ -294,7 +301,7 @@ async def _serve(
             for duty in (
                 *periodic_tasks(settings, transactions, context.store, server.wake_followers, health, stop_fenced),
                 *_token_tasks(settings, token_files, context.issuer, transactions.database),
-                *_certificate_tasks(settings),
+                *_certificate_tasks(certificate),
                 *map(_keys_task, outside),
                 *(() if feed is None else feed.duties()),
                 *_metrics_tasks(monitoring, ServerParts(transactions, server, context.disk, outcomes)),
@@ -303,6 +310,7 @@ async def _serve(
         if feed is not None:
             background.append(tasks.create_task(feed.run()))
         await stopping.wait()
+        notify(STOPPING)
         log.info("server stops", grace_s=settings.stop_grace_s)
         await server.stop(settings.stop_grace_s)
         for task in background:  # retention may run for long; a cancelled task leaves only whole transactions
@@ -311,6 +319,13 @@ async def _serve(
     if fenced:
         raise fenced[0]
     log.info("server stopped", jobs_bound=board.committed_total, choices_missed=board.exhausted_total)
+
+
+def _report_ready(ready_file: Path | None, addresses: Mapping[str, str]) -> None:
+    """Report the addresses of open ports: calls are queued from now on, and taken in a moment."""
+    if ready_file is not None:
+        write_atomically(ready_file, json.dumps({name: each for name, each in addresses.items() if each}) + "\n")
+    notify(READY)
 
 
 def _log_start(address: str, transactions: Transactions) -> None:
@@ -376,11 +391,9 @@ def _token_tasks(
         yield PeriodicTask("tokens in files", KEYS_EVERY_S, renew)
 
 
-def _certificate_tasks(settings: ServerSettings) -> Iterator[PeriodicTask]:
-    if settings.tls_cert is not None:
-        ends = check_certificate(settings.tls_cert, clock.now())
-        watch = CertificateWatch(settings.tls_cert, ends, clock.now)
-        yield PeriodicTask("certificate", _CERTIFICATE_EVERY_S, watch.run_once)
+def _certificate_tasks(certificate: ServedCertificate | None) -> Iterator[PeriodicTask]:
+    if certificate is not None:
+        yield PeriodicTask("certificate", CERTIFICATE_EVERY_S, certificate.refresh)
 
 
 def _metrics_tasks(monitoring: _Monitoring, parts: ServerParts) -> Iterator[PeriodicTask]:
@@ -430,28 +443,67 @@ def _stop_on_signals() -> asyncio.Event:
     return stopping
 
 
-def _listen(server: RpcServer, settings: ServerSettings) -> str:
+def _served_certificate(settings: ServerSettings) -> ServedCertificate | None:
+    """Return the certificate to present, of the settings or the server's own; None = loopback, without TLS."""
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        return ServedCertificate(ConfiguredCertificate(settings.tls_cert, settings.tls_key), clock.now)
+    own = own_certificate(settings)
+    if own is None:
+        return None
+    certificate = ServedCertificate(own, clock.now)
+    log.info(
+        "own certificate is served; `pilotage token join` lets machines join",
+        authority=certificate.authority,
+        file=str(AuthorityFiles(own.folder).certificate),
+    )
+    return certificate
+
+
+def own_certificate(settings: ServerSettings) -> OwnCertificate | None:
+    """Return the certificate of the server's own authority; None = the settings need none."""
+    if not settings.has_own_certificate:
+        return None
+    return OwnCertificate(settings.tls_folder, settings.tls_names, timedelta(seconds=settings.tls_life_s))
+
+
+def _listen(server: RpcServer, settings: ServerSettings, certificate: ServedCertificate | None) -> str:
     host, port = split_address(settings.listen)
     _check_free(host, port)
-    credentials = None
-    if settings.tls_key is not None and settings.tls_cert is not None:
-        credentials = _credentials(settings.tls_cert, settings.tls_key)
     try:
-        taken = server.listen(settings.listen, credentials)
+        encrypts = certificate is not None and settings.has_tls
+        taken = server.listen(settings.listen, certificate.credentials() if certificate and encrypts else None)
     except RuntimeError as error:
         raise WorldError(f"cannot listen at {settings.listen}: {error}", transient=False) from error
     shown = f"[{host}]" if ":" in host else host
     return f"{shown}:{taken}"
 
 
-def _credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
-    check_certificate(certificate, clock.now())
-    try:  # gRPC's own report of a key that does not fit has many lines
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+def _gateway(settings: ServerSettings, certificate: ServedCertificate | None) -> tuple[HttpGateway | None, str]:
+    """Return the gateway and its address, where it listens from now on; "" = the settings have none."""
+    if settings.http_listen is None:
+        return None, ""
+    # Imported here: the libraries take a third of a second, and most servers need none of them.
+    from pilotage_server.rpc.gateway.gateway import Gateway, GatewayLimits
+
+    host, port = split_address(settings.http_listen)
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        message = f"the certificate {certificate} with the key {key} cannot be used: {error}"
+        message = f"cannot listen at {settings.http_listen}: {error.strerror or error}"
         raise WorldError(message, transient=False) from error
-    return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    # Connections inherit it; asyncio sets it for sockets of its own only, and each answer would wait for 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    limits = GatewayLimits(
+        settings.handshake_s,
+        settings.idle_connection_s,
+        settings.stop_grace_s,
+        settings.http_connections,
+        settings.long_poll_s,
+    )
+    tls = certificate.tls_context() if certificate is not None and settings.has_https else None
+    shown = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    log.info("calls over HTTP are served", url=f"{'http' if tls is None else 'https'}://{shown}/v1")
+    return Gateway(listener, tls, limits, settings.http_origins, describes=settings.reflection), shown
 
 
 def _check_free(host: str, port: int) -> None:

@@ -14,7 +14,7 @@ import structlog
 
 from pilotage.clock import BootClock, Clock, boot_time_s, now, thread_cpu_s
 from pilotage.errors import WorldError
-from pilotage.telemetry import cause_bound
+from pilotage.telemetry import new_trace, trace_bound
 from pilotage_server.core.health.evidence import FAILURES
 from pilotage_server.core.health.throttles import ThrottleChange
 from pilotage_server.core.jobs.periodic_policies import pause_s
@@ -28,7 +28,7 @@ from pilotage_server.operations.installation import confirm_place, last_seen
 from pilotage_server.operations.jobs.dependencies import advance
 from pilotage_server.operations.jobs.notifications import make_notifications, scan_events
 from pilotage_server.operations.jobs.periodic_policies import PolicyScan, apply_policies, scan_changed, scan_next
-from pilotage_server.operations.jobs.retention import PREFIXES, REMOVALS, sweep_files
+from pilotage_server.operations.jobs.retention import PREFIXES, REMOVALS, oldest_kept, sweep_files
 from pilotage_server.operations.revocations import sync_revocations
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import count_pending, queue_recounts, refresh_state, refresh_uses
@@ -37,7 +37,7 @@ from pilotage_server.rpc.framework.calls import wait_for_event
 from pilotage_server.rpc.framework.transactions import Operation, Transactions
 from pilotage_server.rpc.jobs.service import store_parts
 from pilotage_server.settings import ServerSettings
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 from pilotage_server.storage.database.fence import FencedError
 from pilotage_server.storage.database.last_seen import LastSeenFile
@@ -238,30 +238,40 @@ class PeriodicTask:
 LIFE_TIMEOUT_S = 10.0
 """A database that has not stored the liveness mark by then counts as one that cannot be written."""
 
+STORE_EVERY_S = 5.0
+"""Interval of looking at the store of files, which may cost a request to an object store."""
+
 DISK_EVERY_S = 1.0
 """Interval at which the space on the disks is read."""
 
 
 class TaskOutcomes:
-    """The outcomes of the periodic tasks by their names, for the metrics: last success (Unix time), and failures."""
+    """The outcomes of the periodic tasks by their names: last success (Unix time), failures, and which fail now."""
 
     def __init__(self, clock: Clock = now) -> None:
         self.last_success_s: dict[str, float] = {}
         self.failures: dict[str, int] = {}
+        self.failing: frozenset[str] = frozenset()
         self._clock = clock
 
     def add(self, task: str, *, failed: bool) -> None:
         """Record a run of a task."""
         self.failures[task] = self.failures.get(task, 0) + failed
+        self.failing = self.failing | {task} if failed else self.failing - {task}
         if not failed:
             self.last_success_s[task] = self._clock().timestamp()
 
 
 class HealthReport:
-    """What the server can do now, for the health service: write to the database, and take jobs and uploads."""
+    """What the server can do now: write to the database, take jobs and uploads, and use the store of files.
 
-    def __init__(self, disk: DiskSpace, report: Callable[..., None]) -> None:
+    The health service reports the first two only: another server may be better off.
+    """
+
+    def __init__(self, disk: DiskSpace, store: FileStore, report: Callable[..., None]) -> None:
         self._disk = disk
+        self._store = store
+        self._store_fault = ""
         self._report = report
         self._is_writable = True
         self._disk_fault = ""
@@ -284,9 +294,20 @@ class HealthReport:
         self._disk_fault = fault
         self._send()
 
+    async def look_at_store(self) -> None:
+        """Record whether the store of files can be used."""
+        fault = ""
+        try:
+            await asyncio.to_thread(self._store.check)
+        except WorldError as error:
+            fault = str(error)
+        if bool(fault) is not bool(self._store_fault):
+            log.warning("files cannot be stored" if fault else "files can be stored again", why=fault)
+        self._store_fault = fault
+
     def fault(self) -> str:
         """Return why the server does not serve in full, "" = it does."""
-        return self._disk_fault if self._is_writable else "the database cannot be written"
+        return self._disk_fault or self._store_fault if self._is_writable else "the database cannot be written"
 
     def _send(self) -> None:
         self._report(is_writable=self._is_writable, has_room=not self._disk_fault)
@@ -436,8 +457,16 @@ class RetentionTask:
         for remove in REMOVALS:
             while removed := await self._transactions.write(remove):
                 log.info("old things removed", kind=remove.__name__, removed=removed)
-        portion = next(self._portions)
-        await self._transactions.read(lambda transaction, state: sweep_files(transaction, state, self._store, portion))
+        await self._sweep(next(self._portions))
+
+    async def _sweep(self, prefix: str) -> None:
+        """Remove the contents with this prefix that are not needed, and, once in a cycle, abandoned uploads."""
+        before = await self._transactions.read(oldest_kept)
+        database, listing = self._transactions.database, self._store.list(prefix, before)
+        while await asyncio.to_thread(sweep_files, database, self._store, listing, before):
+            pass
+        if prefix == PREFIXES[0]:
+            await asyncio.to_thread(self._store.sweep_unfinished, before)
 
 
 DEPENDENCIES_EVERY_S = 10.0
@@ -514,6 +543,7 @@ def periodic_tasks(
         PeriodicTask("sign of life", settings.alive_every_s, leases.note_alive),
         PeriodicTask("what was seen last", settings.alive_every_s, seen.run_once),
         PeriodicTask("disk space", DISK_EVERY_S, health.look_at_disk),
+        PeriodicTask("store of files", STORE_EVERY_S, health.look_at_store),
         PeriodicTask("lease expiry", settings.expire_every_s, leases.expire),
         PeriodicTask("cores for quotas", COUNT_CORES_EVERY_S, partial(transactions.read, refresh_pool_size)),
         PeriodicTask("order of groups", LOG_UNSORTED_EVERY_S, partial(log_unsorted_groups, transactions.state)),
@@ -541,7 +571,7 @@ async def run_periodically(task: PeriodicTask, stopping: asyncio.Event, outcomes
 
 
 async def _try_run(task: PeriodicTask, failures_before: int) -> bool:
-    with cause_bound(None):
+    with trace_bound(new_trace()):
         try:
             await task.run_once()
         except Exception as error:  # the edge of a loop

@@ -1,28 +1,29 @@
 """Backup and restore, as an operator runs them.
 
-Layout of a backup
-------------------
+Members of a backup, which is one archive
+-----------------------------------------
+- `backup.json`: when, of what and by which release it was made.
 - `pilotage.db`: SQLite's database, marked as a backup, so that no server serves it before `restore`. PostgreSQL has
   its own tools: there the dump lies wherever the operator puts it.
-- `keys/`: the signing keys. `files/`: the files that the database knows, by checksum, and the id of their store.
-  `files.sha256`: their list for `sha256sum --check`.
-- `backup.json`: when and of what it was made. `incarnations`: one line for each restore of this backup.
+- `keys/`: the signing keys. `tls/`: the server's own authority, if it has one.
+- `files/`: the files that the database knows, by checksum. `files.txt`: their checksums.
+- `SHA256SUMS`: the checksums of all members.
 
 The database is copied first, so that no file is newer than it. A file that retention removes meanwhile belongs to a
-job that retention removes too.
+job that retention removes too. `FILE.restores` beside an archive has one line for each restore of it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing as closed
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 
 from sqlalchemy import inspect
@@ -31,68 +32,87 @@ from sqlalchemy.engine import make_url
 from pilotage import clock
 from pilotage.errors import InvalidInputError, NotFoundError, Violation, WorldError
 from pilotage.processes import exclusive_folder
+from pilotage_server.backup_archive import ArchiveWriter, BackupArchive, intact, opened, written
 from pilotage_server.core.incarnation import Installation
 from pilotage_server.operations.installation import Belongings, Restored, adopt_keys, begin_incarnation
+from pilotage_server.own_authority import AuthorityFiles
 from pilotage_server.rpc.framework.key_files import KeyFiles, key_times, write_private
-from pilotage_server.settings import MIB, ServerSettings
-from pilotage_server.storage.blobs import FileStore, open_store
-from pilotage_server.storage.database.engine import Database, closing, upgrade
+from pilotage_server.settings import ServerSettings
+from pilotage_server.storage.blobs.base import FileStore, store_whole
+from pilotage_server.storage.blobs.opening import open_store
+from pilotage_server.storage.database.engine import Database, closing, read_schema, upgrade
 from pilotage_server.storage.database.installation import all_files, load_installation, needed_inputs
 from pilotage_server.storage.database.last_seen import LastSeenFile
 
-_DATABASE, _KEYS, _FILES, _STORE_ID = "pilotage.db", "keys", "files", "store-id"
-_LIST, _ABOUT, _RESTORES = "files.sha256", "backup.json", "incarnations"
+_ABOUT, _DATABASE, _KEYS, _TLS, _FILES, _LIST = "backup.json", "pilotage.db", "keys", "tls", "files", "files.txt"
+_RESTORES = ".restores"
+_KEPT = "{0} keeps its {1} of the backup: {2}; to change that, remove what is there and repeat\n"
 _SHOWN = 20
 """Jobs that a list of people's interest names."""
 
 
 def back_up(settings: ServerSettings, to: Path, *, with_files: bool) -> None:
-    """Write a backup to a new folder; servers may run meanwhile. The folder appears when it is complete.
+    """Write a backup to a new file; servers may run meanwhile. The file appears when it is complete.
 
     Raises
     ------
     InvalidInputError
-        The folder exists.
+        The file exists.
     WorldError
-        The database, the keys or the files cannot be read, or the folder cannot be written.
+        The database, the keys or the files cannot be read or are damaged, or the archive cannot be written.
     """
     if to.exists():
-        raise InvalidInputError(Violation("--to", f"{to} exists; every backup needs a new folder"))
-    with _translated(to):
-        draft = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.absolute().parent))
-        try:
-            known, missing = _write_backup(settings, draft, with_files=with_files)
-            os.sync()
-            draft.rename(to)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
+        raise InvalidInputError(Violation("FILE", f"{to} exists; every backup needs a new file"))
+    with _translated(to), tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.absolute().parent) as scratch:
+        draft = Path(scratch) / "archive"
+        with written(draft) as archive:
+            known, missing = _write_backup(settings, archive, Path(scratch), with_files=with_files)
+        os.sync()
+        draft.rename(to)
     sys.stdout.write(f"backup of database {known.database_id}, incarnation {known.incarnation}, is in {to}\n")
     if not _sqlite_file(settings):
         sys.stdout.write("it has no database: dump that with pg_dump before each backup of the files\n")
     if missing:
-        sys.stdout.write(f"{len(missing)} files are not in the store: {', '.join(missing[:_SHOWN])}\n")
+        sys.stdout.write(f"{len(missing)} files are damaged or not in the store: {', '.join(missing[:_SHOWN])}\n")
 
 
-def _write_backup(settings: ServerSettings, folder: Path, *, with_files: bool) -> tuple[Installation, list[str]]:
-    source = _sqlite_file(settings)
+def _write_backup(
+    settings: ServerSettings, archive: ArchiveWriter, scratch: Path, *, with_files: bool
+) -> tuple[Installation, list[str]]:
+    """Write all members; returns what the database is, and the files that it knows and the store has not."""
+    source, copy = _sqlite_file(settings), scratch / _DATABASE
     if source is not None:
-        _copy_sqlite(source, folder / _DATABASE)
-    url = settings.database_url if source is None else f"sqlite:///{folder / _DATABASE}"
+        _copy_sqlite(source, copy)
+        _check_sqlite(copy, "the database")
+    url = settings.database_url if source is None else f"sqlite:///{copy}"
     with closing(Database(url)) as database:
         known = database.read(lambda transaction: load_installation(transaction.session))
+        schema = database.read(lambda transaction: read_schema(transaction.session))
         checksums = database.read(lambda transaction: all_files(transaction.session))
-    (folder / _KEYS).mkdir(mode=0o700)
+    store = open_store(settings)
+    about = {
+        "made": clock.now().isoformat(),
+        "release": version("pilotage"),
+        "schema": schema.present,
+        "database": known.database_id,
+        "incarnation": known.incarnation,
+        "store": store.id(),
+        "with_files": with_files,
+    }
+    archive.add(_ABOUT, (json.dumps(about) + "\n").encode())
+    if source is not None:
+        archive.add_file(_DATABASE, copy)
+        copy.unlink()
     for key in KeyFiles(settings.key_file).load():
         if key.path is not None:
-            write_private(folder / _KEYS / key.path.name, key.path.read_bytes())
-    (folder / _FILES).mkdir()
-    store = open_store(settings.files_url, settings.max_file_mib * MIB)
-    missing = _copy_files(store, checksums, folder / _FILES) if with_files else []
+            archive.add_file(f"{_KEYS}/{key.path.name}", key.path)
+    authority = AuthorityFiles(settings.tls_folder)
+    if authority.load() is not None:
+        for path in (authority.key, authority.certificate):
+            archive.add_file(f"{_TLS}/{path.name}", path)
+    missing = _copy_files(store, checksums, archive, scratch / "file") if with_files else []
     there = sorted(set(checksums).difference(missing))
-    (folder / _LIST).write_text("".join(f"{each}  {_FILES}/{each[:2]}/{each}\n" for each in there))
-    about = {"made": clock.now().isoformat(), "database": known.database_id, "incarnation": known.incarnation}
-    (folder / _ABOUT).write_text(json.dumps({**about, "files": len(there), "with_files": with_files}) + "\n")
+    archive.add(_LIST, "".join(f"{each}\n" for each in there).encode())
     return known, missing
 
 
@@ -114,47 +134,59 @@ def _copy_sqlite(source: Path, copy: Path) -> None:
         copied.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
 
 
-def _copy_files(store: FileStore, checksums: Sequence[str], folder: Path) -> list[str]:
-    """Copy files from the store and return the checksums of those that it does not have."""
+def _check_sqlite(path: Path, name: str) -> None:
+    """Raise WorldError where SQLite's own check finds damage."""
+    with closed(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as checked:
+        try:
+            faults = [row[0] for row in checked.execute("PRAGMA integrity_check(3)")]
+        except sqlite3.DatabaseError as error:
+            faults = [str(error)]
+    if faults != ["ok"]:
+        raise WorldError(f"{name} is damaged: {'; '.join(faults)}; restore an earlier backup", transient=False)
+
+
+def _copy_files(store: FileStore, checksums: Sequence[str], archive: ArchiveWriter, draft: Path) -> list[str]:
+    """Copy files from the store and return the checksums of those that it does not have, or that are damaged."""
     missing: list[str] = []
-    (folder / _STORE_ID).write_text(f"{store.id() or ''}\n")
     for checksum in checksums:
         try:
             pieces = store.read(checksum)
         except NotFoundError:
             missing.append(checksum)
             continue
-        path = folder / checksum[:2] / checksum
-        path.parent.mkdir(exist_ok=True)
-        with path.open("xb") as file:
-            file.writelines(pieces)
+        with draft.open("wb") as file:
+            is_intact = intact(pieces, checksum, file.write)
+        if is_intact:
+            archive.add_file(f"{_FILES}/{checksum[:2]}/{checksum}", draft)
+        else:
+            missing.append(checksum)
     return missing
 
 
 def restore(settings: ServerSettings, source: Path | None, known_incarnation: int) -> None:
     """Begin a new incarnation of a database that was put back; with `source`, put SQLite, keys and files back first.
 
-    A restore that is interrupted can be repeated: no server starts in between.
+    Checksums, schema and integrity are checked before anything is changed. A restore that is interrupted can be
+    repeated: no server starts in between.
 
     Raises
     ------
     StateConflictError
         A server works in this data folder.
     InvalidInputError
-        `source` is no backup.
+        `source` is no backup, or is damaged.
     NotFoundError
         There is no database.
     WorldError
         The database or the files cannot be read or written, or a later release has made the database.
     """
-    if source is not None and not (source / _ABOUT).is_file():
-        raise InvalidInputError(Violation("--from", f"{source} is no backup: it has no {_ABOUT}"))
     with _translated(settings.data), exclusive_folder(settings.data, "a server"):
-        store = open_store(settings.files_url, settings.max_file_mib * MIB)
+        store = open_store(settings)
         if source is not None:
             known_incarnation = max(known_incarnation, _last_restore(source))
-            _put_back(settings, store, source)
-        with _present_database(settings) as database:
+            with opened(source) as archive:
+                _put_back(settings, store, archive)
+        with present_database(settings) as database:
             upgrade(database)
             restored, lost = _begin(settings, database, store, known_incarnation)
         if source is not None:
@@ -162,62 +194,98 @@ def restore(settings: ServerSettings, source: Path | None, known_incarnation: in
     _print_result(restored, lost)
 
 
-def _put_back(settings: ServerSettings, store: FileStore, source: Path) -> None:
-    """Put back the files that are missing, the keys if there are none, and SQLite's database."""
-    for path in sorted((source / _FILES).glob("??/*")):
-        if not store.has(path.name):
-            _store(store, path)
-    with suppress(FileNotFoundError):
-        id_ = (source / _FILES / _STORE_ID).read_text().strip()
-        if id_:
-            store.set_id(id_)
-    if not KeyFiles(settings.key_file).load():  # present ones are newer, and lack those that were retired since
+def _put_back(settings: ServerSettings, store: FileStore, archive: BackupArchive) -> None:
+    """Check the backup, then put back missing files, keys and authority if there are none, and SQLite's database."""
+    archive.check()
+    target, draft = _sqlite_file(settings), None
+    if target is None:
+        with present_database(settings) as database:
+            _check_schema(database, "the database")
+    else:
+        draft = _drafted(archive, target)
+    for name in archive.names(_FILES):
+        checksum = Path(name).name
+        if not store.has(checksum):
+            store_whole(store, checksum, archive.size(name), archive.pieces(name))
+    id_ = json.loads(archive.read(_ABOUT))["store"]
+    if id_:
+        store.set_id(id_)
+    _put_back_secrets(settings, archive)
+    if target is not None and draft is not None:
+        _replace_sqlite(draft, target)
+
+
+def _put_back_secrets(settings: ServerSettings, archive: BackupArchive) -> None:
+    """Put back keys and authority if there are none; tell if those of a server that was started before stay instead."""
+    keys = {Path(name).name: archive.read(name) for name in archive.names(_KEYS)}
+    present = KeyFiles(settings.key_file).load()  # newer ones, which lack those that were retired since
+    if not present:
         settings.key_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in (source / _KEYS).iterdir():
-            write_private(settings.key_file.parent / path.name, path.read_bytes())
-    target = _sqlite_file(settings)
-    if target is not None:
-        _put_back_sqlite(source / _DATABASE, target)
+        for name, content in keys.items():
+            write_private(settings.key_file.parent / name, content)
+    elif {key.path.read_bytes() for key in present if key.path is not None}.isdisjoint(keys.values()):
+        sys.stdout.write(_KEPT.format(settings.key_file.parent, "signing keys, not those", "older tokens are refused"))
+    tls = {Path(name).name: archive.read(name) for name in archive.names(_TLS)}
+    authority = AuthorityFiles(settings.tls_folder)
+    if tls and authority.load() is None:
+        authority.put_back(tls)
+    elif tls and authority.certificate.read_bytes() != tls[authority.certificate.name]:
+        sys.stdout.write(_KEPT.format(settings.tls_folder, "authority, not that", "machines have to join again"))
 
 
-def _store(store: FileStore, path: Path) -> None:
-    upload = store.begin(path.name, path.stat().st_size)
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(MIB):
-                upload.append(piece)
-        upload.finish()
-    finally:
-        upload.abort()
-
-
-def _put_back_sqlite(source: Path, target: Path) -> None:
-    """Move the present database and its log aside, and copy the backup to its place."""
-    if not source.is_file():
-        raise InvalidInputError(Violation("--from", f"{source} is missing: it is no backup of SQLite"))
+def _drafted(archive: BackupArchive, target: Path) -> Path:
+    """Write the backup's database beside the present one and check it; returns its file."""
+    if not archive.has(_DATABASE):
+        raise InvalidInputError(Violation("--from", f"has no {_DATABASE}: it is no backup of SQLite"))
     draft = target.with_name(f".{target.name}.restored")
-    draft.unlink(missing_ok=True)
-    shutil.copyfile(source, draft)
-    draft.chmod(0o600)
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        draft.with_name(draft.name + suffix).unlink(missing_ok=True)
+    try:
+        archive.write(_DATABASE, draft)
+        _check_sqlite(draft, "the database of the backup")
+        with closing(Database(f"sqlite:///{draft}")) as database:
+            _check_schema(database, "the backup")
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    return draft
+
+
+def _check_schema(database: Database, name: str) -> None:
+    fault = database.read(lambda transaction: read_schema(transaction.session)).fault()
+    if fault:
+        raise WorldError(f"{name} cannot be restored by this release: {fault}", transient=False)
+
+
+def _replace_sqlite(draft: Path, target: Path) -> None:
+    """Keep the present database and its log aside, and put the backup's in its place.
+
+    There is a database at any time: without one, a server that starts after a crash would begin an empty one.
+    """
     os.sync()
-    aside = f"before-restore-{clock.now():%Y%m%dT%H%M%SZ}"
-    for suffix in ("", "-wal", "-shm"):  # a log of another database would damage this one
+    aside = f"{target.name}.before-restore-{clock.now():%Y%m%dT%H%M%SZ}"
+    with suppress(FileNotFoundError, FileExistsError):
+        os.link(target, target.with_name(aside))
+    for suffix in ("-wal", "-shm"):  # a log of another database would damage this one
         with suppress(FileNotFoundError):
-            present = target.with_name(target.name + suffix)
-            present.rename(target.with_name(f"{target.name}.{aside}{suffix}"))
-    draft.rename(target)
+            target.with_name(target.name + suffix).rename(target.with_name(aside + suffix))
+    draft.replace(target)
 
 
 @contextmanager
-def _present_database(settings: ServerSettings) -> Iterator[Database]:
+def present_database(settings: ServerSettings) -> Iterator[Database]:
     """Open the database; raises NotFoundError if there is none, or an empty one, which an upgrade would fill."""
     file = _sqlite_file(settings)
     if file is not None and not file.exists():
-        raise NotFoundError("database; put the backup back first:", str(file))
+        raise NotFoundError(
+            "database (the first start of a server makes one; to restore one, put the backup back first):", str(file)
+        )
     with closing(Database(settings.database_url)) as database:
         tables = database.read(lambda transaction: inspect(transaction.session.connection()).get_table_names())
         if "installation" not in tables:
-            raise NotFoundError("installation in the database; put the backup back first:", repr(database.url))
+            raise NotFoundError(
+                "installation (to restore one, put the backup back first) in the database", repr(database.url)
+            )
         yield database
 
 
@@ -240,17 +308,18 @@ def _begin(
 def _last_restore(source: Path) -> int:
     """Return the number of the incarnation that the last restore of this backup has begun; 0 = none."""
     with suppress(FileNotFoundError):
-        return max(map(int, (source / _RESTORES).read_text().split()), default=0)
+        return max(map(int, source.with_name(source.name + _RESTORES).read_text().split()), default=0)
     return 0
 
 
 def _note_restore(source: Path, number: int) -> None:
-    """Note the incarnation in the backup, for the next restore of it where no server's folder is left."""
+    """Note the incarnation beside the backup, for the next restore of it where no server's folder is left."""
+    notes = source.with_name(source.name + _RESTORES)
     try:
-        with (source / _RESTORES).open("a") as file:
+        with notes.open("a") as file:
             file.write(f"{number}\n")
     except OSError as error:
-        sys.stdout.write(f"{source} cannot be written ({error.strerror}): ")
+        sys.stdout.write(f"{notes} cannot be written ({error.strerror}): ")
         sys.stdout.write(f"a second restore of it on an empty machine needs --incarnation {number + 1}\n")
 
 
@@ -269,11 +338,11 @@ def _print_result(restored: Restored, lost: dict[int, str]) -> None:
     sys.stdout.write("start the servers\n")
 
 
-def take_keys(settings: ServerSettings) -> None:
-    """Make this server's signing keys those of the database; raises WorldError."""
+def take_keys(settings: ServerSettings, login: str) -> None:
+    """Make this server's signing keys those of the database, by an account of the machine; raises WorldError."""
     keys = key_times(KeyFiles(settings.key_file).load_or_make())
-    with _present_database(settings) as database:
-        database.write(lambda transaction: adopt_keys(transaction, keys))
+    with present_database(settings) as database:
+        database.write(lambda transaction: adopt_keys(transaction, keys, login))
     sys.stdout.write(f"the database has the keys {', '.join(sorted(keys))} now\n")
 
 

@@ -1,23 +1,33 @@
-"""The server's certificate: one that every client would refuse is refused at the start; its end is announced."""
+"""The server's certificate: one that every client would refuse is refused; a renewed one is used without a restart."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import grpc
 import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, SECP384R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from pilotage.errors import WorldError
+from pilotage_server.own_authority import OwnCertificate
 
 log = structlog.get_logger()
 
 WARNED_BEFORE = timedelta(days=14)
 """How long before the end of the certificate the log warns, once a day."""
+
+_WARN_EVERY = timedelta(days=1)
 
 
 def check_certificate(path: Path, now: datetime) -> datetime:
@@ -47,7 +57,7 @@ def check_certificate(path: Path, now: datetime) -> datetime:
 def _chain(path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise WorldError(f"the certificate {path} cannot be used: {error}", transient=False) from error
 
 
@@ -61,21 +71,94 @@ def _is_supported(certificate: x509.Certificate) -> bool:
     return is_curve or isinstance(key, RSAPublicKey)
 
 
-class CertificateWatch:
-    """Warns in the log before the certificate ends. The server reads the file at its start only."""
+@dataclass(frozen=True, slots=True)
+class ConfiguredCertificate:
+    """The certificate chain and the key of the settings (PEM)."""
 
-    def __init__(self, path: Path, ends: datetime, clock: Callable[[], datetime]) -> None:
-        self._path = path
-        self._ends = ends
+    path: Path
+    key: Path
+
+    def load(self, now: datetime) -> tuple[bytes, bytes]:
+        """Return private key and chain (PEM). Raises WorldError as `check_certificate`, or if the key does not fit."""
+        check_certificate(self.path, now)
+        try:  # gRPC's own report of a key that does not fit has many lines
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.path, self.key)
+            return self.key.read_bytes(), self.path.read_bytes()
+        except OSError as error:
+            message = f"the certificate {self.path} with the key {self.key} cannot be used: {error}"
+            raise WorldError(message, transient=False) from error
+
+
+class ServedCertificate:
+    """The certificate that a server presents. A new one in the files is presented to the connections that follow."""
+
+    def __init__(self, source: ConfiguredCertificate | OwnCertificate, clock: Callable[[], datetime]) -> None:
+        self.path = source.path
+        self._source = source
         self._clock = clock
+        self._pair = self._presented = source.load(clock())
+        self._warned: datetime | None = None
+        self._contexts: list[ssl.SSLContext] = []
 
-    async def run_once(self) -> None:
-        """Warn if the end is near, or past."""
-        left = self._ends - self._clock()
-        if left <= WARNED_BEFORE:
+    @property
+    def authority(self) -> str:
+        """The fingerprint (SHA-256, hexadecimal) of the authority that ends the chain; "" = the chain has none."""
+        last = self._chain()[-1]
+        return last.fingerprint(SHA256()).hex() if last.subject == last.issuer else ""
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return the credentials of gRPC's server, which follow this certificate."""
+        return grpc.dynamic_ssl_server_credentials(_configuration(self._pair), self._fetch)
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the context of a server that uses Python's TLS, which follows this certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        _load(context, self._pair)
+        self._contexts.append(context)
+        return context
+
+    def _fetch(self) -> Any:  # gRPC's stubs leave out None
+        """Return a new certificate, None = it is the same. gRPC calls this in its thread at each handshake."""
+        pair = self._pair
+        if pair is self._presented:
+            return None
+        self._presented = pair
+        return _configuration(pair)
+
+    async def refresh(self) -> None:
+        """Read the files again, and warn once a day if the end is near; a bad file leaves the present one in use.
+
+        Raises WorldError for such a file.
+        """
+        now = self._clock()
+        pair = await asyncio.to_thread(self._source.load, now)
+        if pair != self._pair:
+            self._pair = pair
+            for context in self._contexts:
+                _load(context, pair)
+            log.info("certificate has changed: new connections get it", certificate=str(self.path))
+        ends = min(each.not_valid_after_utc for each in self._chain())
+        if ends - now <= WARNED_BEFORE and (self._warned is None or now - self._warned >= _WARN_EVERY):
+            self._warned = now
             log.warning(
-                "certificate ends soon: renew it and restart the server",
-                certificate=str(self._path),
-                ends=self._ends.isoformat(),
-                days_left=max(0, left.days),
+                "certificate ends soon: renew it",
+                certificate=str(self.path),
+                ends=ends.isoformat(),
+                days_left=max(0, (ends - now).days),
             )
+
+    def _chain(self) -> list[x509.Certificate]:
+        return x509.load_pem_x509_certificates(self._pair[1])
+
+
+def _load(context: ssl.SSLContext, pair: tuple[bytes, bytes]) -> None:
+    """Load private key and chain. Python loads files only: this one is in memory, as the key must not be elsewhere."""
+    with open(os.memfd_create("certificate"), "wb") as file:
+        file.write(b"".join(pair))
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+
+
+def _configuration(pair: tuple[bytes, bytes]) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([pair])

@@ -1,4 +1,4 @@
-"""The settings of a server. Options win over the environment (PILOTAGE_SERVER_*), which wins over the TOML file.
+"""The settings of a server.
 
 `read_submit_policy` reads the submit policy: an HTCondor configuration file whose SUBMIT_EXPRS name the transforms.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -34,7 +34,7 @@ from pilotage.job_description import JobPolicy
 from pilotage.mqtt.settings import parse_broker
 from pilotage.notifications import mail_fault
 from pilotage.rpc.channel import is_loopback, split_address
-from pilotage.settings import ProgramSettings, Section, load_settings
+from pilotage.settings import ProgramSettings, Section
 from pilotage.telemetry import LogLevel
 from pilotage.text import fold
 from pilotage.values.accounts import Account, GroupId
@@ -58,6 +58,8 @@ YEAR_S = 365 * DAY_S
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 
+
+_ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/?|https?://\[[0-9A-Fa-f:]+\](:[0-9]+)?/?")
 
 Read = TypeVar("Read")
 
@@ -102,6 +104,11 @@ AccountName = Annotated[str, AfterValidator(_reader(lambda name: str(Account.par
 VoName = Annotated[str, Field(min_length=1)]
 GroupName = Annotated[str, AfterValidator(_reader(lambda name: str(GroupId.parse(name))))]
 
+
+TlsName = Annotated[str, Field(pattern=r"^[A-Za-z0-9*._:-]+$", max_length=253)]
+
+
+Origin = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+$", max_length=300)]
 
 Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
@@ -207,6 +214,10 @@ class IssuerSetting(Section):
         return self
 
 
+def _is_local(address: str) -> bool:
+    return is_loopback(split_address(address)[0])
+
+
 DATABASES = ("sqlite", "postgresql")
 """Backends that a database's URL may name."""
 
@@ -222,8 +233,32 @@ class ServerSettings(ProgramSettings):
         None,
         description="Where to serve /metrics, /healthz and /readyz, HOST:PORT; port 0 = any free one; none = nowhere.",
     )
+    http_listen: str | None = Field(
+        None,
+        description="Where to serve JSON over HTTP, HOST:PORT; port 0 = any free one; none = nowhere. "
+        "Beyond loopback it is HTTPS.",
+    )
+    http_origins: tuple[Origin, ...] = Field(
+        (), description="Origins whose pages may call over HTTP (CORS), such as https://portal.example.org."
+    )
+    http_connections: int = Field(
+        1000, ge=1, le=10**6, description="Connections over HTTP; requests on more get the status 503."
+    )
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
-    files: str | None = Field(None, description="URL of the store of files; none = in the data folder.")
+    files: str | None = Field(
+        None,
+        description="URL of the store of files, file:///FOLDER or s3://BUCKET/PREFIX; none = in the data folder.",
+    )
+    s3_endpoint: str | None = Field(
+        None, description="URL of the object store, https://HOST:PORT; none = that of the AWS environment, else AWS."
+    )
+    s3_region: str | None = Field(
+        None, min_length=1, description="Region of the bucket; none = that of the AWS environment, else us-east-1."
+    )
+    s3_access_key: str | None = Field(
+        None, min_length=1, description="Id of the access key; none = the credentials of the AWS environment."
+    )
+    s3_secret_key: SecretStr | None = Field(None, min_length=1, description="The secret of the access key.")
     broker: BrokerUrl | None = Field(None, description="URL of an MQTT broker, mqtt://HOST:PORT; none = no broker.")
     broker_pilot_logins: bool = Field(
         False, description="Whether each pilot gets a login of its own at the broker (Mosquitto's dynamic security)."
@@ -238,8 +273,19 @@ class ServerSettings(ProgramSettings):
     key_overlap_s: Seconds = Field(
         600, ge=0, le=MONTH_S, description="A new key signs after this time, when every server has read it."
     )
-    tls_cert: Path | None = Field(None, description="Certificate chain (PEM); none = loopback only.")
+    tls_cert: Path | None = Field(
+        None, description="Certificate chain (PEM), read again when it changes; none = the server makes its own."
+    )
     tls_key: Path | None = Field(None, description="The certificate's key (PEM).")
+    tls_names: tuple[TlsName, ...] = Field(
+        (), description="More names and addresses of this machine for the server's own certificate."
+    )
+    tls_life_s: Seconds = Field(
+        90 * DAY_S,
+        ge=60,
+        le=YEAR_S,
+        description="Life of the server's own certificate, which is renewed when a third is left.",
+    )
     reflection: bool = Field(True, description="Whether the server describes its services to tools.")
     log_json: bool = Field(True, description="One JSON object a line, else text for people.")
     log_level: LogLevel = Field(LogLevel.INFO, description="From which level on lines are logged.")
@@ -374,7 +420,14 @@ class ServerSettings(ProgramSettings):
     max_output_mib: int = Field(4096, ge=1, le=10**7, description="All output files of one attempt.")
     optimizers: tuple[str, ...] = Field(JobLimits().optimizers, description="The optimizer chain, in order.")
     keep_jobs_s: Seconds = Field(
-        MONTH_S, ge=60, le=10 * YEAR_S, description="How long finished jobs, pilots and trees are kept."
+        MONTH_S, ge=60, le=10 * YEAR_S, description="How long finished jobs and replaced trees are kept."
+    )
+    keep_pilots_s: Seconds = Field(MONTH_S, ge=60, le=10 * YEAR_S, description="How long ended pilots are kept.")
+    keep_agents_s: Seconds = Field(
+        3 * DAY_S, ge=60, le=YEAR_S, description="How long replicas of agents are listed that ended or fell silent."
+    )
+    keep_audit_s: Seconds = Field(
+        YEAR_S, ge=3600, le=10 * YEAR_S, description="How long the audit keeps who has changed what."
     )
     keep_uploads_s: Seconds = Field(DAY_S, ge=60, le=YEAR_S, description="How long files without a job are kept.")
     keep_requests_s: Seconds = Field(
@@ -389,7 +442,7 @@ class ServerSettings(ProgramSettings):
             raise ValueError("is not a domain such as example.org")
         return domain
 
-    @field_validator("listen", "metrics_listen")
+    @field_validator("listen", "http_listen", "metrics_listen")
     @classmethod
     def _check_listen(cls, listen: str | None) -> str | None:
         try:
@@ -398,6 +451,13 @@ class ServerSettings(ProgramSettings):
         except InvalidInputError as error:
             raise ValueError(error.violations[0].why) from error
         return listen
+
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+            raise ValueError("is no URL of an object store such as https://s3.example.org or http://127.0.0.1:9000")
+        return endpoint
 
     @field_validator("optimizers")
     @classmethod
@@ -426,9 +486,10 @@ class ServerSettings(ProgramSettings):
             raise ValueError("broker_pilot_logins needs a broker whose URL has the login of the server")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together")
-        host, _ = split_address(self.listen)
-        if self.tls_cert is None and not is_loopback(host):
-            raise ValueError(f"{host} is not loopback: listening there needs tls_cert and tls_key")
+        if (self.s3_access_key is None) != (self.s3_secret_key is None):
+            raise ValueError("s3_access_key and s3_secret_key belong together")
+        if not self.files_url.startswith("s3:") and (self.s3_endpoint or self.s3_region or self.s3_access_key):
+            raise ValueError("s3_endpoint, s3_region and s3_access_key need files = s3://BUCKET/PREFIX")
         if self.shortest_lease_s > self.longest_lease_s:
             raise ValueError("shortest_lease_s is longer than longest_lease_s")
         for what in ("url", "name"):
@@ -436,6 +497,26 @@ class ServerSettings(ProgramSettings):
             if len(set(values)) < len(values):
                 raise ValueError(f"two issuers have the same {what}")
         return self
+
+    @property
+    def has_own_certificate(self) -> bool:
+        """Whether the server makes its own certificate: it listens beyond loopback and has no other one."""
+        return self.tls_cert is None and (not _is_local(self.listen) or self.has_https)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether calls over gRPC are encrypted: the server listens beyond loopback, or a certificate is configured."""
+        return self.tls_cert is not None or not _is_local(self.listen)
+
+    @property
+    def has_https(self) -> bool:
+        """Whether calls over HTTP are encrypted: the server listens for them beyond loopback."""
+        return self.http_listen is not None and not _is_local(self.http_listen)
+
+    @property
+    def tls_folder(self) -> Path:
+        """The folder of the server's own authority and certificate."""
+        return self.data / "tls"
 
     @property
     def database_url(self) -> str:
@@ -528,15 +609,13 @@ class ServerSettings(ProgramSettings):
     def _retention(self) -> Retention:
         return Retention(
             finished_jobs=timedelta(seconds=self.keep_jobs_s),
+            pilots=timedelta(seconds=self.keep_pilots_s),
+            agents=timedelta(seconds=self.keep_agents_s),
+            audit=timedelta(seconds=self.keep_audit_s),
             uploads=timedelta(seconds=self.keep_uploads_s),
             requests=timedelta(seconds=self.keep_requests_s),
             batch=self.retention_batch,
         )
-
-
-def read_settings(options: Mapping[str, Any], config_file: Path | None = None) -> ServerSettings:
-    """Return the settings; raises InvalidInputError with all faults, such as unknown keys."""
-    return load_settings(ServerSettings, config_file, options)
 
 
 DOMAIN = "SUBMIT_SITE_DOMAIN"

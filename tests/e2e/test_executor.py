@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -130,8 +132,20 @@ def test_missing_interpreter_fails_the_calls_with_its_error(client: Client) -> N
 def test_invalid_keys_are_refused_at_once(client: Client, executor: PilotageExecutor) -> None:
     with pytest.raises(InvalidInputError, match=r"memroy: is not a key of a job; is memory meant"):
         PilotageExecutor(client, memroy="2 GB")
+    with pytest.raises(InvalidInputError, match="count: is set by the executor itself"):
+        PilotageExecutor(client, count=3)
     with pytest.raises(InvalidInputError, match="request_memory"):
         executor.submit(task(memory="much")(lambda: None))
+
+
+def test_calls_fail_when_their_batch_cannot_be_written(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with PilotageExecutor(client) as executor:
+        (scratch,) = tmp_path.glob("pilotage-calls-*")
+        shutil.rmtree(scratch)  # as a cleaner of temporary files does
+        assert isinstance(executor.submit(square, 1).exception(WAIT_TIMEOUT_S), FileNotFoundError)
 
 
 def test_shut_down_executor_leaves_no_jobs(client: Client) -> None:

@@ -11,11 +11,14 @@ import pytest
 from sqlalchemy import select
 
 from pilotage.job_description import JobDescription
+from pilotage.v1 import jobs_pb2
 from pilotage_server.core.jobs.states import FINAL, LEASED, JobState
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.tables import metadata
+from support.object_store import Bucket, ObjectStore
 from support.postgresql import PostgresqlServer
-from support.server import PollingPilot, Progress, ServerFleet, server_fleet
+from support.process_grid import TREE, ProcessGrid
+from support.server import PollingPilot, Progress, RunningServer, ServerFleet, server_fleet
 from support.wire_grid import WireGrid, submission
 
 EVENTS = metadata.tables["job_events"]
@@ -116,3 +119,22 @@ def test_jobs_run_once_within_limits_while_servers_are_killed(servers: int, tmp_
     # Later, jobs that ran while a server was away are charged for seconds, all others for milliseconds.
     before_first_kill = Counter(matched[: jobs // (servers + 2)])
     assert 0.4 < before_first_kill["alice"] / (before_first_kill["alice"] + before_first_kill["bob"]) < 0.6
+
+
+async def test_servers_share_files_in_an_object_store(
+    tmp_path: Path, database_url: str, object_store: ObjectStore, bucket: Bucket
+) -> None:
+    with server_fleet(tmp_path, database_url, 2, heartbeat_s=1, **bucket.settings) as fleet:
+        one, two = (ProcessGrid(server, tmp_path / "grid") for server in fleet.servers)
+        one.put_tree(TREE)
+        data = jobs_pb2.InputFile(name="data", checksum=one.upload(b"of server one"))
+        job_id = one.submit(script="cat data - < data > both", input_files=[data], output_files=["both"])
+        two.folder.mkdir()
+        async with two.pilot():
+            job = await two.done(job_id)
+        assert job.state == jobs_pb2.JOB_STATE_DONE, job
+        assert one.output(job_id)["both"] == b"of server oneof server one"
+        assert not (tmp_path / "files").exists()
+        other = {**object_store.new_bucket().settings, "signing_key": str(tmp_path / "key.pem")}
+        stranger = RunningServer(tmp_path / "stranger", database=database_url, **other)
+        assert "its file store is a new one, without an id" in stranger.start_fails()

@@ -14,6 +14,8 @@ from fuzz.tally import Tally
 from pilotage.errors import PilotageError, UnauthenticatedError
 from pilotage.v1 import (
     agent_service_pb2,
+    audit_service_pb2,
+    diagnosis_service_pb2,
     identity_service_pb2,
     job_service_pb2,
     jobs_pb2,
@@ -35,6 +37,8 @@ from support.wire_grid import TREE, WireGrid
 
 _FILES = (
     agent_service_pb2,
+    audit_service_pb2,
+    diagnosis_service_pb2,
     identity_service_pb2,
     job_service_pb2,
     matcher_service_pb2,
@@ -140,6 +144,7 @@ class RandomCalls:
         tokens: dict[Role | None, list[Token]] = {  # new ones: a call may have revoked the others
             **{role: [server.token(role, owner="mallory", vo=grid.vo)] for role in roles},
             Role.PILOT: [pilot.token],
+            Role.JOIN: [server.join_token(Role.USER, Role.DIRECTOR, owner="mallory", vo=grid.vo)],
             None: ["", "x", pilot.token.token],
         }
         self._channels = {

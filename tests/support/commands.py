@@ -211,7 +211,7 @@ _STATUS = [
 
 _REVOCATION = ["kind", "subject", "issuer", "owner", "vo", "by", "made", "expires", "reason"]
 KEYS: Mapping[str, Sequence[str]] = {
-    "submit": ["jobs", "warnings"],
+    "submit": ["jobs", "warnings", "trace_id"],
     "status": [*_STATUS, "usage", "futile", "pool_sites"],
     "wait": [*_STATUS, "usage", "futile", "pool_sites"],
     "events": ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"],
@@ -238,7 +238,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "pools": ["id", "vo", "requirements", "waiting", "running", "queues", "mapped", "tree_version", "created"],
     "queues": [
         *("site", "ce", "queue", "params", "origins", "enabled", "banned", "pilots", "pools", "waiting", "matched"),
-        *("running", "pilot_problem"),
+        *("running", "pilot_problem", "health", "downtime"),
     ],
     "pilots": [
         *("stamp", "site", "ce", "queue", "state", "reason", "alarm", "glidein_id", "node", "jobs", "jobs_ended"),
@@ -255,10 +255,20 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("done", "failed", "interrupted", "core_h", "failed_core_h", "interrupted_core_h", "cpu_h"),
         *("efficiency", "gpu_h"),
     ],
+    "doctor": ["server", "check", "level", "text", "advice"],
     "whoami": ["owner", "vo", "groups", "roles", "expires", "server", "server_version"],
+    "context list": ["name", "current", "server", "authority", "submits", "queue"],
     "tree show": ["version", "format", "created", "created_by", "text"],
     "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_changed", "pools_rekeyed", "changes", "warnings"],
     "tree resolve": ["ce", "params", "queue", "site"],
+    "agents": [
+        *("agent", "replica", "state", "host", "owner", "version", "queues", "ce_types", "bounds", "since"),
+        *("last_seen", "last_cycle", "last_success", "failures", "last_error", "last_error_time"),
+    ],
+    "audit": ["id", "time", "who", "vo", "roles", "agent", "what", "subject", "difference", "reason"],
+    "downtime list": [
+        *("id", "place", "site", "ce", "queue", "state", "from", "to", "drain_s", "by", "reason"),
+    ],
     "bans": ["node", "site", "ce", "queue", "reason", "since", "until", "by"],
     "health list": [
         *("place", "site", "ce", "queue", "node", "state", "since", "failures", "attempts", "proofs", "next_trial"),

@@ -19,10 +19,11 @@ from threading import Event
 from typing import Any, TypeVar
 
 import pytest
+from alembic import command
 from sqlalchemy import event, text
 
 from pilotage.clock import Clock
-from pilotage_server.storage.database.engine import Database, closing
+from pilotage_server.storage.database.engine import Database, closing, migrations, record_schema
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
 from support.postgresql import PostgresqlServer
@@ -149,3 +150,15 @@ def database(request: pytest.FixtureRequest) -> Database:
     """Return an open database with all tables, without rows, once for each kind that the test runs on."""
     opened: Database = request.getfixturevalue(f"{request.param}_database")
     return opened
+
+
+def create_first_schema(database: Database) -> None:
+    """Create the schema 0001 in an empty database, as the release that had it."""
+    config = migrations()
+
+    def create(transaction: Transaction) -> None:
+        config.attributes["connection"] = transaction.session.connection()
+        command.upgrade(config, "0001")
+        record_schema(transaction.session)
+
+    database.write(create)

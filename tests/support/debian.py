@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pytest
 
@@ -27,7 +27,7 @@ def find_or_install(find: Callable[[], Found | None], package: str) -> Found:
     If the program stays missing, the test is skipped, and fails in CI.
     """
     try:
-        with _installation_lock():
+        with installation_lock():
             found = find()
             if found is None:
                 _install(package)
@@ -35,14 +35,19 @@ def find_or_install(find: Callable[[], Found | None], package: str) -> Found:
         if found is None:
             raise MissingComponentError(f"the Debian package {package} does not contain the expected program")
     except MissingComponentError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
+        skip_or_fail(str(error))
     return found
 
 
+def skip_or_fail(why: str) -> NoReturn:
+    """Skip the test because of a missing component; in CI it fails."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
+
+
 @contextmanager
-def _installation_lock() -> Iterator[None]:
+def installation_lock() -> Iterator[None]:
     """Exclude other test processes from searches and installations.
 
     apt-get fails if another one runs, and a package that is being installed has files before it is configured.

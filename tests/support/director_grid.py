@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -62,6 +62,7 @@ class FakeDirectorLink:
     registered_at: dict[str, datetime] = field(default_factory=dict)
     lifetimes_s: list[float] = field(default_factory=list)
     reports: list[GlideinReport] = field(default_factory=list)
+    logs: dict[str, str] = field(default_factory=dict)
 
     @property
     def ended(self) -> dict[str, str]:
@@ -117,8 +118,14 @@ class FakeDirectorLink:
         self.reports += reports
         unknown = tuple(report.stamp for report in reports if report.stamp not in self.registered)
         return GlideinReportAnswer(
-            unknown, tuple(each.stamp for each in reports if each.ended and each.stamp in self.busy)
+            unknown,
+            tuple(each.stamp for each in reports if each.ended and each.stamp in self.busy),
+            tuple(each.stamp for each in reports if each.ended and each.glidein_id),
         )
+
+    async def put_pilot_logs(self, logs: Mapping[str, str]) -> None:
+        self._called("put_pilot_logs")
+        self.logs.update(logs)
 
     def _called(self, name: str) -> None:
         self.calls.append(name)

@@ -20,6 +20,7 @@ from pilotage_server.core.revocations import NO_REVOCATIONS
 from pilotage_server.rpc.framework.admission import Admission, CallLimits, CallQuota
 from pilotage_server.rpc.framework.calls import Call, hot
 from pilotage_server.rpc.framework.dispatch import STALLED_S, CallAccess, Dispatcher, LoopCalls
+from pilotage_server.rpc.framework.grpc_calls import CallAcceptor
 from pilotage_server.rpc.framework.key_files import KeySet, signing_key
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
@@ -51,9 +52,8 @@ async def served_methods(
     access = CallAccess(verifier, lambda: NO_REVOCATIONS, proofs, now)
     async with asyncio.TaskGroup() as tasks:
         admission = Admission(CallLimits(most, owner=CallQuota(most_of_owner, 1000)), clock.boot_time_s)
-        dispatcher = Dispatcher(
-            server, access, LoopCalls(tasks, access.recheck, stalled_s), admission, clock.boot_time_s
-        )
+        loop_calls = LoopCalls(tasks, access.recheck, stalled_s)
+        dispatcher = Dispatcher(CallAcceptor(server), access, loop_calls, admission, clock.boot_time_s)
         dispatcher.add_registered_method_handlers(SERVICE, methods)
         dispatcher.open()
         channel = open_async_channel(Endpoint((f"127.0.0.1:{port}",), token if let_in else ""))

@@ -261,7 +261,11 @@ class Grid:
 
     def drain(self, *pilots: Pilot, evict: bool = False) -> None:
         stamps = [pilot.stamp for pilot in pilots]
-        self.write(lambda transaction, state: drain_pilots(transaction, state, stamps, "maintenance", evict=evict))
+        self.write(
+            lambda transaction, state: drain_pilots(
+                transaction, state, an_operator(), stamps, "maintenance", evict=evict
+            )
+        )
 
     def sweep(self) -> Expired:
         """Expire the leases that have run out."""

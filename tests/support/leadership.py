@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pilotage.errors import ServerUnreachableError
-from pilotage.values.leadership import Leadership, LeadershipAnswer
+from pilotage.values.leadership import AgentStatus, Leadership, LeadershipAnswer
 from pilotage_agents.runtime.leadership import LeaderAgent, Replica
 from pilotage_server.operations.leadership import release_leadership, take_leadership
 from pilotage_server.storage.database.engine import Database
@@ -49,15 +49,15 @@ class DatabaseLeadership:
     may_arrive: asyncio.Event = field(default_factory=_set_event)
     request_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def take_leadership(self, turn: Leadership, for_s: float, host: str) -> LeadershipAnswer:
+    async def take_leadership(self, turn: Leadership, for_s: float, host: str, status: AgentStatus) -> LeadershipAnswer:
         self.request_sent.set()
-        return await asyncio.shield(self._take(turn, for_s, host))
+        return await asyncio.shield(self._take(turn, for_s, host, status))
 
-    async def _take(self, turn: Leadership, for_s: float, host: str) -> LeadershipAnswer:
+    async def _take(self, turn: Leadership, for_s: float, host: str, status: AgentStatus) -> LeadershipAnswer:
         await self.may_arrive.wait()
         self._check_reachable()
         answer = self.database.write(
-            lambda transaction: take_leadership(transaction, turn, timedelta(seconds=for_s), host)
+            lambda transaction: take_leadership(transaction, turn, timedelta(seconds=for_s), host, status=status)
         )
         self.before_answer()
         return answer

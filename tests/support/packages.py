@@ -1,21 +1,26 @@
-"""Packages that are built once in a test run: pilot bundles, and the wheel with compiled modules."""
+"""Packages that are built or installed once in a test run: bundles, wheels, an earlier release, and foreign tools."""
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tempfile
 import tomllib
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from build_bundle import main, write_bundle
-from support.debian import find_or_install
+from support.debian import find_or_install, installation_lock, skip_or_fail
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -23,6 +28,9 @@ BARE_PYTHON = (str(getattr(sys, "_base_executable", sys.executable)), "-I", "-S"
 """A Python with the standard library only."""
 
 THIS_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+PREVIOUS_RELEASE = "9441935d0cdc7a0bf0520fefc88a04cead9ff112"
+"""The commit of the release before this one; until there is one, the last commit with its schema, 0001."""
 
 _PRINTS_ITS_START = """
 import os, sys
@@ -68,17 +76,68 @@ def bare_environment(scratch: Path) -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "TMPDIR": str(scratch)}
 
 
+HTCONDOR_TOOLS = ("law==0.1.21", "dask-jobqueue==0.9.0")
+"""Tools of others that call HTCondor's commands. With what they need they are 56 MB, installed in about 10 s."""
+
+
+@pytest.fixture(scope="session")
+def htcondor_tools() -> Path:
+    """Return a folder of Python packages with `HTCONDOR_TOOLS`; it stays for later test runs."""
+    name = f"pilotage-tests-tools-{os.geteuid()}-{THIS_PYTHON}-{zlib.crc32(' '.join(HTCONDOR_TOOLS).encode()):x}"
+    folder = Path(tempfile.gettempdir(), name)
+    with installation_lock():
+        if not (folder / "complete").exists():
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", str(folder)]
+            done = subprocess.run([*command, *HTCONDOR_TOOLS], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                skip_or_fail(f"pip could not install {' '.join(HTCONDOR_TOOLS)}: {done.stderr.strip()[-500:]}")
+            (folder / "complete").touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def common_python() -> Path:
+    """Return a Python of this version that each account may run, as a payload may have another account than root."""
+    this = Path(BARE_PYTHON[0]).resolve()
+    if all(folder.stat().st_mode & stat.S_IXOTH for folder in this.parents):
+        return this
+    system = Path("/usr/bin", f"python{THIS_PYTHON}")
+    return find_or_install(lambda: system if system.exists() else None, system.name)
+
+
 @pytest.fixture(scope="session")
 def compiled_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the content of the compiled wheel, at a low optimisation level to build it fast."""
     find_or_install(lambda: shutil.which("cc"), "build-essential")
     find_or_install(_python_header, "python{}.{}-dev".format(*sys.version_info))
     folder = tmp_path_factory.mktemp("compiled")
+    return _wheel_content(CHECKOUT, folder, PILOTAGE_COMPILED="1", PILOTAGE_COMPILED_LEVEL="0")
+
+
+@pytest.fixture(scope="session")
+def previous_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the content of the wheel of the previous release, built from the history.
+
+    Without the whole history the test is skipped.
+    """
+    if _git("rev-parse", "--is-shallow-repository").stdout.strip() != b"false":
+        pytest.skip("the checkout has not the whole history, from which the previous release is built")
+    folder = tmp_path_factory.mktemp("previous")
+    archive = _git("archive", PREVIOUS_RELEASE)
+    assert archive.returncode == 0, archive.stderr
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as sources:
+        sources.extractall(folder / "sources", filter="data")
+    return _wheel_content(folder / "sources", folder)
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *arguments], cwd=CHECKOUT, capture_output=True, check=False)
+
+
+def _wheel_content(sources: Path, folder: Path, **options: str) -> Path:
+    """Build the wheel of these sources with these environment variables, and return a folder with its content."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    build_options = {"PILOTAGE_COMPILED": "1", "PILOTAGE_COMPILED_LEVEL": "0"}
-    done = subprocess.run(
-        command, cwd=CHECKOUT, env=os.environ | build_options, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=sources, env=os.environ | options, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

@@ -33,7 +33,7 @@ from pilotage.v1 import (
     pilot_service_pb2_grpc,
     values_pb2,
 )
-from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, Role
+from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, Invitation, Role
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
 from pilotage_server.rpc.framework.tokens import TokenIssuer
 from support.processes import free_address
@@ -95,7 +95,7 @@ class RunningServer:
         self._module = module
         self._max_file_bytes_on_disk = max_file_bytes_on_disk
         self._open_files = open_files
-        self.address = ""
+        self.address = self.http_address = ""
         self.process: subprocess.Popen[bytes] | None = None
         self._ready = data / "ready.json"
         self._key = Path(str(settings.get("signing_key", data / "keys" / "tokens.pem")))
@@ -152,7 +152,8 @@ class RunningServer:
                     continue
             self.kill()
             pytest.fail(f"the server did not start:\n{self.log()}")
-        self.address = json.loads(self._ready.read_text())["address"]
+        addresses = json.loads(self._ready.read_text())
+        self.address, self.http_address = addresses["address"], addresses.get("http", "")
         return self
 
     def _limits(self) -> tuple[str, ...]:
@@ -186,9 +187,15 @@ class RunningServer:
     ) -> str:
         """Return a token with roles, `user` by default, signed with the server's own key."""
         identity = Identity(owner, vo, groups, frozenset(roles or (Role.USER,)), bounds=bounds)
-        return self._issuer().issue(identity, timedelta(days=1), clock.now())
+        return self.issuer().issue(identity, timedelta(days=1), clock.now())
 
-    def _issuer(self) -> TokenIssuer:
+    def join_token(self, *roles: Role, life: timedelta = timedelta(hours=1), owner: str = "alice", vo: str = VO) -> str:
+        """Return a join token for these roles, signed with the server's own key; with a negative life it has ended."""
+        invited = Invitation(frozenset(roles), timedelta(days=1))
+        identity = Identity(owner, vo, ("grp",), frozenset({Role.JOIN}), invitation=invited)
+        return self.issuer().issue(identity, life, clock.now() + min(life, timedelta(0)))
+
+    def issuer(self) -> TokenIssuer:
         return TokenIssuer(KeySet(KeyFiles(self._key).load_or_make()))
 
     def channel(self, token: Token, *, timeout_s: float = 30.0) -> grpc.Channel:
@@ -251,8 +258,8 @@ class ServerFleet:
     """Servers on one database; each keeps its address over restarts."""
 
     def __init__(self, folder: Path, database_url: str, count: int, **settings: object) -> None:
-        shared: dict[str, Any] = {"database": database_url, "signing_key": str(folder / "key.pem"), **settings}
-        shared["files"] = (folder / "files").as_uri()
+        shared: dict[str, Any] = {"database": database_url, "signing_key": str(folder / "key.pem")}
+        shared |= {"files": (folder / "files").as_uri(), **settings}
         self.servers = [RunningServer(folder / f"server{number}", **shared) for number in range(count)]
 
     def start(self) -> None:

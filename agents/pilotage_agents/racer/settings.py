@@ -14,7 +14,7 @@ class RacerSettings(AgentSection):
     A job at the tail of its set is slow when it has run both `slower_than` and `least_run_s`.
     """
 
-    least_jobs: int = Field(10, ge=2, description="The least number of jobs of a set that has a tail.")
+    least_jobs: int = Field(10, ge=2, le=10**6, description="The least number of jobs of a set that has a tail.")
     part_done: float = Field(
         0.9, gt=0, le=1, description="A set is at its tail when this part of it has succeeded and none of it waits."
     )
@@ -36,6 +36,7 @@ class RacerSettings(AgentSection):
     most_lost_core_s_a_day: float = Field(
         360_000,
         ge=0,
+        le=1e12,
         description="No copy may raise an owner's cost of races within a day above this, in core seconds.",
     )
     interval_s: Interval = Field(30, description="The time between two cycles.")

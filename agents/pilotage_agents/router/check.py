@@ -18,6 +18,7 @@ from pilotage.classads.library import AdValue
 from pilotage.classads.text import new_job_ad, overlaid, value_text
 from pilotage.condor.job_file import read_job_file
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.programs import ProgramExit
 from pilotage.routes import JobScopes
 from pilotage.text import fold
 from pilotage_agents.router.core.apply import routed_ad
@@ -71,7 +72,8 @@ def check_routes(options: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(_as_object(result), indent=2) + "\n")
     else:
         sys.stdout.writelines(f"{line}\n" for line in _lines(result))
-    return 1 if (table.left_out if job is None else result.changes is None) else 0
+    is_negative = table.left_out if job is None else result.changes is None
+    return ProgramExit.FAILED if is_negative else ProgramExit.DONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,8 +113,8 @@ class JobRouterSettings(AgentSection):
     hooks: dict[str, HooksSection] = Field(default_factory=dict, description="The hooks, by keyword.")
     default_hooks: str = Field("", description="The keyword of jobs without one; empty = no hooks.")
     hook_timeout_s: float = Field(60, ge=0.1, le=3600, description="A hook fails after this time.")
-    max_file_bytes: int = Field(1 << 30, ge=1, description="The largest output file of a job at a queue.")
-    max_output_bytes: int = Field(4 << 30, ge=1, description="The most output of a job at a queue.")
+    max_file_bytes: int = Field(1 << 30, ge=1, le=1 << 50, description="The largest output file of a job at a queue.")
+    max_output_bytes: int = Field(4 << 30, ge=1, le=1 << 50, description="The most output of a job at a queue.")
     batch_systems: dict[str, PushedIntoSettings] = Field(
         default_factory=dict, description="The batch systems of queues that jobs are submitted to, by name."
     )

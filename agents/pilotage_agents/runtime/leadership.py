@@ -13,9 +13,10 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 from uuid import uuid4
@@ -27,13 +28,16 @@ from pilotage.errors import LeadershipLostError, PilotageError, StateConflictErr
 from pilotage.metrics.table import AGENT_CYCLE_SECONDS, AGENT_CYCLES, AGENT_LEADER, AGENT_SUCCESS
 from pilotage.metrics.values import Observations, Sample
 from pilotage.text import folded_set
-from pilotage.values.leadership import Leadership
+from pilotage.values.leadership import AgentStatus, Leadership
 from pilotage_agents.runtime.link import LeadershipLink
 from pilotage_agents.runtime.loop import DEFAULT_BACKOFF, Agent, Backoff, Pause
 
 log = structlog.get_logger()
 
 _Result = TypeVar("_Result")
+
+_LONGEST_ERROR = 2000
+"""Characters of an error that are reported."""
 
 _RENEWALS_PER_TERM = 3
 """One or two lost answers within a term lose no leadership."""
@@ -102,7 +106,7 @@ class LeaderAgent:
         self._renewing = False
         self._cycles = 0
         self._durations_s = Observations(AGENT_CYCLE_SECONDS.bounds)
-        self._last_success: datetime | None = None
+        self._status = AgentStatus(version("pilotage"))
 
     def samples(self) -> Iterable[Sample]:
         """Return the metrics of the cycles, and those of the agent."""
@@ -110,8 +114,8 @@ class LeaderAgent:
         yield Sample(AGENT_CYCLES, own, self._cycles)
         yield Sample(AGENT_CYCLE_SECONDS, own, self._durations_s)
         yield Sample(AGENT_LEADER, own, self._remaining_s() > 0)
-        if self._last_success is not None:
-            yield Sample(AGENT_SUCCESS, own, self._last_success.timestamp())
+        if self._status.last_success is not None:
+            yield Sample(AGENT_SUCCESS, own, self._status.last_success.timestamp())
         if isinstance(self._agent, MeasuredAgent):
             yield from self._agent.samples()
 
@@ -123,12 +127,27 @@ class LeaderAgent:
             began_s = self._clock()
             try:
                 length = await self._run_as_leader(self._agent.run_once)
+            except Exception as error:
+                self._record_failure(error)
+                raise
             finally:
                 self._cycles += 1
                 self._durations_s.observe(self._clock() - began_s)
-            self._last_success = now()
+            ended = now()
+            self._status = replace(self._status, last_cycle=ended, last_success=ended, failures=0)
             self._next_cycle_s = self._clock() + length.total_seconds()
         return timedelta(seconds=max(0.0, min(self._renewal_interval_s, self._next_cycle_s - self._clock())))
+
+    def _record_failure(self, error: Exception) -> None:
+        """Report a failed cycle from the next request on; the log has more."""
+        ended, text = now(), " ".join(str(error).split()) or type(error).__name__
+        self._status = replace(
+            self._status,
+            last_cycle=ended,
+            failures=self._status.failures + 1,
+            last_error=text[:_LONGEST_ERROR],
+            last_error_time=ended,
+        )
 
     async def run_one_cycle(self) -> None:
         """Run a single cycle as leader, and release the leadership.
@@ -158,6 +177,8 @@ class LeaderAgent:
         answers, the agent stops its own work all the same.
         """
         if self._remaining_s() <= 0 and not await self._may_stop():
+            with contextlib.suppress(WorldError):
+                await self._release()  # it does not lead: the server only records that it has ended
             return
         try:
             await self._run_with_renewal(self._agent.stop, lambda: None)
@@ -181,7 +202,7 @@ class LeaderAgent:
         """
         requested_s = self._clock()
         answer = await self._link.take_leadership(
-            self._replica.leadership, self._replica.duration_s, self._replica.host
+            self._replica.leadership, self._replica.duration_s, self._replica.host, self._status
         )
         if not answer.granted:
             self._expires_s = 0.0

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
-from pilotage.values.leadership import Leadership, LeadershipAnswer
+from pilotage.values.leadership import AgentStatus, Leadership, LeadershipAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,13 @@ class RegisteredPilot:
 class LeadershipLink(Protocol):
     """The leadership calls to the server; each raises a PilotageError when it fails."""
 
-    async def take_leadership(self, leadership: Leadership, for_s: float, host: str) -> LeadershipAnswer:
-        """Request or renew the leadership for `for_s` seconds from now; `host` is the replica's host, for people."""
+    async def take_leadership(
+        self, leadership: Leadership, for_s: float, host: str, status: AgentStatus
+    ) -> LeadershipAnswer:
+        """Request or renew the leadership for `for_s` seconds from now; `host` is the replica's host, for people.
+
+        `status` is what the replica reports of itself.
+        """
 
     async def release_leadership(self, leadership: Leadership) -> None:
-        """Let another replica lead at once."""
+        """Let another replica lead at once; the replica ends, also if it does not lead."""

@@ -14,7 +14,8 @@ from pilotage.backoff import backoff
 from pilotage.errors import PilotageError
 from pilotage.metrics.table import AGENT_ERRORS
 from pilotage.metrics.values import Sample
-from pilotage.telemetry import cause_bound, new_cause
+from pilotage.tracing.recording import span
+from pilotage.tracing.spans import SpanKind
 
 log = structlog.get_logger()
 
@@ -106,7 +107,7 @@ class AgentLoop:
         """Run cycles until `stop`; the present cycle ends first."""
         await self._pause.wait(self._first_after)
         while not self._stopping:
-            with cause_bound(new_cause()):
+            with span("cycle", SpanKind.INTERNAL, {"pilotage.agent": self._agent.name}):
                 length = await self._run_cycle()
             await self._pause.wait(length)
 

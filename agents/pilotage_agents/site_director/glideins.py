@@ -25,6 +25,7 @@ import structlog
 
 from pilotage.errors import InvalidInputError, WorldError
 from pilotage.resources.tree import QueueId
+from pilotage_agents.batch_systems.base import LOG_NAME
 from pilotage_agents.runtime.leadership import replica_id
 
 
@@ -108,6 +109,10 @@ _UNFINISHED_FOR = timedelta(hours=1)
 
 CONFIG_NAME = "pilot.json"
 """The file in a glidein's folder that configures its pilot; its relative paths start from the folder."""
+
+
+_LOG_BYTES = 16 * 1024
+"""The part of a pilot's output that is sent to the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +270,20 @@ class GlideinFolders:
         folder = self.path_of(stamp)
         (folder / TOKEN_NAME).unlink(missing_ok=True)
         _rename(folder / _RECORD, _ENDED)
+
+    def end_of_log(self, stamp: str) -> str:
+        """Return the last part of a glidein's output; raises WorldError if it has none that can be read."""
+        path = self.path_of(stamp) / LOG_NAME
+        try:
+            with path.open("rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - _LOG_BYTES))
+                end: bytes = file.read(_LOG_BYTES)
+            return end.decode(errors="replace").replace("\0", "\ufffd")
+        except FileNotFoundError:
+            return "[the batch system has left no output]"
+        except OSError as error:
+            raise _failed(path, error) from error
 
     def mark_collected(self, stamps: Iterable[str]) -> None:
         """Record that the output of glideins has been collected."""

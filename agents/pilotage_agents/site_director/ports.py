@@ -25,10 +25,14 @@ class PoolsOfQueues:
 
 @dataclass(frozen=True, slots=True)
 class GlideinReportAnswer:
-    """Of reported glideins the stamps unknown to the server, and of ended ones those that had run a job."""
+    """Of reported glideins the stamps unknown to the server, and of ended ones those that had run a job.
+
+    `logs_wanted` are those of ended ones whose output the server wants to see.
+    """
 
     unknown: tuple[str, ...] = ()
     worked: tuple[str, ...] = ()
+    logs_wanted: tuple[str, ...] = ()
 
 
 class DirectorLink(Protocol):
@@ -56,6 +60,9 @@ class DirectorLink(Protocol):
 
     async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinReportAnswer:
         """Report the states of glideins."""
+
+    async def put_pilot_logs(self, logs: Mapping[str, str]) -> None:
+        """Store the ends of the outputs of at most 100 pilots, by stamp."""
 
 
 @dataclass(frozen=True, slots=True)

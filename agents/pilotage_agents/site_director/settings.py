@@ -28,7 +28,7 @@ class QueueSettings(Section):
         None, ge=0, le=10_000, description="Pilots that are kept ready without any demand."
     )
     max_pilots: int | None = Field(
-        None, ge=0, description="The largest number of pilots; None = only the limits of the tree apply."
+        None, ge=0, le=10**6, description="The largest number of pilots; None = only the limits of the tree apply."
     )
     vos: tuple[str, ...] | None = Field(
         None, description="The VOs that pilots serve; None or empty = all that the queue admits."
@@ -79,7 +79,7 @@ class DirectorSettings(AgentSection):
     when_stopped: WhenStopped = Field(
         WhenStopped.LEAVE, description="What happens to the pilots when the director stops."
     )
-    keep_ended: int = Field(100, ge=0, description="The number of ended pilots whose folders are kept.")
+    keep_ended: int = Field(100, ge=0, le=10**6, description="The number of ended pilots whose folders are kept.")
     lost_after_s: Seconds = Field(
         600,
         description="A pilot whose submission got no answer was never submitted if it is not listed for this time.",
@@ -123,14 +123,24 @@ class TaskQueueDirectorSettings(DirectorSettings):
     )
     vos: tuple[str, ...] = Field((), description="The VOs that its pilots serve; empty = all that the queues admit.")
     max_pilots: int | None = Field(
-        None, ge=0, description="The largest number of pilots at its queues and on their way; None = no limit."
+        None,
+        ge=0,
+        le=10**6,
+        description="The largest number of pilots at its queues and on their way; None = no limit.",
     )
     cpus: int = Field(1, ge=1, le=100_000, description="The cores of each pilot.")
-    memory_mib: int | None = Field(None, ge=1, description="The memory of each pilot in MiB; None = not requested.")
-    disk_mib: int | None = Field(None, ge=1, description="The disk space of each pilot in MiB; None = not requested.")
+    memory_mib: int | None = Field(
+        None, ge=1, le=2**40, description="The memory of each pilot in MiB; None = not requested."
+    )
+    disk_mib: int | None = Field(
+        None, ge=1, le=2**40, description="The disk space of each pilot in MiB; None = not requested."
+    )
     gpus: int | None = Field(None, ge=0, le=1000, description="The GPUs of each pilot; None = not requested.")
     wall_time_s: int | None = Field(
-        None, ge=1, description="The wall time of each pilot; None = not requested, and `default_wall_time_s` assumed."
+        None,
+        ge=1,
+        le=10 * 365 * 86400,
+        description="The wall time of each pilot; None = not requested, and `default_wall_time_s` assumed.",
     )
     batch_queue: str = Field("", description="The batch system's own name of the place that takes the pilots.")
     batch_systems: dict[str, BatchSystemSettings] = Field(

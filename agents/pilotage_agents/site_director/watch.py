@@ -62,10 +62,16 @@ class GlideinReaper:
 
     def __init__(self, context: DirectorContext, *, keep_ended: int) -> None:
         self._folders = context.folders
+        self._link = context.link
         self._batch_systems = context.batch_systems
         self._clock = context.clock
         self._keep_ended = keep_ended
         self._retries: dict[str, _FetchRetry] = {}
+        self._logs_wanted: set[str] = set()
+
+    def want_logs(self, stamps: Iterable[str]) -> None:
+        """Send the end of the output of these glideins to the server once it is collected."""
+        self._logs_wanted.update(stamps)
 
     async def reap(self) -> None:
         """Collect output from each batch system until it fails; then remove old folders."""
@@ -104,8 +110,19 @@ class GlideinReaper:
                 rest = backoff(times - 1, _FIRST_RETRY, _LONGEST_RETRY)
                 self._retries[record.stamp] = _FetchRetry(times, self._clock() + rest)
             return False
+        await self._send_logs([record.stamp for record in records if record.stamp in self._logs_wanted])
         await asyncio.to_thread(self._folders.mark_collected, [record.stamp for record in records])
         return True
+
+    async def _send_logs(self, stamps: Sequence[str]) -> None:
+        """Send the ends of wanted outputs; what fails stays in the folders alone."""
+        self._logs_wanted.difference_update(stamps)
+        try:
+            logs = await asyncio.to_thread(lambda: {stamp: self._folders.end_of_log(stamp) for stamp in stamps})
+            if logs:
+                await self._link.put_pilot_logs(logs)
+        except PilotageError as error:
+            log.warning("output of pilots could not be sent", glideins=len(stamps), reason=str(error))
 
 
 _MAX_RENEWALS = 500
@@ -333,7 +350,9 @@ class GlideinWatch:
                 )
                 for each, status in some
             ]
-            worked.update((await self._link.report_glideins(reports)).worked)
+            answer = await self._link.report_glideins(reports)
+            worked.update(answer.worked)
+            self._reaper.want_logs(answer.logs_wanted)
             for record, status in some:
                 log.info("glidein ended", stamp=record.stamp, queue=str(record.queue), reason=status.reason)
                 await self.remove(record)

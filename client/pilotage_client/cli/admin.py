@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -11,12 +12,15 @@ import click
 from pilotage import clock
 from pilotage.accounts import Quota, read_quota
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.rpc.channel import is_loopback, split_address
 from pilotage.rpc.wire import quota_from_wire
 from pilotage.units import parse_duration, parse_time
 from pilotage.v1 import identity_service_pb2, resource_service_pb2, share_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
+    DONE,
+    FAILED,
     ONE_JSON,
     CommandGroup,
     echo_json,
@@ -29,7 +33,18 @@ from pilotage_client.cli.options import (
     with_client,
     with_operator_client,
 )
+from pilotage_client.connection import ServerOptions, resolve_server
+from pilotage_client.doctor import FAULT, WARNING, examine
 from pilotage_client.files import write_private
+from pilotage_client.joining import (
+    JOIN_KINDS,
+    JOIN_TOKEN_S,
+    JOINED_S,
+    JoinToken,
+    is_join_token,
+    new_join_token,
+    with_port,
+)
 from pilotage_client.models import iso, time_of
 
 OptionValue = TypeVar("OptionValue")
@@ -319,6 +334,55 @@ def _issue_token(
     click.echo(f"the token of {owner} is in {path}")
 
 
+@token.command("join")
+@click.option(
+    "--as",
+    "kinds",
+    type=click.Choice([*JOIN_KINDS]),
+    multiple=True,
+    default=("user",),
+    show_default=True,
+    help="What the machines may do: submit jobs as the owner, or run jobs; both if given twice.",
+)
+@click.option("--owner", help="The owner of jobs that they submit (default: you).")
+@click.option("--vo", help="The owner's VO (default: yours).")
+@click.option("--group", "groups", multiple=True, help="The owner's groups, the default first.")
+@click.option("--lifetime", default=f"{JOIN_TOKEN_S / 3600:g} h", show_default=True, help="The time to join within.")
+@click.option(
+    "--joined-lifetime",
+    default=f"{JOINED_S / 86400:g} d",
+    show_default=True,
+    help="How long a machine is joined, until it joins again.",
+)
+@click.option("--address", metavar="HOST[:PORT]", help="How the machines reach the server (default: as found).")
+@with_admin_client
+def join_token(
+    client: Client,
+    kinds: tuple[str, ...],
+    owner: str | None,
+    vo: str | None,
+    groups: tuple[str, ...],
+    lifetime: str,
+    joined_lifetime: str,
+    address: str | None,
+) -> None:
+    """Print the command with which other machines join the server, until its token ends."""
+    reached = with_port(address) if address else client.public or client.server
+    if is_loopback(split_address(reached.partition(",")[0])[0]):
+        why = f"{reached} is loopback: start the server with `pilotage up --listen`, or give its address"
+        raise InvalidInputError(Violation("--address", why))
+    token = new_join_token(
+        client,
+        kinds,
+        owner=owner or "",
+        vo=vo,
+        groups=groups,
+        lifetime_s=float(parse_time(lifetime, "--lifetime")),
+        joined_lifetime_s=float(parse_time(joined_lifetime, "--joined-lifetime")),
+    )
+    click.echo(f"pilotage join {reached} --token {token}")
+
+
 @token.command("revoke")
 @click.argument("file", required=False, type=click.File(encoding="utf-8", errors="replace"), metavar="[FILE|-]")
 @click.option("--id", "token_id", metavar="JTI", help="The id of a token, its claim jti (operators).")
@@ -349,7 +413,8 @@ def revoke_tokens(
     if (issuer and token_id is None) or (vo and owner is None):
         raise click.UsageError("--issuer belongs to --id, and --vo to --owner")
     if file is not None:
-        revoked = client.revoke_token(file.read(_LONGEST_TOKEN_FILE).strip(), reason=reason)
+        text = file.read(_LONGEST_TOKEN_FILE).strip()
+        revoked = client.revoke_token(JoinToken.parse(text).jwt if is_join_token(text) else text, reason=reason)
     elif token_id is not None:
         revoked = client.revoke_token_id(token_id, issuer=issuer, reason=reason)
     else:
@@ -495,4 +560,38 @@ def _place_name(place: resource_service_pb2.Place) -> str:
     return "/".join(part for part in (place.site, place.ce, place.queue, place.node) if part)
 
 
-COMMANDS = (shares, ban, unban, bans, whoami, token, health)
+@click.command()
+@AS_JSON
+@server_options
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    server: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+    data: Path | None,
+    context: str | None,
+    as_json: bool,
+) -> None:
+    """Examine servers, database, broker, tree, agents and pilots; say what is wrong and what to do.
+
+    The exit code is 1 if there is a fault; warnings alone are none.
+    """
+    checks = []
+    for check in examine(resolve_server(ServerOptions(server, token_file, data, "operator", ca_file, context))):
+        checks.append(check)
+        if as_json:
+            echo_json({**asdict(check), "advice": check.advice or None})
+            continue
+        if len({each.server for each in checks}) > len({each.server for each in checks[:-1]}):
+            click.echo(f"==> {check.server} <==")
+        click.echo(f"{check.level:<8} {check.check:<12} {check.text}")
+        if check.advice:
+            click.echo(f"{'':<8} {'':<12} -> {check.advice}")
+    faults, warnings = (sum(each.level == level for each in checks) for level in (FAULT, WARNING))
+    if not as_json:
+        click.echo(f"{faults} faults, {warnings} warnings")
+    ctx.exit(FAILED if faults else DONE)
+
+
+COMMANDS = (shares, ban, unban, bans, whoami, token, health, doctor)

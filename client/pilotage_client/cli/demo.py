@@ -1,6 +1,6 @@
-"""The commands of the shipped examples: `demo` runs them in a scratch folder, `init` copies them.
+"""Commands that write to this machine: `demo` and `init` for the shipped examples, `condor-commands` for scripts.
 
-`demo` runs `pilotage up`, the example jobs through it, and stops everything.
+`demo` runs `pilotage up`, the example jobs through it, and stops everything; `init` copies them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pilotage_client.api import Client
 from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.options import FAILED
 from pilotage_client.cli.why import show
+from pilotage_client.condor.main import write_scripts
 from pilotage_client.connection import UP_FILE, ServerOptions, new_request_id
 from pilotage_client.models import JobEvent, JobStatus
 from pilotage_client.readers import read_jobs_with_files
@@ -210,3 +211,12 @@ def init(folder: Path) -> None:
         target = folder / name
         shutil.copytree(name.folder, target)
         click.echo(f"{target}: {what}; {step.format(target)}")
+
+
+@click.command("condor-commands")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def condor_commands(folder: Path) -> None:
+    """Write condor_submit, condor_q and other commands of HTCondor to FOLDER, which you put on PATH."""
+    scripts = write_scripts(folder)
+    names = ", ".join(path.name for path in scripts)
+    click.echo(f'{folder}: {names}; try export PATH="{folder.absolute()}:$PATH"')

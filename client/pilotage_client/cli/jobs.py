@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, StateConflictError, Violation
-from pilotage.values.jobs import ChangeResult
+from pilotage.resources.tree import QueueId
+from pilotage.text import fold
+from pilotage.values.jobs import ChangeResult, JobCondition
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -21,6 +25,7 @@ from pilotage_client.cli.options import (
     echo_json,
     for_each_job,
     long_form,
+    past_time,
     retry_option,
     with_client,
 )
@@ -60,25 +65,108 @@ MOST_LINES = 20
 """The largest number of changed jobs that are printed one by one."""
 
 
+ASKED_ABOVE = 100
+"""A change of more jobs by a condition is confirmed at a terminal."""
+
+_CONDITION_OPTIONS = (
+    click.option("--site", default="", help="In place of ids: jobs that run at a site, or ran there last."),
+    click.option("--queue", metavar="SITE/CE/QUEUE", help="Likewise in a queue."),
+    click.option("--node", default="", metavar="[SITE/]NODE", help="Likewise on a node."),
+    click.option(
+        "--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="In a state."
+    ),
+    click.option("--owner", default="", help="Of an owner (default: all that you may change)."),
+    click.option("--since", metavar="TIME", help="In their state since then or later: 2 h (ago), 02:00, ISO 8601."),
+    click.option("--until", metavar="TIME", help="In their state since before then."),
+    click.option("--dry-run", is_flag=True, help="Show which jobs would be changed, and change none."),
+    click.option("--yes", is_flag=True, help=f"Do not ask, as else for more than {ASKED_ABOVE} jobs at a terminal."),
+)
+
+
+def condition_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select jobs by what they have in common."""
+    for option in reversed(_CONDITION_OPTIONS):
+        command = option(command)
+    return command
+
+
+def read_condition(
+    site: str,
+    queue: str | None,
+    node: str,
+    states: Sequence[str],
+    owner: str,
+    since: str | None,
+    until: str | None,
+    default_states: Sequence[str],
+) -> JobCondition | None:
+    """Return the condition that the options make; None = none of them is given.
+
+    `default_states` are those of jobs that the command changes; with a place, jobs that are at none are left out.
+    """
+    if not any((site, queue, node, states, owner, since, until)):
+        return None
+    node_site, _, host = node.rpartition("/")
+    place = QueueId.parse(queue) if queue else QueueId(site or node_site, "", "")
+    if len({fold(name) for name in (site, place.site, node_site) if name}) > 1:
+        raise click.UsageError("--site, --queue and --node name different sites")
+    wanted = frozenset(state.upper() for state in states) or frozenset(default_states)
+    if any((*place, host)) and not states:
+        wanted -= _PLACELESS
+    return JobCondition(
+        wanted,
+        place.site,
+        place.ce,
+        place.queue,
+        host,
+        owner,
+        past_time(since, "--since"),
+        past_time(until, "--until"),
+    )
+
+
+_PLACELESS = frozenset({"RECEIVED", "WAITING", "BLOCKED"})
+
+
 def _change(
     name: str,
     help_text: str,
-    act: Callable[[Client, Sequence[int], str], list[ChangeResult]],
+    act: Callable[[Client, Sequence[int], str, JobCondition | None], list[ChangeResult]],
     states: Sequence[str],
     states_of_workflows: Sequence[str] = (),
 ) -> click.Command:
     """Return the command of a change; of a whole cluster it changes the jobs in `states`.
 
-    `states_of_workflows` are those of a workflow; empty = `states`.
+    `states_of_workflows` are those of a workflow, and of jobs selected by a condition; empty = `states`.
     """
 
     @click.command(name=name, help=help_text)
-    @IDS
+    @click.argument("ids", nargs=-1, metavar="[ID...]")
+    @condition_options
     @click.option("--reason", default="", help="The reason; stored with the job.")
     @AS_JSON
     @with_client
     @click.pass_context
-    def command(ctx: click.Context, client: Client, ids: Sequence[str], reason: str, as_json: bool) -> None:
+    def command(
+        ctx: click.Context,
+        /,
+        client: Client,
+        ids: Sequence[str],
+        reason: str,
+        dry_run: bool,
+        yes: bool,
+        as_json: bool,
+        **options: Any,
+    ) -> None:
+        condition = read_condition(**options, default_states=states_of_workflows or states)
+        if (condition is None) is not bool(ids):
+            raise click.UsageError("give either ids of jobs, or what they have in common: --node, --since and so on")
+        if condition is not None:
+            jobs = client.search_jobs(condition)
+            if not _is_confirmed(client, jobs, name, dry_run=dry_run, yes=yes, as_json=as_json):
+                return
+            _show_results(ctx, act(client, jobs, reason, condition), as_json=as_json)
+            return
         workflows = [each for each in ids if names_workflow(each)]
         found = (
             client.find_jobs(workflows, states=states_of_workflows or states),
@@ -89,16 +177,38 @@ def _change(
             clusters = [cluster for each in found for cluster in each.clusters]
             names = ", ".join(f"{'workflow' if each.workflow else 'cluster'} {each.selection}" for each in clusters)
             raise StateConflictError(f"{names} has no job that `{name}` can change")
-        results = act(client, jobs, reason)
-        if as_json:
-            for result in results:
-                echo_json({"id": result.job_id, "state": result.state, "refusal": result.refusal or None})
-        else:
-            _echo_changes(results)
-        if any(result.refusal for result in results):
-            ctx.exit(FAILED)
+        if _is_confirmed(client, jobs, name, dry_run=dry_run, yes=True, as_json=as_json):
+            _show_results(ctx, act(client, jobs, reason, None), as_json=as_json)
 
     return command
+
+
+def _is_confirmed(client: Client, jobs: Sequence[int], name: str, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
+    """Say how many jobs a change touches; returns whether to make it. A dry run lists them instead."""
+    if dry_run:
+        if as_json:
+            for job in client.jobs(jobs):
+                echo_json({"id": job.id, "state": job.state, "refusal": None})
+        else:
+            click.echo(f"{name} would change {len(jobs)} jobs" + (f": {ranges(jobs)}" if jobs else ""))
+        return False
+    if not jobs:
+        raise StateConflictError("no job meets the condition")
+    if not yes:
+        click.echo(f"pilotage: {name} changes {len(jobs)} jobs", err=True)
+        if len(jobs) > ASKED_ABOVE and sys.stdin.isatty():
+            click.confirm("go on?", abort=True, err=True)
+    return True
+
+
+def _show_results(ctx: click.Context, results: Sequence[ChangeResult], *, as_json: bool) -> None:
+    if as_json:
+        for result in results:
+            echo_json({"id": result.job_id, "state": result.state, "refusal": result.refusal or None})
+    else:
+        _echo_changes(results)
+    if any(result.refusal for result in results):
+        ctx.exit(FAILED)
 
 
 def _echo_changes(results: Sequence[ChangeResult]) -> None:

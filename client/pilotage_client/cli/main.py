@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 from importlib.metadata import version
 
 import click
 
+from pilotage.telemetry import new_trace, read_trace, trace_bound
 from pilotage_client.cli import (
     admin,
     jobs,
@@ -21,9 +23,10 @@ from pilotage_client.cli import (
     why,
     workflows,
 )
-from pilotage_client.cli.demo import demo, init
+from pilotage_client.cli.demo import condor_commands, demo, init
+from pilotage_client.cli.operations import agents, audit, downtimes
 from pilotage_client.cli.options import SectionedGroup
-from pilotage_client.cli.up import up
+from pilotage_client.cli.up import COMMANDS as UP_COMMANDS
 
 _OBJECTS_OF_A_COLLECTION = 50_000
 """A command reads thousands of jobs and keeps them: with 700, collections take a sixth of its time and free nothing."""
@@ -60,11 +63,17 @@ SECTIONS = {
         "whoami",
     ),
     "Operations": (
+        "doctor",
+        "agents",
+        "audit",
         "tree show",
         "tree put",
         "ban",
         "unban",
         "bans",
+        "downtime plan",
+        "downtime list",
+        "downtime cancel",
         "health list",
         "health hold",
         "health open",
@@ -78,11 +87,22 @@ SECTIONS = {
         "pilots revoke",
         "pilot-token",
         "token",
+        "token join",
         "token revoke",
         "token revocations",
     ),
     "Without a server": ("convert", "tree resolve", "tree eligible"),
-    "This machine": ("up", "demo", "init"),
+    "This machine": (
+        "up",
+        "join",
+        "context list",
+        "context show",
+        "context use",
+        "context remove",
+        "demo",
+        "init",
+        "condor-commands",
+    ),
 }
 
 
@@ -95,12 +115,15 @@ SECTIONS = {
 def main() -> None:
     """Pilotage: one job queue over all your clusters."""
     gc.set_threshold(_OBJECTS_OF_A_COLLECTION)
+    outer = read_trace(os.environ.get("TRACEPARENT"))  # as OpenTelemetry passes contexts to child processes
+    click.get_current_context().with_resource(trace_bound(outer or new_trace()))
 
 
 for command in (
-    up,
+    *UP_COMMANDS,
     demo,
     init,
+    condor_commands,
     why.why,
     status.status,
     submit.submit,
@@ -110,6 +133,9 @@ for command in (
     *resources.COMMANDS,
     *pilots.COMMANDS,
     *admin.COMMANDS,
+    *agents.COMMANDS,
+    *audit.COMMANDS,
+    *downtimes.COMMANDS,
     *routes.COMMANDS,
     *usage.COMMANDS,
     *workflows.COMMANDS,

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import click
 
+from pilotage import clock
 from pilotage.classads.evaluation import Ad
 from pilotage.classads.library import AdValue, Expression
 from pilotage.classads.text import name_text, value_text
 from pilotage.errors import (
     InvalidInputError,
+    InvalidRequirementsError,
     NotFoundError,
     PermissionDeniedError,
     PilotageError,
@@ -26,13 +29,14 @@ from pilotage.errors import (
     UnauthenticatedError,
     Violation,
 )
+from pilotage.programs import ProgramExit
 from pilotage.units import parse_duration
 from pilotage.v1 import values_pb2
 from pilotage_client.api import Client
 from pilotage_client.connection import ServerOptions
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
 
-DONE, FAILED, INVALID_REQUEST, UNREACHABLE = 0, 1, 2, 3
+DONE, FAILED, INVALID_REQUEST, UNREACHABLE = ProgramExit
 """The documented exit codes."""
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
@@ -111,12 +115,13 @@ def _discard_output() -> None:
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for server, token and authority to a command."""
+    """Add the options for server, token, authority and context to a command."""
     for option in (
         click.option("--server", metavar="HOST:PORT", help="The server; several addresses with commas."),
         click.option("--token-file", type=click.Path(path_type=Path), help="A file with your token."),
         click.option("--ca-file", type=click.Path(path_type=Path), help="The authority of the server's certificate."),
         click.option("--data", type=click.Path(path_type=Path), help="The data folder of `pilotage up`."),
+        click.option("--context", metavar="NAME", help="A server that `pilotage join` has joined."),
     ):
         command = option(command)
     return command
@@ -146,9 +151,10 @@ def _connected(command: Callable[..., Returned], role: str) -> Callable[..., Ret
         token_file: Path | None,
         ca_file: Path | None,
         data: Path | None,
+        context: str | None,
         **kwargs: Any,
     ) -> Returned:
-        with Client.located(ServerOptions(server, token_file, data, role, ca_file)) as client:
+        with Client.located(ServerOptions(server, token_file, data, role, ca_file, context)) as client:
             return command(client, *args, **kwargs)
 
     return connected
@@ -197,7 +203,7 @@ def echo_json(value: Any) -> None:
 
 def echo_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Print rows in aligned columns below their headings, or `empty` if there are none."""
-    texts = [tuple("" if cell is None else _printable(str(cell)) for cell in row) for row in rows]
+    texts = [tuple("" if cell is None else printable(str(cell)) for cell in row) for row in rows]
     if not texts:
         click.echo(empty)
         return
@@ -206,15 +212,70 @@ def echo_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return a text without line breaks and control characters, as users choose it."""
     shown = (each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return text if text.isprintable() else "".join(shown)
 
 
 def time_text(time: datetime | None) -> str:
-    """Return a local time, to the second; empty for None."""
-    return time.astimezone().strftime("%m-%d %H:%M:%S") if time else ""
+    """Return a local time, to the second, in another year than the present one to the minute; empty for None."""
+    if time is None:
+        return ""
+    here = time.astimezone()
+    return here.strftime("%m-%d %H:%M:%S" if here.year == clock.now().astimezone().year else "%Y-%m-%d %H:%M")
+
+
+_CLOCK_TIME = re.compile(r"(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)", re.ASCII)
+
+
+def past_time(text: str | None, option: str) -> datetime | None:
+    """Return a past time: "2 h" = two hours ago, "02:00" = the last time that it was two here, or ISO 8601 with a zone.
+
+    None = the option is not given.
+    """
+    now = clock.now()
+    if text is None:
+        return None
+    if match := _CLOCK_TIME.fullmatch(text):
+        here = now.astimezone()
+        at = here.replace(hour=int(match["hour"]), minute=int(match["minute"]), second=0, microsecond=0)
+        return (at if at <= here else at - timedelta(days=1)).astimezone(UTC)
+    try:
+        return _iso_time(text, option) or now - parse_duration(text, option)
+    except InvalidRequirementsError:
+        raise _no_time(text, option, "2 h (ago), 02:00 (the last one here)") from None
+
+
+def coming_time(text: str, option: str) -> datetime:
+    """Return a time to come: "+2h" = in two hours, "now", or ISO 8601 with a zone."""
+    now = clock.now().replace(microsecond=0)
+    if text == "now":
+        return now
+    try:
+        if text.startswith("+"):
+            return now + parse_duration(text[1:], option)
+    except InvalidRequirementsError:
+        raise _no_time(text, option, "+2h (from now), now") from None
+    if (found := _iso_time(text, option)) is not None:
+        return found
+    raise _no_time(text, option, "+2h (from now), now")
+
+
+def _iso_time(text: str, option: str) -> datetime | None:
+    """Return the time in ISO 8601, None = it is none; raises InvalidInputError if it has no zone."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if time.tzinfo is None:
+        here = time.astimezone().isoformat(timespec="minutes")
+        raise InvalidInputError(Violation(option, f"{text} has no zone; write {here}, or with Z for UTC"))
+    return time.astimezone(UTC)
+
+
+def _no_time(text: str, option: str, examples: str) -> InvalidInputError:
+    return InvalidInputError(Violation(option, f"{text!r} is not a time; write {examples} or 2026-11-27T02:00+01:00"))
 
 
 def queue_text(queue: values_pb2.QueueId) -> str:

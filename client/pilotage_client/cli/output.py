@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pilotage.errors import InvalidInputError, StateConflictError, Violation
-from pilotage_client.api import LONGEST_POLL_S, Client
+from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
     IDS,
@@ -24,6 +24,7 @@ from pilotage_client.cli.options import (
     time_text,
     with_client,
 )
+from pilotage_client.job_calls import LONGEST_POLL_S
 from pilotage_client.models import FINAL_STATES, JobEvent, JobFile, OutputPart
 from pilotage_client.retry import (
     RetryBudget,

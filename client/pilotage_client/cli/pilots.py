@@ -34,6 +34,7 @@ from pilotage_client.cli.options import (
     echo_table,
     long_form,
     node_names,
+    past_time,
     queue_text,
     refuse_options_of_group,
     server_options,
@@ -45,6 +46,9 @@ from pilotage_client.files import write_private
 from pilotage_client.models import iso, time_of
 from pilotage_client.up.processes import program
 
+PILOT_STATES = tuple(
+    name.removeprefix("PILOT_STATE_") for name, number in pilot_service_pb2.PilotState.items() if number
+)
 _SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
 _PILOT_HEADINGS = ("STAMP", "BATCH JOB", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
 _DAY_S = 86400
@@ -245,20 +249,39 @@ PILOT = "pilotage-pilot"
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--ended", is_flag=True, help="Also pilots that have ended, or were lost more than an hour ago.")
+@click.option("--site", default="", help="Only pilots of a site.")
+@click.option("--queue", metavar="SITE/CE/QUEUE", help="Only pilots of a queue.")
+@click.option("--node", default="", metavar="[SITE/]NODE", help="Only pilots on a node.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(PILOT_STATES, case_sensitive=False), help="Only in a state."
+)
+@click.option("--since", metavar="TIME", help="Also ended ones, if they lived then: 2 h (ago), 02:00, ISO 8601.")
+@click.option("--owner", default="", help="Only pilots that this owner of a token has registered.")
+@click.option("--log", "log_of", metavar="STAMP", help="Print the end of the output of a pilot that died.")
 @AS_JSON
 @server_options
 @click.pass_context
 def pilots(context: click.Context, /, **options: Any) -> None:
     """Show pilots with their queue, state, node and jobs."""
-    if context.invoked_subcommand is None:
-        _show_pilots(**options)
-    else:
+    if context.invoked_subcommand is not None:
         refuse_options_of_group(context, options.values())
+    elif stamp := options.pop("log_of"):
+        others = ("ended", "site", "queue", "node", "states", "since", "owner", "as_json")
+        if any(options.pop(name) for name in others):
+            raise click.UsageError("--log STAMP goes with no other option")
+        _show_log(stamp=stamp, **options)
+    else:
+        _show_pilots(**options)
+
+
+@with_operator_client
+def _show_log(client: Client, stamp: str) -> None:
+    click.echo(client.pilot_log(stamp), nl=False)
 
 
 @with_client
-def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
-    found = client.pilots(ended=ended)
+def _show_pilots(client: Client, as_json: bool, **options: Any) -> None:
+    found = _find_pilots(client, **options)
     if as_json:
         for pilot in found:
             echo_json(
@@ -300,6 +323,29 @@ def _show_pilots(client: Client, ended: bool, as_json: bool) -> None:
         for pilot in found
     ]
     echo_table(_PILOT_HEADINGS, rows, empty="no pilots")
+
+
+def _find_pilots(
+    client: Client,
+    ended: bool,
+    site: str,
+    queue: str | None,
+    node: str,
+    states: Sequence[str],
+    since: str | None,
+    owner: str,
+) -> list[pilot_service_pb2.Pilot]:
+    """Return the pilots that the options of the command select."""
+    node_site, _, host = node.rpartition("/")
+    return client.pilots(
+        ended=ended,
+        site=site or node_site,
+        queue=QueueId.parse(queue) if queue else None,
+        node=host,
+        states=[state.upper() for state in states],
+        since=past_time(since, "--since"),
+        registered_by=owner,
+    )
 
 
 @pilots.command("revoke")
@@ -379,17 +425,30 @@ def pilot_command(server: str, token_file: Path) -> list[str]:
 
 
 @click.command()
-@click.argument("stamps", nargs=-1, required=True, metavar="STAMP...")
+@click.argument("targets", nargs=-1, metavar="[STAMP...|SITE[/CE[/QUEUE]]]")
+@click.option("--node", metavar="[SITE/]NODE", help="The pilots on a node.")
 @click.option("--reason", default="drained by an operator", help="The reason; shown with the pilot.")
 @click.option("--evict", is_flag=True, help="Evict running jobs, which return to the queue.")
 @with_operator_client
 @click.pass_context
-def drain(ctx: click.Context, client: Client, stamps: tuple[str, ...], reason: str, evict: bool) -> None:
-    """Drain pilots: they take no new jobs."""
-    unknown = client.drain_pilots(stamps, reason=reason, evict=evict)
-    for stamp in unknown:
+def drain(
+    ctx: click.Context, client: Client, targets: tuple[str, ...], node: str | None, reason: str, evict: bool
+) -> None:
+    """Drain pilots, also all of a site, a CE, a queue or a node: they take no new jobs, and end.
+
+    Pilots that are sent later take jobs: `pilotage ban` and `pilotage downtime` close the place itself.
+    """
+    stamps = [target for target in targets if _STAMP.fullmatch(target)]
+    if (node is None) is not bool(targets) or len(stamps) < len(targets) > 1:
+        raise click.UsageError("give stamps, one site, CE or queue, or --node")
+    place = node_names(targets[0]) if targets and not stamps else ()
+    on = _nodes(client, [node])[0] if node is not None else None
+    done = client.drain_pilots(stamps, place=place, node=on, reason=reason, evict=evict)
+    if not stamps:
+        click.echo("1 pilot drains" if done.drained == 1 else f"{done.drained} pilots drain")
+    for stamp in done.unknown_stamps:
         click.echo(f"no live pilot {stamp}", err=True)
-    if unknown:
+    if done.unknown_stamps:
         ctx.exit(FAILED)
 
 

@@ -104,6 +104,8 @@ def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
                     "matched": queue.matched,
                     "running": queue.running,
                     "pilot_problem": queue.pilot_problem or None,
+                    "health": queue.health or None,
+                    "downtime": queue.downtime or None,
                 }
             )
         return
@@ -116,7 +118,7 @@ def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
             queue.waiting,
             queue.matched,
             queue.running,
-            queue.banned or queue.pilot_problem,
+            "; ".join(filter(None, (queue.banned, queue.health, queue.downtime))) or queue.pilot_problem,
         )
         for queue in found
     ]
@@ -299,6 +301,8 @@ def show(client: Client, as_json: bool) -> None:
             }
         )
         return
+    if not answer.version:
+        click.echo("pilotage: there is no tree yet; `pilotage tree put FILE` activates one", err=True)
     click.echo(answer.text, nl=False)
 
 

@@ -14,6 +14,7 @@ import click
 from pilotage.errors import Faults, InvalidInputError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.notifications import NewSubscription
+from pilotage.telemetry import trace_id
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
@@ -94,7 +95,9 @@ _NAMED_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]", re.ASCII)
     "--follow", is_flag=True, help="Wait until the jobs have ended, as `wait` does, and write their user logs (log=)."
 )
 @PATIENCE
-@click.option("--json", "as_json", is_flag=True, help='One JSON object {"jobs": [ID...], "warnings": [...]}.')
+@click.option(
+    "--json", "as_json", is_flag=True, help='One JSON object {"jobs": [ID...], "warnings": [...], "trace_id": ID}.'
+)
 @with_client
 @click.pass_context
 def submit(
@@ -148,7 +151,7 @@ def submit(
     names = _selection_of(descriptions, submitted)
     if as_json:
         more = {"workflow": submitted.workflow} if submitted.workflow else {}
-        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings)} | more)
+        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings), "trace_id": trace_id()} | more)
     else:
         number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
         _echo_submission(number, warnings, "would be submitted" if validate_only else f"submitted: {names}")

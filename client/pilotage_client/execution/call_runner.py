@@ -59,7 +59,7 @@ class CallRunner:
         self._functions, self._calls, self._stream = functions, calls, stream
         self._room = STREAM_BYTES - 2 * HEADER.size * (len(calls) + 1)
         self._results = open(RESULTS, "wb")  # noqa: SIM115 - open as long as the process
-        self._worker: Worker | None = None
+        self._worker: CallWorker | None = None
 
     def run(self) -> None:
         """Run the calls, and write a record for the start and the end of each."""
@@ -78,7 +78,7 @@ class CallRunner:
     def _run(self, index: int) -> bool:
         """Run one call; returns whether the calls after it were handed back meanwhile."""
         if self._worker is None:
-            self._worker = Worker(self._functions, self._calls)
+            self._worker = CallWorker(self._functions, self._calls)
         self._write(self._stream, index, STARTED)
         start_s = time.monotonic()  # noqa: TID251
         self._worker.start(index)
@@ -106,7 +106,7 @@ class CallRunner:
         write_all(file, HEADER.pack(index, kind, seconds, len(content)) + content)
 
 
-class Worker:
+class CallWorker:
     """A forked process that runs calls one at a time."""
 
     def __init__(self, functions: Sequence[bytes], calls: Sequence[Call]) -> None:

@@ -15,7 +15,7 @@ from pilotage.errors import PilotageError, WorldError
 from pilotage_client import models
 from pilotage_client.api import Client
 from pilotage_client.connection import new_request_id
-from pilotage_client.job_values import job
+from pilotage_client.readers.values import job
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
 
 _LOGGER = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -58,6 +58,8 @@ class Draft:
     warnings: list[str] = field(default_factory=list)
     unsupported: list[UnsupportedStatement] = field(default_factory=list)
     faults: list[tuple[int, str]] = field(default_factory=list)
+    computed: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """Settles a field whose value is an expression over the job's own attributes, once these are known."""
     mail_addresses: tuple[str, ...] = ("",)
     """Where notifications of a submit file go; "" = to the owner's own address."""
 

@@ -368,6 +368,9 @@ def draft_of(commands: list[SubmitCommand]) -> Draft:
                 _handler(command.name)(draft, command)
         except StatementFaultError as fault:
             draft.faults.append((fault.line, fault.cause))
+    for settle in [*draft.computed.values()]:
+        with draft.collecting_faults():
+            settle()
     if not draft.fields.keys().isdisjoint(_RETRYING):
         draft.fields.setdefault("retries", _DEFAULT_RETRIES)
     return draft

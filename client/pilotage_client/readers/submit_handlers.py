@@ -10,8 +10,10 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from pilotage.classads.evaluation import compile_bounded
+from pilotage.classads.evaluation import Ad, compile_bounded, compile_expression, evaluate
 from pilotage.classads.library import AdValue, Expression, InvalidClassAdError, expression_from_old_syntax, parse_value
+from pilotage.classads.references import references
+from pilotage.classads.tokens import calls
 from pilotage.condor.quoting import argument_words, environment_settings, join_arguments
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import InputFile
@@ -43,7 +45,7 @@ _REMOTE = re.compile(r"[A-Za-z][\w+.-]*://")
 _CACHED_AMOUNTS = 100
 _AMOUNT = re.compile(r"[+-]?[\d.]+\s*[a-z]*", re.IGNORECASE | re.ASCII)
 _NULL_DEVICE = "/dev/null"
-_NO_NUMBER = "it is an expression, and only a number is read"
+_NO_NUMBER = "it is an expression over more than the job's own attributes, and only a number is read"
 _OF_CONTAINERS = ("container", "docker")
 _OWN_VARIABLES = "PILOTAGE_"
 """Variables of the submitter's environment that never travel: they hold the token."""
@@ -381,13 +383,14 @@ def _measured(field: str, measure: Callable[[object], object]) -> SubmitHandler:
 
     def put(draft: Draft, command: SubmitCommand) -> None:
         if fold(command.value) in ("", "undefined"):
-            draft.keep(command.name, command.value)
+            draft.attributes.setdefault(command.name, command.value)
             return
         amount = command.value if _AMOUNT.fullmatch(command.value) else _literal(command)
         if isinstance(amount, Expression):
             draft.keep(command.name, command.value)
-            draft.refuse(command.line, command.name, command.value, _NO_NUMBER)
+            draft.computed[field] = lambda: put(draft, _computed(draft, command, amount))
             return
+        draft.computed.pop(field, None)  # a custom attribute overrides a command, as in HTCondor
         if isinstance(amount, bool) or not isinstance(amount, int | float | str):
             raise command.fault(f"{command.value} is not a number")
         try:
@@ -396,6 +399,27 @@ def _measured(field: str, measure: Callable[[object], object]) -> SubmitHandler:
             raise command.fault(error) from error
 
     return put
+
+
+def _computed(draft: Draft, command: SubmitCommand, amount: Expression) -> SubmitCommand:
+    """Return a command with the value of its expression, which may refer to the job's own attributes only.
+
+    Another expression is refused, as its value may change; its command has no value then.
+    """
+    known = {fold(name) for name in draft.attributes}
+    refers = references(amount.text)
+    if not (refers.is_dynamic or refers.target or refers.in_my - known or set(calls(amount.text)) & _CHANGING):
+        try:
+            value = evaluate(compile_expression(amount.text), Ad(draft.attributes))
+        except InvalidClassAdError as error:
+            raise command.fault(error) from error
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return SubmitCommand(command.name, repr(value), command.line)
+    draft.refuse(command.line, command.name, command.value, _NO_NUMBER)
+    return SubmitCommand(command.name, "", command.line)
+
+
+_CHANGING = frozenset({"time", "random", "currenttime", "abstime", "daytime", "formattime"})
 
 
 def hold(draft: Draft, command: SubmitCommand) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import json
 import math
 import os
@@ -20,15 +21,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Protocol
 
 from pilotage.cgroups import ControlGroups
 from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage.processes import exclusive_folder
 from pilotage.programs import install_advice, missing_packages
+from pilotage.rpc.channel import is_loopback
 from pilotage.values.isolation import HIDDEN_PATHS, Isolation
 from pilotage_client.api import Client
 from pilotage_client.connection import UP_FILE, data_folder
+from pilotage_client.contexts import load_contexts
 from pilotage_client.files import read_tree, read_tree_file, tree_format, write_private
+from pilotage_client.joining import JOIN_TOKEN_S, new_join_token
 from pilotage_client.up.processes import BoundedLog, Child, Echo, program
 
 _LEAST_FREE_MIB = 64
@@ -44,11 +49,31 @@ request_cpus = 1
 
 @dataclass(frozen=True, slots=True)
 class UpAddresses:
-    """Where the server serves its clients, and where server and agents serve their metrics: HOST:PORT."""
+    """Where the server listens, and where server and agents serve their metrics: HOST:PORT.
 
+    `server` is how this machine reaches it, `public` how others do, "" = they do not.
+    """
+
+    listen: str
     server: str
+    public: str
     server_metrics: str
     agents_metrics: str
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorConfig:
+    """What the agents of this machine need: the server, its authority (None = the system's), and their queues.
+
+    `pilot` has additional settings of every pilot; `queues` are patterns, empty = all of the `ce_types`.
+    """
+
+    server: str
+    authority: Path | None
+    metrics: str
+    queues: tuple[str, ...]
+    ce_types: tuple[str, ...]
+    pilot: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +108,11 @@ class UpFolder:
         return self.root / "run" / "agents.toml"
 
     @property
+    def authority(self) -> Path:
+        """The certificate of the server's own authority."""
+        return self.server / "tls" / "authority.pem"
+
+    @property
     def tree_file(self) -> Path:
         """The last default tree that `up` has activated."""
         return self.root / "tree.toml"
@@ -96,9 +126,9 @@ class UpFolder:
         """Return the file of a role's token: user, operator, admin, or that of an agent."""
         return self.tokens / f"{role}.token"
 
-    def log_file(self, process: str) -> Path:
+    def log_of(self, process: str) -> BoundedLog:
         """Return the log of a process."""
-        return self.root / "logs" / f"{process}.log"
+        return BoundedLog(self.root / "logs" / f"{process}.log")
 
     def prepare(self) -> None:
         """Create the folders; raises WorldError if they cannot be used or the disk is full."""
@@ -115,10 +145,11 @@ class UpFolder:
                 transient=False,
             )
 
-    def write_up_file(self, address: str) -> None:
-        """Write the address and the token files for the other `pilotage` commands."""
+    def write_up_file(self, addresses: UpAddresses) -> None:
+        """Write the addresses and the token files for the other `pilotage` commands."""
         found = {
-            "server": address,
+            "server": addresses.server,
+            **({"public": addresses.public, "ca_file": str(self.authority)} if addresses.public else {}),
             "token_file": str(self.token_file("user")),
             "operator_token_file": str(self.token_file("operator")),
             "admin_token_file": str(self.token_file("admin")),
@@ -127,34 +158,42 @@ class UpFolder:
         if not self.first_job.exists():
             write_private(self.first_job, _FIRST_JOB)
 
-    def write_agents_config(self, addresses: UpAddresses, pilot_program: str, pilot: Mapping[str, object]) -> None:
-        """Write the agents' configuration; `pilot` has additional settings of every pilot."""
+    def write_agents_config(self, config: DirectorConfig, more: str = "") -> None:
+        """Write the configuration of the site director; `more` has the sections of other agents."""
         hidden = [*HIDDEN_PATHS, str(self.root)]
-        settings = {"scratch": str(self.scratch), "grace_s": 5, "hidden_paths": hidden, **pilot}
+        settings = {"scratch": str(self.scratch), "grace_s": 5, "hidden_paths": hidden, **config.pilot}
         pilot_lines = "\n".join(f"{name} = {_toml(value)}" for name, value in settings.items())
+        authority = "" if config.authority is None else f"ca_file = {_toml(str(config.authority))}\n"
+        queues = f"queues = {_toml(config.queues)}\n" if config.queues else ""
         text = f"""\
 # Written by `pilotage up` at every start.
-server = {_toml(addresses.server)}
-metrics_listen = {_toml(addresses.agents_metrics)}
+server = {_toml(config.server)}
+{authority}metrics_listen = {_toml(config.metrics)}
 
 [site_director]
 token_file = {_toml(str(self.token_file("director")))}
 folder = {_toml(str(self.root / "director"))}
-interval_s = 5
+{queues}interval_s = 5
 urgent_interval_s = 1
 min_idle_pilots = 1
 max_idle_s = {_MONTH_S}
 when_stopped = "cancel"
 default_wall_time_s = {_MONTH_S}
-pilot_command = [{_toml(pilot_program)}]
+pilot_command = [{_toml(program("pilotage-pilot"))}]
 
 [site_director.pilot]
 {pilot_lines}
 
 [site_director.batch_systems.local]
 type = "local"
+ce_types = {_toml(config.ce_types)}
 kill_after_s = 15
+{more}"""
+        write_private(self.agents_config, text)
 
+    def local_agents(self) -> str:
+        """Return the configuration of the agents that run beside the server."""
+        return f"""
 [pool_cleanup]
 token_file = {_toml(str(self.token_file("cleaner")))}
 
@@ -162,7 +201,6 @@ token_file = {_toml(str(self.token_file("cleaner")))}
 token_file = {_toml(str(self.token_file("notifier")))}
 allowed_hosts = ["localhost", "127.0.0.1"]
 """
-        write_private(self.agents_config, text)
 
 
 def _toml(value: object) -> str:
@@ -187,7 +225,8 @@ def this_machine(folder: Path, groups: ControlGroups | None = None) -> Machine:
     """Return the resources that this process may use, with the free disk space at `folder`."""
     groups = groups or ControlGroups()
     quota, limit = groups.cores(), groups.memory_bytes()
-    affinity, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         name=socket.gethostname() or "localhost",
         cpus=affinity if quota is None else max(1, min(affinity, math.floor(quota))),
@@ -214,8 +253,9 @@ MaxTotalJobs = 1
 
 HOST = "127.0.0.1"
 
+AGENTS_STOP_S = 40.0
+
 _SERVER_START_S = 60.0
-_AGENTS_STOP_S = 40.0
 _SERVER_STOP_S = 20.0
 
 
@@ -224,7 +264,7 @@ class UpOptions:
     """The options of `pilotage up`; `port` 0 = any free port, `cpus` None = all of this machine.
 
     `tree` replaces the default tree, and an active tree too. `policy` is an absolute path, as are the paths `writable`
-    for jobs.
+    for jobs. `listen` is the address for other machines, None = loopback alone.
     """
 
     data: Path
@@ -233,10 +273,24 @@ class UpOptions:
     tree: Path | None = None
     policy: Path | None = None
     writable: tuple[Path, ...] = ()
+    listen: str | None = None
+
+    def pilot_settings(self) -> dict[str, object]:
+        """Return the additional settings of every pilot."""
+        # The tree's number of cores only limits what a pilot detects; --cpus may exceed it.
+        pilot: dict[str, object] = {"cpus": self.cpus} if self.cpus else {}
+        if self.policy is not None:
+            pilot["policy"] = str(self.policy)
+        if self.writable:
+            pilot["writable_paths"] = [str(path) for path in self.writable]
+        return pilot
 
 
 def run_up(options: UpOptions, echo: Echo) -> None:
     """Run the stack until SIGINT or SIGTERM; raises a PilotageError if it cannot start or keeps failing."""
+    if options.listen is not None and os.environ.get("PILOTAGE_SERVER_TLS_CERT"):
+        why = "`up` needs the certificate that the server makes: unset it, or run pilotage-server"
+        raise InvalidInputError(Violation("PILOTAGE_SERVER_TLS_CERT", why))
     if missing := missing_packages("server"):
         raise WorldError(install_advice("all", missing), transient=False)
     if options.tree is not None:
@@ -246,14 +300,31 @@ def run_up(options: UpOptions, echo: Echo) -> None:
     with exclusive_folder(options.data, "another `pilotage up`"):
         folder = UpFolder(options.data.absolute())
         folder.prepare()
-        stack = _Stack(options, folder, _free_addresses(options.port), echo)
-        try:
-            asyncio.run(_run_until_signal(stack))
-        except BaseExceptionGroup as group:
-            raise _first_error(group) from None
+        run_until_signal(_Stack(options, folder, _addresses(options), echo))
 
 
-async def _run_until_signal(stack: _Stack) -> None:
+class Stack(Protocol):
+    """Processes that are started, kept running and stopped together."""
+
+    async def run(self) -> None:
+        """Start everything and keep it running until cancelled; raises a PilotageError."""
+
+    async def stop(self) -> None:
+        """Stop everything."""
+
+    def kill(self) -> None:
+        """Kill all processes."""
+
+
+def run_until_signal(stack: Stack) -> None:
+    """Run a stack until SIGINT or SIGTERM; a second signal kills it. Raises a PilotageError."""
+    try:
+        asyncio.run(_run_until_signal(stack))
+    except BaseExceptionGroup as group:
+        raise _first_error(group) from None
+
+
+async def _run_until_signal(stack: Stack) -> None:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.TaskGroup() as group:
@@ -281,11 +352,12 @@ class _Stack:
         self._addresses = addresses
         self._echo = echo
         self._is_up = False
+        self._has_context = bool(load_contexts().chosen())  # it wins over the default data folder
         machine = this_machine(folder.root)
         self._machine = replace(machine, cpus=options.cpus or machine.cpus)
         self._server = self._child(
             "server",
-            ("pilotage-server", "run", "--data", str(folder.server), "--listen", addresses.server),
+            ("pilotage-server", "run", "--data", str(folder.server), "--listen", addresses.listen),
             ("--metrics-listen", addresses.server_metrics),
             ("--ready-file", str(folder.ready_file), "--bootstrap-tokens", str(folder.tokens)),
         )
@@ -295,29 +367,34 @@ class _Stack:
         """Start everything and keep it running until cancelled; raises a PilotageError."""
         await self._server.start()
         await self._server.wait_until_ready(self._folder.ready_file.exists, _SERVER_START_S)
-        # The tree's number of cores only limits what a pilot detects; --cpus may exceed it.
-        pilot: dict[str, object] = {"cpus": self._options.cpus} if self._options.cpus else {}
-        if self._options.policy is not None:
-            pilot["policy"] = str(self._options.policy)
-        if self._options.writable:
-            pilot["writable_paths"] = [str(path) for path in self._options.writable]
-        self._folder.write_agents_config(self._addresses, program("pilotage-pilot"), pilot)
+        authority = self._folder.authority if self._addresses.public else None
+        config = DirectorConfig(
+            server=self._addresses.server,
+            authority=authority,
+            metrics=self._addresses.agents_metrics,
+            queues=(),
+            ce_types=("local",),
+            pilot=self._options.pilot_settings(),
+        )
+        self._folder.write_agents_config(config, self._folder.local_agents())
         isolation = await asyncio.to_thread(isolation_notice, self._folder.scratch)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._server.keep_running(self._echo))
             await asyncio.to_thread(self._put_tree)
             await self._agents.start()
             group.create_task(self._agents.keep_running(self._echo))
-            self._folder.write_up_file(self._addresses.server)
+            self._folder.write_up_file(self._addresses)
             self._echo(self._start_message())
             self._echo(isolation)
+            if self._addresses.public:
+                self._echo(await asyncio.to_thread(self._join_message))
             self._is_up = True
 
     async def stop(self) -> None:
         """Stop the agents, which end their pilots, then the server; reports processes that were killed."""
         if self._is_up:
             self._echo("Stopping: running jobs go back to the queue…")
-        for child, timeout_s in ((self._agents, _AGENTS_STOP_S), (self._server, _SERVER_STOP_S)):
+        for child, timeout_s in ((self._agents, AGENTS_STOP_S), (self._server, _SERVER_STOP_S)):
             if not await child.stop(timeout_s):
                 self._echo(f"The {child.name} did not stop and was killed; see {child.log.path}")
         if self._is_up:
@@ -329,13 +406,16 @@ class _Stack:
             child.kill()
 
     def _child(self, name: str, command: tuple[str, ...], *more: tuple[str, ...]) -> Child:
-        log = BoundedLog(self._folder.log_file(name))
-        return Child(name, (program(command[0]), *command[1:], *chain(*more)), log)
+        return Child(name, (program(command[0]), *command[1:], *chain(*more)), self._folder.log_of(name))
+
+    def _client(self, role: str) -> Client:
+        token = self._folder.token_file(role).read_text().strip()
+        root_ca = self._folder.authority.read_bytes() if self._addresses.public else None
+        return Client(self._addresses.server, token, root_ca)
 
     def _put_tree(self) -> None:
         """Activate the given tree, or the default tree unless another one is active."""
-        token = self._folder.token_file("operator").read_text().strip()
-        with Client(self._addresses.server, token) as client:
+        with self._client("operator") as client:
             active = client.tree()
             if self._options.tree is not None:
                 text, format_name = read_tree_file(self._options.tree), tree_format(self._options.tree)
@@ -356,34 +436,98 @@ class _Stack:
     def _start_message(self) -> str:
         folder = self._folder
         elsewhere = (
-            "" if folder.root == data_folder(None) else f"export PILOTAGE_DATA={shlex.quote(str(folder.root))}\n  "
+            ""
+            if folder.root == data_folder(None) and not self._has_context
+            else f"export PILOTAGE_DATA={shlex.quote(str(folder.root))}\n  "
         )
         return f"""\
 Pilotage is up at {self._addresses.server}; Ctrl-C stops it.
   data     {folder.root}
   token    {folder.token_file("user")}
-  logs     {folder.log_file("server").parent}
+  logs     {folder.root / "logs"}
   metrics  http://{self._addresses.server_metrics}/metrics (server)
            http://{self._addresses.agents_metrics}/metrics (agents)
 Next, in another terminal:
   {elsewhere}pilotage submit {shlex.quote(str(folder.first_job))}"""
 
+    def _join_message(self) -> str:
+        address = self._addresses.public
+        with self._client("admin") as client:
+            submits, works = (new_join_token(client, kinds) for kinds in (("user",), ("user", "worker")))
+        return f"""\
+Within {JOIN_TOKEN_S / 3600:g} h other machines join it, as you:
+  to submit jobs    pilotage join {address} --token {submits}
+  to run jobs, too  pilotage join {address} --token {works}
+`pilotage token join` prints such lines for others, and later."""
 
-def _free_addresses(requested: int) -> UpAddresses:
-    """Return addresses with free ports, of the server that with `requested`, 0 = any; raises WorldError."""
-    with socket.socket() as server, socket.socket() as server_metrics, socket.socket() as agents_metrics:
-        ports = _bound(server, requested), _bound(server_metrics, 0), _bound(agents_metrics, 0)
-    return UpAddresses(*(f"{HOST}:{port}" for port in ports))
+
+def _addresses(options: UpOptions) -> UpAddresses:
+    """Return addresses with free ports, of the server that of the options, 0 = any; raises a PilotageError."""
+    listen = (options.listen or HOST).strip("[]")
+    if ":" in listen and not _is_ipv6(listen):
+        raise InvalidInputError(Violation("--listen", f"{listen} is no address; --port sets the port"))
+    with socket.socket(_family(listen)) as server, socket.socket() as first, socket.socket() as second:
+        port, *metrics = _bound(server, listen, options.port), _bound(first, HOST, 0), _bound(second, HOST, 0)
+    if options.listen is None:
+        public = ""
+    elif is_loopback(listen):
+        raise InvalidInputError(Violation("--listen", f"{listen} is loopback, which other machines do not reach"))
+    else:
+        public = _joined_address(listen if listen not in _WILDCARDS else _own_address(), port)
+    return UpAddresses(
+        _joined_address(listen, port),
+        _joined_address(_WILDCARDS.get(listen, listen), port),
+        public,
+        *(_joined_address(HOST, each) for each in metrics),
+    )
 
 
-def _bound(probe: socket.socket, requested: int) -> int:
+_WILDCARDS = {"0.0.0.0": HOST, "::": "::1"}  # noqa: S104 - names, and how this machine reaches such a server
+_ANY_REMOTE = ("198.51.100.1", 9)  # of a network for documentation (RFC 5737)
+
+
+def _own_address() -> str:
+    """Return the address of this machine on the way to other networks, else its name."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ANY_REMOTE)  # a datagram socket only chooses its address; nothing is sent
+        except OSError:
+            return socket.gethostname()
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _joined_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def free_address() -> str:
+    """Return a free address at loopback."""
+    with socket.socket() as probe:
+        return _joined_address(HOST, _bound(probe, HOST, 0))
+
+
+def _bound(probe: socket.socket, host: str, requested: int) -> int:
     """Bind a socket to the port, 0 = a free one, and return it; raises WorldError if it cannot be used."""
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        probe.bind((HOST, requested))
+        probe.bind((host, requested))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             why = f"port {requested} is in use; choose another with --port, or --port 0 for any free one"
+        elif host != HOST:
+            why = f"cannot listen at {host}: {error.strerror}"
         else:
             why = f"port {requested} cannot be used: {error.strerror}"
         raise WorldError(why, transient=False) from error

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pilotage.errors import WorldError
-from pilotage_client.user_log.events import EventKey, UserLogEvent, event_key
+from pilotage_client.user_log.events import TERMINATED, EventKey, UserLogEvent, event_key
 
 _END = b"\n...\n"
 _HEADER = re.compile(rb"^(\d{3}) \((\d+)\.(\d+)\.\d+\) (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", re.MULTILINE)
@@ -95,6 +95,25 @@ class UserLogFile:
             os.ftruncate(file, self._read_to)
             raise
         self._read_to += len(text)
+
+
+def jobs_of_log(path: Path) -> dict[tuple[int, int], bool]:
+    """Return the jobs of a log by cluster and process, and whether each has ended: terminated, or aborted.
+
+    Raises
+    ------
+    WorldError
+        The file cannot be read.
+    """
+    found: dict[tuple[int, int], bool] = {}
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise WorldError(f"user log {path}: {(error.strerror or str(error)).lower()}", transient=False) from error
+    for header in _HEADER.finditer(text[: text.rfind(_END) + 1]):
+        key = _key(header)
+        found[key.cluster, key.process] = key.number == TERMINATED
+    return found
 
 
 def _key(header: re.Match[bytes]) -> EventKey:

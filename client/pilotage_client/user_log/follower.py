@@ -15,7 +15,7 @@ from pathlib import Path
 from pilotage.errors import FeedPositionLostError, InvalidInputError, Violation, WorldError
 from pilotage.job_description import JobDescription, render_text
 from pilotage.text import fold
-from pilotage_client.api import JobCalls
+from pilotage_client.job_calls import JobCalls
 from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
 from pilotage_client.readers.draft import USER_LOG
 from pilotage_client.retry import RetryBudget, opened
@@ -68,11 +68,11 @@ def write_user_logs(
     WorldError
         A log cannot be written, or the server is away for longer than `retry` permits.
     """
-    writer = _LogWriter(client, {job.id: job for job in jobs if job.id in logs}, logs, retry)
+    writer = LogWriter(client, {job.id: job for job in jobs if job.id in logs}, logs, retry)
     ids = sorted(logs)
-    position = _first_position(client, writer.jobs.values(), retry)
+    position = first_position(client, writer.jobs.values(), retry)
     unfinished, moving = set(ids), set(ids)
-    for page in _pages(client, ids, position, retry):
+    for page in endless_pages(client, ids, position, retry):
         events = [event for event in page if event.job_id in logs]
         writer.write(events)
         for event in events:
@@ -84,7 +84,7 @@ def write_user_logs(
     return [writer.jobs[job_id] for job_id in ids]
 
 
-def _pages(client: JobCalls, ids: Sequence[int], position: int, retry: RetryBudget) -> Iterator[list[JobEvent]]:
+def endless_pages(client: JobCalls, ids: Sequence[int], position: int, retry: RetryBudget) -> Iterator[list[JobEvent]]:
     """Yield for ever the pages with the events of these jobs; other events may be among them."""
     wanted = ids if len(ids) <= _MOST_IDS else ()
     while True:
@@ -100,7 +100,13 @@ def _pages(client: JobCalls, ids: Sequence[int], position: int, retry: RetryBudg
             position = error.resume_after
 
 
-def _first_position(client: JobCalls, jobs: Iterable[JobStatus], retry: RetryBudget) -> int:
+def present_pages(client: JobCalls, ids: Sequence[int], position: int, retry: RetryBudget) -> list[list[JobEvent]]:
+    """Return the pages with the events that these jobs have had after a position; other events may be among them."""
+    wanted = ids if len(ids) <= _MOST_IDS else ()
+    return retry(lambda: list(client.event_pages(wanted, after=position, until_now=True)))
+
+
+def first_position(client: JobCalls, jobs: Iterable[JobStatus], retry: RetryBudget) -> int:
     """Return a position before the first event of all these jobs.
 
     The events of one cluster begin in the order of ids. Those of several need not, as submissions may overlap.
@@ -114,8 +120,11 @@ def _first_position(client: JobCalls, jobs: Iterable[JobStatus], retry: RetryBud
     return min((events[0].position for events in histories if events), default=1) - 1
 
 
-class _LogWriter:
-    """Writes events to the logs of their jobs; `jobs` = the jobs as last read, which are read again where needed."""
+class LogWriter:
+    """Writes events to the logs of their jobs; `jobs` = the jobs as last read, which are read again where needed.
+
+    Jobs and logs may be added while it is in use.
+    """
 
     def __init__(
         self, client: JobCalls, jobs: dict[int, JobStatus], logs: Mapping[int, Path], retry: RetryBudget

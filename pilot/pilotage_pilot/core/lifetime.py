@@ -32,10 +32,15 @@ class ExitCode(IntEnum):
     """Exit codes of the pilot's process."""
 
     AS_PLANNED = 0
+    """It ended for lack of jobs or time, or by order; all it had to report is reported."""
     OWN_ERROR = 1
+    """An internal error, or the pilot was killed."""
     WRONG_CONFIGURATION = 2
+    """A setting, option or policy is wrong."""
     NO_SERVER = 3
+    """The server could not be reached for too long, or refuses the pilot."""
     NODE_UNFIT = 4
+    """The node is not fit: a check, the clock, the isolation, or too many failed starts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ class GrantedJob:
     """A job with a lease of `lease_s` seconds from the sending of its request.
 
     `job_ad` is its ClassAd as text; empty = none was wanted. `fault` says why the description cannot
-    be read, and the description is empty then; `fault` empty = it can be read.
+    be read, and the description is empty then; `fault` empty = it can be read. `traceparent` = the trace context of its
+    submission, "" = unknown.
     """
 
     key: AttemptKey
@@ -37,6 +38,7 @@ class GrantedJob:
     process: int = 0
     job_ad: str = ""
     fault: str = ""
+    traceparent: str = ""
 
     @property
     def account(self) -> Account:
@@ -74,7 +76,8 @@ NOTHING_USED = Usage()
 class Report:
     """A report on one attempt; `outcome` None = it has not ended; `hold` goes with EVICTED.
 
-    `memory_limit_mib` = the memory limit that ended it; 0 = none.
+    `memory_limit_mib` = the memory limit that ended it; 0 = none. `traceparent` = the trace context of the job's
+    submission, with an outcome only.
     """
 
     key: AttemptKey
@@ -91,6 +94,7 @@ class Report:
     output_files: tuple[ReportedOutput, ...] = ()
     hold: JobHold | None = None
     memory_limit_mib: int = 0
+    traceparent: str = ""
 
     @property
     def max_bytes(self) -> int:
@@ -99,7 +103,7 @@ class Report:
         return _REPORT_BYTES + _CHARACTER_BYTES * texts + sum(map(_bytes_of_file, self.output_files))
 
 
-_REPORT_BYTES = 200
+_REPORT_BYTES = 300
 _FILE_BYTES = 100
 _CHARACTER_BYTES = 4
 """Bytes on the wire: a report and a file without texts and contents, and a character in UTF-8."""

@@ -10,6 +10,7 @@ from pilotage.job_description import JobDescription
 from pilotage.jobs.wire import description_from_wire
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, section_to_wire, time_from_wire, time_to_wire
+from pilotage.telemetry import is_sampled
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
 from pilotage.values.attempts import AttemptKey
 from pilotage.values.offers import POLICY_FAULT
@@ -77,6 +78,7 @@ def report_to_wire(report: Report) -> jobs_pb2.JobReport:
         plugged=report.state is ReportedState.PLUGGED,
         system_cpu_s=report.usage.system_cpu_s,
         peak_disk_mib=report.usage.peak_disk_mib,
+        traceparent=report.traceparent if is_sampled(report.traceparent) else "",
     )
 
 
@@ -199,6 +201,7 @@ def _job_from_wire(match: matcher_service_pb2.Match) -> GrantedJob:
         process=match.process,
         job_ad=match.job_ad,
         fault=fault,
+        traceparent=match.traceparent,
     )
 
 

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,8 @@ class EnrolledCredential:
         async with self._enrolling:
             if self._bound is None:
                 queue = queue_to_wire(self._landed) if self._landed is not None else None
-                answer = await pilots.Enrol(pilot_service_pb2.EnrolRequest(nonce=self._nonce, queue=queue))
+                request = pilot_service_pb2.EnrolRequest(nonce=self._nonce, queue=queue, release=version("pilotage"))
+                answer = await pilots.Enrol(request)
                 self._use(answer.token)
                 self._secret.discard()
                 log.info("pilot is enrolled")

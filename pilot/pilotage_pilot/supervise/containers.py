@@ -24,6 +24,7 @@ from types import MappingProxyType
 from pilotage.condor.quoting import split_arguments
 from pilotage.job_description import JobDescription, Value
 from pilotage.jobs.environment import MARKER
+from pilotage.jobs.exit_codes import PayloadExit
 from pilotage.jobs.files import JobFaultError, inside, open_regular
 from pilotage.values.containers import HAS_CONTAINERS, RuntimeKind
 from pilotage_pilot.supervise.folders import Folders
@@ -236,7 +237,6 @@ def _arguments(description: JobDescription) -> tuple[str, ...]:
         raise JobFaultError(f"its arguments cannot be taken apart: {error}") from error
 
 
-_RUNTIME_FAILED = 255
 # The form of its last line, with or without colour. A payload may print a line like it, but hardly with these blanks.
 _FATAL = re.compile(rb"^(?:\x1b\[\d+m)?FATAL:  (?:\x1b\[0m)? (.+)\s*\Z", re.MULTILINE)
 _TAIL_BYTES = 4096
@@ -244,7 +244,7 @@ _TAIL_BYTES = 4096
 
 def failure_of_runtime(exit_code: int | None, stderr: Path | None) -> str:
     """Return why apptainer or singularity could not run the payload, from its last line; "" = it ran."""
-    if exit_code != _RUNTIME_FAILED or stderr is None:
+    if exit_code != PayloadExit.RUNTIME_FAILED or stderr is None:
         return ""
     try:
         with open_regular(stderr) as file:  # the payload may have put anything there

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pilotage.jobs.environment import MARKER
+from pilotage.jobs.exit_codes import PayloadExit
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.model import Usage
 from pilotage_pilot.supervise.accounts import PayloadUser
@@ -45,7 +46,7 @@ class PayloadEnd:
     @property
     def is_by_request(self) -> bool:
         """Whether it ended by SIGTERM, or with the exit code that shells give for it."""
-        return self.signal == signal.SIGTERM or self.exit_code == 128 + signal.SIGTERM
+        return self.signal == signal.SIGTERM or self.exit_code == PayloadExit.SIGNAL + signal.SIGTERM
 
 
 class Payload:

@@ -364,7 +364,7 @@ def _is_binary(program: str) -> bool:
         return b"\0" in file.read(256)
 
 
-_NEVER_PASSED = ("PILOTAGE_PILOT_", "PILOTAGE_TOKEN")
+_NEVER_PASSED = ("PILOTAGE_PILOT_", "PILOTAGE_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,15 +390,11 @@ def environment_of(
     identity = JobIdentity(
         site.marker_of(job), job.key.job_id, job.key.attempt, job.cluster, job.process, job.owner, job.vo
     )
-    name = _USER if user is None else {"USER": user.name, "LOGNAME": user.name}
-    machine = {**_passed(site.passed), "PATH": site.path, **name}
-    gpus = ",".join(order.slot.gpu_ids)
-    # A payload without a GPU must not see those of the node.
-    devices = {"CUDA_VISIBLE_DEVICES": gpus, "NVIDIA_VISIBLE_DEVICES": gpus or "void"}
-    return job_environment(job.description, identity, _place(order, site, folders), machine) | devices
+    context = _place(order, site, folders, _USER if user is None else user.name)
+    return job_environment(job.description, identity, context, _passed(site.passed))
 
 
-def _place(order: PrepareJob, site: PayloadSite, folders: Folders) -> JobRunContext:
+def _place(order: PrepareJob, site: PayloadSite, folders: Folders, user: str) -> JobRunContext:
     amounts = order.slot.amounts
     return JobRunContext(
         work=str(folders.work),
@@ -409,6 +405,9 @@ def _place(order: PrepareJob, site: PayloadSite, folders: Folders) -> JobRunCont
         slot=order.slot.name,
         cpus=amounts.cpus,
         memory_mib=amounts.memory_mib,
+        gpu_ids=order.slot.gpu_ids,  # a payload without a GPU must not see those of the node
+        user=user,
+        path=site.path,
         job_ad=str(folders.job_ad) if order.job_ad else "",
         machine_ad=str(folders.machine_ad) if order.machine_ad else "",
     )
@@ -424,12 +423,11 @@ def _passed(names: tuple[str, ...]) -> dict[str, str]:
     return without_secrets({name: os.environ[name] for name in names if name in os.environ})
 
 
-def _user() -> dict[str, str]:
+def _user() -> str:
     try:
-        name = pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        name = str(os.getuid())
-    return {"USER": name, "LOGNAME": name}
+        return str(os.getuid())
 
 
 _USER = _user()

@@ -53,7 +53,7 @@ CALLS = MetricDefinition(
     "pilotage_calls_total",
     _COUNTER,
     "",
-    "Calls that have ended, refused ones included, by method and gRPC status code.",
+    "Calls that have ended, refused ones included, by method and gRPC status code; those over HTTP as HTTP METHOD.",
     ("method", "code"),
 )
 CALL_SECONDS = MetricDefinition(
@@ -68,7 +68,7 @@ CALLS_IN_FLIGHT = MetricDefinition(
     "pilotage_calls_in_flight",
     _GAUGE,
     "",
-    "Calls that do not merely wait: to methods that users may call, and to the others.",
+    "Calls that do not merely wait: to methods that users may call, to the others, and over HTTP.",
     ("callers",),
 )
 MATCHES = MetricDefinition(

@@ -84,6 +84,8 @@ class BrokerLink:
         self._changed = asyncio.Event()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
+        self.fault = "it is not connected yet"
+        """Why there is no connection; "" = there is one."""
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Receive these topics from now on, and no others."""
@@ -124,15 +126,20 @@ class BrokerLink:
             async with self._client() as client:
                 _check_cancelled()
                 log.info("broker connected", host=self._broker.host, port=self._broker.port)
+                self.fault = ""
                 await self._serve(client)
         except* MqttConnectError as errors:
             self._login = None
+            self.fault = f"refused by {self._broker.host}:{self._broker.port}: {_first(errors)}"
             log.warning("refused by the broker", host=self._broker.host, port=self._broker.port, why=_first(errors))
         except* PilotageError as errors:
+            self.fault = f"no login: {_first(errors)}"
             log.warning("no login at the broker", host=self._broker.host, port=self._broker.port, why=_first(errors))
         except* (aiomqtt.MqttError, OSError) as errors:
+            self.fault = f"{self._broker.host}:{self._broker.port}: {_first(errors)}"
             log.warning("no broker", host=self._broker.host, port=self._broker.port, why=_first(errors))
         except* Exception as errors:  # the edge of a loop: the broker is no reason to end the process
+            self.fault = f"{self._broker.host}:{self._broker.port}: {_first(errors)}"
             log.error("broker connection failed", host=self._broker.host, why=_first(errors), exc_info=errors)
 
     def _client(self) -> aiomqtt.Client:

@@ -150,7 +150,8 @@ class Ban:
     """A ban of a site, a computing element or a queue by an operator; it does not change the tree.
 
     `ce` None = the whole site, `queue` None = the whole computing element; `until` is aware, None = until the
-    ban is removed.
+    ban is removed. `since` None = it is in force. `downtime` = the start of the planned downtime that bans, when jobs
+    must have ended; None = an operator bans.
     """
 
     site: str
@@ -158,6 +159,8 @@ class Ban:
     queue: str | None
     reason: str
     until: datetime | None = None
+    since: datetime | None = None
+    downtime: datetime | None = None
 
     def __post_init__(self) -> None:
         assert self.ce is not None or self.queue is None, "a ban on a queue names its computing element"
@@ -173,12 +176,18 @@ class Ban:
 
     def is_active(self, now: datetime) -> bool:
         """Return whether the ban is in force at `now`; at `until` it is over."""
-        return self.until is None or now < self.until
+        return (self.since is None or self.since <= now) and (self.until is None or now < self.until)
 
 
 def active_bans(bans: Iterable[Ban], queue: QueueId, now: datetime) -> tuple[Ban, ...]:
     """Return the bans in force for `queue` at `now`, in the order given."""
     return tuple(ban for ban in bans if ban.covers(queue) and ban.is_active(now))
+
+
+def next_downtime(bans: Iterable[Ban], queue: QueueId, now: datetime) -> Ban | None:
+    """Return the ban of the next downtime of `queue` that has not started; None = none is planned."""
+    coming = ((ban.downtime, ban) for ban in bans if ban.downtime is not None and ban.downtime > now)
+    return min((each for each in coming if each[1].covers(queue)), key=lambda each: each[0], default=(now, None))[1]
 
 
 def job_fit(needs: JobNeeds, queue: EffectiveQueue) -> Eligible | Refused:
@@ -201,17 +210,35 @@ def full_verdict(
     for outcome in (verdict, job_fit(needs, queue)):
         if isinstance(outcome, Refused):
             refusals += outcome.refusals
-    refusals += (ban_refusal(ban) for ban in active_bans(bans, queue.id, now))
+    in_force = active_bans(bans, queue.id, now)
+    refusals += (ban_refusal(ban) for ban in in_force)
+    if not in_force:
+        refusals += _downtime(needs, queue, bans, now)
     return verdict_from(refusals)
 
 
-BAN = "Ban"
-"""The parameter of the refusals by bans."""
+def _downtime(needs: JobNeeds, queue: EffectiveQueue, bans: Iterable[Ban], now: datetime) -> Iterator[Refusal]:
+    """Yield a refusal if a job may run into the next downtime of the queue."""
+    ban = next_downtime(bans, queue.id, now)
+    if ban is None or ban.downtime is None or needs.wall_time_s is None:
+        return
+    left_s = (ban.downtime - now).total_seconds()
+    if needs.wall_time_s > left_s:
+        why = f"{ban} has a downtime from {ban.downtime.isoformat(timespec='seconds')}: {ban.reason}"
+        short = f"{needs.wall_time_s} s would reach into it, {left_s:.0f} s are left"
+        yield Refusal(DOWNTIME, needs.wall_time_s, None, (), f"{why}; {short}")
+
+
+BAN, DOWNTIME = "Ban", "Downtime"
+"""The parameters of the refusals by bans and by downtimes."""
 
 
 def ban_refusal(ban: Ban) -> Refusal:
     """Return the refusal of the queues that a ban covers."""
     end = f" until {ban.until.isoformat()}" if ban.until else ""
+    if ban.downtime is not None:
+        start = f" for a downtime from {ban.downtime.isoformat()}"
+        return Refusal(DOWNTIME, None, None, (), f"{ban} is closed{start}{end}: {ban.reason}")
     return Refusal(BAN, None, None, (), f"{ban} is banned{end}: {ban.reason}")
 
 

@@ -4,7 +4,8 @@ Stubs are used as generated; a failed call raises a PilotageError.
 
 Rules
 -----
-- Each call carries a token and a cause, and has a deadline over all its tries; without one the default applies.
+- Each call carries a token and the context of its trace, and has a deadline over all its tries; without one the
+  default applies.
 - A call without an answer is repeated, so every mutating request needs its request id.
 - A call that an overloaded server rejects unread is repeated, no sooner than the server says. Uploads are not: the
   sent part of their stream is gone, so the caller has to send it again.
@@ -34,7 +35,7 @@ from pilotage.clock import BootClock, boot_time_s
 from pilotage.errors import InvalidInputError, OverloadedError, PilotageError, ServerUnreachableError, Violation
 from pilotage.rpc.proof import PROOF_HEADER
 from pilotage.rpc.status import error_of
-from pilotage.telemetry import CAUSE_HEADER, current_cause
+from pilotage.telemetry import trace_headers
 
 STREAM_TIMEOUT_S = 3600.0
 """The default deadline of a stream; a reader of a feed resumes from its position."""
@@ -83,7 +84,7 @@ class _Details(NamedTuple):
 
 
 class _CallOptions:
-    """Adds token, cause and deadline to every call."""
+    """Adds token, trace context and deadline to every call."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._token = endpoint.token
@@ -97,7 +98,7 @@ class _CallOptions:
 
     def with_options(self, details: Any, timeout_s: float) -> Any:
         """Return the details of one try, which may take `timeout_s`."""
-        metadata = [*(details.metadata or ()), (CAUSE_HEADER, current_cause())]
+        metadata = [*(details.metadata or ()), *trace_headers()]
         token = self._token() if callable(self._token) else self._token
         if token:
             metadata.append(("authorization", f"Bearer {token}"))
@@ -297,7 +298,6 @@ _SERVICE = {
             "name": [
                 {"service": "pilotage.v1.JobService", "method": "WatchEvents"},
                 {"service": "pilotage.v1.JobService", "method": "DownloadFile"},
-                {"service": "pilotage.v1.JobService", "method": "ReadOutputFiles"},
                 {"service": "pilotage.v1.JobService", "method": "FollowOutput"},
             ]
         },

@@ -36,13 +36,21 @@ class Outcome(StrEnum):
     """How an attempt ended on the pilot's side."""
 
     EXITED = "exited"
+    """The payload ended by itself, with an exit code or by a signal."""
     LIMIT_EXCEEDED = "limit exceeded"
+    """The payload was killed at a limit of its job or slot, such as memory or wall time."""
     START_FAILED = "start failed"
+    """The node could not start the payload."""
     REFUSED_BY_JOB = "refused by job"
+    """The payload cannot be started because of the job: no such program, a wrong file or image."""
     EVICTED = "evicted"
+    """The payload had to leave its slot."""
     DECLINED = "declined"
+    """The pilot returned the job before its start."""
     KILLED = "killed"
+    """The pilot killed the payload, because its lease was lost or the server took the job away."""
     OUTPUT_LOST = "output lost"
+    """The payload ended, and its output was lost before the server had it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +28,26 @@ class ChangeResult:
     job_id: int
     state: str
     refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCondition:
+    """What jobs have in common: all that is set must hold.
+
+    `states` = one of these. Place = where a job runs, or ran last. `since` (included) and `until` (not included) = when
+    its state began. Of jobs that have ended, `since` or `owner` is needed.
+    """
+
+    states: frozenset[str]
+    site: str = ""
+    ce: str = ""
+    queue: str = ""
+    node: str = ""
+    owner: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def has_place(self) -> bool:
+        """Whether the condition is about the place of jobs."""
+        return bool(self.site or self.ce or self.queue or self.node)

@@ -11,11 +11,17 @@ class PilotState(StrEnum):
     """The state of a pilot."""
 
     REGISTERED = "REGISTERED"
+    """Its enrolment secret exists, and no batch system has it. SUBMITTED, RUNNING, ENDED or LOST follows."""
     SUBMITTED = "SUBMITTED"
+    """Its glidein waits in a batch system. RUNNING, ENDED or LOST follows."""
     RUNNING = "RUNNING"
+    """It calls the server and takes jobs. DRAINING, ENDED or LOST follows."""
     DRAINING = "DRAINING"
+    """It calls the server and takes no new jobs. RUNNING (no longer draining), ENDED or LOST follows."""
     ENDED = "ENDED"
+    """It has said that it ends, or its glidein is gone. Final."""
     LOST = "LOST"
+    """Silent for too long, revoked, or its node is out of reach. A call with a valid credential revives it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pilotage.classads.evaluation import Ad, evaluation_fault
 from pilotage.classads.library import plain_value
 from pilotage.classads.text import value_text
 from pilotage.job_description import Value
-from pilotage.resources.eligibility import BAN, Eligible, NoAccess, Refusal, Refused, Verdict
+from pilotage.resources.eligibility import BAN, DOWNTIME, Eligible, NoAccess, Refusal, Refused, Verdict
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
 from pilotage_server.core.classads.views import is_random
@@ -77,7 +77,8 @@ def count_of_vo(verdicts: Mapping[QueueId, Verdict]) -> int:
 def exclusions(verdicts: Mapping[QueueId, Verdict]) -> tuple[Exclusion, ...]:
     """Return the exclusions, the one with the most queues first.
 
-    If all queues that could run the job are banned, the bans come before all else: the owner asked for these queues.
+    If all queues that could run the job are closed, bans and downtimes come before all else: the owner asked for these
+    queues.
     """
     tallies: dict[str, _Tally] = {}
     for queue, verdict in verdicts.items():
@@ -89,7 +90,7 @@ def exclusions(verdicts: Mapping[QueueId, Verdict]) -> tuple[Exclusion, ...]:
     ]
     found.sort(key=lambda each: (-each.queues, -each.queues_alone, each.parameter))
     if not eligible(verdicts):
-        found.sort(key=lambda each: not (each.parameter == BAN and each.queues_alone))
+        found.sort(key=lambda each: not (each.parameter in (BAN, DOWNTIME) and each.queues_alone))
     return tuple(found)
 
 
@@ -173,6 +174,8 @@ def _no_queue_summary(picture: WaitingFacts) -> str:
     of_vo = picture.queues_of_vo
     can = f"It waits because none of the {of_vo} queues that VO {picture.vo} may use can run it"
     blame = next((each for each in picture.exclusions if each.queues_alone), None)
+    if blame is not None and blame.parameter == DOWNTIME:
+        return f"It waits for a downtime of the {count_text(blame.queues_alone, 'queue')} to pass: {blame.example}."
     if blame is not None and blame.parameter == BAN:
         queues = count_text(blame.queues_alone, "queue")
         banned = "is banned:" if blame.queues_alone == 1 else "are banned, such as"  # by one ban or several

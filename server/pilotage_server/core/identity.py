@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -79,6 +80,7 @@ class Role(StrEnum):
     OPERATOR = "operator"
     PILOT = "pilot"
     ENROLMENT = "enrolment"
+    JOIN = "join"
     DIRECTOR = "director"
     ROUTER = "router"
     DRAINER = "drainer"
@@ -146,8 +148,23 @@ UNBOUND = AgentBounds()
 
 
 @dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a join token is exchanged for: tokens of its owner with these roles and this lifetime."""
+
+    roles: frozenset[Role]
+    lifetime: timedelta
+
+
+JOINABLE = frozenset({Role.USER, Role.DIRECTOR})
+"""Roles that a join token may be exchanged for: submitting jobs, and running pilots at the machine's own queue."""
+
+
+@dataclass(frozen=True, slots=True)
 class Identity:
-    """The caller; `groups` has the default group first; `pilot` is set for pilots only, `bounds` for agents."""
+    """The caller; `groups` has the default group first.
+
+    `pilot` is set for pilots only, `bounds` for agents, `invitation` for join tokens.
+    """
 
     owner: str
     vo: str
@@ -155,6 +172,7 @@ class Identity:
     roles: frozenset[Role]
     pilot: PilotCredential | None = None
     bounds: AgentBounds = UNBOUND
+    invitation: Invitation | None = None
 
     @property
     def sees_everything(self) -> bool:

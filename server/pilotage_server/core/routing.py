@@ -10,7 +10,7 @@ slot is the route. Published routes are stored unchanged as canonical JSON; `pil
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -110,6 +110,14 @@ def table_from_json(text: str) -> PublishedRoutes:
         facts["max_jobs"],
         tuple(_read(LeftOutRoute, route) for route in facts["left_out"]),
     )
+
+
+def table_lines(table: PublishedRoutes) -> Iterator[str]:
+    """Yield what an operator has configured in a table, one text for each route; not how full its routes are."""
+    yield f"constraint {table.constraint}, at most {table.max_jobs} jobs"
+    for route in table.routes:
+        limits = f"at most {route.max_jobs} jobs, {route.max_idle_jobs} idle"
+        yield f"route {route.name} to {route.target}: requirements {route.requirements}, {limits}"
 
 
 def _read(kind: type[Kind], facts: Mapping[str, Any]) -> Kind:

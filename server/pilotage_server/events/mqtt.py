@@ -123,6 +123,11 @@ class BrokerFeed:
         self._announcements = Announcements(transactions.state, broker.topics, self._nodes, self._link.publish)
         self._subscribe()
 
+    @property
+    def fault(self) -> str:
+        """Why there is no connection; "" = there is one."""
+        return self._link.fault
+
     def _subscribe(self) -> None:
         state, announcements = self._transactions.state, self._announcements
         state.waiting_listeners.append(in_event_loop(announcements.announce_jobs))

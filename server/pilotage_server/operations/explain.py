@@ -12,7 +12,7 @@ from datetime import datetime
 from pilotage.classads.evaluation import Ad
 from pilotage.errors import InvalidRequirementsError, Violation
 from pilotage.job_description import JobDescription, Value
-from pilotage.resources.eligibility import Refusal, Refused, Verdict, active_bans, full_verdict
+from pilotage.resources.eligibility import Refusal, Refused, Verdict, full_verdict, next_downtime
 from pilotage.resources.inheritance import EffectiveQueue
 from pilotage.resources.requirements import read_requirements
 from pilotage.resources.tree import QueueId
@@ -41,10 +41,10 @@ from pilotage_server.core.jobs.changes import summary
 from pilotage_server.core.jobs.dependencies import Blocker
 from pilotage_server.core.jobs.record import JobRecord, is_matchable
 from pilotage_server.core.jobs.states import FINAL
-from pilotage_server.core.pilots.pilots import ARRIVING, PilotRecord, SlotInfo
+from pilotage_server.core.pilots.pilots import ARRIVING, PilotFilter, PilotRecord, SlotInfo
 from pilotage_server.core.pilots.slot_listing import match_weight, slot_ads
 from pilotage_server.core.queueing.job_ads import full_job_ad
-from pilotage_server.core.queueing.slot_offers import obstacles
+from pilotage_server.core.queueing.slot_offers import obstacles, until
 from pilotage_server.core.queueing.task_queue import TaskQueue, traits_of
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.operations.accounting.limits import running_counts
@@ -96,7 +96,7 @@ def _verdicts(
             requirements,
             task_queue.needs,
             effective,
-            active_bans(state.bans, queue, transaction.now),
+            state.bans,
             transaction.now,
         )
         for queue, effective in view.items()
@@ -203,7 +203,7 @@ def _outlooks(
     """Return the pilots and slots at each queue that serve the job's VO, the best queue first."""
     serving = {
         pilot.stamp: pilot
-        for pilot in stored_pilots.list_pilots(transaction.session, None, ended=False)
+        for pilot in stored_pilots.list_pilots(transaction.session, PilotFilter())
         if not pilot.vos or fold(explained.task_queue.account.vo) in folded_set(pilot.vos)
     }
     pilots: dict[QueueId, list[PilotRecord]] = {queue: [] for queue in queues}
@@ -258,6 +258,10 @@ def _obstacle(
     offered = [
         (info, ad, info.offer(transaction.now)._replace(bound_to=bound.get(info.pilot_stamp))) for info, ad in free
     ]
+    coming = next_downtime(state.bans, queue, transaction.now)
+    if coming is not None and coming.downtime is not None:
+        left = coming.downtime - transaction.now
+        offered = [(info, ad, until(offer, left)) for info, ad, offer in offered]
     return slots_obstacle([tuple(_slot_obstacles(state, explained, *each)) for each in offered])
 
 

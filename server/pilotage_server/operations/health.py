@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.text import fold
+from pilotage_server.core.audit import AuditKind, line_difference
 from pilotage_server.core.health.black_holes import HealthRules, Location, LocationLevel, suspected_locations
 from pilotage_server.core.health.evidence import AttemptGroup, Evidence, RunningFilter
 from pilotage_server.core.health.throttles import (
@@ -25,7 +26,9 @@ from pilotage_server.core.health.throttles import (
     throttle_changes,
     tripped_locations,
 )
+from pilotage_server.core.identity import Identity
 from pilotage_server.core.resources.bans import TreeNode, find_node
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import health as stored
 from pilotage_server.storage.attempts import has_failures, load_ended, load_running
@@ -112,7 +115,7 @@ class HeldPlace(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def hold_place(transaction: Transaction, state: ServerState, ordered: HoldOrder) -> HeldPlace:
+def hold_place(transaction: Transaction, state: ServerState, identity: Identity, ordered: HoldOrder) -> HeldPlace:
     """Hold a location, so that it gets no job; the hold replaces its present throttle.
 
     A node may be held before any pilot has reported from it.
@@ -127,7 +130,9 @@ def hold_place(transaction: Transaction, state: ServerState, ordered: HoldOrder)
     location = _in_tree_spelling(state, ordered.location)
     warnings = _unknown_node_warnings(transaction, state, location) if location.level is LocationLevel.NODE else ()
     closed = held_throttle(ordered._replace(location=location), transaction.now, state.rules.health)
+    before = _throttle_of(transaction, location)
     stored.put(transaction.session, closed)
+    _record(transaction, identity, before, closed)
     _publish_throttles(transaction, state)
     return HeldPlace(closed, warnings)
 
@@ -144,7 +149,7 @@ def _unknown_node_warnings(transaction: Transaction, state: ServerState, locatio
     return (f"no pilot has reported a node {location.node} at {location.site}{hint}; it is held for when one comes",)
 
 
-def open_place(transaction: Transaction, state: ServerState, location: Location, by: str) -> Throttle:
+def open_place(transaction: Transaction, state: ServerState, identity: Identity, location: Location) -> Throttle:
     """Give a location jobs again, as after enough successful probes, and return its throttle, now opened.
 
     Raises
@@ -152,14 +157,31 @@ def open_place(transaction: Transaction, state: ServerState, location: Location,
     NotFoundError
         When the location is not throttled; locations within it or around it have their own throttles.
     """
-    wanted = location.key.casefold()
-    found = [each for each in stored.load_throttles(transaction.session) if each.location.key.casefold() == wanted]
-    if not found or not found[0].is_tripped:
+    found = _throttle_of(transaction, location)
+    if found is None or not found.is_tripped:
         raise NotFoundError("throttle of", f"{location.level} {location}")
-    now_open = opened(found[0], transaction.now, reason="an operator opened it", by=by)
+    now_open = opened(found, transaction.now, reason="an operator opened it", by=identity.owner)
     stored.put(transaction.session, now_open)
+    _record(transaction, identity, found, now_open)
     _publish_throttles(transaction, state)
     return now_open
+
+
+def _throttle_of(transaction: Transaction, location: Location) -> Throttle | None:
+    wanted = location.key.casefold()
+    found = (each for each in stored.load_throttles(transaction.session) if each.location.key.casefold() == wanted)
+    return next(found, None)
+
+
+def _record(transaction: Transaction, identity: Identity, before: Throttle | None, after: Throttle) -> None:
+    """Store in the audit what an operator does with a location."""
+    changed = line_difference([_described(before)] if before else [], [_described(after)])
+    record_change(transaction, identity, AuditKind.HEALTH, after.location.key, difference=changed)
+
+
+def _described(throttle: Throttle) -> str:
+    until = f" until {throttle.next_trial:%Y-%m-%d %H:%M:%S} UTC" if throttle.next_trial else ""
+    return f"{throttle.state.value}{until}: {throttle.reason}"
 
 
 def _in_tree_spelling(state: ServerState, location: Location) -> Location:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pilotage.errors import StateConflictError
+from pilotage_server.core.audit import AuditKind, line_difference
+from pilotage_server.core.identity import Identity
 from pilotage_server.core.incarnation import (
     RESTORE,
     STEPS,
@@ -18,6 +20,7 @@ from pilotage_server.core.incarnation import (
     restore_fault,
     store_fault,
 )
+from pilotage_server.operations.audit import record_change
 from pilotage_server.storage.database.fence import FencedError, close_fence, place_of
 from pilotage_server.storage.database.installation import (
     add_incarnation,
@@ -34,6 +37,9 @@ from pilotage_server.storage.database.transaction import Transaction
 
 Keys = Mapping[str, datetime]
 """Ids of signing keys, with the times from which they sign."""
+
+SERVER = Identity("server", "", (), frozenset())
+"""The author of changes that a server finds in its key files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ def join(transaction: Transaction, own: Belongings) -> Installation:
         raise StateConflictError(f"this server cannot join the database: {fault}; {cure}")
     joined = replace(known, store=known.store or own.store or "", keys={**own.keys, **known.keys})
     store_installation(transaction.session, joined)
+    if known.keys:
+        _record_keys(transaction, SERVER, known.keys, joined.keys)
     return joined
 
 
@@ -73,11 +81,27 @@ def change_keys(transaction: Transaction, added: Keys, removed: frozenset[str]) 
     known = lock_installation(transaction.session)
     keys = {kid: time for kid, time in {**known.keys, **added}.items() if kid not in removed}
     store_installation(transaction.session, replace(known, keys=keys))
+    _record_keys(transaction, SERVER, known.keys, keys)
 
 
-def adopt_keys(transaction: Transaction, keys: Keys) -> None:
-    """Make these the keys of the database; servers with other keys cannot join any more."""
-    store_installation(transaction.session, replace(lock_installation(transaction.session), keys=keys))
+def adopt_keys(transaction: Transaction, keys: Keys, login: str) -> None:
+    """Make these the keys of the database, by an account of the machine; servers with others cannot join any more."""
+    known = lock_installation(transaction.session)
+    store_installation(transaction.session, replace(known, keys=keys))
+    _record_keys(transaction, Identity(login, "", (), frozenset()), known.keys, keys)
+
+
+def _record_keys(transaction: Transaction, by: Identity, before: Keys, after: Keys) -> None:
+    """Store a change of the signing keys in the audit; another server may have stored it already."""
+    if difference := line_difference(_key_lines(before), _key_lines(after)):
+        record_change(transaction, by, AuditKind.KEYS, "signing keys", difference=difference)
+
+
+def _key_lines(keys: Keys) -> list[str]:
+    starts = {
+        kid: f"{time:%Y-%m-%d %H:%M:%S} UTC" if time.year > 1 else "the first start" for kid, time in keys.items()
+    }
+    return [f"{kid} signs from {start}" for kid, start in sorted(starts.items())]
 
 
 def confirm_place(transaction: Transaction) -> None:
@@ -124,4 +148,6 @@ def begin_incarnation(
         session,
         replace(known, incarnation=number, place=place_of(session), store=own.store or known.store, keys=own.keys),
     )
+    if known.keys:
+        _record_keys(transaction, SERVER, known.keys, own.keys)
     return Restored(new, fenced)

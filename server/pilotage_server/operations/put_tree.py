@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.pacing import Pace, at_once
+from pilotage.resources.formats import tree_format
+from pilotage.resources.inheritance import effective_queues
+from pilotage.resources.tree import QueueId
+from pilotage_server.core.audit import AuditKind, text_difference
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.states import JobCause
 from pilotage_server.core.queueing.task_queue import TaskQueue, with_pool
@@ -20,10 +26,11 @@ from pilotage_server.core.queueing.tree_plan import (
 from pilotage_server.core.resources.mappings import PoolMappings
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.cooperative import cooperative
 from pilotage_server.operations.queueing.arrivals import recount
 from pilotage_server.operations.resources.pools import active_mappings, remove_pools, replace_mappings
-from pilotage_server.operations.resources.tree import NewTree, active_tree
+from pilotage_server.operations.resources.tree import NewTree, active_tree, parse_tree
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pools as stored_holdings
 from pilotage_server.storage import pools as stored_pools
@@ -44,15 +51,39 @@ def try_tree(transaction: Transaction, state: ServerState, new: NewTree) -> Tree
     return _plan(transaction, state, new, active_tree(transaction, state), cooperative)
 
 
+@dataclass(frozen=True, slots=True)
+class TreeDifference:
+    """The difference of a new tree and the active one, which has this version."""
+
+    before: int
+    text: str
+
+
+def compare_tree(active: stored.TreeText, new: NewTree) -> TreeDifference:
+    """Return the difference of a new tree and the active one; for long trees call it before the transaction."""
+    names = (f"version {active.version}", f"version {active.version + 1}")
+    return TreeDifference(active.version, text_difference(active.text, new.text, names))
+
+
 def put_tree(
-    transaction: Transaction, state: ServerState, identity: Identity, new: NewTree, tried: TreePlan
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity,
+    new: NewTree,
+    tried: TreePlan,
+    difference: TreeDifference | None = None,
 ) -> TreeEffect:
     """Activate a tree that has just been tried, and return what it changes.
+
+    `difference` is that of this tree when it was tried; it is made again if another tree has become active since.
 
     All pools are mapped again. When the tree declares a parameter differently, jobs move to the pools of their new
     requirements. Jobs with a lease keep it. A waiting job whose requirements cannot be interpreted any more is held.
     """
     version = stored.lock_tree(transaction.session)
+    if difference is None or difference.before != version:
+        difference = compare_tree(get_tree(transaction), new)
+    record_change(transaction, identity, AuditKind.TREE, f"version {version + 1}", difference=difference.text)
     holds = not tried.touches_jobs and tried.tree.version == version + 1
     plan = _plan_for_present_pools(transaction, state, tried) if holds else None
     if plan is None:
@@ -64,6 +95,80 @@ def put_tree(
     _store_pools(transaction, state, plan)
     transaction.after_commit(lambda: _activate(state, plan))
     return plan.effect
+
+
+WORKER_SITE, WORKER_CE_TYPE, WORKER_QUEUE = "workers", "worker", "default"
+"""Where the queues of joined machines are: one CE for each, whose own director alone serves this CEType."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A joined machine that runs jobs; sizes in MiB."""
+
+    name: str
+    cpus: int
+    memory_mib: int
+    disk_mib: int
+
+    @property
+    def queue(self) -> QueueId:
+        """The queue of its own."""
+        return QueueId(WORKER_SITE, self.name, WORKER_QUEUE)
+
+
+def tree_with_worker(present: stored.TreeText, worker: Worker) -> NewTree | None:
+    """Return the tree with a queue for the machine; None = it has one. Call it outside of transactions.
+
+    Raises
+    ------
+    InvalidInputError
+        The tree is in another format than TOML, or states the site of workers in a way that cannot be continued, or
+        its queue of this name is not of a worker: a machine that joins must not get the pilots of a cluster.
+    """
+    known = effective_queues(parse_tree(present.text, present.format).tree, None) if present.version else ()
+    for queue in known:
+        if queue.id == worker.queue:
+            ce_type = queue.get("CEType")
+            if ce_type is None or ce_type.value != WORKER_CE_TYPE:
+                why = f"the queue {worker.queue} is not of a joined machine: its CEType is not {WORKER_CE_TYPE}"
+                raise InvalidInputError(Violation("machine", f"{why}; join with another name"))
+            return None
+    ce = f'sites.{WORKER_SITE}.ces."{worker.name}"'
+    added = f"""\
+# A machine that has joined.
+[{ce}]
+CEType = "{WORKER_CE_TYPE}"
+
+[{ce}.queues.{WORKER_QUEUE}]
+CPUs = {worker.cpus}
+Memory = {worker.memory_mib}
+Disk = {worker.disk_mib}
+MaxTotalJobs = 1
+"""
+    if not present.version:
+        return parse_tree(added, "toml")
+    why = f"the tree cannot be continued: an operator adds the queue {worker.queue} with CEType = {WORKER_CE_TYPE}"
+    if tree_format(present.format) != "toml":
+        raise InvalidInputError(Violation("machine", f"{why}; the tree is in {present.format}, not TOML"))
+    try:
+        return parse_tree(f"{present.text.rstrip()}\n\n{added}", present.format)
+    except InvalidInputError as error:
+        raise InvalidInputError(Violation("machine", f"{why} ({error.violations[0]})")) from error
+
+
+def put_tree_after(
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity,
+    new: NewTree,
+    tried: TreePlan,
+    difference: TreeDifference,
+) -> bool:
+    """Activate a tree that was made from the tree it is compared with; return whether that was the active one."""
+    if stored.lock_tree(transaction.session) != difference.before:
+        return False
+    put_tree(transaction, state, identity, new, tried, difference)
+    return True
 
 
 def _plan(transaction: Transaction, state: ServerState, new: NewTree, before: ActiveTree, pace: Pace) -> TreePlan:

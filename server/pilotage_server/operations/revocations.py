@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pilotage.errors import InvalidInputError, PermissionDeniedError, Violation
+from pilotage_server.core.audit import AuditKind, line_difference
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.revocations import Revocation, RevocationKind, Revocations
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.identity import revocations as stored
@@ -84,7 +86,26 @@ def revoke_tokens(
         wanted.vo,
     )
     record_revocation(transaction, state, revocation)
+    subject = f"{kind.value} {revocation.subject}" + (f" of the VO {wanted.vo}" if wanted.vo else "")
+    record_change(
+        transaction, identity, AuditKind.REVOCATION, subject, difference="+ revoked", reason=revocation.reason
+    )
     return revocation
+
+
+def record_token(
+    transaction: Transaction, identity: Identity, made: Identity, token_id: str, expires: datetime
+) -> None:
+    """Store in the audit that the caller makes a token; the token itself is not stored."""
+    facts = [f"token {token_id}", f"roles {', '.join(sorted(made.roles))}", f"expires {expires:%Y-%m-%d %H:%M:%S} UTC"]
+    for name, values in (("queues", made.bounds.queues), ("VOs", made.bounds.vos), ("turns", made.bounds.turns)):
+        if values:
+            facts.append(f"bound to the {name} {', '.join(values)}")
+    if made.invitation is not None:
+        roles, lifetime = ", ".join(sorted(made.invitation.roles)), made.invitation.lifetime.total_seconds()
+        facts.append(f"lets machines join with the roles {roles} for {lifetime:.0f} s")
+    subject = f"{made.owner} of the VO {made.vo}" if made.vo else made.owner
+    record_change(transaction, identity, AuditKind.TOKEN, subject, difference=line_difference([], facts))
 
 
 def record_revocation(transaction: Transaction, state: ServerState, revocation: Revocation) -> None:

@@ -55,13 +55,17 @@ class DescriptionCache:
 
     def load(self, transaction: Transaction, template_ids: Collection[int]) -> Mapping[int, JobDescription]:
         """Return the descriptions of these templates."""
+        return {id_: sized.description for id_, sized in self.load_sized(transaction, template_ids).items()}
+
+    def load_sized(self, transaction: Transaction, template_ids: Collection[int]) -> Mapping[int, SizedDescription]:
+        """Return the descriptions of these templates with their sizes and trace contexts."""
         known = self._cache.known
-        found = {template_id: known[template_id].description for template_id in template_ids if template_id in known}
+        found = {template_id: known[template_id] for template_id in template_ids if template_id in known}
         if len(found) < len(template_ids):
             missing = [each for each in template_ids if each not in found]
             for template_id, sized in load_sized_descriptions(transaction.session, missing).items():
                 self._cache.put(template_id, sized, sized.size)
-                found[template_id] = sized.description
+                found[template_id] = sized
         return found
 
     def sizes(self, transaction: Transaction, template_ids: Collection[int]) -> Mapping[int, int]:

@@ -201,15 +201,15 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
     async def SetShares(
         self, request: share_service_pb2.SetSharesRequest, context: Any
     ) -> share_service_pb2.SetSharesResponse:
-        fields = Fields(request)
+        identity, fields = caller(), Fields(request)
         factors = fields("priority_factors", factors_from_wire)
         quotas = fields("group_quotas", quotas_from_wire)
         fields.done()
 
         def set_them(transaction: Transaction, state: ServerState) -> share_service_pb2.SetSharesResponse:
-            set_shares(transaction, state, factors, quotas)
+            set_shares(transaction, state, identity, factors, quotas)
             return share_service_pb2.SetSharesResponse()
 
         return await self._transactions.once(
-            caller(), "SetShares", request, share_service_pb2.SetSharesResponse, set_them
+            identity, "SetShares", request, share_service_pb2.SetSharesResponse, set_them
         )

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -10,12 +15,30 @@ import structlog
 
 from pilotage.clock import Clock
 from pilotage.errors import InvalidInputError, UnauthenticatedError, Violation
-from pilotage.rpc.wire import text_from_wire, time_to_wire
+from pilotage.rpc.wire import queue_to_wire, text_from_wire, time_to_wire
 from pilotage.v1 import identity_service_pb2, identity_service_pb2_grpc
 from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire, reason_from_wire
-from pilotage_server.core.identity import AGENT_NAMES, UNBOUND, AgentBounds, Identity, Role, name_fault
+from pilotage_server.core.identity import (
+    AGENT_NAMES,
+    JOINABLE,
+    UNBOUND,
+    AgentBounds,
+    Identity,
+    Invitation,
+    Role,
+    name_fault,
+)
 from pilotage_server.core.revocations import Revocation
-from pilotage_server.operations.revocations import TokensToRevoke, list_revocations, revoke_tokens
+from pilotage_server.operations.cooperative import gc_paused
+from pilotage_server.operations.put_tree import (
+    Worker,
+    compare_tree,
+    get_tree,
+    put_tree_after,
+    tree_with_worker,
+    try_tree,
+)
+from pilotage_server.operations.revocations import TokensToRevoke, list_revocations, record_token, revoke_tokens
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.framework.calls import caller, caller_token
 from pilotage_server.rpc.framework.scopes import SCOPES
@@ -37,12 +60,14 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
         verifier: TokenVerifier,
         clock: Clock,
         longest: timedelta,
+        authority: Callable[[], str],
     ) -> None:
         self._transactions = transactions
         self._issuer = issuer
         self._verifier = verifier
         self._clock = clock
         self._longest = longest
+        self._authority = authority
 
     async def WhoAmI(
         self, request: identity_service_pb2.WhoAmIRequest, context: Any
@@ -64,10 +89,24 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
     async def IssueToken(
         self, request: identity_service_pb2.IssueTokenRequest, context: Any
     ) -> identity_service_pb2.IssueTokenResponse:
+        admin = caller()
         identity, lifetime = self._requested_token(request)
         now = self._clock()
         token = self._issuer.issue(identity, lifetime, now, request.scopes)
-        return identity_service_pb2.IssueTokenResponse(token=token, expires=time_to_wire(now + lifetime))
+        await self._record_tokens(admin, [(identity, token)], now + lifetime)
+        return identity_service_pb2.IssueTokenResponse(
+            token=token, expires=time_to_wire(now + lifetime), authority=self._authority()
+        )
+
+    async def _record_tokens(self, by: Identity, made: Iterable[tuple[Identity, str]], expires: datetime) -> None:
+        """Store in the audit that a caller makes tokens that end at this time."""
+        ids = [(identity, self._verifier.verify(token, self._clock()).id) for identity, token in made]
+
+        def record(transaction: Transaction, _: ServerState) -> None:
+            for identity, token_id in ids:
+                record_token(transaction, by, identity, token_id, expires)
+
+        await self._transactions.write(record)
 
     def _requested_token(self, request: identity_service_pb2.IssueTokenRequest) -> tuple[Identity, timedelta]:
         fields = Fields(request)
@@ -83,8 +122,57 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
         fields.faults.unless(0 < request.lifetime_s <= longest_s, "lifetime_s", f"is not 1 to {longest_s:.0f} s")
         is_agent = not AGENT_NAMES.keys().isdisjoint(roles or ())
         fields.faults.unless(is_agent or bounds == UNBOUND, "bounds", "are for the tokens of agents only")
+        joins = request.joined_lifetime_s != 0
+        joined = fields.length("joined_lifetime_s")
+        if joins:
+            fields.faults.unless(
+                0 < request.joined_lifetime_s <= longest_s, "joined_lifetime_s", f"is not 1 to {longest_s:.0f} s"
+            )
+            fields.faults.unless(JOINABLE.issuperset(roles or ()), "roles", "of a join token are user and director")
+            is_plain = bounds == UNBOUND and not request.scopes
+            fields.faults.unless(is_plain, "joined_lifetime_s", "is for tokens without bounds and scopes")
         fields.done()
+        if joins:
+            invited = Invitation(frozenset(roles), joined)
+            return Identity(owner, vo, groups, frozenset({Role.JOIN}), invitation=invited), lifetime
         return Identity(owner, vo, groups, frozenset(roles), bounds=bounds), lifetime
+
+    async def Join(self, request: identity_service_pb2.JoinRequest, context: Any) -> identity_service_pb2.JoinResponse:
+        identity, worker = caller(), _worker_from_wire(request)
+        assert identity.invitation is not None, "the token of a call to Join is a join token"
+        roles, lifetime = identity.invitation.roles, identity.invitation.lifetime
+        now = self._clock()
+        response = identity_service_pb2.JoinResponse(expires=time_to_wire(now + lifetime))
+        if Role.DIRECTOR in roles:
+            await self._add_queue(identity, worker)
+            response.queue.CopyFrom(queue_to_wire(worker.queue))
+        made = []
+        if Role.USER in roles:
+            user = replace(identity, roles=frozenset({Role.USER}), invitation=None)
+            response.user_token = self._issuer.issue(user, lifetime, now)
+            made.append((user, response.user_token))
+        if Role.DIRECTOR in roles:
+            bounds = AgentBounds(queues=(str(worker.queue),))
+            director = Identity(f"director:{worker.name}", "", (), frozenset({Role.DIRECTOR}), bounds=bounds)
+            response.director_token = self._issuer.issue(director, lifetime, now)
+            made.append((director, response.director_token))
+        await self._record_tokens(identity, made, now + lifetime)
+        log.info("machine joined", machine=worker.name, roles=sorted(roles), by=identity.owner)
+        return response
+
+    async def _add_queue(self, identity: Identity, worker: Worker) -> None:
+        """Give the machine a queue in the tree; repeated while other trees come in between."""
+        while True:
+            with gc_paused():
+                present = await self._transactions.read(lambda transaction, _: get_tree(transaction))
+                new = await asyncio.to_thread(tree_with_worker, present, worker)
+                if new is None:
+                    return
+                tried = await self._transactions.read(partial(try_tree, new=new))
+                difference = await asyncio.to_thread(compare_tree, present, new)
+            put = partial(put_tree_after, identity=identity, new=new, tried=tried, difference=difference)
+            if await self._transactions.write(put):
+                return
 
     async def RevokeTokens(
         self, request: identity_service_pb2.RevokeTokensRequest, context: Any
@@ -152,6 +240,21 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
         return await self._transactions.read(show)
 
 
+_MACHINE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,254}")
+
+
+def _worker_from_wire(request: identity_service_pb2.JoinRequest) -> Worker:
+    """Return the machine that joins; letter case of its name does not count."""
+    fields = Fields(request)
+    name = fields.text("machine").lower()
+    valid = _MACHINE_NAME.fullmatch(name) is not None
+    fields.faults.unless(valid, "machine", f'"{name}" is not a name of letters, digits, dots, dashes and underscores')
+    worker = Worker(name, fields.count("cpus"), fields.count("memory_mib"), fields.count("disk_mib"))
+    fields.faults.unless(bool(worker.cpus), "cpus", "is missing")
+    fields.done()
+    return worker
+
+
 def revocation_to_wire(revocation: Revocation) -> identity_service_pb2.Revocation:
     """Return the message of a revocation."""
     return identity_service_pb2.Revocation(
@@ -207,8 +310,8 @@ def _group_name(name: str) -> str:
 
 
 def role_for_token(name: str) -> Role:
-    """Return the role of a name; raises InvalidInputError for those of pilots, which enrolment gives."""
-    allowed = [role for role in Role if role not in {Role.PILOT, Role.ENROLMENT}]
+    """Return the role of a name; raises InvalidInputError for those that other calls give."""
+    allowed = [role for role in Role if role not in {Role.PILOT, Role.ENROLMENT, Role.JOIN}]
     if name not in allowed:
         why = f'"{name}" is not one of {", ".join(allowed)}'
         raise InvalidInputError(Violation("", why))

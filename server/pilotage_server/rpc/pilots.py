@@ -16,6 +16,7 @@ from pilotage.errors import InvalidInputError, PermissionDeniedError, Violation
 from pilotage.mqtt.settings import BrokerLogin
 from pilotage.rpc.proof import NONCE_BYTES, hash_of_nonce
 from pilotage.rpc.wire import (
+    enum_from_wire,
     enum_to_wire,
     queue_from_wire,
     queue_to_wire,
@@ -31,16 +32,16 @@ from pilotage.v1 import (
     pilot_service_pb2_grpc,
 )
 from pilotage.values.leadership import Leadership
-from pilotage.values.pilots import GlideinReport
+from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage.values.wire.amounts import amounts_to_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire, reason_from_wire
-from pilotage.values.wire.leadership import leadership_from_wire
+from pilotage.values.wire.leadership import leadership_from_wire, release_from_wire
 from pilotage.values.wire.pilots import glidein_report_from_wire
 from pilotage_server.core.attempts.reports import ReportedSlot
 from pilotage_server.core.identity import NO_QUEUE, Identity, PilotCredential, Role
 from pilotage_server.core.pilots.node_use import FarmUse, NodeUse
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
-from pilotage_server.core.pilots.pilots import SecondUse, SlotInfo
+from pilotage_server.core.pilots.pilots import PilotFilter, SecondUse, SlotInfo
 from pilotage_server.core.resources.bans import TreeNode
 from pilotage_server.operations.attempts.pilot_calls import credential_of
 from pilotage_server.operations.leadership import lock_leadership_of
@@ -57,8 +58,10 @@ from pilotage_server.operations.pilots.pilots import (
     NewPilots,
     PilotInfo,
     drain_pilots,
+    get_pilot_log,
     list_pilots,
     living_queues,
+    put_pilot_logs,
     register_pilots,
     renewable_credentials,
     report_glideins,
@@ -69,7 +72,7 @@ from pilotage_server.rpc.framework.calls import caller, caller_address
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty, queue_set_from_wire
+from pilotage_server.rpc.framework.wire_values import check_count, queue_set_from_wire
 from pilotage_server.storage.database.transaction import Transaction
 
 log = structlog.get_logger()
@@ -118,6 +121,29 @@ def glidein_reports_from_wire(message: pilot_service_pb2.ReportGlideinsRequest) 
     reports = fields("reports", lambda reports: all_from_wire(reports, glidein_report_from_wire))
     fields.done()
     return reports
+
+
+def pilot_filter_from_wire(message: pilot_service_pb2.ListPilotsRequest) -> PilotFilter:
+    """Return which pilots are listed."""
+    fields = Fields(message)
+    wanted = PilotFilter(
+        queue=fields.if_set("queue", queue_from_wire),
+        site=fields.text("site"),
+        node=fields.text("node"),
+        states=frozenset(fields("states", lambda numbers: all_from_wire(numbers, _pilot_state)) or ()),
+        since=fields.time("since"),
+        registered_by=fields.text("registered_by"),
+        ended=message.ended,
+    )
+    fields.done()
+    return wanted
+
+
+def _pilot_state(number: int) -> PilotState:
+    name = enum_from_wire(pilot_service_pb2.PilotState, number)
+    if not name:
+        raise InvalidInputError(Violation("", "is not a state of pilots"))
+    return PilotState[name]
 
 
 def pilot_to_wire(info: PilotInfo) -> pilot_service_pb2.Pilot:
@@ -346,11 +372,12 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         fields = Fields(request)
         nonce_hash = fields("nonce", nonce_hash_from_wire)
         landed = fields.if_set("queue", queue_from_wire)
+        release = fields("release", release_from_wire)
         fields.done()
         address, second_use = caller_address(), self._second_use
         enrolled = await self._transactions.write(
             lambda transaction, state: enrol_pilot(
-                transaction, state, credential, landed, nonce_hash, address, second_use
+                transaction, state, credential, landed, nonce_hash, address, second_use, release
             )
         )
         return pilot_service_pb2.EnrolResponse(token=self._bound(credential, enrolled))
@@ -390,22 +417,41 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         def report(transaction: Any, state: Any) -> pilot_service_pb2.ReportGlideinsResponse:
             results = report_glideins(transaction, state, identity, reports)
             return pilot_service_pb2.ReportGlideinsResponse(
-                unknown_stamps=results.unknown, worked_stamps=results.worked
+                unknown_stamps=results.unknown, worked_stamps=results.worked, logs_wanted=results.silent
             )
 
         return await self._transactions.once(
             identity, "ReportGlideins", request, pilot_service_pb2.ReportGlideinsResponse, report
         )
 
+    async def PutPilotLogs(
+        self, request: pilot_service_pb2.PutPilotLogsRequest, context: Any
+    ) -> pilot_service_pb2.PutPilotLogsResponse:
+        identity, fields = caller(), Fields(request)
+        fields.faults.unless(len(request.logs) <= MOST_LOGS, "logs", f"are more than {MOST_LOGS}")
+        logs = fields("logs", lambda logs: all_from_wire(logs, _pilot_log_from_wire))
+        fields.done()
+        await self._transactions.write(lambda transaction, _: put_pilot_logs(transaction, identity, logs))
+        return pilot_service_pb2.PutPilotLogsResponse()
+
+    async def GetPilotLog(
+        self, request: pilot_service_pb2.GetPilotLogRequest, context: Any
+    ) -> pilot_service_pb2.GetPilotLogResponse:
+        fields = Fields(request)
+        stamp = fields.text("stamp")
+        fields.done()
+        sent, text = await self._transactions.read(lambda transaction, _: get_pilot_log(transaction, stamp))
+        return pilot_service_pb2.GetPilotLogResponse(
+            log=pilot_service_pb2.PilotLog(stamp=stamp, text=text), sent=time_to_wire(sent)
+        )
+
     async def ListPilots(
         self, request: pilot_service_pb2.ListPilotsRequest, context: Any
     ) -> pilot_service_pb2.ListPilotsResponse:
-        fields = Fields(request)
-        queue = fields.if_set("queue", queue_from_wire)
-        fields.done()
+        wanted = pilot_filter_from_wire(request)
 
         def show(transaction: Any, _: Any) -> pilot_service_pb2.ListPilotsResponse:
-            pilots = list_pilots(transaction, queue, ended=request.ended)
+            pilots = list_pilots(transaction, wanted)
             return pilot_service_pb2.ListPilotsResponse(pilots=[pilot_to_wire(pilot) for pilot in pilots])
 
         return await self._transactions.read(show)
@@ -413,19 +459,14 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
     async def DrainPilots(
         self, request: pilot_service_pb2.DrainPilotsRequest, context: Any
     ) -> pilot_service_pb2.DrainPilotsResponse:
-        fields = Fields(request)
-        fields("stamps", check_count)
-        fields("stamps", check_not_empty)
-        stamps = fields("stamps", lambda stamps: all_from_wire(stamps, text_from_wire))
-        reason = fields("reason", reason_from_wire)
-        fields.done()
+        identity, (pilots, reason) = caller(), pilots_to_drain_from_wire(request)
 
         def drain(transaction: Any, state: Any) -> pilot_service_pb2.DrainPilotsResponse:
-            unknown = drain_pilots(transaction, state, stamps, reason, evict=request.evict)
-            return pilot_service_pb2.DrainPilotsResponse(unknown_stamps=unknown)
+            done = drain_pilots(transaction, state, identity, pilots, reason, evict=request.evict)
+            return pilot_service_pb2.DrainPilotsResponse(unknown_stamps=done.unknown, drained=len(done.stamps))
 
         return await self._transactions.once(
-            caller(), "DrainPilots", request, pilot_service_pb2.DrainPilotsResponse, drain
+            identity, "DrainPilots", request, pilot_service_pb2.DrainPilotsResponse, drain
         )
 
     async def RevokePilots(
@@ -450,6 +491,35 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
             reason=reason,
         )
         return response
+
+
+MOST_LOGS = 100
+"""The most outputs of one call."""
+
+
+def _pilot_log_from_wire(message: pilot_service_pb2.PilotLog) -> tuple[str, str]:
+    fields = Fields(message)
+    log_of_pilot = (fields.text("stamp"), fields.text("text"))
+    fields.done()
+    return log_of_pilot
+
+
+def pilots_to_drain_from_wire(
+    message: pilot_service_pb2.DrainPilotsRequest,
+) -> tuple[Sequence[str] | TreeNode | NodeId, str]:
+    """Return the pilots to drain, by stamps or by their place, and the reason."""
+    fields = Fields(message)
+    fields("stamps", check_count)
+    stamps = fields("stamps", lambda stamps: all_from_wire(stamps, text_from_wire))
+    site, ce, queue, node = (fields.text(name) for name in ("site", "ce", "queue", "node"))
+    reason = fields("reason", reason_from_wire)
+    fields.faults.unless(bool(site) is not bool(stamps), "stamps", "give either stamps or a site")
+    fields.faults.unless(bool(site) or not (ce or queue or node), "site", "is missing, but a part of it is named")
+    fields.faults.unless(not (node and (ce or queue)), "node", "is named with its site alone")
+    fields.done()
+    if stamps:
+        return stamps, reason
+    return NodeId(site, node) if node else TreeNode(site, ce or None, queue or None), reason
 
 
 def pilots_to_revoke_from_wire(message: pilot_service_pb2.RevokePilotsRequest) -> PilotsToRevoke:

@@ -16,11 +16,13 @@ from pilotage.values.wire.fields import Fields, reason_from_wire
 from pilotage_server.core.identity import check_queue_set, check_queues
 from pilotage_server.core.queueing.tree_plan import TreeEffect, TreePlan
 from pilotage_server.core.resources.bans import BanRecord, TreeNode
+from pilotage_server.core.resources.downtimes import Downtime
 from pilotage_server.operations.cooperative import cooperative, gc_paused
 from pilotage_server.operations.health import hold_place, list_health, open_place
 from pilotage_server.operations.matching.demand import get_demand
-from pilotage_server.operations.put_tree import get_tree, put_tree, try_tree
+from pilotage_server.operations.put_tree import TreeDifference, compare_tree, get_tree, put_tree, try_tree
 from pilotage_server.operations.resources.bans import BanOrder, ban, list_bans, unban
+from pilotage_server.operations.resources.downtimes import cancel_downtime, list_downtimes, plan_downtime
 from pilotage_server.operations.resources.pools import (
     PoolView,
     clean_pools,
@@ -97,6 +99,8 @@ def queue_view_to_wire(view: QueueView) -> resource_service_pb2.QueueInfo:
         running=view.running,
         pilots=view.pilots,
         pilot_problem=view.pilot_problem,
+        health=view.health,
+        downtime=view.downtime,
     )
     section_to_wire(view.parameters, message.parameters)
     return message
@@ -134,7 +138,36 @@ def unban_from_wire(message: resource_service_pb2.UnbanRequest) -> TreeNode:
     return _node(message)
 
 
-_BanMessage = resource_service_pb2.BanRequest | resource_service_pb2.UnbanRequest
+def downtime_from_wire(message: resource_service_pb2.Downtime) -> Downtime:
+    """Return a downtime that an operator plans; raises InvalidInputError with all faults."""
+    fields = Fields(message)
+    _check_node(fields, message)
+    start, end = fields.time("start"), fields.time("end")
+    fields.faults.unless(start is not None, "start", "is missing")
+    fields.faults.unless(end is not None, "end", "is missing")
+    reason, drain = fields("reason", reason_from_wire), fields.length("drain_s")
+    fields.done()
+    assert start is not None, "a downtime without faults has a start"
+    assert end is not None, "a downtime without faults has an end"
+    return Downtime(_node(message), reason, start, end, drain, by="")
+
+
+def downtime_to_wire(downtime: Downtime) -> resource_service_pb2.Downtime:
+    """Return the message of a downtime."""
+    return resource_service_pb2.Downtime(
+        id=downtime.id,
+        site=downtime.node.site,
+        ce=downtime.node.ce or "",
+        queue=downtime.node.queue or "",
+        reason=downtime.reason,
+        start=time_to_wire(downtime.start),
+        end=time_to_wire(downtime.end),
+        drain_s=downtime.drain.total_seconds(),
+        by=downtime.by,
+    )
+
+
+_BanMessage = resource_service_pb2.BanRequest | resource_service_pb2.UnbanRequest | resource_service_pb2.Downtime
 
 
 def _check_node(fields: Fields, message: _BanMessage) -> None:
@@ -190,12 +223,12 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         identity = caller()
         with gc_paused():
             new = await asyncio.to_thread(parse_tree, request.text, request.format, cooperative)
-            plan, planned = await self._transactions.read(partial(_plan_tree, new))
+            plan, difference, planned = await self._transactions.read(partial(_plan_tree, new))
         if request.validate_only:
             return planned
 
         def put(transaction: Transaction, state: ServerState) -> resource_service_pb2.PutTreeResponse:
-            effect = put_tree(transaction, state, identity, new, plan)
+            effect = put_tree(transaction, state, identity, new, plan, difference)
             return planned if effect is plan.effect else tree_effect_to_wire(effect)
 
         return await self._transactions.once(identity, "PutTree", request, resource_service_pb2.PutTreeResponse, put)
@@ -244,19 +277,53 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     async def Unban(
         self, request: resource_service_pb2.UnbanRequest, context: Any
     ) -> resource_service_pb2.UnbanResponse:
-        node = unban_from_wire(request)
+        identity, node = caller(), unban_from_wire(request)
 
         def lift(transaction: Any, state: Any) -> resource_service_pb2.UnbanResponse:
-            ended = unban(transaction, state, node)
+            ended = unban(transaction, state, identity, node)
             return resource_service_pb2.UnbanResponse(bans=[ban_to_wire(record) for record in ended])
 
-        return await self._transactions.once(caller(), "Unban", request, resource_service_pb2.UnbanResponse, lift)
+        return await self._transactions.once(identity, "Unban", request, resource_service_pb2.UnbanResponse, lift)
 
     async def ListBans(
         self, request: resource_service_pb2.ListBansRequest, context: Any
     ) -> resource_service_pb2.ListBansResponse:
         records = await self._transactions.read(lambda transaction, _: list_bans(transaction))
         return resource_service_pb2.ListBansResponse(bans=[ban_to_wire(record) for record in records])
+
+    async def PlanDowntime(
+        self, request: resource_service_pb2.PlanDowntimeRequest, context: Any
+    ) -> resource_service_pb2.PlanDowntimeResponse:
+        identity, fields = caller(), Fields(request)
+        wanted = fields("downtime", downtime_from_wire)
+        fields.done()
+
+        def plan(transaction: Transaction, state: ServerState) -> resource_service_pb2.PlanDowntimeResponse:
+            planned = plan_downtime(transaction, state, identity, wanted)
+            return resource_service_pb2.PlanDowntimeResponse(downtime=downtime_to_wire(planned))
+
+        return await self._transactions.once(
+            identity, "PlanDowntime", request, resource_service_pb2.PlanDowntimeResponse, plan
+        )
+
+    async def CancelDowntime(
+        self, request: resource_service_pb2.CancelDowntimeRequest, context: Any
+    ) -> resource_service_pb2.CancelDowntimeResponse:
+        identity, downtime_id = caller(), request.id
+
+        def cancel(transaction: Transaction, state: ServerState) -> resource_service_pb2.CancelDowntimeResponse:
+            cancelled = cancel_downtime(transaction, state, identity, downtime_id)
+            return resource_service_pb2.CancelDowntimeResponse(downtime=downtime_to_wire(cancelled))
+
+        return await self._transactions.once(
+            identity, "CancelDowntime", request, resource_service_pb2.CancelDowntimeResponse, cancel
+        )
+
+    async def ListDowntimes(
+        self, request: resource_service_pb2.ListDowntimesRequest, context: Any
+    ) -> resource_service_pb2.ListDowntimesResponse:
+        found = await self._transactions.read(lambda transaction, _: list_downtimes(transaction))
+        return resource_service_pb2.ListDowntimesResponse(downtimes=map(downtime_to_wire, found))
 
     async def ListThrottles(
         self, request: resource_service_pb2.ListThrottlesRequest, context: Any
@@ -267,16 +334,17 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     async def HoldPlace(
         self, request: resource_service_pb2.HoldPlaceRequest, context: Any
     ) -> resource_service_pb2.HoldPlaceResponse:
-        order = closed_by_from_wire(request, caller().owner)
+        identity = caller()
+        order = closed_by_from_wire(request, identity.owner)
 
         def hold(transaction: Transaction, state: ServerState) -> resource_service_pb2.HoldPlaceResponse:
-            held = hold_place(transaction, state, order)
+            held = hold_place(transaction, state, identity, order)
             return resource_service_pb2.HoldPlaceResponse(
                 throttle=throttle_to_wire(held.throttle), warnings=held.warnings
             )
 
         return await self._transactions.once(
-            caller(), "HoldPlace", request, resource_service_pb2.HoldPlaceResponse, hold
+            identity, "HoldPlace", request, resource_service_pb2.HoldPlaceResponse, hold
         )
 
     async def OpenPlace(
@@ -287,7 +355,7 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         fields.done()
 
         def open_breaker(transaction: Transaction, state: ServerState) -> resource_service_pb2.OpenPlaceResponse:
-            opened = open_place(transaction, state, location, identity.owner)
+            opened = open_place(transaction, state, identity, location)
             return resource_service_pb2.OpenPlaceResponse(throttle=throttle_to_wire(opened))
 
         return await self._transactions.once(
@@ -297,10 +365,10 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
 
 def _plan_tree(
     new: NewTree, transaction: Transaction, state: ServerState
-) -> tuple[TreePlan, resource_service_pb2.PutTreeResponse]:
-    """Return the plan of a tree and its answer, made before the transaction because many queues take long."""
+) -> tuple[TreePlan, TreeDifference, resource_service_pb2.PutTreeResponse]:
+    """Return the plan of a tree, its difference and its answer, made before the transaction: they may take long."""
     plan = try_tree(transaction, state, new)
-    return plan, tree_effect_to_wire(plan.effect)
+    return plan, compare_tree(get_tree(transaction), new), tree_effect_to_wire(plan.effect)
 
 
 class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):

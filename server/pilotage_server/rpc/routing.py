@@ -41,7 +41,7 @@ from pilotage_server.rpc.routing_wire import (
     router_to_wire,
     unwanted_page_to_wire,
 )
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.transaction import Transaction
 
 
@@ -136,8 +136,9 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         self, request: route_service_pb2.PutRoutesRequest, context: Any
     ) -> route_service_pb2.PutRoutesResponse:
         leadership, table = route_table_from_wire(request)
-        check_turn(caller(), leadership.agent)
-        await self._transactions.write(lambda transaction, _: put_routes(transaction, leadership, table))
+        identity = caller()
+        check_turn(identity, leadership.agent)
+        await self._transactions.write(lambda transaction, _: put_routes(transaction, identity, leadership, table))
         return route_service_pb2.PutRoutesResponse()
 
     async def ListRoutes(

@@ -1,14 +1,17 @@
-"""The gRPC server: all services behind the access check, and health and reflection without it."""
+"""The gRPC server: all services behind the access check, and health and reflection without it.
+
+A gateway may serve the same services over HTTP.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -19,6 +22,10 @@ from pilotage.rpc.channel import SHARED_OPTIONS
 from pilotage.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
+    audit_service_pb2,
+    audit_service_pb2_grpc,
+    diagnosis_service_pb2,
+    diagnosis_service_pb2_grpc,
     identity_service_pb2,
     identity_service_pb2_grpc,
     job_service_pb2,
@@ -48,9 +55,12 @@ from pilotage_server.operations.jobs.queries import FeedNews, read_news
 from pilotage_server.operations.matching.idle_pilots import ServerMatchEstimator
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.accounting import ShareServicer
+from pilotage_server.rpc.audit import AuditServicer
+from pilotage_server.rpc.diagnosis import CheckProcess, DiagnosisServicer
 from pilotage_server.rpc.framework.admission import Admission, CallLimits
 from pilotage_server.rpc.framework.call_counts import CallCounts
-from pilotage_server.rpc.framework.dispatch import CallAccess, Dispatcher, LoopCalls, in_event_loop
+from pilotage_server.rpc.framework.dispatch import Acceptor, CallAccess, Dispatcher, LoopCalls, in_event_loop
+from pilotage_server.rpc.framework.grpc_calls import CallAcceptor
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.framework.transactions import Transactions
@@ -65,7 +75,7 @@ from pilotage_server.rpc.pilots import MakeBrokerLogin, NodeServicer, PilotServi
 from pilotage_server.rpc.races import RaceServicer
 from pilotage_server.rpc.resources import PoolServicer, ResourceServicer
 from pilotage_server.rpc.routing import RouteServicer
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 
 OPEN_SERVICE_THREADS = 4
@@ -116,6 +126,8 @@ SERVICES = tuple(
     module.DESCRIPTOR.services_by_name[name].full_name
     for module, name in (
         (agent_service_pb2, "AgentService"),
+        (audit_service_pb2, "AuditService"),
+        (diagnosis_service_pb2, "DiagnosisService"),
         (identity_service_pb2, "IdentityService"),
         (job_service_pb2, "JobService"),
         (matcher_service_pb2, "MatcherService"),
@@ -156,7 +168,8 @@ class ServiceLimits:
 class ServiceContext:
     """What the services need: transactions, files, tokens and clocks.
 
-    `make_broker_login` None = pilots get no logins at the broker.
+    `make_broker_login` None = pilots get no logins at the broker. `authority` returns the fingerprint (SHA-256,
+    hexadecimal) of the authority that the server presents, "" = none. `check_process` is for the diagnosis.
     """
 
     transactions: Transactions
@@ -168,6 +181,8 @@ class ServiceContext:
     clock: Clock
     boot_clock: BootClock
     make_broker_login: MakeBrokerLogin | None = None
+    authority: Callable[[], str] = lambda: ""
+    check_process: CheckProcess = tuple
 
 
 def _options(limits: ServiceLimits) -> tuple[tuple[str, int], ...]:
@@ -182,10 +197,41 @@ def _options(limits: ServiceLimits) -> tuple[tuple[str, int], ...]:
     )
 
 
-class RpcServer:
-    """The gRPC server with all services, their long polls and their event feed."""
+class HttpGateway(Protocol):
+    """Serves calls over HTTP; `gateway.Gateway` fulfils it. Most servers have none, and do not import its libraries."""
 
-    def __init__(self, context: ServiceContext, limits: ServiceLimits, *, reflects: bool) -> None:
+    @property
+    def calls(self) -> Acceptor:
+        """What takes the entry points of all calls."""
+
+    def start(self, clock: BootClock) -> None:
+        """Take requests from now on; all calls have their entry points."""
+
+    async def stop(self) -> None:
+        """Take no more connections, and let the answers under way end."""
+
+
+class _AllDispatchers:
+    """Registers the methods of servicers in several dispatchers."""
+
+    def __init__(self, dispatchers: Sequence[Dispatcher]) -> None:
+        self._dispatchers = dispatchers
+
+    def add_generic_rpc_handlers(self, _handlers: Any) -> None:
+        """Do nothing, as `Dispatcher`."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        """Register the methods of a service."""
+        for dispatcher in self._dispatchers:
+            dispatcher.add_registered_method_handlers(service, handlers)
+
+
+class RpcServer:
+    """The gRPC server with all services, their long polls and their event feed, and perhaps their gateway."""
+
+    def __init__(
+        self, context: ServiceContext, limits: ServiceLimits, gateway: HttpGateway | None = None, *, reflects: bool
+    ) -> None:
         state = context.transactions.state
         self._context = context
         self._limits = limits
@@ -193,6 +239,9 @@ class RpcServer:
         self._feed = EventFeed(partial(_read_news, context.transactions))
         self._health = Health()
         self._admission = Admission(limits.calls, context.boot_clock)
+        # Its own: admission counts in one thread only, and callers over HTTP cannot exhaust those over gRPC.
+        self._http_admission = Admission(limits.calls, context.boot_clock)
+        self._gateway = gateway
         self.call_counts: tuple[CallCounts, ...] = ()
         """The calls of each method; none before the server serves."""
         self._server = grpc.server(
@@ -215,12 +264,18 @@ class RpcServer:
         state = context.transactions.state
         access = CallAccess(context.verifier, lambda: state.revocations, context.proofs, context.clock)
         loop_calls = LoopCalls(tasks, access.recheck)
-        dispatcher = Dispatcher(self._server, access, loop_calls, self._admission, context.boot_clock)
-        self._add_services(dispatcher)
-        self.call_counts = tuple(dispatcher.call_counts)
+        clock, gateway = context.boot_clock, self._gateway
+        dispatchers = [Dispatcher(CallAcceptor(self._server), access, loop_calls, self._admission, clock)]
+        if gateway is not None:
+            dispatchers.append(Dispatcher(gateway.calls, access, loop_calls, self._http_admission, clock, "HTTP"))
+        self._add_services(_AllDispatchers(dispatchers))
+        self.call_counts = tuple(counts for dispatcher in dispatchers for counts in dispatcher.call_counts)
         tasks.create_task(self._feed.run())
         self._health.report()
-        dispatcher.open()
+        for dispatcher in dispatchers:
+            dispatcher.open()
+        if gateway is not None:
+            gateway.start(clock)
 
     def _add_services(self, server: Any) -> None:
         context, limits = self._context, self._limits
@@ -236,7 +291,9 @@ class RpcServer:
         )
         jobs = JobServicer(transactions, context.store, self._feed, context.boot_clock, wait_s, context.disk)
         matcher = MatcherServicer(transactions, context.store, self._polls, context.boot_clock, wait_s)
-        identity = IdentityServicer(transactions, context.issuer, context.verifier, context.clock, limits.longest_token)
+        identity = IdentityServicer(
+            transactions, context.issuer, context.verifier, context.clock, limits.longest_token, context.authority
+        )
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
         matcher_service_pb2_grpc.add_MatcherServiceServicer_to_server(matcher, server)
         pool_service_pb2_grpc.add_PoolServiceServicer_to_server(PoolServicer(transactions), server)
@@ -248,11 +305,15 @@ class RpcServer:
         routes = RouteServicer(transactions, context.store)
         route_service_pb2_grpc.add_RouteServiceServicer_to_server(routes, server)
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(transactions), server)
+        audit_service_pb2_grpc.add_AuditServiceServicer_to_server(AuditServicer(transactions), server)
         race_service_pb2_grpc.add_RaceServiceServicer_to_server(RaceServicer(transactions), server)
         notifications = NotificationServicer(transactions)
         notification_service_pb2_grpc.add_NotificationServiceServicer_to_server(notifications, server)
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
+
+        diagnosis = DiagnosisServicer(transactions, context.check_process, context.clock, context.boot_clock)
+        diagnosis_service_pb2_grpc.add_DiagnosisServiceServicer_to_server(diagnosis, server)
 
     def report_health(self, *, is_writable: bool, has_room: bool) -> None:
         """Report whether the database can be written, and whether the disk has room for jobs and uploads."""
@@ -260,8 +321,11 @@ class RpcServer:
         self._health.report(refused if is_writable else ("", *SERVICES))
 
     def calls_in_flight(self) -> dict[str, int]:
-        """Return the numbers of calls in flight to methods that users may call, and to the others."""
-        return {"users": len(self._admission.of_users), "others": len(self._admission.of_others)}
+        """Return the numbers of calls in flight to methods that users may call, and to the others, and over HTTP."""
+        counts = {"users": len(self._admission.of_users), "others": len(self._admission.of_others)}
+        if self._gateway is not None:
+            counts["http"] = len(self._http_admission.of_users) + len(self._http_admission.of_others)
+        return counts
 
     def wake_followers(self) -> None:
         """Notify the calls that follow events: another server has committed some."""
@@ -273,6 +337,8 @@ class RpcServer:
         self._polls.close()
         self._feed.close()
         stopped = self._server.stop(grace_s)
+        if self._gateway is not None:
+            await self._gateway.stop()
         await asyncio.to_thread(stopped.wait)
 
 

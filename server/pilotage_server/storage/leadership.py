@@ -1,4 +1,4 @@
-"""Leadership of agents in the database: one row for each agent."""
+"""Leadership of agents in the database: one row for each agent, and one for each of its replicas."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlmodel import Session
 
-from pilotage.values.leadership import Leadership, ServedQueues
-from pilotage_server.core.leadership import LeadershipTerm
+from pilotage.values.leadership import AgentStatus, Leadership, ServedQueues
+from pilotage_server.core.leadership import AgentReplica, LeadershipTerm
 from pilotage_server.storage.database import sql
 
 _TAKE = """
@@ -21,7 +21,7 @@ _TAKE = """
     RETURNING holder
 """
 _FIND = "SELECT agent, holder, place, until, serves_json FROM turns WHERE agent = ?"
-_ACTIVE = "SELECT agent, holder, place, until, serves_json FROM turns WHERE until > ?"
+_UNTIL = "SELECT agent, holder, place, until, serves_json FROM turns WHERE until > ?"
 _ENDS = "SELECT agent, until FROM turns WHERE until > ?"
 _GIVE_BACK = "DELETE FROM turns WHERE agent = ? AND holder = ?"
 
@@ -30,8 +30,7 @@ def take(session: Session, wanted: LeadershipTerm, now: datetime) -> bool:
     """Store a term of leadership; False = another replica is the leader, and nothing changes."""
     until, over = sql.column_time(session, wanted.until), sql.column_time(session, now)
     leadership = wanted.leadership
-    serves = {"patterns": wanted.serves.patterns, "ce_types": wanted.serves.ce_types, "bounds": wanted.bounds}
-    values = (leadership.agent, leadership.holder, wanted.host, until, json.dumps(serves, sort_keys=True))
+    values = (leadership.agent, leadership.holder, wanted.host, until, _serves_json(wanted.serves, wanted.bounds))
     return bool(sql.rows(session, _TAKE, *values, over))
 
 
@@ -47,7 +46,12 @@ def lock(session: Session, agent: str) -> LeadershipTerm | None:
 
 def active_terms(session: Session, now: datetime) -> tuple[LeadershipTerm, ...]:
     """Return the terms of the present leaders."""
-    return tuple(map(_term, sql.rows(session, _ACTIVE, sql.column_time(session, now))))
+    return terms_until(session, now)
+
+
+def terms_until(session: Session, since: datetime) -> tuple[LeadershipTerm, ...]:
+    """Return the last term of each agent that ends, or has ended, since then; an agent that was stopped has none."""
+    return tuple(map(_term, sql.rows(session, _UNTIL, sql.column_time(session, since))))
 
 
 def active_agents(session: Session, now: datetime) -> frozenset[str]:
@@ -67,6 +71,102 @@ def release(session: Session, leadership: Leadership) -> None:
 
 def _term(row: Sequence[Any]) -> LeadershipTerm:
     agent, holder, host, until, serves_json = row
-    serves = {name: tuple(values) for name, values in json.loads(serves_json).items()}
-    served = ServedQueues(serves["patterns"], serves["ce_types"])
-    return LeadershipTerm(Leadership(agent, holder), host, sql.utc_time(until), served, serves["bounds"])
+    return LeadershipTerm(Leadership(agent, holder), host, sql.utc_time(until), *_serves_from_json(serves_json))
+
+
+def _serves_json(serves: ServedQueues, bounds: Sequence[str]) -> str:
+    served = {"patterns": serves.patterns, "ce_types": serves.ce_types, "bounds": bounds}
+    return json.dumps(served, sort_keys=True)
+
+
+def _serves_from_json(text: str) -> tuple[ServedQueues, tuple[str, ...]]:
+    serves = {name: tuple(values) for name, values in json.loads(text).items()}
+    return ServedQueues(serves["patterns"], serves["ce_types"]), serves["bounds"]
+
+
+_REPORTED = (
+    "place, owner, last_seen, due, serves_json, version, last_cycle, last_success, failures, last_error, error_time"
+)
+_SAVE_REPLICA = f"""
+    INSERT INTO agents (agent, holder, since, {_REPORTED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (agent, holder) DO UPDATE SET ended = NULL,
+        {", ".join(f"{name} = excluded.{name}" for name in _REPORTED.split(", "))}
+"""  # noqa: S608 - names of columns
+_LOAD_REPLICAS = f"SELECT agent, holder, since, {_REPORTED}, ended FROM agents ORDER BY agent, since"  # noqa: S608
+_END_REPLICA = "UPDATE agents SET ended = ? WHERE agent = ? AND holder = ?"
+_DELETE_REPLICAS = "DELETE FROM agents WHERE due < ? AND (ended IS NULL OR ended < ?)"
+
+
+def save_replica(session: Session, replica: AgentReplica) -> None:
+    """Store what a replica has reported; one that had ended runs again."""
+    times = (
+        time and sql.column_time(session, time)
+        for time in (
+            replica.since,
+            replica.last_seen,
+            replica.due,
+            replica.status.last_cycle,
+            replica.status.last_success,
+            replica.status.last_error_time,
+        )
+    )
+    since, last_seen, due, last_cycle, last_success, error_time = times
+    sql.execute(
+        session,
+        _SAVE_REPLICA,
+        replica.leadership.agent,
+        replica.leadership.holder,
+        since,
+        replica.host,
+        replica.owner,
+        last_seen,
+        due,
+        _serves_json(replica.serves, replica.bounds),
+        replica.status.version,
+        last_cycle,
+        last_success,
+        replica.status.failures,
+        replica.status.last_error,
+        error_time,
+    )
+
+
+def end_replica(session: Session, leadership: Leadership, now: datetime) -> None:
+    """Record that a replica has ended in order."""
+    sql.execute(session, _END_REPLICA, sql.column_time(session, now), leadership.agent, leadership.holder)
+
+
+def load_replicas(session: Session) -> tuple[AgentReplica, ...]:
+    """Return all replicas, also ended ones, by agent and first call."""
+    return tuple(map(_replica, sql.rows(session, _LOAD_REPLICAS)))
+
+
+def delete_replicas(session: Session, before: datetime) -> int:
+    """Remove the replicas that ended, or fell silent, before then; return how many."""
+    limit = sql.column_time(session, before)
+    return sql.execute(session, _DELETE_REPLICAS, limit, limit)
+
+
+def _replica(row: Sequence[Any]) -> AgentReplica:
+    agent, holder, since, host, owner, last_seen, due, serves_json, version = row[:9]
+    last_cycle, last_success, failures, last_error, error_time, ended = row[9:]
+    serves, bounds = _serves_from_json(serves_json)
+    return AgentReplica(
+        Leadership(agent, holder),
+        host,
+        owner,
+        sql.utc_time(since),
+        sql.utc_time(last_seen),
+        sql.utc_time(due),
+        serves,
+        bounds,
+        AgentStatus(
+            version,
+            last_cycle and sql.utc_time(last_cycle),
+            last_success and sql.utc_time(last_success),
+            failures,
+            last_error,
+            error_time and sql.utc_time(error_time),
+        ),
+        ended and sql.utc_time(ended),
+    )

@@ -17,9 +17,10 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.isolation import Isolation
 from pilotage.values.pilots import PilotState
 from pilotage_server.core.attempts.reports import ReportedSlot
+from pilotage_server.core.diagnosis import PilotFacts
 from pilotage_server.core.matching.demand import EmptyPilot
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, Setting, node_facts, slot_from_json, slot_to_json
-from pilotage_server.core.pilots.pilots import ALIVE, ARRIVING, OVER, PilotRecord, SlotInfo
+from pilotage_server.core.pilots.pilots import ALIVE, ARRIVING, OVER, PilotFilter, PilotRecord, SlotInfo
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.tables import CREDENTIAL_ENDS, EMPTY, HAS_QUEUE_SET, TAKEN, UNREPORTED, metadata
@@ -141,16 +142,26 @@ _known_record = lru_cache(maxsize=_REMEMBERED)(_record)
 
 
 def list_pilots(
-    session: Session, queue: QueueId | None, *, ended: bool, lost_since: datetime | None = None
+    session: Session, filter_: PilotFilter, *, lost_since: datetime | None = None
 ) -> tuple[PilotRecord, ...]:
-    """Return the pilots of a queue (None = of all), the newest first.
+    """Return the pilots that a filter selects, the newest first.
 
-    Ended pilots are included with `ended`, and in any case those that had arrived and were lost after `lost_since`.
+    If it does not include ended pilots, those are added that had arrived and were lost after `lost_since`.
     """
     query = select(*_RECORD)
-    if queue is not None:
-        query = query.where(at_queue(queue))
-    if not ended:
+    if filter_.queue is not None:
+        query = query.where(at_queue(filter_.queue))
+    if filter_.site:
+        query = query.where(PILOTS.c.site == filter_.site)
+    if filter_.node:
+        query = query.where(func.lower(PILOTS.c.node) == filter_.node.lower())
+    if filter_.states:
+        query = query.where(PILOTS.c.state.in_(sorted(state.value for state in filter_.states)))
+    if filter_.since is not None:
+        query = query.where(or_(PILOTS.c.ended.is_(None), PILOTS.c.ended >= filter_.since))
+    if filter_.registered_by:
+        query = query.where(PILOTS.c.registered_by == filter_.registered_by)
+    if not filter_.includes_ended:
         wanted: ColumnElement[bool] = IS_PRESENT
         if lost_since is not None:
             had_arrived = PILOTS.c.last_seen.is_not(None)
@@ -224,6 +235,25 @@ def last_failed(session: Session) -> dict[QueueId, FailedPilot]:
     return {QueueId(site, ce, queue): FailedPilot(bool(id_), reason) for site, ce, queue, id_, reason in rows}
 
 
+_ALIVE = f"state IN ({', '.join(repr(state.value) for state in sorted(ALIVE))})"
+_FACTS = f"""
+    SELECT (SELECT count(*) FROM pilots WHERE {_ALIVE}),
+        (SELECT count(*) FROM pilots WHERE {_ALIVE} AND last_seen < ?),
+        (SELECT coalesce(min(stamp), '') FROM pilots WHERE {_ALIVE} AND last_seen < ?),
+        (SELECT count(*) FROM pilots WHERE state = '{PilotState.LOST.value}' AND last_seen IS NOT NULL AND ended >= ?),
+        (SELECT count(*) FROM pilots WHERE {_ALIVE} AND alarm <> '')
+"""  # noqa: S608 - of constants only
+_RELEASES = f"SELECT release, count(*) FROM pilots WHERE {_ALIVE} GROUP BY release"  # noqa: S608 - of constants only
+
+
+def pilot_facts(session: Session, silent_since: datetime, lost_since: datetime) -> PilotFacts:
+    """Return the counts of living pilots, of those without contact since a time, and of those lost since another."""
+    silent, lost = sql.column_time(session, silent_since), sql.column_time(session, lost_since)
+    ((alive, quiet, example, gone, alarmed),) = sql.rows(session, _FACTS, silent, silent, lost)
+    releases = {str(name): int(count) for name, count in sql.rows(session, _RELEASES)}
+    return PilotFacts(alive, quiet, example, gone, alarmed, releases)
+
+
 def change_pilots(session: Session, stamps: Iterable[str], values: Mapping[str, Any]) -> None:
     """Update columns of pilots."""
     kept = [sql.column_time(session, value) if isinstance(value, datetime) else value for value in values.values()]
@@ -258,19 +288,19 @@ def store_contact(session: Session, stamp: str, state: PilotState, now: datetime
 
 
 _BIND = f"""
-    UPDATE pilots SET nonce_hash = ?, site = ?, ce = ?, queue = ?
+    UPDATE pilots SET nonce_hash = ?, site = ?, ce = ?, queue = ?, release = ?
     WHERE stamp = ? AND (nonce_hash = '' OR nonce_hash = ? AND site = ? AND ce = ? AND queue = ?) AND {_MAY_CALL}
     RETURNING stamp
 """  # noqa: S608 - a constant
 
 
-def bind_pilot(session: Session, stamp: str, nonce_hash: str, queue: QueueId, now: datetime) -> bool:
-    """Bind a pilot to the nonce with this hash, and to a queue.
+def bind_pilot(session: Session, stamp: str, nonce_hash: str, queue: QueueId, now: datetime, release: str = "") -> bool:
+    """Bind a pilot to the nonce with this hash, and to a queue; record the release of its program.
 
     False = it is bound to another nonce or queue, has ended, or is revoked.
     """
     bound = (nonce_hash, *queue)
-    return bool(sql.rows(session, _BIND, *bound, stamp, *bound, sql.column_time(session, now)))
+    return bool(sql.rows(session, _BIND, *bound, release, stamp, *bound, sql.column_time(session, now)))
 
 
 _REVOKE = f"""
@@ -539,3 +569,26 @@ def load_set_pilots(session: Session, queue_set: Sequence[str], since: datetime)
 def has_run_any(session: Session, stamp: str) -> bool:
     """Return whether a pilot has run a job, or runs one."""
     return bool(sql.rows(session, _HAS_RUN_ANY, stamp))
+
+
+_PUT_LOG = """
+    INSERT INTO pilot_logs (stamp, sent, text) SELECT stamp, ?, ? FROM pilots WHERE stamp = ?
+    ON CONFLICT (stamp) DO UPDATE SET sent = excluded.sent, text = excluded.text
+"""
+_FIND_LOG = "SELECT sent, text FROM pilot_logs WHERE stamp = ?"
+_DELETE_LOGS = "DELETE FROM pilot_logs WHERE stamp = ANY(?)"
+
+
+def put_pilot_log(session: Session, stamp: str, text: str, now: datetime) -> None:
+    """Store the end of a pilot's output; of an unknown pilot nothing is stored."""
+    sql.execute(session, _PUT_LOG, sql.column_time(session, now), text, stamp)
+
+
+def find_pilot_log(session: Session, stamp: str) -> tuple[datetime, str] | None:
+    """Return when the end of a pilot's output was sent, and what it is; None = none is stored."""
+    return next(((sql.utc_time(sent), text) for sent, text in sql.rows(session, _FIND_LOG, stamp)), None)
+
+
+def delete_pilot_logs(session: Session, stamps: Sequence[str]) -> None:
+    """Remove the stored outputs of pilots."""
+    sql.execute(session, _DELETE_LOGS, list(stamps))

@@ -1,15 +1,16 @@
-"""Bans and versions of the resource tree in the database, and the lock that orders new versions with new pools."""
+"""Bans, downtimes and versions of the resource tree in the database, and the lock that orders versions and pools."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, Row, and_, delete, func, insert, or_, select
 from sqlmodel import Session
 
 from pilotage.resources.eligibility import Ban
 from pilotage_server.core.resources.bans import BanRecord, TreeNode
+from pilotage_server.core.resources.downtimes import Downtime
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.tables import metadata
 
@@ -133,3 +134,46 @@ def _is(node: TreeNode) -> ColumnElement[bool]:
 def _record(row: Row[tuple[object, ...]]) -> BanRecord:
     ban = Ban(row.site, row.ce or None, row.queue or None, row.reason, row.until)
     return BanRecord(row.id, ban, row.by, row.since)
+
+
+_DOWNTIMES = metadata.tables["downtimes"]
+
+
+def load_downtimes(session: Session, now: datetime) -> tuple[Downtime, ...]:
+    """Return the downtimes that are not over at `now`, by their starts."""
+    coming = select(_DOWNTIMES).where(_DOWNTIMES.c.end > now).order_by(_DOWNTIMES.c.start, _DOWNTIMES.c.id)
+    return tuple(_downtime(row) for row in session.execute(coming))
+
+
+def insert_downtime(session: Session, downtime: Downtime, made: datetime) -> Downtime:
+    """Store a downtime and return it with its id."""
+    node = downtime.node
+    values = {
+        "site": node.site,
+        "ce": node.ce or "",
+        "queue": node.queue or "",
+        "reason": downtime.reason,
+        "by": downtime.by,
+        "made": made,
+        "start": downtime.start,
+        "end": downtime.end,
+        "drain_s": downtime.drain.total_seconds(),
+    }
+    new_id = session.execute(insert(_DOWNTIMES).values(**values).returning(_DOWNTIMES.c.id)).scalar_one()
+    return replace(downtime, id=new_id)
+
+
+def delete_downtime(session: Session, downtime: Downtime) -> None:
+    """Remove a downtime."""
+    session.execute(delete(_DOWNTIMES).where(_DOWNTIMES.c.id == downtime.id))
+
+
+def delete_past_downtimes(session: Session, now: datetime) -> int:
+    """Remove the downtimes that are over; return how many."""
+    past = delete(_DOWNTIMES).where(_DOWNTIMES.c.end <= now).returning(_DOWNTIMES.c.id)
+    return len(session.execute(past).all())
+
+
+def _downtime(row: Row[tuple[object, ...]]) -> Downtime:
+    node = TreeNode(row.site, row.ce or None, row.queue or None)
+    return Downtime(node, row.reason, row.start, row.end, timedelta(seconds=row.drain_s), row.by, row.id)

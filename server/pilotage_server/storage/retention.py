@@ -15,7 +15,7 @@ from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.tables import LIVE_JOB, UNREPORTED, WATCHED_JOB
 from pilotage_server.storage.jobs import JOBS, chunks, job_record
-from pilotage_server.storage.pilots import IS_OVER, PILOTS, remove_slots
+from pilotage_server.storage.pilots import IS_OVER, PILOTS, delete_pilot_logs, remove_slots
 from pilotage_server.storage.submission.dependencies import IS_PARENT, delete_empty_blocks
 from pilotage_server.storage.submission.templates import INPUT_FILES, OUTPUTS, STORED, TEMPLATES, release_templates
 from pilotage_server.storage.submission.workflows import delete_empty_workflows
@@ -56,6 +56,7 @@ def delete_ended_pilots(session: Session, ended_before: datetime, limit: int) ->
     locked = old.order_by(PILOTS.c.ended).limit(limit).with_for_update(skip_locked=True)
     stamps = session.execute(locked).scalars().all()
     remove_slots(session, stamps)
+    delete_pilot_logs(session, stamps)
     for chunk in chunks(stamps):
         session.execute(delete(PILOTS).where(one_of(PILOTS.c.stamp, chunk)))
     return len(stamps)

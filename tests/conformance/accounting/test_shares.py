@@ -44,7 +44,7 @@ def set_quotas(
     grid: Grid, quotas: dict[GroupId, Quota | None], factors: dict[Account, float | None] | None = None
 ) -> None:
     """Set quotas and priority factors."""
-    grid.write(lambda transaction, state: set_shares(transaction, state, factors or {}, quotas))
+    grid.write(lambda transaction, state: set_shares(transaction, state, an_operator(), factors or {}, quotas))
 
 
 def shares(grid: Grid, identity: Identity | None = None, vo: str = "") -> Shares:

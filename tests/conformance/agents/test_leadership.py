@@ -10,10 +10,12 @@ import pytest
 from sqlalchemy import text
 
 from pilotage.errors import LeadershipLostError, WorldError
-from pilotage.values.leadership import Leadership, LeadershipAnswer
-from pilotage_server.operations.leadership import lock_leadership, release_leadership, take_leadership
+from pilotage.values.leadership import AgentStatus, Leadership, LeadershipAnswer
+from pilotage_server.core.leadership import LONGEST_BACK_OFF, AgentState
+from pilotage_server.operations.leadership import list_agents, lock_leadership, release_leadership, take_leadership
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.leadership import delete_replicas
 from support.virtual_clock import VirtualClock
 
 LENGTH = timedelta(seconds=30)
@@ -116,3 +118,37 @@ def test_changes_of_leader_are_committed_before_next_leader(postgresql_database:
     take(postgresql_database, A)
     postgresql_database.write(act_past_expiry)
     assert postgresql_database.write(take_with_short_timeout).granted
+
+
+def listed(database: Database) -> dict[str, AgentState]:
+    return {
+        replica.leadership.holder: state
+        for replica, state in database.read(lambda transaction: list_agents(transaction))
+    }
+
+
+def test_replicas_are_listed_until_their_retention_is_over(database: Database, clock: VirtualClock) -> None:
+    take(database, A)
+    take(database, B)
+    assert listed(database) == {"a": AgentState.LEADER, "b": AgentState.STANDBY}
+    release(database, A)
+    clock.advance(LENGTH)
+    assert listed(database) == {"b": AgentState.SILENT, "a": AgentState.ENDED}
+    take(database, A)
+    assert listed(database)["a"] is AgentState.LEADER, "it has been started again"
+    kept = timedelta(days=3)
+    assert database.write(lambda transaction: delete_replicas(transaction.session, transaction.now - kept)) == 0
+    clock.advance(kept + 2 * LENGTH)
+    assert database.write(lambda transaction: delete_replicas(transaction.session, transaction.now - kept)) == 2
+    assert listed(database) == {}
+
+
+def test_failing_agent_is_not_silent_during_its_back_off(database: Database, clock: VirtualClock) -> None:
+    status = AgentStatus("1.0", clock(), None, 7, "the batch system does not answer", clock())
+    database.write(lambda transaction: take_leadership(transaction, A, LENGTH, "here", status=status))
+    clock.advance(LENGTH)
+    assert listed(database) == {"a": AgentState.STANDBY}
+    ((replica, _),) = database.read(lambda transaction: list_agents(transaction))
+    assert replica.status == status
+    clock.advance(LONGEST_BACK_OFF)
+    assert listed(database) == {"a": AgentState.SILENT}

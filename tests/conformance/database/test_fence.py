@@ -24,6 +24,7 @@ from pilotage_server.storage.database.engine import Database, closing, upgrade
 from pilotage_server.storage.database.fence import Fence, FencedError, close_fence, schema_name
 from pilotage_server.storage.database.installation import load_installation
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.identity.audit import AuditQuery, find_entries
 from support.database import has_lock_waiter
 
 FIRST = datetime.min.replace(tzinfo=UTC)
@@ -76,8 +77,30 @@ def test_rotation_of_keys_needs_no_downtime(installed: Database) -> None:
     assert installation(installed).keys == {"b": FIRST}
     with pytest.raises(StateConflictError, match="none of this server's signing keys"):
         installed.write(lambda transaction: join(transaction, OWN))
-    installed.write(lambda transaction: adopt_keys(transaction, OWN.keys))
+    installed.write(lambda transaction: adopt_keys(transaction, OWN.keys, "root"))
     installed.write(lambda transaction: join(transaction, OWN))
+
+
+def test_changes_of_keys_are_in_the_audit_once(installed: Database) -> None:
+    both = {"a": FIRST, "b": datetime(2026, 1, 1, tzinfo=UTC)}
+    for _ in range(2):  # each server finds the new key
+        installed.write(lambda transaction: change_keys(transaction, both, frozenset()))
+    installed.write(lambda transaction: join(transaction, Belongings({**both, "c": FIRST}, "store", None)))
+    installed.write(lambda transaction: adopt_keys(transaction, {"b": FIRST}, "root"))
+    installed.write(lambda transaction: begin_incarnation(transaction, OWN, timedelta(minutes=20)))
+    query = AuditQuery(FIRST, what="keys")
+    found = installed.read(lambda transaction: find_entries(transaction.session, query, 0, 10))
+    first, later = "the first start", "2026-01-01 00:00:00 UTC"
+    assert [(each.who, each.roles, each.difference) for each in reversed(found)] == [
+        ("server", (), f"+ b signs from {later}"),
+        ("server", (), f"+ c signs from {first}"),
+        (
+            "root",
+            (),
+            f"- a signs from {first}\n- b signs from {later}\n- c signs from {first}\n+ b signs from {first}",
+        ),
+        ("server", (), f"- b signs from {first}\n+ a signs from {first}"),
+    ]
 
 
 def test_put_back_backup_is_refused_until_the_restore(installed: Database) -> None:

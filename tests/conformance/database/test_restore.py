@@ -51,6 +51,7 @@ def test_waiting_job_is_fenced_for_its_own_lease(grid: Grid) -> None:
     grid, _ = restore(grid)
     pilot = grid.start_pilot()
     assert pilot.claim() == []
+    assert grid.why(usual).summary.endswith("UTC: a backup was restored, and an attempt of the lost time may be alive.")
     grid.pass_time(seconds=61)
     match = pilot.take()
     assert match.job_id == short

@@ -13,9 +13,10 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text
 
 from pilotage.errors import WorldError
-from pilotage_server.storage.database.engine import Database, closing, upgrade
+from pilotage_server.storage.database.engine import Database, SchemaStatus, closing, read_schema, upgrade
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
+from support.database import create_first_schema
 from support.virtual_clock import VirtualClock
 
 
@@ -25,15 +26,17 @@ def empty(database_url: str, clock: VirtualClock) -> Iterator[Database]:
         yield opened
 
 
-def schema_statements(database: Database) -> dict[str, str]:
-    """Return the CREATE statements of a SQLite database's tables and indexes, by name."""
+def schema_statements(database: Database) -> dict[str, list[str]]:
+    """Return the parts of the CREATE statements of a SQLite database's tables and indexes, by name."""
     query = text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
     rows = database.read(lambda transaction: transaction.session.execute(query).all())
     return {name: _normalized(sql) for name, sql in rows if name != "alembic_version"}
 
 
-def _normalized(sql: str) -> str:
-    return re.sub(r"\s*([(),])\s*", r"\1", re.sub(r"\s+", " ", sql)).strip()
+def _normalized(sql: str) -> list[str]:
+    """Return the parts of a statement in one order: SQLite adds the columns of migrations after the constraints."""
+    statement = re.sub(r"\s*([(),])\s*", r"\1", re.sub(r"\s+", " ", sql)).strip()
+    return sorted(re.split(r",(?![^(]*\))", statement.removesuffix(")").replace("(", "(,", 1)))
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -65,6 +68,32 @@ def test_upgrade_keeps_database_of_this_release(empty: Database) -> None:
 def insert_ban(transaction: Transaction) -> None:
     row = {"site": "A", "ce": "", "queue": "", "reason": "", "by": "op", "since": transaction.now}
     transaction.session.execute(metadata.tables["bans"].insert().values(row))
+
+
+def test_status_of_the_schema_names_the_pending_migrations(empty: Database) -> None:
+    assert [each.number for each in schema_of(empty).pending][:2] == ["0001", "0002"]
+    assert schema_of(empty).present is None
+    upgrade(empty)
+    status = schema_of(empty)
+    assert (status.pending, status.fault(), status.present) == ((), "", status.wanted)
+
+
+def schema_of(database: Database) -> SchemaStatus:
+    return database.read(lambda transaction: read_schema(transaction.session))
+
+
+def test_upgrade_of_the_first_schema_keeps_its_rows(empty: Database) -> None:
+    create_first_schema(empty)
+    assert [each.number for each in schema_of(empty).pending] == ["0002"]
+    template = """
+        INSERT INTO templates (owner, vo, "group", description_json, jobs) VALUES ('alice', 'sky', 'users', '{}', 0)
+    """
+    empty.write(lambda transaction: transaction.session.execute(text(template)))
+    upgrade(empty)
+    query = text("SELECT owner, traceparent FROM templates")
+    (row,) = empty.read(lambda transaction: transaction.session.execute(query).all())
+    assert tuple(row) == ("alice", "")
+    assert schema_of(empty).fault() == ""
 
 
 def test_concurrent_upgrades_succeed(empty: Database) -> None:

@@ -29,6 +29,7 @@ from support.grid import (
     open_breakers,
     review_health,
 )
+from support.jobs import an_operator
 from support.virtual_clock import VirtualClock
 
 __all__ = ["grid"]
@@ -116,7 +117,7 @@ def test_throttles_reach_other_servers_at_their_next_refresh(grid: Grid) -> None
     open_breaker(grid)
     review_health(other, watch)
     assert set(other.state.throttles) == {NODE}
-    grid.write(lambda transaction, state: open_place(transaction, state, NODE, "olga"))
+    grid.write(lambda transaction, state: open_place(transaction, state, an_operator("olga"), NODE))
     review_health(other, watch)
     assert not other.state.throttles
     assert woken == ["now"]
@@ -146,7 +147,7 @@ def test_estimator_finds_no_slot_in_throttled_queue(grid: Grid) -> None:
     open_breaker(grid, QUEUE)
     assert estimator.of(waiting.task_queue, credential, [a_slot()]) is PossibleSlots.NONE
     assert estimator.upper_bound(waiting.task_queue, credential, [a_slot()]) is PossibleSlots.NONE
-    grid.write(lambda transaction, state: open_place(transaction, state, QUEUE, "olga"))
+    grid.write(lambda transaction, state: open_place(transaction, state, an_operator("olga"), QUEUE))
     assert estimator.of(waiting.task_queue, credential, [a_slot()]) is PossibleSlots.FREE_SLOT
 
 

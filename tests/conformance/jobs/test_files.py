@@ -24,16 +24,23 @@ from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import (
     check_download,
+    check_stored,
     find_missing,
     list_outputs,
     record_upload,
     store_contents,
 )
 from pilotage_server.operations.jobs.queries import get_events, get_jobs, read_feed
-from pilotage_server.operations.jobs.retention import PREFIXES, remove_finished, remove_old_uploads, sweep_files
+from pilotage_server.operations.jobs.retention import (
+    PREFIXES,
+    oldest_kept,
+    remove_finished,
+    remove_old_uploads,
+    sweep_files,
+)
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.storage.blobs import FolderStore
+from pilotage_server.storage.blobs.folder import FolderStore
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
@@ -64,9 +71,7 @@ class Files:
     def upload(self, content: bytes, identity: Identity = ALICE) -> str:
         checksum = self.store.put(content)
         self.age(checksum)
-        self.database.write(
-            lambda transaction: record_upload(transaction, self.store, identity, checksum, len(content))
-        )
+        self.database.write(lambda transaction: record_upload(transaction, identity, checksum, len(content)))
         return checksum
 
     def age(self, checksum: str) -> None:
@@ -116,7 +121,10 @@ class Files:
                 pass
         for prefix in PREFIXES:
             if (self.folder / prefix).exists():
-                self.database.write(partial(sweep_files, state=self.state, store=self.store, prefix=prefix))
+                before = self.database.read(lambda transaction: oldest_kept(transaction, self.state))
+                listing = self.store.list(prefix, before)
+                while sweep_files(self.database, self.store, listing, before):
+                    pass
 
     def rows(self, table: str) -> int:
         count = select(func.count()).select_from(metadata.tables[table])
@@ -142,7 +150,7 @@ def test_invalid_checksum_is_refused_with_its_position(files: Files) -> None:
 
 def test_upload_without_stored_content_is_refused(files: Files) -> None:
     with pytest.raises(NotFoundError):
-        files.database.write(lambda transaction: record_upload(transaction, files.store, ALICE, checksum_of(b"x"), 1))
+        check_stored(files.store, checksum_of(b"x"))
 
 
 def test_owner_operator_and_leasing_pilot_may_fetch_input(files: Files) -> None:

@@ -8,16 +8,17 @@ from datetime import timedelta
 import pytest
 
 from pilotage.notifications import ALL_OCCASIONS, NewSubscription, RecipientKind
+from pilotage.values.jobs import JobCondition
 from pilotage_server.core.jobs.notifications import Subscription
 from pilotage_server.core.jobs.record import PolicyWatch
-from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.core.jobs.states import FINAL, LIVE, JobCause
 from pilotage_server.core.races.races import RaceSet
 from pilotage_server.storage import leases, races, task_queues
 from pilotage_server.storage.attempts import load_taken, next_taken, next_unreported
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import events_of, feed_bounds, last_attempts_at
-from pilotage_server.storage.jobs import JobQuery, find_jobs
+from pilotage_server.storage.jobs import JobQuery, find_jobs, next_jobs, search_jobs
 from pilotage_server.storage.leases import extend_all, lock_expired, running_by_pool
 from pilotage_server.storage.notifications.outbox import has_due_notifications, waiting_notifications
 from pilotage_server.storage.notifications.subscriptions import (
@@ -115,6 +116,33 @@ QUERIES: tuple[tuple[str, str, Callable[[Transaction], object]], ...] = (
         "jobs of an owner",
         "ix_jobs_owner_id",
         lambda transaction: find_jobs(transaction.session, JobQuery(owner="a"), 0, 10),
+    ),
+    (
+        "live jobs of an owner",
+        "ix_jobs_live_owner",
+        lambda transaction: next_jobs(transaction.session, JobQuery(LIVE, "a", "v"), 0, 10),
+    ),
+    (
+        "newest jobs of an owner",
+        "ix_jobs_owner_id",
+        lambda transaction: next_jobs(transaction.session, JobQuery(FINAL, "a", newest_first=True), 9, 10),
+    ),
+    (
+        "jobs that failed since a time",
+        "ix_jobs_ended",
+        lambda transaction: search_jobs(
+            transaction.session, JobCondition(frozenset({"FAILED"}), node="n1", since=transaction.now), None, 10
+        ),
+    ),
+    (
+        "running jobs of a site",
+        "ix_jobs_timed",
+        lambda transaction: search_jobs(transaction.session, JobCondition(frozenset({"RUNNING"}), site="S"), None, 10),
+    ),
+    (
+        "held jobs of a site",
+        "ix_jobs_held",
+        lambda transaction: search_jobs(transaction.session, JobCondition(frozenset({"HELD"}), site="S"), None, 10),
     ),
     ("racing jobs", "ix_jobs_race", lambda transaction: races.lock_racers(transaction.session, [1])),
     (

@@ -120,7 +120,7 @@ def test_drain_beside_submitted_report_ends_pilot(grid: Grid) -> None:
     pilot = grid.start_pilot()
 
     def drain(transaction: Transaction, state: ServerState) -> None:
-        drain_pilots(transaction, state, [pilot.stamp], "maintenance", evict=False)
+        drain_pilots(transaction, state, an_operator(), [pilot.stamp], "maintenance", evict=False)
 
     report_while(grid, submitted(pilot), drain)
     assert state_of(grid, pilot) is PilotState.ENDED
@@ -139,7 +139,9 @@ def test_end_of_glidein_beside_first_contact_ends_pilot(grid: Grid) -> None:
 
 
 def draining(pilot: Pilot) -> Callable[[Transaction, ServerState], object]:
-    return lambda transaction, state: drain_pilots(transaction, state, [pilot.stamp], "maintenance", evict=False)
+    return lambda transaction, state: drain_pilots(
+        transaction, state, an_operator(), [pilot.stamp], "maintenance", evict=False
+    )
 
 
 def test_drain_after_first_contact_leaves_pilot_draining(grid: Grid) -> None:
@@ -173,7 +175,8 @@ def test_drain_returns_pilot_whose_glidein_just_ended(grid: Grid) -> None:
     drained: list[str] = []
 
     def drain(transaction: Transaction, state: ServerState) -> None:
-        drained.extend(drain_pilots(transaction, state, [pilot.stamp], "maintenance", evict=False))
+        done = drain_pilots(transaction, state, an_operator(), [pilot.stamp], "maintenance", evict=False)
+        drained.extend(done.unknown)
 
     run_overlapping(
         grid, lambda transaction, state: report_glideins(transaction, state, an_operator(), [ended(pilot)]), drain

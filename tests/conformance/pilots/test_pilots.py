@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from pilotage.errors import NotFoundError
 from pilotage.resources.tree import QueueId
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.pilots.nodes import NodeId
+from pilotage_server.core.pilots.pilots import PilotFilter
+from pilotage_server.core.resources.bans import TreeNode
 from pilotage_server.operations.attempts.pilot_calls import DrainPilot
+from pilotage_server.operations.jobs.retention import remove_ended_pilots
 from pilotage_server.operations.pilots.nodes import list_slots
-from pilotage_server.operations.pilots.pilots import list_pilots
+from pilotage_server.operations.pilots.pilots import (
+    LONGEST_LOG,
+    drain_pilots,
+    get_pilot_log,
+    list_pilots,
+    put_pilot_logs,
+)
 from pilotage_server.storage.database.engine import Database
-from pilotage_server.storage.pilots import load_pilots
-from support.grid import LONG, Grid, Pilot, an_idle_slot
+from pilotage_server.storage.pilots import find_pilot_log, load_pilots
+from support.grid import LONG, Grid, Pilot, a_tree, an_idle_slot
+from support.jobs import an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database
@@ -126,7 +139,9 @@ def test_pilots_are_listed_with_their_jobs(grid: Grid) -> None:
         1,
         1,
     )
-    all_pilots = grid.read(lambda transaction, _: list_pilots(transaction, QueueId.parse(LONG), ended=True))
+    all_pilots = grid.read(
+        lambda transaction, _: list_pilots(transaction, PilotFilter(QueueId.parse(LONG), ended=True))
+    )
     assert {info.pilot.stamp: info.pilot.state for info in all_pilots}[idle.stamp] is PilotState.ENDED
 
 
@@ -146,3 +161,44 @@ def test_recently_lost_pilot_is_listed_among_live_ones(grid: Grid) -> None:
 def test_pilot_of_unknown_queue_cannot_be_registered(grid: Grid) -> None:
     with pytest.raises(NotFoundError, match="CERN/ce01/none"):
         grid.start_pilot("CERN/ce01/none")
+
+
+def test_output_of_a_pilot_that_died_is_stored_until_the_pilot_goes(grid: Grid, clock: VirtualClock) -> None:
+    died, polite = grid.start_pilot(), grid.start_pilot()
+    for pilot in (died, polite):
+        pilot.show()
+    polite.beat(ending=True, ending_reason="no more jobs")
+    reports = [GlideinReport(pilot.stamp, "42", PilotState.ENDED, "exit code 1") for pilot in (died, polite)]
+    assert grid.glidein(*reports).silent == (died.stamp,)
+    logs = [(died.stamp, "x" * LONGEST_LOG + "the end"), ("unknown", "lost")]
+    grid.write(lambda transaction, _: put_pilot_logs(transaction, an_operator(), logs))
+    sent, text = grid.read(lambda transaction, _: get_pilot_log(transaction, died.stamp))
+    assert (sent, len(text), text[-8:]) == (clock(), LONGEST_LOG, "xthe end")
+    with pytest.raises(NotFoundError, match=polite.stamp):
+        grid.read(lambda transaction, _: get_pilot_log(transaction, polite.stamp))
+    with pytest.raises(NotFoundError, match="unknown"):
+        grid.read(lambda transaction, _: get_pilot_log(transaction, "unknown"))
+    clock.advance(grid.state.rules.retention.pilots + timedelta(days=1))
+    grid.write(lambda transaction, state: remove_ended_pilots(transaction, state))
+    assert grid.read(lambda transaction, _: find_pilot_log(transaction.session, died.stamp)) is None
+
+
+def test_pilots_of_a_place_drain_together(grid: Grid) -> None:
+    grid.put(a_tree(LONG, "CERN/ce01/short"))
+    here, other, elsewhere = grid.start_pilot(), grid.start_pilot(), grid.start_pilot("CERN/ce01/short")
+    for pilot, node in ((here, "n1"), (other, "n2"), (elsewhere, "n1")):
+        pilot.show(name=node)
+
+    def drain(place: TreeNode | NodeId) -> set[str]:
+        return set(
+            grid.write(
+                lambda transaction, state: drain_pilots(
+                    transaction, state, an_operator(), place, "maintenance", evict=False
+                )
+            ).stamps
+        )
+
+    assert drain(NodeId("CERN", "n1")) == {here.stamp, elsewhere.stamp}
+    assert drain(TreeNode("cern", "ce01", "long")) == {here.stamp, other.stamp}
+    with pytest.raises(NotFoundError, match="live pilot on node CERN/n9"):
+        drain(NodeId("CERN", "n9"))

@@ -11,7 +11,7 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.demand import DemandAnswer, QueueSupply
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.identity import NO_QUEUE, AgentBounds, Identity, PilotCredential, Role
-from pilotage_server.core.pilots.pilots import PilotRecord, SecondUse
+from pilotage_server.core.pilots.pilots import PilotFilter, PilotRecord, SecondUse
 from pilotage_server.core.resources.bans import TreeNode
 from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.pilots.enrolment import EnrolmentRefused, enrol_pilot, renew_pilot
@@ -74,7 +74,7 @@ def landed_pilot(grid: Grid, stamp: str, queue: str) -> Pilot:
 
 
 def record(grid: Grid, stamp: str = "p1") -> PilotRecord:
-    listed = grid.read(lambda transaction, _: list_pilots(transaction, ended=True))
+    listed = grid.read(lambda transaction, _: list_pilots(transaction, PilotFilter(ended=True)))
     (found,) = (each.pilot for each in listed if each.pilot.stamp == stamp)
     return found
 

@@ -69,7 +69,7 @@ def test_unban_ends_ban_and_wakes_waiting_requests(bench: PoolBench) -> None:
     ban_node(bench, TreeNode("CERN", "ce01", "big"))
     woken: list[str] = []
     bench.state.access_listeners.append(lambda: woken.append("now"))
-    assert bench.write(lambda transaction, state: unban(transaction, state, SITE)) == (record,)
+    assert bench.write(lambda transaction, state: unban(transaction, state, OPERATOR, SITE)) == (record,)
     assert [str(ban) for ban in active(bench)] == ["CERN/ce01/big"]
     assert woken == ["now"]
     bench.check_consistency()
@@ -78,19 +78,24 @@ def test_unban_ends_ban_and_wakes_waiting_requests(bench: PoolBench) -> None:
 def test_unban_without_ban_is_an_error(bench: PoolBench) -> None:
     ban_node(bench, SITE)
     with pytest.raises(NotFoundError, match="CERN/ce01"):
-        bench.write(lambda transaction, state: unban(transaction, state, TreeNode("CERN", "ce01")))
+        bench.write(lambda transaction, state: unban(transaction, state, OPERATOR, TreeNode("CERN", "ce01")))
     assert len(active(bench)) == 1
 
 
 def test_removed_node_can_be_unbanned(bench: PoolBench) -> None:
     ban_node(bench, SITE)
     bench.put(a_new_tree())
-    assert len(bench.write(lambda transaction, state: unban(transaction, state, SITE))) == 1
+    assert len(bench.write(lambda transaction, state: unban(transaction, state, OPERATOR, SITE))) == 1
 
 
 def test_ban_uses_the_spelling_of_the_tree(bench: PoolBench) -> None:
     assert str(ban_node(bench, TreeNode("cern", "CE01", "Big")).ban) == "CERN/ce01/big"
-    assert len(bench.write(lambda transaction, state: unban(transaction, state, TreeNode("Cern", "ce01", "BIG")))) == 1
+    assert (
+        len(
+            bench.write(lambda transaction, state: unban(transaction, state, OPERATOR, TreeNode("Cern", "ce01", "BIG")))
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 
 def publish(router: Router, *routes: RouteOutline, constraint: str | None = None, max_jobs: int | None = None) -> None:
     table = PublishedRoutes(routes, constraint, max_jobs)
-    router.grid.database.write(lambda transaction: put_routes(transaction, router.turn, table))
+    router.grid.database.write(lambda transaction: put_routes(transaction, an_operator(), router.turn, table))
 
 
 def explained(grid: Grid, job_id: int) -> RoutesExplained:

@@ -15,6 +15,7 @@ from pilotage_server.operations.jobs.retention import remove_gone_routers
 from pilotage_server.operations.leadership import take_leadership
 from pilotage_server.operations.routing.route_jobs import list_routes, put_routes
 from support.grid import Grid
+from support.jobs import an_operator
 from support.routers import Router, a_copy, grid, open_jobs, router
 
 __all__ = ["grid", "router"]
@@ -88,7 +89,7 @@ def router_process(grid: Grid, name: str = "job router of sky") -> Router:
     router = Router(grid, name)
     grid.database.write(lambda transaction: take_leadership(transaction, router.turn, timedelta(hours=1), "here"))
     table = PublishedRoutes((RouteOutline("north", "server far:1", max_jobs=1),))
-    grid.database.write(lambda transaction: put_routes(transaction, router.turn, table))
+    grid.database.write(lambda transaction: put_routes(transaction, an_operator(), router.turn, table))
     return router
 
 

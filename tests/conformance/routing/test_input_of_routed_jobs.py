@@ -11,7 +11,7 @@ from pilotage.job_description import InputFile
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.operations.jobs.files import check_download, record_upload
-from pilotage_server.storage.blobs import FolderStore
+from pilotage_server.storage.blobs.folder import FolderStore
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
 from support.jobs import a_user
@@ -33,7 +33,7 @@ def checksum(grid: Grid, tmp_path: Path) -> str:
     """Return the checksum of a file that a user has uploaded."""
     store = FolderStore(tmp_path, 10**6)
     checksum = store.put(b"data")
-    grid.database.write(lambda transaction: record_upload(transaction, store, a_user(), checksum, 4))
+    grid.database.write(lambda transaction: record_upload(transaction, a_user(), checksum, 4))
     return checksum
 
 

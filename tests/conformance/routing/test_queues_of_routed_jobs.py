@@ -77,7 +77,7 @@ def test_circuit_breaker_applies_to_routed_jobs(grid: Grid, router: Router) -> N
     ids = grid.submit(count=4)
     queue = Location(LocationLevel.QUEUE, "CERN", "ce01", "long")
     held = HoldOrder(queue, "too many fail", "olga", grid.clock() + timedelta(minutes=10))
-    grid.write(lambda transaction, state: hold_place(transaction, state, held))
+    grid.write(lambda transaction, state: hold_place(transaction, state, an_operator(), held))
     assert "queue CERN/ce01/long is held by olga: too many fail" in router.refusal(a_copy(ids[0]))
     assert router.take(ids[0], target=SHORT) == ids[:1]
     grid.clock.advance(minutes=11)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import AGENT_NAMES, AgentBounds, Role
 from support.leadership import LONG_LEADERSHIP, with_short_leadership
 from support.metrics import Scrape, get, promtool
+from support.otlp_receiver import an_otlp_receiver
 from support.processes import until
 from support.server import RunningServer, request_id
 from support.wire_grid import WireGrid
@@ -234,11 +235,13 @@ def test_second_director_of_one_folder_is_rejected(
 
 
 @contextmanager
-def pool_cleanup_process(config: Path, agent: str = "pool-cleanup") -> Iterator[subprocess.Popen[str]]:
+def pool_cleanup_process(
+    config: Path, agent: str = "pool-cleanup", environment: Mapping[str, str] = os.environ
+) -> Iterator[subprocess.Popen[str]]:
     """Run a pool cleanup, or another agent, as a separate process."""
     program = Path(sys.executable).with_name("pilotage-agents")
     command = [str(program), agent, "--config", str(config)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
             yield process
         finally:
@@ -263,6 +266,17 @@ def test_second_replica_takes_over_when_the_leader_is_killed(config: Path, opera
             assert f"(process {first.pid})" in str(logged_event(second, "another copy of the agent acts")["at"])
             first.kill()
             logged_event(second, "turn taken")
+
+
+def test_cycle_of_an_agent_is_a_span(config: Path, operator: Operator) -> None:
+    with an_otlp_receiver() as receiver:
+        with pool_cleanup_process(config, environment=os.environ | receiver.environment) as process:
+            logged_event(process, "turn taken")
+            process.terminate()
+            process.wait()
+        (span,) = receiver.spans
+    assert (span.service, span.span.name, span.parent) == ("pilotage-agents", "cycle", "")
+    assert span.attributes["pilotage.agent"] == "pool cleanup"
 
 
 def with_metrics(config: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
 
+from pilotage import clock
 from pilotage.errors import InvalidInputError, LeadershipLostError, PermissionDeniedError
-from pilotage.v1.agent_service_pb2 import GiveBackTurnRequest, TakeTurnRequest
+from pilotage.rpc.wire import time_from_wire
+from pilotage.v1.agent_service_pb2 import GiveBackTurnRequest, ListAgentsRequest, TakeTurnRequest
 from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
 from pilotage.v1.node_service_pb2 import NodeId, SetNodeAttributesRequest
 from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
@@ -55,6 +58,27 @@ def test_invalid_request_is_rejected_with_all_fields(
     with pytest.raises(InvalidInputError) as caught:
         AgentServiceStub(channel).TakeTurn(request_)
     assert [violation.where for violation in caught.value.violations] == fields
+
+
+@pytest.mark.parametrize("error", [timedelta(0), timedelta(hours=-3), timedelta(days=365_000)], ids=str)
+def test_reported_times_are_those_of_the_server(
+    shared_server: RunningServer, channel: grpc.Channel, error: timedelta
+) -> None:
+    turn = Turn(agent=f"racer of a clock that is wrong by {error}", holder="a")
+    request, sent = TakeTurnRequest(turn=turn, for_s=30), clock.now() + error
+    request.sent.FromDatetime(sent)
+    request.status.last_success.FromDatetime(sent - timedelta(minutes=10))
+    request.status.last_error_time.FromDatetime(sent + timedelta(minutes=1))  # its clock was set meanwhile
+    request.status.last_cycle.FromDatetime(datetime.min.replace(tzinfo=UTC))
+    before = clock.now()
+    AgentServiceStub(channel).TakeTurn(request)
+    with shared_server.channel(shared_server.token(Role.OPERATOR)) as operator:
+        replicas = AgentServiceStub(operator).ListAgents(ListAgentsRequest()).replicas
+    (status,) = (each.status for each in replicas if each.turn == turn)
+    after = clock.now()
+    assert before <= time_from_wire(status.last_success) + timedelta(minutes=10) <= after
+    assert before <= time_from_wire(status.last_error_time) <= after
+    assert time_from_wire(status.last_cycle) < before
 
 
 def test_users_take_no_leadership(shared_server: RunningServer) -> None:

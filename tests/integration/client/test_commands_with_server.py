@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pilotage.job_description import JobDescription, JobPolicy
+from pilotage.v1 import identity_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.main import main
 from pilotage_client.cli.status import DEFAULT_LIMIT
@@ -135,6 +136,20 @@ def test_admin_makes_a_token_for_a_user_of_the_same_vo(shared_server: RunningSer
         assert (bob.owner, list(bob.roles), bob.vo) == ("bob", ["user"], client.who_am_i().vo)
 
 
+def test_join_token_at_loopback_needs_the_address_for_others(shared_server: RunningServer, tmp_path: Path) -> None:
+    shell = Shell(shared_server, tmp_path, "root", Role.ADMIN)
+    refused = shell.run("token", "join")
+    assert refused.exit_code == 2
+    assert "is loopback: start the server with `pilotage up --listen`" in refused.stderr
+    printed = shell.run("token", "join", "--address", "queue.example.org", "--owner", "bob").stdout
+    *line, token = printed.removesuffix("\n").split(" ")
+    assert line == ["pilotage", "join", "queue.example.org:4711", "--token"]
+    with Client(shared_server.address, token) as client:
+        me = client.who_am_i()
+        joined = client.join(identity_service_pb2.JoinRequest(machine="laptop", cpus=1))
+    assert (me.owner, list(me.groups), list(me.roles), joined.director_token) == ("bob", [], ["join"], "")
+
+
 def test_unreachable_server_is_one_error_line_and_exit_code_3(shared_server: RunningServer, tmp_path: Path) -> None:
     shell = Shell(shared_server, tmp_path, "alice", Role.USER)
     shell.address = free_address()
@@ -250,6 +265,7 @@ def test_submission_is_repeated_with_the_printed_request_id(shared_server: Runni
     assert failed.exit_code == 3
     request_id = failed.stderr.split("--request-id ")[1].split(",")[0]
     shell.address = address
-    answers = [shell.run("submit", "--json", "--request-id", request_id, str(job)).stdout for _ in range(2)]
-    assert answers[0] == answers[1]
-    assert len(json.loads(answers[0])["jobs"]) == 1
+    printed = [shell.run("submit", "--json", "--request-id", request_id, str(job)).stdout for _ in range(2)]
+    first, second = (json.loads(each)["jobs"] for each in printed)
+    assert first == second
+    assert len(first) == 1

@@ -41,6 +41,8 @@ def test_tree_show_prints_the_active_tree(pilotage: Command, tmp_path: Path) -> 
     assert pilotage.json_objects("tree", "show") == [
         {"version": 0, "format": None, "created": None, "created_by": None, "text": ""}
     ]
+    none = pilotage.run("tree", "show")
+    assert (none.returncode, none.stdout, "there is no tree yet" in none.stderr) == (0, "", True)
     (tmp_path / "tree.json").write_text(TREE)
     pilotage("tree", "put", tmp_path / "tree.json")
     (shown,) = pilotage.json_objects("tree", "show")

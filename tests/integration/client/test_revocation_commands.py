@@ -9,6 +9,7 @@ from pathlib import Path
 import jwt
 import pytest
 
+from pilotage import clock
 from pilotage_server.core.identity import Role
 from support.commands import KEYS, WAIT_TIMEOUT_S, Command, environment_of
 from support.server import RunningServer, request_id
@@ -70,6 +71,9 @@ def test_tokens_of_an_owner_and_an_id_are_revoked(
 ) -> None:
     token, other = shared_server.token(owner="heidi"), shared_server.token(owner="ivan")
     assert operator("token", "revoke", "--owner", "heidi", "--reason", "left") == "all tokens of heidi revoked\n"
+    (line,) = (each for each in operator("token", "revocations").splitlines() if " heidi " in each)
+    next_year = clock.now().astimezone().year + 1
+    assert f"  {next_year}-" in line  # it ends with the longest token that there may be
     operator("token", "revoke", "--id", jti(other), "--reason", "seen in a log")
     user = command(shared_server.token(owner="judy"))
     assert "all tokens of judy" in user("token", "revoke", "--mine", "--reason", "lost laptop")

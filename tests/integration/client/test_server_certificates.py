@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -20,8 +22,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from pilotage import clock
+from pilotage.errors import ServerUnreachableError, WorldError
 from pilotage.rpc.channel import system_authorities
+from pilotage.v1.identity_service_pb2 import JoinRequest
 from pilotage_client.cli.main import main
+from pilotage_client.joining import JoinToken, fetch_authority, join
+from pilotage_server.certificates import ConfiguredCertificate, ServedCertificate
+from pilotage_server.own_authority import AuthorityFiles, OwnCertificate
 from support.server import running_server, self_signed_certificate
 
 
@@ -139,3 +146,117 @@ def test_authorities_of_the_system_are_trusted(tmp_path: Path, monkeypatch: pyte
     found = system_authorities()
     if found is not None:
         assert ssl.create_default_context(cadata=found.decode("ascii", "ignore")).get_ca_certs()
+
+
+class _Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.days_ago = 61
+
+    def __call__(self) -> datetime:
+        return clock.now() - timedelta(days=self.days_ago)
+
+
+async def test_own_certificate_is_renewed_without_a_restart(tmp_path: Path) -> None:
+    time = _Clock()
+    own = OwnCertificate(tmp_path / "tls", (), timedelta(days=90))
+    served = ServedCertificate(own, time)
+    authority = AuthorityFiles(own.folder).certificate
+    with serving(served.credentials()) as address:
+        first = presented(address)
+        for time.days_ago, renewed in ((2, False), (0, True)):
+            await served.refresh()
+            assert (presented(address) != first) is renewed
+        assert "cannot be used" not in whoami(address, "--ca-file", str(authority)).stderr
+        assert fetch_authority(address, served.authority).decode() == authority.read_text()
+    assert {path.stat().st_mode & 0o777 for path in own.folder.iterdir()} == {0o600}
+    authority.write_text("nothing")
+    with pytest.raises(WorldError, match=r"authority\.pem: .*put it back from a backup"):
+        ServedCertificate(own, time)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "days_later", "why"),
+    [
+        (lambda folder: (folder / "authority.pem").unlink(), 0, r"authority\.pem: it is missing; put it back"),
+        (lambda folder: (folder / "authority.key").chmod(0o640), 0, r"authority\.key: it is open to others"),
+        (lambda _: None, 3651, r"authority\.pem: it is valid from .* only"),
+        (lambda _: None, -1, r"authority\.pem: it is valid from .* only"),
+    ],
+)
+def test_authority_that_clients_cannot_trust_is_refused(
+    tmp_path: Path, spoil: Callable[[Path], object], days_later: int, why: str
+) -> None:
+    own = OwnCertificate(tmp_path / "tls", (), timedelta(days=90))
+    own.load(clock.now())
+    key = (own.folder / "authority.key").read_bytes()
+    spoil(own.folder)
+    with pytest.raises(WorldError, match=why):
+        own.load(clock.now() + timedelta(days=days_later))
+    assert (own.folder / "authority.key").read_bytes() == key
+
+
+def test_token_is_not_sent_to_a_server_that_only_shows_the_authority(tmp_path: Path) -> None:
+    """Someone in between can send the true authority's certificate, and has no certificate from it."""
+    true, between = (OwnCertificate(tmp_path / name, (), timedelta(days=90)) for name in ("true", "between"))
+    true.load(clock.now())
+    authority = AuthorityFiles(true.folder).load()
+    assert authority is not None
+    key, chain = between.load(clock.now())
+    (issued, _) = x509.load_pem_x509_certificates(chain)
+    shown = b"".join(each.public_bytes(Encoding.PEM) for each in (issued, authority.certificate))
+    token = JoinToken(authority.fingerprint(), "a.b.c")
+    with (
+        serving(grpc.ssl_server_credentials([(key, shown)])) as address,
+        pytest.raises(ServerUnreachableError, match="no authority that is trusted here has signed its certificate"),
+    ):
+        join(address, token, JoinRequest(machine="node", cpus=1), None)
+
+
+async def test_own_certificate_gets_a_new_address_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = OwnCertificate(tmp_path / "tls", ("queue.example.org",), timedelta(days=90))
+    served = ServedCertificate(own, clock.now)
+    with serving(served.credentials()) as address:
+        first = presented(address)
+        await served.refresh()
+        assert presented(address) == first
+        monkeypatch.setattr("socket.gethostname", lambda: "renamed")
+        await served.refresh()
+        names = x509.load_pem_x509_certificate(presented(address).encode()).extensions
+    known = names.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    assert {"queue.example.org", "renamed", "localhost"} <= set(known)
+
+
+async def test_renewed_certificate_of_the_settings_is_presented(tmp_path: Path) -> None:
+    certificate, key = self_signed_certificate(tmp_path)
+    served = ServedCertificate(ConfiguredCertificate(certificate, key), clock.now)
+    https = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=served.tls_context())
+    https_address = "{}:{}".format(*https.sockets[0].getsockname())
+    async with https:
+        with serving(served.credentials()) as address:
+            first = certificate.read_text()
+            assert presented(address) == await asyncio.to_thread(presented, https_address) == first
+            new_certificate, new_key = self_signed_certificate(tmp_path)
+            renewed = new_key.read_bytes()
+            new_key.write_bytes(b"half")
+            with pytest.raises(WorldError, match="cannot be used"):
+                await served.refresh()
+            new_key.write_bytes(renewed)
+            await served.refresh()
+            second = new_certificate.read_text()
+            assert presented(address) == await asyncio.to_thread(presented, https_address) == second
+
+
+def presented(address: str) -> str:
+    """Return the certificate (PEM) that a server presents to a new connection."""
+    host, _, port = address.partition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port))) as plain, context.wrap_socket(plain) as encrypted:
+        found = encrypted.getpeercert(binary_form=True)
+    assert found is not None
+    return ssl.DER_cert_to_PEM_cert(found)

@@ -11,7 +11,7 @@ import pytest
 
 from pilotage import clock
 from pilotage.errors import InvalidInputError, PermissionDeniedError, PilotageError, UnauthenticatedError, WorldError
-from pilotage.v1 import identity_service_pb2, job_service_pb2
+from pilotage.v1 import identity_service_pb2, job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
@@ -69,6 +69,11 @@ async def test_scopes_of_a_user_permit_its_calls(issuer: RunningIssuer, server: 
     )
     with pytest.raises(PermissionDeniedError, match=r"to remove jobs needs the scope compute\.cancel"):
         jobs("compute.modify").ChangeJobs(change)
+    waiting = job_service_pb2.SearchJobsRequest(
+        condition=job_service_pb2.JobCondition(states=[jobs_pb2.JOB_STATE_WAITING])
+    )
+    for scope in ("compute.read", "compute.modify", "compute.cancel"):
+        assert [run.first for run in jobs(scope).SearchJobs(waiting).runs] == [job]
     assert not jobs("compute.cancel").ChangeJobs(change).results[0].refusal
     grid.close()
 

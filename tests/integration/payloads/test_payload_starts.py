@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from pilotage.jobs.environment import DEFAULT_VARIABLES, FIXED_VARIABLES, PASSED_VARIABLES
 from pilotage.jobs.files import JobFaultError
 from pilotage_pilot.supervise.base import NodeFaultError
 from support.pilot_bench import a_job
 from support.pilot_ports import SITE, a_payload_runner
 from support.processes import shell_job
 
+_OF_THE_SHELL = ("_", "OLDPWD", "SHLVL")
 _BINARY = Path("/bin/true").read_bytes()
 
 
@@ -59,6 +61,8 @@ async def test_environment_has_job_variables_and_no_pilot_secrets(
     assert (environment["PILOTAGE_JOB_ID"], environment["OMP_NUM_THREADS"]) == ("1", "2")
     assert environment["HOME"] == environment["PWD"] == environment["_CONDOR_SCRATCH_DIR"]
     assert "secret" not in "\n".join(lines)
+    documented = {each.name for each in (*DEFAULT_VARIABLES, *FIXED_VARIABLES)}
+    assert environment.keys() <= documented | {*PASSED_VARIABLES, "GREETING", *_OF_THE_SHELL}
 
 
 async def test_program_among_input_files_takes_precedence(tmp_path: Path) -> None:

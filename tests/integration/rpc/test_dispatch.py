@@ -1,4 +1,4 @@
-"""Dispatch of calls of each kind: errors, causes, incidents, cancellation and back-pressure."""
+"""Dispatch of calls of each kind: errors, traces, incidents, cancellation and back-pressure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from typing import Any
 
 import grpc
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from pilotage.errors import InvalidInputError, LeaseLostError, UnauthenticatedError, WorldError
-from pilotage.telemetry import cause_bound
+from pilotage.telemetry import TraceContext, current_trace, trace_bound
 from pilotage_server.rpc.framework.calls import Call, caller, hot
 from support.dispatcher_server import CODERS, COROUTINE, HOT, STREAM, UPLOAD, hot_method, served_methods
 
@@ -168,18 +167,33 @@ async def test_call_without_request_is_rejected() -> None:
             await channel.stream_unary(COROUTINE)(empty())
 
 
-async def test_cause_of_the_caller_is_bound_in_the_handler() -> None:
-    causes: list[object] = []
+@pytest.mark.parametrize(
+    "sent",
+    [TraceContext("ab" * 16, "cd" * 8, sampled=True), TraceContext("ab" * 16, "cd" * 8), TraceContext("ab" * 16)],
+    ids=["sampled", "not sampled", "undecided"],
+)
+async def test_trace_of_the_caller_is_bound_in_the_handler(sent: TraceContext) -> None:
+    traces: list[object] = []
 
     def act() -> bytes:
-        causes.append(structlog.contextvars.get_contextvars().get("cause"))
+        traces.append(current_trace())
         return caller().owner.encode()
 
     async with served_methods(**methods_of_each_kind(act)) as channel:
-        with cause_bound("cause-4711"):
+        with trace_bound(sent):
             assert await channel.unary_unary(COROUTINE)(b"") == b"alice"
 
-    assert causes == ["cause-4711"]
+    assert traces == [sent]
+
+
+@pytest.mark.parametrize("method", [COROUTINE, UPLOAD, HOT])
+async def test_refused_call_is_logged_with_the_trace_of_its_caller(method: str) -> None:
+    with capture_logs() as logs:
+        async with served_methods(**methods_of_each_kind(lose_lease)) as channel:
+            with trace_bound(TraceContext("ab" * 16)), pytest.raises(LeaseLostError):
+                await make_call(channel, method)
+
+    assert [line["trace_id"] for line in logs if line["event"] == "call refused"] == ["ab" * 16]
 
 
 async def test_hot_call_can_be_answered_from_another_thread() -> None:

@@ -15,6 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pilotage.errors import QuotaExceededError, WorldError
 from pilotage.v1 import job_service_pb2
+from pilotage_client.connection import ServerAddress
+from pilotage_client.doctor import FAULT, examine
+from pilotage_server.core.identity import Role
 from support.metrics import Scrape, get, metrics_address
 from support.server import RunningServer, request_id, running_server
 from support.wire_grid import WireGrid, a_job, submission
@@ -122,6 +125,12 @@ def test_reports_are_taken_while_users_are_refused_on_a_full_disk(small_disk: Pa
         await_health(server, "", "SERVING")
         status, why = get(metrics_address(server), "/readyz")
         assert (status, why.startswith(f"the disk of {data} is almost full")) == (503, True)
+        (disk,) = [
+            check
+            for check in examine(ServerAddress(server.address, server.token(Role.OPERATOR)))
+            if check.check == "disk" and check.level == FAULT
+        ]
+        assert disk.advice.startswith(f"make room on the disk of {data}")
         with pytest.raises(WorldError, match="reserved for reports"):
             grid.submit(a_job())
         with pytest.raises(WorldError, match="reserved for reports"):

@@ -6,24 +6,33 @@ import asyncio
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
+import tarfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy.engine import URL
 
-from pilotage.errors import FeedPositionLostError, NotFoundError
+from pilotage import clock
+from pilotage.errors import FeedPositionLostError, NotFoundError, PilotageError
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage_server.backup import restore
+from pilotage_server.backup_archive import opened, written
 from pilotage_server.core.incarnation import STEPS
+from pilotage_server.own_authority import AuthorityFiles
+from pilotage_server.rpc.framework.key_files import KeyFiles
+from pilotage_server.settings import ServerSettings
+from support.object_store import Bucket
 from support.postgresql import PostgresqlServer, installed_programs
 from support.process_grid import a_process_grid
 from support.processes import until
-from support.server import RunningServer, request_id, server_fleet
+from support.server import RunningServer, request_id, running_server, server_fleet
 
 pytestmark = pytest.mark.process
 
@@ -115,12 +124,12 @@ def marks_in(path: Path) -> list[str]:
 
 async def test_no_attempt_starts_while_one_of_the_lost_time_lives(tmp_path: Path) -> None:
     """The pilot of the lost time is stopped, so that only its watchdog and the lease end its payload."""
-    marks, backup = tmp_path / "marks", tmp_path / "backup"
+    marks, backup = tmp_path / "marks", tmp_path / "backup.tar"
     with a_process_grid(tmp_path, lease_s=LEASE_S, shortest_lease_s=1) as grid:
         server = grid.server
         with steady_submissions(server) as others:
             job_id = grid.submit(script=ONE_AT_A_TIME.format(tmp_path), priority=10)
-            made = await asyncio.to_thread(server.command, "backup", "--to", str(backup))
+            made = await asyncio.to_thread(server.command, "backup", str(backup))
             assert made.returncode == 0, made.stderr
         async with grid.pilot(cpus=1) as first:
             await until(lambda: bool(marks_in(marks)))
@@ -173,7 +182,8 @@ def check_refusals(server: RunningServer, backup: Path) -> None:
     aside.mkdir()
     for file in server.data.glob("pilotage.db*"):
         file.rename(aside / file.name)
-    shutil.copyfile(backup / "pilotage.db", database)
+    with tarfile.open(backup) as archive:
+        archive.extract("pilotage.db", server.data, filter="data")
     assert "the database is a backup of" in server.start_fails()
     database.unlink()
     for file in aside.iterdir():
@@ -279,21 +289,130 @@ def test_server_with_other_files_or_keys_does_not_join(tmp_path: Path, postgresq
         postgresql_server.drop(url)
 
 
-def test_restore_puts_files_back_and_names_the_jobs_without_input(tmp_path: Path) -> None:
-    with a_process_grid(tmp_path) as grid:
-        server = grid.server
-        checksums = [grid.upload(content) for content in (b"one", b"two")]
-        inputs = [[jobs_pb2.InputFile(name="data", checksum=each, size=3)] for each in checksums]
+@pytest.mark.parametrize("store", ["folder", "s3"])
+def test_restore_puts_files_back_and_names_the_jobs_without_input(
+    tmp_path: Path, request: pytest.FixtureRequest, store: str
+) -> None:
+    bucket: Bucket | None = request.getfixturevalue("bucket") if store == "s3" else None
+    with a_process_grid(tmp_path, **(bucket.settings if bucket else {})) as grid:
+        server, backup = grid.server, tmp_path / "backup.tar"
+        checksums = [grid.upload(content) for content in (b"one", b"two", b"three")]
+        inputs = [[jobs_pb2.InputFile(name="data", checksum=each, size=3)] for each in checksums[:2]]
+        inputs.append([jobs_pb2.InputFile(name="data", checksum=checksums[2], size=5)])
         ids = [grid.submit(input_files=each) for each in inputs]
-        assert server.command("backup", "--to", str(tmp_path / "backup")).returncode == 0
+        authority = AuthorityFiles(server.data / "tls")
+        trusted = authority.load_or_make(clock.now()).certificate
+        if bucket is None:
+            stored = [server.data / "files" / each[:2] / each for each in checksums]
+            stored[1].unlink()
+            stored[2].chmod(0o600)
+            stored[2].write_bytes(b"thrEe")
+        else:
+            keys = [next(key for key in bucket.remains() if key.endswith(each)) for each in checksums]
+            bucket.client.delete_object(Bucket=bucket.name, Key=keys[1])
+            bucket.client.put_object(Bucket=bucket.name, Key=keys[2], Body=b"thrEe")
+        made = server.command("backup", str(backup))
+        assert made.returncode == 0, made.stderr
+        assert "2 files are damaged or not in the store" in made.stdout
         assert server.stop() == 0
         shutil.rmtree(server.data)  # the machine is lost
-        damaged = tmp_path / "backup" / "files" / checksums[1][:2] / checksums[1]
-        damaged.unlink()
-        restored = server.command("restore", "--from", str(tmp_path / "backup"))
+        if bucket is not None:
+            bucket.empty()
+        restored = server.command("restore", "--from", str(backup))
         assert restored.returncode == 0, restored.stderr
-        assert f"1 jobs miss input files, and will fail: {ids[1]} (" in restored.stdout
+        assert f"2 jobs miss input files, and will fail: {ids[1]} (" in restored.stdout
+        found = authority.load()
+        assert found is not None
+        assert found.certificate == trusted
         server.start()
-        request = job_service_pb2.DownloadFileRequest(job_id=ids[0], checksum=checksums[0])
+        wanted = job_service_pb2.DownloadFileRequest(job_id=ids[0], checksum=checksums[0])
         with server.channel(grid.user_token()) as channel:
-            assert b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(request)) == b"one"
+            assert b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(wanted)) == b"one"
+
+
+def damaged(backup: Path, member: str) -> None:
+    """Change one byte of a member."""
+    with tarfile.open(backup) as archive:
+        offset = archive.getmember(member).offset_data
+    with backup.open("r+b") as file:
+        file.seek(offset)
+        first = file.read(1)
+        file.seek(offset)
+        file.write(bytes([first[0] ^ 1]))
+
+
+def replaced(backup: Path, change: Callable[[sqlite3.Connection], object]) -> None:
+    """Change the database in a backup, with valid checksums."""
+    database = backup.with_suffix(".db")
+    with opened(backup) as archive:
+        contents = {name: archive.read(name) for name in ("backup.json", "keys/tokens.pem", "files.txt")}
+        archive.write("pilotage.db", database)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        change(connection)
+    backup.unlink()
+    with written(backup) as writer:
+        for name, content in contents.items():
+            writer.add(name, content)
+        writer.add_file("pilotage.db", database)
+
+
+def test_restore_names_keys_and_authority_that_it_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backup, new = tmp_path / "backup.tar", ServerSettings(data=tmp_path / "new")
+    with running_server(tmp_path / "old") as server:
+        AuthorityFiles(server.data / "tls").load_or_make(clock.now())
+        assert server.command("backup", str(backup)).returncode == 0
+    # The service has started once on the new machine before the backup was put back.
+    KeyFiles(new.key_file).load_or_make()
+    AuthorityFiles(new.tls_folder).load_or_make(clock.now())
+    restore(new, backup, 0)
+    printed = capsys.readouterr().out
+    assert f"{new.key_file.parent} keeps its signing keys, not those of the backup" in printed
+    assert f"{new.tls_folder} keeps its authority, not that of the backup" in printed
+    for folder in (new.key_file.parent, new.tls_folder):
+        shutil.rmtree(folder)
+    for _ in ("put back", "the same"):
+        restore(new, backup, 0)
+        assert "keeps" not in capsys.readouterr().out
+
+
+def test_interrupted_restore_leaves_a_database_and_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backup = tmp_path / "backup.tar"
+    with running_server(tmp_path / "server") as server:
+        job_id = submit(server)
+        assert server.command("backup", str(backup)).returncode == 0
+        assert server.stop() == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", lambda *_: os.link(tmp_path / "no such file", tmp_path / "x"))
+            with pytest.raises(PilotageError, match="cannot be used"):
+                restore(ServerSettings(data=server.data), backup, 0)
+        assert (server.data / "pilotage.db").exists()  # else a server would start with an empty one
+        restore(ServerSettings(data=server.data), backup, 0)
+        server.start()
+        assert exists(server, job_id)
+
+
+def test_restore_of_a_bad_backup_changes_nothing(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server") as server:
+        job_id = submit(server)
+        good = tmp_path / "good.tar"
+        assert server.command("backup", str(good)).returncode == 0
+        assert "exists; every backup needs a new file" in server.command("backup", str(good)).stderr
+        assert "a server works with" in server.command("restore", "--from", str(good)).stderr
+        assert server.stop() == 0
+        bad = tmp_path / "bad.tar"
+
+        def refused(change: Callable[[], object]) -> str:
+            shutil.copyfile(good, bad)
+            change()
+            with pytest.raises(PilotageError) as refusal:
+                restore(ServerSettings(data=server.data), bad, 0)
+            assert [each.name for each in server.data.glob("*pilotage.db*")] == ["pilotage.db"]
+            return str(refusal.value)
+
+        assert "bad.tar is damaged: keys/tokens.pem is not" in refused(lambda: damaged(bad, "keys/tokens.pem"))
+        assert "is damaged" in refused(lambda: os.truncate(bad, good.stat().st_size // 2))
+        assert "is damaged or no backup" in refused(lambda: bad.write_bytes(b"nothing"))
+        newer = "UPDATE alembic_version SET version_num = '9999'"
+        assert "has schema 9999" in refused(lambda: replaced(bad, lambda database: database.execute(newer)))
+        server.start()
+        assert exists(server, job_id)

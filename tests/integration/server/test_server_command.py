@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,13 +24,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from sqlalchemy import text
 
 from pilotage import clock
 from pilotage.v1 import (
     identity_service_pb2,
     identity_service_pb2_grpc,
 )
+from pilotage_client.api import Client
+from pilotage_client.joining import JoinToken, join
+from pilotage_server.main import main
+from pilotage_server.storage.database.engine import Database
 from pilotage_server.token_files import ROLES
+from support.database import create_first_schema
 from support.server import RunningServer, files_bounded_by, running_server
 
 pytestmark = pytest.mark.process
@@ -102,7 +109,6 @@ def test_readable_signing_key_is_one_error_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--listen", "0.0.0.0:0"], "tls_cert"),
         (["--listen", "nowhere"], "listen"),
         (["--config", "/does/not/exist.toml"], "exist.toml: cannot be read"),
         (["--database", "nonsense"], "is not a URL of sqlite or postgresql"),
@@ -111,6 +117,21 @@ def test_readable_signing_key_is_one_error_line(tmp_path: Path) -> None:
 )
 def test_invalid_setting_is_one_error_line(tmp_path: Path, arguments: list[str], message: str) -> None:
     assert_one_error_line(run_command("run", "--data", str(tmp_path), *arguments), message, code=2)
+
+
+def test_check_and_show_read_settings_without_a_start(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    options = ("--data", str(data), "--database", "postgresql+psycopg://somebody:hush@127.0.0.1:1/jobs")
+
+    checked = run_command("run", *options, "--check-settings")
+    shown = run_command("run", *options, "--set", "health.watch=false", "--show-settings")
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert f'data = "{data}"  # --data' in shown.stdout.splitlines()
+    assert "health.watch = false  # --set health.watch" in shown.stdout.splitlines()
+    assert "hush" not in shown.stdout
+    assert not data.exists()
 
 
 def test_unreachable_database_is_one_error_line(tmp_path: Path) -> None:
@@ -167,6 +188,22 @@ def test_token_signed_offline_is_accepted(server: RunningServer) -> None:
     assert (identity.owner, identity.vo, list(identity.roles)) == ("carol", "sea", ["operator"])
 
 
+def test_machine_joins_by_a_line_signed_offline(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data", arguments=["--listen", "0.0.0.0:0"]) as server:
+        address = server.address.replace("0.0.0.0", "127.0.0.1")
+        data = ("--data", str(server.data))
+        line = run_command("token", *data, "--owner", "carol", "--role", "user", "--join", address).stdout.split()
+        assert line[:4] == ["pilotage", "join", address, "--token"]
+        token = JoinToken.parse(line[4])
+        joined = join(address, token, identity_service_pb2.JoinRequest(machine="laptop", cpus=1), None)
+        with Client(joined.server, joined.token, joined.authority.encode()) as client:
+            assert client.who_am_i().owner == "carol"
+        refused = run_command("token", *data, "--role", "admin", "--join", address)
+    assert_one_error_line(refused, "of a machine that joins is one of director, user", code=2)
+    early = run_command("token", "--data", str(tmp_path / "new"), "--role", "user", "--join", address)
+    assert "tls has no authority, which the first start with --listen makes" in early.stderr
+
+
 def test_bootstrap_tokens_are_private_and_have_their_roles(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     with running_server(tmp_path / "data", arguments=["--bootstrap-tokens", str(tokens), "--vo", "sea"]) as server:
@@ -176,3 +213,25 @@ def test_bootstrap_tokens_are_private_and_have_their_roles(tmp_path: Path) -> No
             with server.channel(file.read_text().strip()) as channel:
                 stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
                 assert name in stub.WhoAmI(identity_service_pb2.WhoAmIRequest()).roles
+
+
+def test_migrate_says_what_would_run_and_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def migrate(*options: str) -> tuple[int, str]:
+        code = main(["migrate", *options, "--data", str(tmp_path)])
+        printed = capsys.readouterr()
+        return code, printed.out.rstrip().split("\n")[-1] or printed.err
+
+    code, line = migrate("--check")
+    assert (code, "pilotage.db" in line) == (1, True)
+    with closing(Database(f"sqlite:///{tmp_path / 'pilotage.db'}")) as database:
+        code, line = migrate()
+        assert (code, "no installation" in line) == (1, True)
+        create_first_schema(database)
+        code, line = migrate("--check")
+        assert (code, line[:13]) == (3, "pending: 0002")
+        assert migrate() == (0, "the database has schema 0002 now")
+        assert migrate("--check") == (0, "the database has schema 0002; this program wants 0002")
+        later = text("UPDATE alembic_version SET version_num = '9999'")
+        database.write(lambda transaction: transaction.session.execute(later))
+        code, line = migrate("--check")
+        assert (code, "has schema 9999" in line) == (1, True)

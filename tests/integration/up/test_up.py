@@ -159,11 +159,13 @@ def test_job_survives_a_server_crash(tmp_path: Path) -> None:
             assert (job.state, job.attempt) == ("DONE", 1)
 
 
-Obstacle = Literal["port in use", "folder in the way", "no tree"]
+Obstacle = Literal[
+    "port in use", "folder in the way", "no tree", "listens at loopback", "listens at a port", "has a certificate"
+]
 
 
 @pytest.mark.parametrize("obstacle", get_args(Obstacle))
-def test_start_error_is_one_line(tmp_path: Path, obstacle: Obstacle) -> None:
+def test_start_error_is_one_line(tmp_path: Path, obstacle: Obstacle, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     options, message = ["--port", "0"], ""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -177,6 +179,13 @@ def test_start_error_is_one_line(tmp_path: Path, obstacle: Obstacle) -> None:
             case "no tree":
                 (tmp_path / "tree.toml").write_text("sites = 3")
                 options, message = [*options, "--tree", str(tmp_path / "tree.toml")], f"{tmp_path}/tree.toml: sites"
+            case "listens at loopback":
+                options, message = [*options, "--listen", "127.0.0.2"], "--listen: 127.0.0.2 is loopback"
+            case "listens at a port":
+                options, message = [*options, "--listen", "10.0.0.1:47"], "--listen: 10.0.0.1:47 is no address"
+            case "has a certificate":
+                monkeypatch.setenv("PILOTAGE_SERVER_TLS_CERT", "/x.pem")
+                options, message = [*options, "--listen", "0.0.0.0"], "PILOTAGE_SERVER_TLS_CERT: `up` needs"
         with up_command(data, *options) as up:
             exit_code, printed = up.run()
     assert exit_code in (1, 2)

@@ -37,6 +37,7 @@ from pilotage_pilot.link.base import NodeDescription
 from pilotage_pilot.runner import PayloadTasks, PilotPorts, PilotRunner
 from pilotage_pilot.supervise.base import PayloadRunner
 from pilotage_pilot.supervise.folders import PilotFolder
+from pilotage_pilot.traces import AttemptTraces
 from support.pilot_bench import a_job, built_in_slots
 from support.pilot_ports import (
     BrokenPayloadRunner,
@@ -303,7 +304,7 @@ async def test_payload_whose_lease_passes_at_its_start_is_killed() -> None:
             tasks.do(KillPayload(job.key))
 
     async with asyncio.TaskGroup() as group:
-        tasks = PayloadTasks(payloads, group.create_task, feed)
+        tasks = PayloadTasks(payloads, group.create_task, feed, AttemptTraces({}, clock.now))
         payloads.subscribe(feed)
         tasks.do(a_prepare_job(job))
         await until(lambda: len(events) == 3)

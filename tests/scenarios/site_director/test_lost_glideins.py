@@ -12,7 +12,7 @@ import pytest
 
 from pilotage.errors import ServerUnreachableError, WorldError
 from pilotage.values.pilots import GlideinReport, PilotState
-from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, Submission
+from pilotage_agents.batch_systems.base import LOG_NAME, GlideinRequest, GlideinState, GlideinStatus, Submission
 from pilotage_agents.site_director.glideins import GlideinFolders, GlideinRecord
 from pilotage_agents.site_director.ports import DirectorContext, GlideinReportAnswer
 from pilotage_agents.site_director.queues import QueueFailures
@@ -260,3 +260,21 @@ async def test_batch_systems_are_polled_concurrently(grid: DirectorGrid) -> None
     watch = GlideinWatch(DirectorContext(folders, grid.link, systems, lambda: grid.now), limits)
     await watch.refresh(QueueFailures())
     assert grid.link.reports == []
+
+
+async def test_end_of_output_of_a_dead_pilot_is_sent_once_it_is_collected(grid: DirectorGrid) -> None:
+    grid.link.waiting = 1
+    director = grid.director()
+    await director.run_once()
+    (request,) = grid.batch.requests.values()
+    (request.folder / LOG_NAME).write_bytes(b"x" * 20_000 + b"the glidein has no Python\n")
+    grid.batch.fails_collect = True
+    grid.batch.statuses["fake.1"] = GlideinStatus(GlideinState.ENDED, "exit code 1", exit_code=1)
+    grid.link.waiting = 0
+    await director.run_once()
+    assert grid.link.logs == {}, "it lies elsewhere"
+    grid.batch.fails_collect = False
+    grid.now += timedelta(hours=1)
+    await director.run_once()
+    (log_of_pilot,) = grid.link.logs.values()
+    assert (len(log_of_pilot), log_of_pilot[-26:]) == (16 * 1024, "the glidein has no Python\n")

@@ -18,7 +18,8 @@ import pytest
 from pydantic import ValidationError
 
 from pilotage.resources.tree import QueueId
-from pilotage_agents.settings import read_settings
+from pilotage.settings import load_settings
+from pilotage_agents.settings import AgentSettings
 from pilotage_agents.site_director.glideins import BundleStore, GlideinFolders, UnfinishedBundleError
 from support.director_grid import DirectorGrid, a_queue
 
@@ -155,7 +156,7 @@ pilot_bundle = "pilot.pyz"
 batch_systems = { here = { type = "local" } }
 overrides = [{ queues = ["*/*/arm"], pilot_bundle = "arm/pilot.pyz" }, { queues = ["*/*/old"] }]
 """)
-    director = read_settings(tmp_path / "agents.toml").site_director
+    director = load_settings(AgentSettings, tmp_path / "agents.toml", {}).site_director
     assert director is not None
     assert director.pilot_bundle == tmp_path / "pilot.pyz"
     assert [override.pilot_bundle for override in director.overrides] == [tmp_path / "arm" / "pilot.pyz", None]

@@ -9,10 +9,11 @@ import pytest
 
 from pilotage.errors import InvalidInputError
 from pilotage.rpc.channel import Endpoint, open_async_channel
+from pilotage.settings import load_settings
 from pilotage_agents.app import JOB_ROUTER, build_agents
 from pilotage_agents.batch_systems.settings import LocalBatchSystemSettings
 from pilotage_agents.main import run
-from pilotage_agents.settings import read_settings
+from pilotage_agents.settings import AgentSettings
 
 GOOD = """
 server = "127.0.0.1:1"
@@ -22,6 +23,10 @@ folder = "director"
 [site_director.batch_systems.here]
 type = "local"
 """
+
+
+def read_settings(file: Path) -> AgentSettings:
+    return load_settings(AgentSettings, file, {})
 
 
 def config_file(folder: Path, text: str) -> Path:
@@ -40,11 +45,18 @@ def test_relative_paths_start_from_the_folder_of_the_file(tmp_path: Path) -> Non
 
 
 def test_names_every_fault_with_its_location(tmp_path: Path) -> None:
-    text = GOOD.replace('"local"', '"slurmm"') + "[pool_cleanup]\ngrace_s = -1\nfoo = 1\n"
+    systems = '[site_director.batch_systems.slurm]\ntype = "slurm"\nacount = "a"\n[site_director.batch_systems.bare]\n'
+    text = GOOD.replace('"local"', '"slurmm"') + systems + "[pool_cleanup]\ngrace_s = -1\nfoo = 1\n"
     with pytest.raises(InvalidInputError) as caught:
         read_settings(config_file(tmp_path, text))
-    locations = [violation.where.rpartition(": ")[2] for violation in caught.value.violations]
-    assert locations == ["site_director.batch_systems.here", "pool_cleanup.grace_s", "pool_cleanup.foo"]
+    faults = [str(violation).partition(": ")[2] for violation in caught.value.violations]
+    assert faults == [
+        "site_director.batch_systems.here.type: is 'slurmm', not one of 'local', 'slurm', 'htcondor', 'command'",
+        "site_director.batch_systems.slurm.acount: is no setting; did you mean account?",
+        "site_director.batch_systems.bare.type: field required",
+        "pool_cleanup.grace_s: input should be greater than or equal to 0",
+        "pool_cleanup.foo: is no setting",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,16 +132,20 @@ def test_single_cycle_without_server_has_exit_code_3(tmp_path: Path) -> None:
 
 
 def test_drain_needs_no_file_with_server_and_token_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PILOTAGE_SERVER", "127.0.0.1:1")
-    monkeypatch.setenv("PILOTAGE_TOKEN", "token")
+    monkeypatch.setenv("PILOTAGE_AGENTS_SERVER", "127.0.0.1:1")
+    monkeypatch.setenv("PILOTAGE_AGENTS_TOKEN", "token")
     assert run(["drain", "-s", "350", "-n", "61", "--once"]) == 3
 
 
-def test_command_line_overrides_file(tmp_path: Path) -> None:
+def test_command_line_overrides_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config_file(tmp_path, GOOD + "[drain_controller]\nsetpoint = 100\nwidth = 4\n")
-    settings = read_settings(path, {"drain_controller": {"setpoint": 350}}).drain_controller
-    assert settings is not None
-    assert (settings.setpoint, settings.width, settings.negotiation_delay_s) == (350, 4, 61)
+    with pytest.raises(SystemExit) as shown:
+        run(["drain", "-s", "350", "--config", str(path), "--show-settings"])
+    assert shown.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "drain_controller.setpoint = 350  # --setpoint" in lines
+    assert f"drain_controller.width = 4  # {path}: drain_controller.width" in lines
+    assert "drain_controller.negotiation_delay_s = 61.0  # default" in lines
 
 
 def test_drain_without_options_shows_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,8 +156,8 @@ def test_drain_without_options_shows_usage(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["-s", "-5"], "drain_controller.setpoint: input should be greater than or equal to 0"),
-        (["-n", "nan"], "drain_controller.negotiation_delay_s: "),
+        (["-s", "-5"], "pilotage-agents: --setpoint: input should be greater than or equal to 0"),
+        (["-n", "nan"], "pilotage-agents: --negdelay: "),
     ],
 )
 def test_drain_names_invalid_options(
@@ -151,13 +167,11 @@ def test_drain_names_invalid_options(
     assert message in capsys.readouterr().err
 
 
-def test_drain_names_missing_environment_variable(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PILOTAGE_SERVER", "127.0.0.1:1")
-    monkeypatch.delenv("PILOTAGE_TOKEN", raising=False)
+def test_missing_setting_is_named_with_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["drain", "-s", "350"]) == 2
-    assert "--config: name a configuration, or set PILOTAGE_TOKEN" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "pilotage-agents: server: is not set; give it by --server, by PILOTAGE_AGENTS_SERVER or in the settings file\n"
+    )
 
 
 @pytest.mark.parametrize("tokens", ["", 'token = "x"\ntoken_file = "y"\n'])

@@ -255,8 +255,9 @@ def test_commands_with_output_have_a_json_option() -> None:
     def has_json(command: str) -> bool:
         return "--json" in CliRunner().invoke(main, [*command.split(), "--help"]).stdout
 
-    without_json = {"edit", "logs", "rescue", "ban", "unban", "drain", "token", "up", "demo", "init"}
+    without_json = {"edit", "logs", "rescue", "ban", "unban", "drain", "token", "up", "demo", "init", "condor-commands"}
     without_json |= {"shares set-factor", "shares set-quota", "health hold", "health open"}
+    without_json |= {"token join", "join", "context use", "context remove"}
     assert {command for command in all_commands(main) if not has_json(command)} == without_json
 
 

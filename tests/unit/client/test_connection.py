@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.errors import InvalidInputError
+from pilotage.errors import InvalidInputError, NotFoundError
 from pilotage_client.connection import UP_FILE, ServerAddress, ServerOptions, resolve_server
+from pilotage_client.contexts import Context, load_contexts
 
 
 @pytest.fixture
@@ -88,3 +89,76 @@ def test_names_unreadable_token_and_data_files(tmp_path: Path) -> None:
     (tmp_path / UP_FILE).write_text("{")
     with pytest.raises(InvalidInputError, match=UP_FILE):
         resolve_server(ServerOptions(data=tmp_path), {})
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> dict[str, str]:
+    """Return an environment with two contexts, of which `near` is the current one."""
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    load_contexts(environment).put("far", Context("far:1", "authority of far", "fars", queue="workers/here/default"))
+    load_contexts(environment).put("near", Context("near:2", token="nears"))
+    return environment
+
+
+def test_contexts_are_used_after_options_and_environment(joined: dict[str, str], data: Path) -> None:
+    near, far = ServerAddress("near:2", "nears"), ServerAddress("far:1", "fars", b"authority of far")
+    up = ServerAddress("127.0.0.1:1", "users")
+    assert resolve_server(ServerOptions(), joined) == near
+    assert resolve_server(ServerOptions(), {**joined, "PILOTAGE_CONTEXT": "far"}) == far
+    others = {"PILOTAGE_SERVER": "x:3", "PILOTAGE_TOKEN": "x"}
+    assert resolve_server(ServerOptions(context="far"), {**joined, **others}) == far
+    assert resolve_server(ServerOptions(), {**joined, "PILOTAGE_TOKEN": "x"}) == ServerAddress("near:2", "x")
+    assert resolve_server(ServerOptions(), {**joined, "PILOTAGE_DATA": str(data)}) == up
+    assert resolve_server(ServerOptions(data=data), {**joined, "PILOTAGE_CONTEXT": "far"}) == up
+    assert resolve_server(ServerOptions(), {**joined, **others}) == ServerAddress("x:3", "x")
+    for options, environment in (
+        (ServerOptions(context="far", server="x:3"), {}),
+        (ServerOptions(), {"PILOTAGE_CONTEXT": "far", "PILOTAGE_SERVER": "x:3"}),
+    ):
+        with pytest.raises(InvalidInputError, match=r"give one|set one"):
+            resolve_server(options, {**joined, **environment})
+    with pytest.raises(NotFoundError, match="moon"):
+        resolve_server(ServerOptions(context="moon"), joined)
+
+
+def test_commands_change_the_contexts(joined: dict[str, str]) -> None:
+    contexts = load_contexts(joined)
+    assert contexts.file.stat().st_mode & 0o777 == 0o600
+    contexts.use("far")
+    assert load_contexts(joined).current == "far"
+    load_contexts(joined).remove("far")
+    assert (load_contexts(joined).current, list(load_contexts(joined).by_name)) == ("", ["near"])
+    with pytest.raises(InvalidInputError, match="is no name"):
+        contexts.put("../up", Context("x:1"))
+
+
+def test_joining_again_keeps_other_tokens_and_other_servers(joined: dict[str, str]) -> None:
+    load_contexts(joined).put("far", Context("far:1", "authority of far", director_token="works", queue="workers/a/b"))
+    assert load_contexts(joined).by_name["far"] == Context(
+        "far:1", "authority of far", token="fars", director_token="works", queue="workers/a/b"
+    )
+    load_contexts(joined).put("far", Context("far:1", "authority of far", token="new"))
+    found = load_contexts(joined).by_name["far"]
+    assert (found.token, found.director_token, found.queue) == ("new", "works", "workers/a/b")
+    with pytest.raises(InvalidInputError, match="far: is the context of far:1: give another name"):
+        load_contexts(joined).put("far", Context("far:2"))
+    load_contexts(joined).put("far", Context("far:1", "another authority", token="new"))
+    assert load_contexts(joined).by_name["far"].director_token == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("current = ", 0o600, "is damaged: Invalid value"),
+        ("currant = 'a'", 0o600, "is damaged: it has other keys"),
+        ("[contexts.a]\nserver = 5", 0o600, "is damaged: the context a has a value that is no text"),
+        ("[contexts.a]\ntoken = 'x'", 0o600, "is damaged: the context a has no server"),
+        ("", 0o640, r"is open to others \(mode 640\), and holds tokens: chmod 600 it"),
+    ],
+)
+def test_unusable_contexts_are_a_sentence(joined: dict[str, str], text: str, mode: int, why: str) -> None:
+    file = load_contexts(joined).file
+    file.write_text(text)
+    file.chmod(mode)
+    with pytest.raises(InvalidInputError, match=rf"contexts\.toml: {why}"):
+        resolve_server(ServerOptions(), joined)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from pilotage.resources.formats import read_tree_text
 from pilotage.resources.inheritance import effective_queues
@@ -20,6 +23,11 @@ def test_default_tree_has_one_queue_with_sizes_of_machine() -> None:
     assert {name.casefold(): value for name, value in parameters.items()}.items() <= {
         name.casefold(): parameter.value for name, parameter in queue.values.items()
     }.items()
+
+
+def test_macos_has_no_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert this_machine(tmp_path).cpus >= 1
 
 
 def test_detects_sizes_of_this_machine(tmp_path: Path) -> None:

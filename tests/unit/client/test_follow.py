@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from pilotage.errors import FeedPositionLostError, ServerUnreachableError
 from pilotage.v1 import jobs_pb2
-from pilotage_client.api import JobCalls
+from pilotage_client.job_calls import JobCalls
 from pilotage_client.models import JobEvent, OutputPart
 from pilotage_client.retry import RetryBudget, follow_output_until_final, follow_until_final
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from pilotage_client.api import JobCalls
+from pilotage_client.job_calls import JobCalls
 from pilotage_client.models import JobStatus
 from pilotage_client.retry import RetryBudget, wait_until_final
 

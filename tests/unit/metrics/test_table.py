@@ -1,18 +1,13 @@
-"""The table of metrics follows the conventions of Prometheus, and its reference page is up to date."""
+"""The table of metrics follows the conventions of Prometheus."""
 
 from __future__ import annotations
 
 import pytest
 
 from pilotage.metrics.table import METRICS, MetricDefinition, MetricKind
-from support.metric_reference import PAGE, metric_reference
 
 NEVER = {"owner", "job", "job_id", "stamp", "pilot", "group", "node", "slot"}
 """Labels with so many values that they would overload a Prometheus."""
-
-
-def test_reference_page_is_that_of_the_table() -> None:
-    assert PAGE.read_text() == metric_reference()
 
 
 def test_each_name_is_declared_once() -> None:

@@ -100,6 +100,19 @@ def test_token_without_queue_exits_2(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [path.name for path in tmp_path.iterdir()] == ["pilot.json"]
 
 
+def test_check_reads_settings_without_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = a_file(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        run(["run", "--config", str(file), "--scratch", str(tmp_path / "scratch"), "--check-settings"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, "")
+    assert run(["run", "--config", str(file), "--cpus", "0", "--set", "queue.cpu=1", "--check-settings"]) == 2
+    assert [line.rpartition(": ")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "pilotage-pilot: --set queue.cpu",
+        "pilotage-pilot: --cpus",
+    ]
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_glidein_ends_at_earliest_known_end(tmp_path: Path) -> None:
     now = datetime(2026, 11, 20, 12, tzinfo=UTC)
     settings = read(a_file(tmp_path, lifetime_s=500, ends_at="2026-11-20T12:05:00Z"), {})

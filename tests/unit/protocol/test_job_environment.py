@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.jobs.environment import JobIdentity, JobRunContext, input_file_of, job_environment
 
 IDENTITY = JobIdentity("marker", 7, 3, 41, 2, "ann", "sky")
-CONTEXT = JobRunContext("/work", "/tmp", "/warning", "S/C/Q", "node", "slot1", cpus=4, memory_mib=800)
-MACHINE = {"PATH": "/bin", "LANG": "C", "HOME": "/root"}
+CONTEXT = JobRunContext(
+    "/work", "/tmp", "/warning", "S/C/Q", "node", "slot1", cpus=4, memory_mib=800, gpu_ids=(), user="ann", path="/bin"
+)
+MACHINE = {"PATH": "/sbin", "LANG": "C", "HOME": "/root"}
 
 
 def environment(description: JobDescription, context: JobRunContext = CONTEXT) -> dict[str, str]:
@@ -29,10 +33,15 @@ def test_job_overrides_machine_and_pilotage_overrides_job() -> None:
 
 
 def test_unknown_sizes_are_omitted() -> None:
-    variables = environment(
-        JobDescription("run"), JobRunContext("/w", "/t", "/x", "q", "n", "s", cpus=None, memory_mib=None)
-    )
-    assert not {"OMP_NUM_THREADS", "PILOTAGE_CPUS", "PILOTAGE_MEMORY_MIB", "_CONDOR_JOB_AD"} & variables.keys()
+    unknown = replace(CONTEXT, cpus=None, memory_mib=None, gpu_ids=None)
+    missing = {"OMP_NUM_THREADS", "PILOTAGE_CPUS", "PILOTAGE_MEMORY_MIB", "_CONDOR_JOB_AD", "CUDA_VISIBLE_DEVICES"}
+    assert not missing & environment(JobDescription("run"), unknown).keys()
+
+
+@pytest.mark.parametrize(("gpu_ids", "cuda", "nvidia"), [((), "", "void"), (("0", "3"), "0,3", "0,3")])
+def test_job_sees_its_gpus_only(gpu_ids: tuple[str, ...], cuda: str, nvidia: str) -> None:
+    variables = environment(a_job({}, CUDA_VISIBLE_DEVICES="7"), replace(CONTEXT, gpu_ids=gpu_ids))
+    assert (variables["CUDA_VISIBLE_DEVICES"], variables["NVIDIA_VISIBLE_DEVICES"]) == (cuda, nvidia)
 
 
 def test_invalid_variable_names_are_omitted() -> None:

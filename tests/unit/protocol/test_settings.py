@@ -104,13 +104,23 @@ def test_fault_in_file_names_file_and_key(tmp_path: Path, text: str, fault: str)
 
 
 def test_faults_of_all_sources_are_reported_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = a_file(tmp_path, "name = 5\nlease_s = 5\n[limits]\nmemory_mib = 'x'")
+    file = a_file(tmp_path, "name = 5\nlease_s = 5\nmore = 'x'\n[limits]\nmemory_mib = 'x'")
     monkeypatch.setenv("EXAMPLE_LIMITS", '{"cores": 0}')
+    monkeypatch.setenv("EXAMPLE_TARGETS", "x")
+    monkeypatch.setenv("EXAMPLE_LOGS", "x")
 
     found = faults(file, lease_s=0)
 
     places = [fault.rpartition(": ")[0] for fault in found]
-    assert places == [f"{file}: name", "lease_s", "EXAMPLE_LIMITS.cores", f"{file}: limits.memory_mib"]
+    assert set(places) == {
+        f"{file}: name",
+        "lease_s",
+        "EXAMPLE_LIMITS.cores",
+        f"{file}: limits.memory_mib",
+        "EXAMPLE_TARGETS",
+        f"{file}: more",
+        "EXAMPLE_LOGS",
+    }
 
 
 def test_unknown_variable_with_prefix_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,13 +130,13 @@ def test_unknown_variable_with_prefix_is_rejected(monkeypatch: pytest.MonkeyPatc
     assert faults(None) == ["EXAMPLE_LESAE_S: is no setting; did you mean EXAMPLE_LEASE_S?"]
 
 
-def test_table_in_variable_must_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EXAMPLE_LIMITS", "cores=1")
+@pytest.mark.parametrize(("name", "what"), [("limits", "table"), ("more", "list")])
+def test_lists_and_tables_in_variables_must_be_json(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"EXAMPLE_{name.upper()}", "cores=1")
 
     (fault,) = faults(None)
 
-    assert fault.startswith("EXAMPLE_*: ")
-    assert '"limits"' in fault
+    assert fault == f"EXAMPLE_{name.upper()}: is not a {what}, written as JSON"
 
 
 @pytest.mark.parametrize("content", [b"name = ", b"{", b"\xff"])

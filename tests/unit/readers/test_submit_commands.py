@@ -28,6 +28,27 @@ def test_accepts_arithmetic_in_amounts() -> None:
     assert (job.request_memory_mib, job.request_cpus, job.wall_time) == (2048, 8, timedelta(hours=2))
 
 
+def test_amounts_are_expressions_over_own_attributes() -> None:
+    lines = [
+        "request_cpus = MY.Cores",
+        "RequestMemory = floor(MY.Bytes / 1048576)",
+        "+Bytes = 300000000",
+        "MY.Cores = 4",
+    ]
+    job = submit_job("\n".join(lines))
+    assert (job.request_cpus, job.request_memory_mib, job.ignored) == (4, 286, ())
+    job = submit_job("request_cpus = MY.Cores\n+Cores = 4\n+RequestCpus = 2")
+    assert job.request_cpus == 2
+
+
+@pytest.mark.parametrize(
+    "expression", ["MY.Missing", "TARGET.Cpus", "MY.Text", "ifThenElse(MemoryUsage > 1, 2, 1)", "time()"]
+)
+def test_amounts_that_may_change_are_refused(expression: str) -> None:
+    error = submit_error(f'executable = a\n+Text = "x"\nrequest_memory = {expression}\nqueue')
+    assert "over more than the job's own attributes" in str(error)
+
+
 def test_custom_size_attribute_overrides_command() -> None:
     job = submit_job("+RequestMemory = 10240\nrequest_memory = 1")
     assert (job.request_memory_mib, job.attributes) == (10240, {})

@@ -1,4 +1,4 @@
-"""The tables of attributes: unique names, notes, similar names, and the reference page."""
+"""The tables of attributes: unique names, notes, and similar names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pilotage.text import fold
 from pilotage_client.readers.jdl import JDL_ATTRIBUTES
 from pilotage_client.readers.submit_commands import CUSTOM_ATTRIBUTES, SUBMIT_COMMANDS, squashed
 from pilotage_client.readers.support import AttributeTable
-from support.attribute_reference import PAGE, attribute_reference
 
 TABLES: Mapping[str, tuple[AttributeTable[Any], Callable[[str], str]]] = {
     "submit": (SUBMIT_COMMANDS, squashed),
@@ -42,7 +41,3 @@ def test_each_name_stands_once_in_a_table(name: str) -> None:
 )
 def test_similar_name_is_the_nearest(table: AttributeTable[Any], name: str, similar: str | None) -> None:
     assert table.similar(name) == similar
-
-
-def test_reference_page_is_that_of_the_tables() -> None:
-    assert PAGE.read_text() == attribute_reference()

@@ -9,12 +9,13 @@ import pytest
 
 from pilotage.errors import InvalidInputError
 from pilotage.resources.tree import QueueId
+from pilotage.settings import load_settings
 from pilotage_agents.router.core.classad_tables import read_ads, routes_of
 from pilotage_agents.router.core.table import QueueTarget, RouteLimits, target_key
 from pilotage_agents.router.hooks import HookKind
 from pilotage_agents.router.settings import JobRouterSettings
 from pilotage_agents.router.targets.remote_server import ServerAccess
-from pilotage_agents.settings import read_settings
+from pilotage_agents.settings import AgentSettings
 
 TABLE = 'table = "routes"\n'
 START = 'server = "127.0.0.1:1"\ntoken_file = "agent.token"\n[job_router]\nfolder = "router"\n'
@@ -23,7 +24,7 @@ START = 'server = "127.0.0.1:1"\ntoken_file = "agent.token"\n[job_router]\nfolde
 def router_settings(folder: Path, text: str) -> JobRouterSettings:
     path = folder / "agents.toml"
     path.write_text(START + text)
-    found = read_settings(path).job_router
+    found = load_settings(AgentSettings, path, {}).job_router
     assert found is not None
     return found
 

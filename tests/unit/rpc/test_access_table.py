@@ -8,6 +8,8 @@ from google.protobuf.descriptor import FileDescriptor
 from pilotage.errors import PermissionDeniedError
 from pilotage.v1 import (
     agent_service_pb2,
+    audit_service_pb2,
+    diagnosis_service_pb2,
     identity_service_pb2,
     job_service_pb2,
     matcher_service_pb2,
@@ -28,6 +30,8 @@ FILES: list[FileDescriptor] = [
     module.DESCRIPTOR
     for module in (
         agent_service_pb2,
+        audit_service_pb2,
+        diagnosis_service_pb2,
         identity_service_pb2,
         job_service_pb2,
         matcher_service_pb2,
@@ -56,6 +60,7 @@ AGENT_METHODS = {
         "ResourceService/ListQueues",
         "PilotService/RegisterPilots",
         "PilotService/RenewCredentials",
+        "PilotService/PutPilotLogs",
         "PilotService/ReportGlideins",
     },
     Role.ROUTER: {
@@ -139,3 +144,7 @@ def test_pilot_and_administrator_methods_require_one_role() -> None:
         "/pilotage.v1.IdentityService/WhoAmI",
     }
     assert REQUIRED_ROLES["/pilotage.v1.IdentityService/IssueToken"] == {Role.ADMIN}
+    assert {name for name, roles in REQUIRED_ROLES.items() if Role.JOIN in roles} == {
+        "/pilotage.v1.IdentityService/Join",
+        "/pilotage.v1.IdentityService/WhoAmI",
+    }

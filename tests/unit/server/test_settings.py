@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pilotage.accounts import Quota, QuotaUnit
 from pilotage.errors import InvalidInputError
+from pilotage.settings import load_settings
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.isolation import Isolation
 from pilotage_server.core.health.black_holes import LocationLevel
 from pilotage_server.core.rules import Rules
-from pilotage_server.settings import read_settings
+from pilotage_server.settings import ServerSettings
+
+
+def read_settings(options: Mapping[str, Any], file: Path | None = None) -> ServerSettings:
+    return load_settings(ServerSettings, file, options)
 
 
 def a_file(folder: Path, text: str) -> Path:
@@ -91,6 +98,8 @@ def test_durations_are_in_seconds(tmp_path: Path) -> None:
         ({"listen": "nowhere"}, "listen"),
         ({"listen": "127.0.0.1:99999"}, "listen"),
         ({"metrics_listen": "9100"}, "metrics_listen"),
+        ({"s3_endpoint": "s3.example.org"}, "s3_endpoint"),
+        ({"s3_endpoint": "https://s3.example.org/bucket"}, "s3_endpoint"),
         ({"lesae_s": 5}, "lesae_s"),
         ({"priority_factors": {"sky/g/o": 0}}, "priority_factors.sky/g/o"),
         ({"running_limits": [{"site": "A"}]}, "running_limits.0.at_most"),
@@ -137,27 +146,36 @@ def test_logins_of_pilots_need_a_login_of_the_server(url: str | None, tmp_path: 
     assert not read_settings({"data": tmp_path}).broker_pilot_logins
 
 
-def test_requires_tls_beyond_loopback(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="tls_cert and tls_key"):
-        read_settings({"data": tmp_path, "listen": "0.0.0.0:4711"})
+def test_own_certificate_is_made_beyond_loopback_only(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="belong together"):
         read_settings({"data": tmp_path, "tls_cert": "/x"})
-    read_settings({"data": tmp_path, "listen": "[::1]:4711"})
-    read_settings({"data": tmp_path, "listen": "0.0.0.0:4711", "tls_cert": "/x", "tls_key": "/y"})
+    assert not read_settings({"data": tmp_path, "listen": "[::1]:4711"}).has_own_certificate
+    everywhere = {"data": tmp_path, "listen": "0.0.0.0:4711"}
+    assert read_settings(everywhere).has_own_certificate
+    assert not read_settings({**everywhere, "tls_cert": "/x", "tls_key": "/y"}).has_own_certificate
+    with pytest.raises(InvalidInputError, match="tls_names"):
+        read_settings({**everywhere, "tls_names": ["https://example.org"]})
 
 
-def test_repr_hides_database_password(tmp_path: Path) -> None:
-    settings = read_settings({"data": tmp_path, "database": "postgresql+psycopg://u:hush@h/d"})
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"files": "s3://bucket", "s3_access_key": "AKIA"}, "s3_access_key and s3_secret_key belong together"),
+        ({"s3_region": "eu-north-1"}, "need files = s3://BUCKET/PREFIX"),
+        ({"files": "file:///shared", "s3_endpoint": "https://s3.example.org"}, "need files = s3://BUCKET/PREFIX"),
+    ],
+)
+def test_settings_of_an_object_store_belong_together(tmp_path: Path, options: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidInputError, match=why):
+        read_settings({"data": tmp_path, **options})
+
+
+def test_repr_hides_secrets(tmp_path: Path) -> None:
+    keys = {"files": "s3://bucket", "s3_access_key": "AKIA", "s3_secret_key": "hush"}
+    settings = read_settings({"data": tmp_path, "database": "postgresql+psycopg://u:hush@h/d", **keys})
 
     assert "hush" not in repr(settings)
     assert "hush" in settings.database_url
-
-
-def test_example_with_several_servers_is_valid() -> None:
-    settings = read_settings({}, Path(__file__).parents[3] / "deploy" / "several-servers" / "server.toml")
-
-    assert settings.database_url == "postgresql+psycopg://pilotage@db.example.org/pilotage"
-    assert [limit.at_most for limit in settings.rules().running_limits] == [500]
 
 
 def test_reads_health_table(tmp_path: Path) -> None:

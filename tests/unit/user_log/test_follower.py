@@ -12,7 +12,7 @@ import pytest
 
 from pilotage.errors import FeedPositionLostError, InvalidInputError, ServerUnreachableError
 from pilotage.job_description import JobDescription
-from pilotage_client.api import JobCalls
+from pilotage_client.job_calls import JobCalls
 from pilotage_client.models import JobEvent, JobStatus
 from pilotage_client.retry import RetryBudget
 from pilotage_client.user_log.follower import find_user_logs, write_user_logs

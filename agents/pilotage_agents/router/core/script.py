@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pilotage.condor.quoting import split_arguments
 from pilotage.job_description import JobDescription
 from pilotage.jobs.environment import DEFAULT_PATH, PASSED_VARIABLES, JobIdentity, JobRunContext, job_environment
+from pilotage.jobs.exit_codes import PayloadExit
 from pilotage.resources.tree import QueueId
 
 WRAPPER_NAME, JOB_NAME, STARTED_NAME, ENDED_NAME = "wrapper.sh", "job.sh", "started", "ended"
@@ -49,7 +50,6 @@ _RESERVED_NAMES = frozenset(
 """Names of variables that a shell or the script uses itself."""
 
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-_NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 _WRAPPER = """#!/bin/sh
 # Runs the job in this folder and writes down how it ended.
@@ -71,8 +71,8 @@ child=$!
 while :; do
     wait "$child"
     now=$?
-    # A signal ends the wait, not the job; a job that was waited for already is unknown (127).
-    [ "$now" = 127 ] && [ -n "$code" ] || code=$now
+    # A signal ends the wait, not the job; a job that was waited for already is unknown.
+    [ "$now" = {not_found} ] && [ -n "$code" ] || code=$now
     [ "$handled" != "$signals" ] || break
     handled=$signals
 done
@@ -104,8 +104,8 @@ PATH={path}
 export PATH
 user=$(id -un 2>/dev/null || id -u)
 node=$(uname -n)
-cd "$here"/{work} || exit 126
-exec {streams} || exit 126
+cd "$here"/{work} || exit {cannot_run}
+exec {streams} || exit {cannot_run}
 {exports}
 # Act on a signal that the wrapper received before this shell existed.
 [ ! -e "$here"/told ] || kill -TERM $$
@@ -117,7 +117,9 @@ def wrapper_script(plug_s: int, success_exit_code: int) -> str:
     """Return the wrapper script; `plug_s` is the least time from the start of a job that fails to its end, 0 = none."""
     passed = " ".join(f'${{{name}+"{name}=${name}"}}' for name in (*PASSED_VARIABLES, *_DEVICES))
     names = {"started": STARTED_NAME, "ended": ENDED_NAME, "job": JOB_NAME}
-    return _WRAPPER.format(**names, passed=passed, plug_s=plug_s, success=success_exit_code)
+    return _WRAPPER.format(
+        **names, passed=passed, plug_s=plug_s, success=success_exit_code, not_found=PayloadExit.NOT_FOUND.value
+    )
 
 
 def job_script(
@@ -142,6 +144,7 @@ def job_script(
     return _JOB.format(
         path=DEFAULT_PATH,
         work=WORK_NAME,
+        cannot_run=PayloadExit.CANNOT_RUN.value,
         streams=" ".join(
             (
                 f"<{_path(stdin)}",
@@ -166,13 +169,13 @@ def _environment(
         slot=route,
         cpus=description.request_cpus or 1,
         memory_mib=description.request_memory_mib,
+        # The batch system assigns devices to a job that requests some.
+        gpu_ids=None if description.request_gpus else (),
+        user=_USER,
         job_ad=f"{_HERE}/{AD_NAME}",
     )
-    machine = {"PATH": DEFAULT_PATH, "USER": _USER, "LOGNAME": _USER}
     credential = {"X509_USER_PROXY": f"{_HERE}/{proxy}"} if proxy else {}
-    # The batch system assigns devices to a job that requests some.
-    devices = {} if description.request_gpus else _NO_DEVICES
-    return {**job_environment(description, identity, job_place, machine), **credential, **devices}
+    return {**job_environment(description, identity, job_place, {}), **credential}
 
 
 def _path(name: str) -> str:

@@ -27,29 +27,48 @@ class Stage(StrEnum):
     """Stage of an attempt in the pilot."""
 
     PREPARING = "preparing"
+    """Its folder is made and its input is fetched."""
     STARTING = "starting"
+    """Its payload is being started."""
     RUNNING = "running"
+    """Its payload runs."""
     SUSPENDED = "suspended"
+    """Its payload is suspended."""
     STOPPING = "stopping"
+    """Its payload has got SIGTERM, and has time to end."""
     KILLING = "killing"
+    """Its payload gets SIGKILL; one that has not started is given up."""
     STORING = "storing"
+    """Its payload has ended, and its output is uploaded."""
     REPORTING = "reporting"
+    """Its end waits for the server to record it."""
 
 
 class Step(StrEnum):
     """Event that moves an attempt to another stage."""
 
     PREPARED = "prepared"
+    """The folder is ready."""
     STARTED = "started"
+    """The payload has started."""
     NOT_STARTED = "not started"
+    """Preparation or start has failed, or was given up."""
     SUSPENDED = "suspended"
+    """The slot has suspended the payload."""
     CONTINUED = "continued"
+    """The slot has continued the payload."""
     STOP_ORDERED = "stop ordered"
+    """The payload has to leave, with time to end."""
     KILL_ORDERED = "kill ordered"
+    """The payload has to leave at once."""
     LEFT_FILES = "left files"
+    """No process of the payload is left, and there is output to store."""
     LEFT_NOTHING = "left nothing"
+    """No process of the payload is left, and there is nothing to store."""
     STORED = "stored"
+    """The server has the output."""
     ABANDONED = "abandoned"
+    """The output cannot be stored."""
 
 
 UNSTARTED = frozenset({Stage.PREPARING, Stage.STARTING})
@@ -272,6 +291,7 @@ class Attempt:
             output_files=self.files if ended else (),
             hold=ending.hold if ended else None,
             memory_limit_mib=ending.memory_limit_mib if ended else 0,
+            traceparent=self.job.traceparent if ended else "",
         )
 
 

@@ -89,21 +89,32 @@ class SlotState(StrEnum):
     """HTCondor's slot states."""
 
     OWNER = "Owner"
+    """Its policy takes no job (START is false), or it has not been evaluated yet."""
     UNCLAIMED = "Unclaimed"
+    """It may take a job, and has none."""
     CLAIMED = "Claimed"
+    """It is kept for one account, with a job or between two jobs."""
     PREEMPTING = "Preempting"
+    """Its job has to leave, and is not gone yet."""
     DRAINED = "Drained"
+    """Its node is drained: it takes no job."""
 
 
 class Activity(StrEnum):
     """HTCondor's slot activities."""
 
     IDLE = "Idle"
+    """No payload runs."""
     BUSY = "Busy"
+    """The payload runs."""
     SUSPENDED = "Suspended"
+    """The payload is suspended."""
     RETIRING = "Retiring"
+    """The payload may run until its retirement time is over; in state Drained: other slots have jobs."""
     VACATING = "Vacating"
+    """The payload has got SIGTERM, and has time to end."""
     KILLING = "Killing"
+    """The payload gets SIGKILL."""
 
 
 ACTIVITIES = {

@@ -208,7 +208,7 @@ _PROGRESS: dict[tuple[JobState, JobState], tuple[JobCause, ...]] = {
 }
 """The states of the job and of the report → steps. A missing pair is known already or older than the job's state."""
 
-_ENDS: dict[Outcome, tuple[JobCause, bool]] = {
+ENDS: dict[Outcome, tuple[JobCause, bool]] = {
     Outcome.LIMIT_EXCEEDED: (JobCause.FAILED, False),
     Outcome.REFUSED_BY_JOB: (JobCause.FAILED, False),
     Outcome.START_FAILED: (JobCause.START_FAILED, True),
@@ -226,7 +226,7 @@ def _end_of(report: JobReport, outcome: Outcome) -> tuple[JobCause, bool]:
         return _exit_cause(report), False
     if outcome is Outcome.EVICTED and report.hold is not None:
         return JobCause.HELD, False
-    return _ENDS[outcome]
+    return ENDS[outcome]
 
 
 def _exit_cause(report: JobReport) -> JobCause:

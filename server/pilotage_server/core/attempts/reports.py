@@ -23,7 +23,7 @@ class JobReport(NamedTuple):
     kernel spent for the payload. `peak_memory_mib` and `peak_disk_mib` are the largest memory and size of its folder.
     `hold` applies to the outcome EVICTED only: the job is held instead of requeued. `plugged` = the payload has failed
     and keeps its slot for a while before the outcome is reported. `memory_limit_mib` = the memory limit that ended it,
-    0 = none.
+    0 = none. `traceparent` = the trace context of the job's submission, not checked; "" = unknown or not sampled.
     """
 
     job_id: int
@@ -45,6 +45,7 @@ class JobReport(NamedTuple):
     memory_limit_mib: int = 0
     system_cpu_s: float = 0.0
     peak_disk_mib: int = 0
+    traceparent: str = ""
 
 
 FACTS = ("exit_code", "signal", "cpu_s", "wall_s", "suspended_s", "peak_memory_mib", "system_cpu_s", "peak_disk_mib")

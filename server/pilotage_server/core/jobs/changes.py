@@ -85,6 +85,7 @@ _ROUTED = {
 """Texts for jobs whose last attempt was a job router's."""
 
 _DELAYED = "It waits until {until}"
+_RESTORED = f"{_DELAYED}: a backup was restored, and an attempt of the lost time may be alive"
 _FENCED = "It waits for the end of its last attempt, which was taken from {where}, at the latest at {until}"
 _ROUTED_FENCED = "It waits until job router {router} reports the end of its copy by {where}"
 
@@ -99,7 +100,7 @@ def summary(job: JobRecord) -> str:
 
 def _text(job: JobRecord, router: str) -> str:
     if job.is_delayed:
-        return _DELAYED
+        return _DELAYED if job.reason else _RESTORED  # a retry has a reason
     if job.state is JobState.WAITING and job.is_fenced:
         return _ROUTED_FENCED if router else _FENCED
     return _ROUTED.get(job.state, _TEXTS[job.state]) if router else _TEXTS[job.state]

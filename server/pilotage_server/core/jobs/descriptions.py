@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from pilotage.classads.references import References, references
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Value, render_text
+from pilotage.jobs.environment import NUMBER_VARIABLES, OWNER_VARIABLES
 from pilotage.text import folded_set
 
 
@@ -90,7 +91,7 @@ def render(description: JobDescription, job: Numbered) -> JobDescription:
     )
 
 
-NUMBERS = ("PILOTAGE_JOB_ID", "PILOTAGE_CLUSTER_ID", "PILOTAGE_ARRAY_INDEX", "PILOTAGE_ATTEMPT")
+NUMBERS = tuple(NUMBER_VARIABLES)
 """The names of the environment variables of `number_values`, in order."""
 
 
@@ -101,7 +102,7 @@ def number_values(job: Numbered) -> tuple[str, str, str, str]:
 
 def owner_environment(owned: Owned) -> dict[str, str]:
     """Return the environment variables of the job's owner."""
-    return {"PILOTAGE_OWNER": owned.owner, "PILOTAGE_VO": owned.vo, "PILOTAGE_GROUP": owned.group}
+    return dict(zip(OWNER_VARIABLES, (owned.owner, owned.vo, owned.group), strict=True))
 
 
 def _attributes(attributes: Mapping[str, Value], job: Numbered) -> dict[str, Value]:

@@ -57,9 +57,12 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long finished jobs, unused uploads and answers are kept; `batch` = most rows that a transaction removes."""
+    """How long what is over is kept; `batch` = most rows that a transaction removes."""
 
     finished_jobs: timedelta = timedelta(days=30)
+    pilots: timedelta = timedelta(days=30)
+    agents: timedelta = timedelta(days=3)
+    audit: timedelta = timedelta(days=365)
     uploads: timedelta = timedelta(days=1)
     requests: timedelta = timedelta(days=1)
     batch: int = 200

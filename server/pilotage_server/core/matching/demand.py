@@ -28,12 +28,21 @@ from pilotage_server.core.queueing.waiting_jobs import WaitingTaskQueue
 
 
 def demands(
-    waiting: Iterable[WaitingTaskQueue], open_queues: Mapping[int, QueueId], reach: QueueAccess
+    waiting: Iterable[WaitingTaskQueue],
+    open_queues: Mapping[int, QueueId],
+    reach: QueueAccess,
+    left_s: Mapping[int, float],
 ) -> tuple[Demand, ...]:
-    """Return the work for the queues, which are given by their index in the list of the request."""
+    """Return the work for the queues, which are given by their index in the list of the request.
+
+    `left_s` = the seconds until the next downtime of a queue, which jobs do not reach into; of others it has none.
+    """
     found: list[Demand] = []
     for each in waiting:
         indexes = tuple(index for index, queue in open_queues.items() if reach.admits(each.task_queue, queue))
+        wall_time_s = each.task_queue.needs.wall_time_s
+        if left_s and wall_time_s is not None:
+            indexes = tuple(index for index in indexes if wall_time_s <= left_s.get(index, wall_time_s))
         if indexes:
             found.append(_demand(each, indexes))
     return tuple(found)

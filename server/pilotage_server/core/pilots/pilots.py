@@ -223,3 +223,29 @@ def is_disconnected(pilot: PilotRecord, rules: Rules, now: datetime) -> bool:
     """Whether a pilot that has left the broker is lost: it does not call either."""
     is_silent = pilot.last_seen is None or now - pilot.last_seen > disconnected_after(rules)
     return pilot.state in ALIVE and is_silent
+
+
+@dataclass(frozen=True, slots=True)
+class PilotFilter:
+    """A selection of pilots: all that is set must hold.
+
+    `since` = only those that lived then or later. `ended` = also ended and lost ones, which `states` and `since`
+    select too.
+    """
+
+    queue: QueueId | None = None
+    site: str = ""
+    node: str = ""
+    states: frozenset[PilotState] = frozenset()
+    since: datetime | None = None
+    registered_by: str = ""
+    ended: bool = False
+
+    @property
+    def includes_ended(self) -> bool:
+        """Whether pilots that have ended or were lost are selected too."""
+        return self.ended or bool(self.states) or self.since is not None
+
+
+ALL_PRESENT = PilotFilter()
+"""All pilots that have neither ended nor been lost."""

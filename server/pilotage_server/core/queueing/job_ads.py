@@ -73,6 +73,26 @@ def present_ad(job: JobRecord, now: datetime) -> dict[str, AdValue]:
     return {**run_history_of(job).attributes(), **_life(job, now), **_places(job), **_ends(job)}
 
 
+def reported_ad(ad: Mapping[str, AdValue], job: JobRecord) -> dict[str, AdValue]:
+    """Return the whole ad of a job with what HTCondor's tools read beside it; policies see none of this.
+
+    A job that failed without an exit code or a signal is REMOVED for them, as in its user log: they would take a job
+    that has ended for one that has exited with 0. One that transfers its output runs, as many tools read 6 as an error.
+    """
+    more: dict[str, AdValue] = {} if job.state in FINAL else {"CompletionDate": 0}
+    if job.state is JobState.COMPLETING:
+        more |= {"JobStatus": job_status(JobState.RUNNING), "TransferringOutput": True}
+    if "Arguments" in ad:
+        more["Args"] = ad["Arguments"]
+    if "ResidentSetSize" in ad:
+        more["ImageSize"] = ad["ResidentSetSize"]
+    if job.exit_code is not None:
+        more["ExitStatus"] = job.exit_code
+    if job.state is JobState.FAILED and job.exit_code is None and job.signal is None:
+        more |= {"JobStatus": job_status(JobState.REMOVED), "RemoveReason": job.reason}
+    return {**ad, **more}
+
+
 def with_mirrored(ad: Mapping[str, AdValue], mirrored: Mapping[str, AdValue]) -> dict[str, AdValue]:
     """Return an ad for people, with the attributes that hooks have reported of the routed job.
 

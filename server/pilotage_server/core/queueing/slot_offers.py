@@ -37,6 +37,11 @@ def obstacles(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> 
         yield from _too_long(task_queue, left_s, slot.cpu_power or 1.0)
 
 
+def until(slot: SlotOffer, end: timedelta) -> SlotOffer:
+    """Return the slot as it can be used until a time from now at which its jobs must have ended."""
+    return slot._replace(time_left=end if slot.time_left is None else min(slot.time_left, end))
+
+
 def time_left_s(slot: SlotOffer, end_margin: timedelta) -> float | None:
     """Return how long a job may run in the slot, in seconds; None = no end known."""
     return None if slot.time_left is None else max(0.0, (slot.time_left - end_margin).total_seconds())

@@ -37,6 +37,10 @@ class TreeNode:
     ce: str | None = None
     queue: str | None = None
 
+    def __str__(self) -> str:
+        """Return SITE, SITE/CE or SITE/CE/QUEUE."""
+        return "/".join(name for name in (self.site, self.ce, self.queue) if name)
+
 
 def find_node(queues: Iterable[QueueId], wanted: TreeNode) -> TreeNode:
     """Return the node that `wanted` names, in the spelling of the tree with these queues.

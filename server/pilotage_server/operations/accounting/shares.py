@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -11,8 +11,10 @@ from pilotage.accounts import Quota
 from pilotage.values.accounts import Account, GroupId
 from pilotage_server.core.accounting.fair_share import ShareOverrides
 from pilotage_server.core.accounting.shares import Shares, compute_shares
+from pilotage_server.core.audit import AuditKind, cut, line_difference
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.pilots.slot_listing import pool_size
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.resources.pools import visible_vo
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import accounting as stored
@@ -41,16 +43,29 @@ def list_shares(transaction: Transaction, state: ServerState, identity: Identity
 def set_shares(
     transaction: Transaction,
     state: ServerState,
+    identity: Identity,
     factors: Mapping[Account, float | None],
     quotas: Mapping[GroupId, Quota | None],
 ) -> None:
     """Set priority factors and group quotas, all of them or none; None = use the settings again."""
+    before = stored.load_set_shares(transaction.session)
     for account in sorted(factors):  # in one order, so that two transactions never deadlock
         stored.store_factor(transaction.session, account, factors[account])
     for group in sorted(quotas):
         stored.store_quota(transaction.session, group, quotas[group])
     transaction.after_commit(partial(_set_pool_size, state, _pool_cores(transaction, state)))
-    transaction.after_commit(partial(_set_overrides, state, stored.load_set_shares(transaction.session)))
+    after = stored.load_set_shares(transaction.session)
+    transaction.after_commit(partial(_set_overrides, state, after))
+    changed = line_difference(_described(before), _described(after))
+    subject = ", ".join(map(str, (*sorted(factors), *sorted(quotas))))
+    record_change(transaction, identity, AuditKind.SHARES, cut(subject), difference=changed)
+
+
+def _described(shares: ShareOverrides) -> Iterator[str]:
+    for account, factor in sorted(shares.factors.items()):
+        yield f"{account}: factor {factor:g}"
+    for group, quota in sorted(shares.quotas.items()):
+        yield f"{group}: quota {quota}"
 
 
 def load_overrides(transaction: Transaction, state: ServerState) -> None:

@@ -28,6 +28,7 @@ from pilotage_server.storage.submission.templates import (
     NewTemplate,
     insert_templates,
     load_descriptions,
+    load_traceparent,
     release_templates,
 )
 
@@ -93,9 +94,9 @@ class ExitPolicies:
         """Store a description for this job alone and return its template; the job leaves its array's."""
         owner = Account(job.vo, job.group, job.owner)
         text = description_to_json(replace(description, count=None))
-        (template_id,) = insert_templates(
-            self._transaction.session, owner, [NewTemplate(text, description.input_files)]
-        )
+        traceparent = load_traceparent(self._transaction.session, job.template_id)
+        new = NewTemplate(text, description.input_files, traceparent=traceparent)
+        (template_id,) = insert_templates(self._transaction.session, owner, [new])
         self._left[job.template_id] += 1
         self._descriptions[template_id] = description
         return template_id

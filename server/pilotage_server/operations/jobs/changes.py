@@ -7,12 +7,16 @@ from typing import Any
 
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import JobDescription
-from pilotage.values.jobs import ChangeResult
+from pilotage.values.accounts import Account
+from pilotage.values.jobs import ChangeResult, JobCondition
+from pilotage_server.core.audit import AuditKind, cut, line_difference
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.changes import CAUSES, JobChange, may_change, refusal_of
+from pilotage_server.core.jobs.conditions import meets
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
@@ -30,8 +34,12 @@ def change_jobs(
     job_ids: Sequence[int],
     change: JobChange,
     reason: str,
+    only: JobCondition | None = None,
 ) -> tuple[ChangeResult, ...]:
-    """Apply the change where it is allowed, and return one result for each id, in the requested order."""
+    """Apply the change where it is allowed, and return one result for each id, in the requested order.
+
+    `only` = a condition that each job must still meet; None = none.
+    """
     if change in _TO_WAITING:
         lock_placement(transaction)
     # Locked, because an edit could change the pool of a job.
@@ -47,6 +55,9 @@ def change_jobs(
     transitions: list[Transition] = []
     for job in jobs.values():
         description = descriptions.get(job.template_id)
+        if only is not None and not meets(job, only):
+            refusals[job.id] = f"job {job.id} is {job.state} now; it does not meet the condition any more"
+            continue
         decided = decided_changes(placer, job, change, description, is_bound=not identity.sees_everything)
         if isinstance(decided, str):
             refusals[job.id] = decided
@@ -54,7 +65,20 @@ def change_jobs(
             transitions.append(Transition(job, CAUSES[change], identity.owner, why, decided))
     moved = apply_transitions(transaction, state, transitions)
     states = {record.id: record.state for record in moved if record is not None}
+    _record_for_others(transaction, identity, [jobs[job_id] for job_id in states], change, reason)
     return tuple(_result(job_id, jobs.get(job_id), states, refusals) for job_id in job_ids)
+
+
+def _record_for_others(
+    transaction: Transaction, identity: Identity, changed: Sequence[JobRecord], change: JobChange, reason: str
+) -> None:
+    """Store in the audit what an operator does with the jobs of others; owners find it in the events of their jobs."""
+    owners = sorted({str(Account(job.vo, job.group, job.owner)) for job in changed if job.owner != identity.owner})
+    if not owners or not identity.sees_everything:
+        return
+    subject = cut(f"{len(changed)} job{'s' if len(changed) > 1 else ''} of {', '.join(owners)}")
+    done = line_difference([], (f"{change} job {job.id}, which was {job.state}" for job in changed))
+    record_change(transaction, identity, AuditKind.JOBS, subject, difference=done, reason=reason)
 
 
 def decided_changes(

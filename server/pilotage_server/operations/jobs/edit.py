@@ -28,6 +28,7 @@ from pilotage_server.storage.submission.templates import (
     NewTemplate,
     insert_templates,
     load_description,
+    load_traceparent,
     release_templates,
 )
 
@@ -96,7 +97,9 @@ def _give(
     description = candidate.description
     owner = Account(job.vo, job.group, job.owner)
     text = description_to_json(description)
-    (template_id,) = insert_templates(transaction.session, owner, [NewTemplate(text, description.input_files)])
+    traceparent = load_traceparent(transaction.session, job.template_id)
+    new = NewTemplate(text, description.input_files, traceparent=traceparent)
+    (template_id,) = insert_templates(transaction.session, owner, [new])
     placement = Placer(transaction, state).place(owner, description, run_history_of(job))
     return apply_transition(
         transaction,

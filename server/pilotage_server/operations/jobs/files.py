@@ -16,7 +16,7 @@ from pilotage_server.operations.jobs.output import stop_of
 from pilotage_server.operations.jobs.queries import visible_job
 from pilotage_server.operations.leadership import check_leadership
 from pilotage_server.storage.attempts import load_attempts
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.submission import templates as stored
@@ -53,10 +53,17 @@ def find_missing(transaction: Transaction, identity: Identity, checksums: Sequen
     return tuple(dict.fromkeys(checksum for checksum in checksums if checksum not in present))
 
 
-def record_upload(transaction: Transaction, store: FileStore, identity: Identity, checksum: str, size: int) -> None:
-    """Record an upload of the caller; the content must be in the store already."""
+def check_stored(store: FileStore, checksum: str) -> None:
+    """Raise NotFoundError unless a content that was uploaded is in the store: another server may have removed it.
+
+    Call it before `record_upload` and outside of its transaction: an object store may be slow.
+    """
     if not store.has(checksum):
         raise NotFoundError("content", checksum)
+
+
+def record_upload(transaction: Transaction, identity: Identity, checksum: str, size: int) -> None:
+    """Record an upload of the caller."""
     stored.insert_stored(transaction.session, holder_of(identity), checksum, size, transaction.now)
 
 

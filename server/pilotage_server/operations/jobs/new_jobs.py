@@ -22,6 +22,7 @@ from typing import ClassVar
 
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import InputFile, JobDescription
+from pilotage.telemetry import current_trace
 from pilotage.values.accounts import Account
 from pilotage_server.core.jobs.descriptions import OVERRIDE_ATTRIBUTES, DescriptionGroup, canonical_texts
 from pilotage_server.core.jobs.exit_policy import exit_check
@@ -93,7 +94,8 @@ def record_new_jobs(
 ) -> range:
     """Store the jobs of a submission and return their ids in the order of descriptions and array indexes.
 
-    `plan` = the unmet dependencies of the blocked ones; None = there are none.
+    `plan` = the unmet dependencies of the blocked ones; None = there are none. The bound trace is stored as
+    that of the submission.
 
     Of more than PART_JOBS jobs, the first ones are stored; `store_part` stores the others.
     """
@@ -164,7 +166,8 @@ def _templates(transaction: Transaction, account: Account, accepted: Sequence[Ac
         for text in same:
             jobs[text] += each.descriptions.model.count or 1
             files[text] = each.descriptions.model.input_files
-    new = [NewTemplate(text, files[text], count) for text, count in jobs.items()]
+    traceparent = str(current_trace() or "")
+    new = [NewTemplate(text, files[text], count, traceparent) for text, count in jobs.items()]
     ids = dict(zip(jobs, insert_templates(transaction.session, account, new), strict=True))
     return [[ids[text] for text in same] for same in texts]
 

@@ -17,7 +17,7 @@ from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, rou
 from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.core.paging import position_of, token_of
-from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
+from pilotage_server.core.queueing.job_ads import full_job_ad, reported_ad, with_mirrored
 from pilotage_server.operations.jobs.dependencies import with_reasons
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import load_last_facts, load_usages
@@ -160,7 +160,7 @@ def get_description(transaction: Transaction, identity: Identity, job_id: int) -
 
 
 def get_ad(transaction: Transaction, identity: Identity, job_id: int) -> Mapping[str, AdValue]:
-    """Return the job's ad as its policies read it, with attributes of its routed job; raises NotFoundError.
+    """Return the job's ad, with what HTCondor's tools read and attributes of its routed job; raises NotFoundError.
 
     Attributes that hooks have set are shown until the next attempt begins.
     """
@@ -169,6 +169,7 @@ def get_ad(transaction: Transaction, identity: Identity, job_id: int) -> Mapping
     usage = load_usages(transaction.session, [job], transaction.now).get(job.id)
     if usage is not None:
         ad |= usage.attributes()
+    ad = reported_ad(ad, job)
     if not router_of(job):
         return ad
     key = (job.id, job.attempt)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import partial
+from itertools import islice
 
 from pilotage_server.core.accounting.fair_share import fading_time
 from pilotage_server.operations.attempts.tails import remove_old_tails
 from pilotage_server.operations.jobs.notifications import give_up_old_notifications, remove_closed_subscriptions
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.storage import accounting, resources, routing, task_queues
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage import accounting, leadership, resources, routing, task_queues
+from pilotage_server.storage.blobs.base import FileStore
+from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import lock_feed
+from pilotage_server.storage.identity import audit
 from pilotage_server.storage.identity.revocations import delete_expired_revocations
 from pilotage_server.storage.races import delete_over
 from pilotage_server.storage.requests import delete_answers
@@ -34,9 +38,20 @@ def remove_finished(transaction: Transaction, state: ServerState) -> int:
 
 
 def remove_ended_pilots(transaction: Transaction, state: ServerState) -> int:
-    """Remove a batch of pilots that ended as long ago as finished jobs are kept; return how many."""
+    """Remove a batch of pilots that ended as long ago as they are kept; return how many."""
     kept = state.rules.retention
-    return delete_ended_pilots(transaction.session, transaction.now - kept.finished_jobs, kept.batch)
+    return delete_ended_pilots(transaction.session, transaction.now - kept.pilots, kept.batch)
+
+
+def remove_gone_agents(transaction: Transaction, state: ServerState) -> int:
+    """Remove the replicas of agents that ended or fell silent long ago; return how many."""
+    return leadership.delete_replicas(transaction.session, transaction.now - state.rules.retention.agents)
+
+
+def remove_old_audit(transaction: Transaction, state: ServerState) -> int:
+    """Remove a batch of old entries of the audit; return how many."""
+    kept = state.rules.retention
+    return audit.delete_entries(transaction.session, transaction.now - kept.audit, kept.batch)
 
 
 def remove_idle_task_queues(transaction: Transaction, state: ServerState) -> int:
@@ -51,6 +66,11 @@ def remove_idle_task_queues(transaction: Transaction, state: ServerState) -> int
 def remove_old_trees(transaction: Transaction, state: ServerState) -> int:
     """Remove trees that were replaced as long ago as finished jobs are kept; return how many."""
     return resources.delete_superseded(transaction.session, transaction.now - state.rules.retention.finished_jobs)
+
+
+def remove_past_downtimes(transaction: Transaction, _state: ServerState) -> int:
+    """Remove the downtimes that are over; return how many. The audit still has them."""
+    return resources.delete_past_downtimes(transaction.session, transaction.now)
 
 
 def remove_faded_uses(transaction: Transaction, state: ServerState) -> int:
@@ -95,8 +115,11 @@ def remove_old_requests(transaction: Transaction, state: ServerState) -> int:
 REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
     remove_finished,
     remove_ended_pilots,
+    remove_gone_agents,
+    remove_old_audit,
     remove_idle_task_queues,
     remove_old_trees,
+    remove_past_downtimes,
     remove_faded_uses,
     remove_old_uploads,
     remove_race_sets,
@@ -110,13 +133,25 @@ REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
 """All functions that remove rows, or end what is too old; each returns the number of them."""
 
 
-def sweep_files(transaction: Transaction, state: ServerState, store: FileStore, prefix: str) -> int:
-    """Remove the old contents with this prefix that no row refers to; return how many.
+SWEPT_AT_ONCE = 200
+"""Contents that one step of a sweep looks at; a step is not interrupted when the server stops."""
 
-    A new content has no row yet, so only old ones are removed (`Retention.uploads`). Leftovers of crashes between disk
-    and database go in the same way.
+
+def oldest_kept(transaction: Transaction, state: ServerState) -> datetime:
+    """Return the time before which a content was put that no row needs to refer to."""
+    return transaction.now - state.rules.retention.uploads
+
+
+def sweep_files(database: Database, store: FileStore, listing: Iterator[str], before: datetime) -> int:
+    """Look at the next contents of a listing of old ones, and remove those that no row refers to.
+
+    Returns how many it has looked at; 0 = the listing is over. A new content has no row yet, so only old ones are
+    removed, unless they are put again meanwhile. Leftovers of crashes between store and database go in the same way.
+    No transaction is open while the store works, which may be slow.
     """
-    before = transaction.now - state.rules.retention.uploads
-    unnamed = unnamed_checksums(transaction.session, store.list(prefix, before))
-    removed = sum(store.remove(checksum, before) for checksum in sorted(unnamed))
-    return removed + (store.sweep_unfinished(before) if prefix == PREFIXES[0] else 0)
+    checksums = [*islice(listing, SWEPT_AT_ONCE)]
+    if checksums:
+        unnamed = database.read(lambda transaction: unnamed_checksums(transaction.session, checksums))
+        for checksum in sorted(unnamed):
+            store.remove(checksum, before)
+    return len(checksums)

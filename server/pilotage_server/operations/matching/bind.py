@@ -16,7 +16,6 @@ from functools import partial, reduce
 from operator import sub
 from typing import NamedTuple
 
-from pilotage.job_description import JobDescription
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord, next_attempt
@@ -34,6 +33,7 @@ from pilotage_server.storage.attempts import Charge, begin_attempts
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.leases import Binding, PilotLocation, bind
+from pilotage_server.storage.submission.templates import SizedDescription
 from pilotage_server.storage.task_queues import ClaimableJob, lock_first_waiting, read_first_waiting
 
 
@@ -321,14 +321,17 @@ class BoundJobs(NamedTuple):
 def pilot_matches(transaction: Transaction, state: ServerState, made: Sequence[BoundJobs]) -> list[tuple[Match, ...]]:
     """Return the matches of each request as the pilot gets them, in the order in which they were bound."""
     templates = {each.job.template_id for one in made for each in one.bound}
-    descriptions = state.descriptions.load(transaction, templates) if templates else {}
+    descriptions = state.descriptions.load_sized(transaction, templates) if templates else {}
     terms_cache = _TermsCache(state.rules.lease, descriptions)
     ads = _ads(transaction, state, made, descriptions)
     return [tuple([_match(each, terms_cache, ads) for each in one.bound]) for one in made]
 
 
 def _ads(
-    transaction: Transaction, state: ServerState, made: Iterable[BoundJobs], descriptions: Mapping[int, JobDescription]
+    transaction: Transaction,
+    state: ServerState,
+    made: Iterable[BoundJobs],
+    descriptions: Mapping[int, SizedDescription],
 ) -> dict[int, str]:
     """Return the ads of the jobs whose slots want them, as text, by job id."""
     wanted: dict[int, int] = {}
@@ -338,13 +341,16 @@ def _ads(
             wanted |= {each.job.id: each.job.template_id for each in one.bound if each.reservation.slot in names}
     jobs: Mapping[int, JobRecord] = load_jobs(transaction.session, wanted) if wanted else {}
     text = state.ad_texts.text
-    return {id_: text(jobs[id_], descriptions[template_id], transaction.now) for id_, template_id in wanted.items()}
+    return {
+        id_: text(jobs[id_], descriptions[template_id].description, transaction.now)
+        for id_, template_id in wanted.items()
+    }
 
 
 class _TermsCache:
     """The terms of the matches of one batch, each made once."""
 
-    def __init__(self, lease: timedelta, descriptions: Mapping[int, JobDescription]) -> None:
+    def __init__(self, lease: timedelta, descriptions: Mapping[int, SizedDescription]) -> None:
         self._lease = lease
         self._descriptions = descriptions
         self._known: dict[tuple[object, ...], MatchTerms] = {}
@@ -356,13 +362,15 @@ class _TermsCache:
         terms = self._known.get(key)
         if terms is None:
             task_queue = reservation.task_queue
+            template = self._descriptions[job.template_id]
             terms = self._known[key] = MatchTerms(
                 job.lease or self._lease,
                 job.template_id,
-                self._descriptions[job.template_id],
+                template.description,
                 reservation.amounts,
                 task_queue.id,
                 task_queue.traits.account,
+                template.traceparent,
             )
         return terms
 

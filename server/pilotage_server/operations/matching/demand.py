@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from pilotage.resources.eligibility import active_bans
-from pilotage.resources.tree import QueueId
+from pilotage.resources.eligibility import active_bans, next_downtime
+from pilotage.resources.tree import MAX_WALL_TIME, QueueId
 from pilotage.values.demand import DemandAnswer, EmptyReturns, IdleSlots, QueueSupply
 from pilotage_server.core.identity import UNBOUND, AgentBounds
 from pilotage_server.core.matching.demand import (
@@ -42,8 +42,13 @@ def get_demand(
 
     `queue_set` = the patterns of a set of queues whose own supply is returned too; none = there is no set.
     """
-    banned = frozenset(queue for queue in queues if active_bans(state.bans, queue, transaction.now))
+    banned = frozenset(queue for queue in queues if _is_closed(state, queue, transaction.now))
     open_queues = without_banned(queues, banned)
+    left_s = {
+        index: (coming.downtime - transaction.now).total_seconds()
+        for index, queue in open_queues.items()
+        if (coming := next_downtime(state.bans, queue, transaction.now)) and coming.downtime
+    }
     counts = count_pilots(transaction.session)
     idle = idle_slots(not_throttled(state, load_slots(transaction.session)))
     empty = _empty_returns(transaction, queues)
@@ -52,7 +57,7 @@ def get_demand(
     with state.lock:
         waiting = [each for each in state.waiting.waiting() if bounds.has_vo(each.task_queue.account.vo)]
     return DemandAnswer(
-        demands(waiting, open_queues, state.queue_access),
+        demands(waiting, open_queues, state.queue_access, left_s),
         tuple(
             replace(
                 _supply(state, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), transaction.now),
@@ -63,6 +68,17 @@ def get_demand(
         ),
         set_supply,
     )
+
+
+def _is_closed(state: ServerState, queue: QueueId, now: datetime) -> bool:
+    """Return whether the queue gets no pilots: it is banned, or their lives would reach into its next downtime."""
+    if active_bans(state.bans, queue, now):
+        return True
+    coming, effective = next_downtime(state.bans, queue, now), state.tree.effective(queue, None)
+    if coming is None or coming.downtime is None or effective is None:
+        return False
+    life_s = effective.stated_amount(MAX_WALL_TIME)
+    return life_s is not None and float(life_s) > (coming.downtime - now).total_seconds()
 
 
 def _set_supply(transaction: Transaction, queue_set: Sequence[str]) -> QueueSupply:

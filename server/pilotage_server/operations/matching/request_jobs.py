@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pilotage.errors import PilotageError
-from pilotage.resources.eligibility import active_bans
+from pilotage.resources.eligibility import Ban, active_bans, next_downtime
 from pilotage.values.attempts import AttemptKey, ReportResult
 from pilotage.values.offers import SlotOffer, VacateOrder
 from pilotage_server.core.identity import Identity, PilotCredential
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
 from pilotage_server.core.pilots.pilots import PilotRecord
+from pilotage_server.core.queueing.slot_offers import until
 from pilotage_server.operations.attempts.pilot_calls import (
     PilotCommand,
     commands_of,
@@ -147,6 +148,7 @@ def _match(transaction: Transaction, state: ServerState, calls: Sequence[_Call])
     open_calls = [
         call for call in calls if call.offers.slots and not active_bans(bans, call.credential.queue, transaction.now)
     ]
+    _shorten_before_downtimes(bans, open_calls, transaction.now)
     probes: list[tuple[_Call, AdmittedOffers]] = []
     if state.throttles:
         open_calls, probes = _try_throttled(transaction, state, open_calls)
@@ -164,6 +166,17 @@ def _match(transaction: Transaction, state: ServerState, calls: Sequence[_Call])
         call.matches = matches
     for call, probe in probes:
         settle_trial(transaction, probe, call.matches)
+
+
+def _shorten_before_downtimes(bans: Sequence[Ban], calls: Sequence[_Call], now: datetime) -> None:
+    """Let slots take only jobs that end before the next downtime of their queue."""
+    planned = [ban for ban in bans if ban.downtime is not None]
+    for call in calls if planned else ():
+        coming = next_downtime(planned, call.credential.queue, now)
+        if coming is None or coming.downtime is None:
+            continue
+        left = coming.downtime - now
+        call.offers = replace(call.offers, slots=tuple(until(slot, left) for slot in call.offers.slots))
 
 
 def _try_throttled(

@@ -52,7 +52,7 @@ class WorkRequest:
 class MatchTerms:
     """What many matches have in common: `description` is what to run, macros not filled in, `amounts` its limits.
 
-    `account` is that of the jobs' owner.
+    `account` is that of the jobs' owner. `traceparent` = the trace context of their submission, "" = unknown.
     """
 
     lease: timedelta
@@ -61,6 +61,7 @@ class MatchTerms:
     amounts: Amounts
     task_queue_id: int
     account: Account
+    traceparent: str = ""
 
 
 class Match(NamedTuple):

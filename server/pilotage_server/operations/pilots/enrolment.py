@@ -38,11 +38,12 @@ def enrol_pilot(
     nonce_hash: str,
     caller_address: str,
     second_use: SecondUse,
+    release: str = "",
 ) -> PilotCredential | EnrolmentRefused:
     """Bind a pilot to the nonce with this hash, unless it is bound to another; return its bound credential.
 
     `landed` = the queue that the pilot says it is in, which it is bound to if its secret is for a set of queues; None =
-    it says none.
+    it says none. `release` = that of its program, "" = not known.
     """
     pilot = load_pilots(transaction.session, [credential.stamp]).get(credential.stamp)
     if pilot is None or not _is_of(pilot, credential):
@@ -50,7 +51,7 @@ def enrol_pilot(
     if not pilot.nonce_hash and (fault := _queue_fault(transaction, state, credential, landed)):
         return EnrolmentRefused(fault)
     queue = landed or credential.queue
-    if bind_pilot(transaction.session, pilot.stamp, nonce_hash, queue, transaction.now):
+    if bind_pilot(transaction.session, pilot.stamp, nonce_hash, queue, transaction.now, release):
         return PilotCredential(pilot.stamp, queue, pilot.vos, nonce_hash)
     present = load_pilots(transaction.session, [pilot.stamp]).get(pilot.stamp)
     if present is not None and present.is_revoked(transaction.now):
@@ -62,7 +63,7 @@ def enrol_pilot(
     alarm = f"its enrolment secret was used again at {transaction.now:%Y-%m-%d %H:%M:%S} UTC, by {caller_address}"
     change_pilots(transaction.session, [pilot.stamp], {"alarm": alarm})
     if second_use is not SecondUse.REPORT and pilot.state not in OVER:
-        drain_pilots(transaction, state, [pilot.stamp], alarm, evict=second_use is SecondUse.EVICT)
+        drain_pilots(transaction, state, None, [pilot.stamp], alarm, evict=second_use is SecondUse.EVICT)
     return EnrolmentRefused("the enrolment secret has been used", is_alarm=True)
 
 

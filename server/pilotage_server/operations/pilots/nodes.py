@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,11 +12,13 @@ from pilotage.classads.text import ad_text
 from pilotage.errors import InvalidInputError, NotFoundError, PermissionDeniedError, StateConflictError, Violation
 from pilotage.resources.eligibility import active_bans
 from pilotage.resources.tree import QueueId
+from pilotage_server.core.audit import AuditKind, cut, line_difference
 from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, check_queues
 from pilotage_server.core.pilots.node_use import ActiveSettings, FarmUse, NodeUseQuery, node_uses, waiting_by_cpus
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, not_settable, settable_attributes
 from pilotage_server.core.pilots.pilots import SlotInfo
 from pilotage_server.core.pilots.slot_listing import satisfies, slot_ads
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored
 from pilotage_server.storage.database.transaction import Transaction
@@ -66,7 +68,16 @@ def set_node_attributes(
         raise StateConflictError("another call is changing one of these nodes; try again")
     for pilot in pilots:
         transaction.after_commit(partial(state.publish_command, pilot.stamp))
+    difference = line_difference(_described(before.values()), _described(changed))
+    subject = ", ".join(map(str, nodes))
+    record_change(transaction, identity, AuditKind.NODE, cut(subject), difference=difference, agent=agent)
     return tuple(changed)
+
+
+def _described(found: Iterable[NodeSettings]) -> Iterator[str]:
+    for settings in found:
+        for name, expression in settings.expressions.items():
+            yield f"{settings.node}: {name} = {expression}"
 
 
 def request_reports(transaction: Transaction, state: ServerState, node: NodeId) -> tuple[str, ...]:

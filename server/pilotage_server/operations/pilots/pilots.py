@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from pilotage.errors import InvalidInputError, NotFoundError, PermissionDeniedEr
 from pilotage.resources.queue_patterns import matches_any
 from pilotage.resources.tree import QueueId
 from pilotage.values.pilots import GlideinReport, PilotState
+from pilotage_server.core.audit import AuditKind, line_difference
 from pilotage_server.core.identity import (
     NO_QUEUE,
     UNBOUND,
@@ -22,16 +23,21 @@ from pilotage_server.core.identity import (
     check_queues,
 )
 from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.core.pilots.nodes import NodeId
 from pilotage_server.core.pilots.pilots import (
     ALIVE,
+    ALL_PRESENT,
     OVER,
+    PilotFilter,
     PilotRecord,
     ended_unexpectedly,
     has_surely_ended,
     is_disconnected,
 )
+from pilotage_server.core.resources.bans import TreeNode, find_node
 from pilotage_server.operations.attempts.heartbeats import end_pilot
 from pilotage_server.operations.attempts.transitions import LostAttempt, requeue_or_fail
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.revocations import end_credentials
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored
@@ -105,6 +111,12 @@ def register_pilots(
         stored.NewPilot(new_stamp(), wanted.queue, vos, identity.owner, wanted.queue_set) for _ in range(wanted.count)
     ]
     stored.insert_pilots(transaction.session, new, transaction.now)
+    if identity.sees_everything:  # directors register pilots all the time
+        place = ", ".join(wanted.queue_set) or str(wanted.queue)
+        changed = line_difference([], (f"secret of pilot {pilot.stamp}" for pilot in new))
+        record_change(
+            transaction, identity, AuditKind.PILOT_SECRET, f"{_counted(len(new))} of {place}", difference=changed
+        )
     return tuple(wanted.credential(pilot.stamp, pilot.vos) for pilot in new)
 
 
@@ -132,10 +144,14 @@ def _is_within(pilot: PilotRecord, bounds: AgentBounds) -> bool:
 
 
 class GlideinReportResult(NamedTuple):
-    """Of the reported glideins: stamps of unknown pilots, and of ended ones whose pilots had run a job."""
+    """Of the reported glideins: stamps of unknown pilots, and of ended ones whose pilots had run a job.
+
+    `silent` are those of ended ones whose pilots have not said that they end.
+    """
 
     unknown: tuple[str, ...]
     worked: tuple[str, ...]
+    silent: tuple[str, ...] = ()
 
 
 def report_glideins(
@@ -163,8 +179,65 @@ def report_glideins(
         if pilot.is_awaited and pilot.state is not PilotState.SUBMITTED and not pilot.is_revoked(transaction.now):
             stored.record_submission(transaction.session, pilot, report.reason)
     gone = [report for report in reports if report.state is PilotState.ENDED and report.stamp in known]
+    silent = tuple(
+        report.stamp
+        for report in gone
+        if report.glidein_id and not report.called_back and known[report.stamp].state is not PilotState.ENDED
+    )
     worked = [report.stamp for report in gone if _record_gone(transaction, state, identity, report)]
-    return GlideinReportResult(tuple(report.stamp for report in reports if report.stamp not in known), tuple(worked))
+    unknown = tuple(report.stamp for report in reports if report.stamp not in known)
+    return GlideinReportResult(unknown, tuple(worked), silent)
+
+
+LONGEST_LOG = 16 * 1024
+"""Characters of a pilot's output that are stored."""
+
+
+def put_pilot_logs(transaction: Transaction, identity: Identity, logs: Sequence[tuple[str, str]]) -> None:
+    """Store the ends of the outputs of pilots, by stamp, of the queues that the caller may act on."""
+    within = _pilots_within(transaction, [stamp for stamp, _ in logs], identity.bounds)
+    for stamp, text in logs:
+        if stamp in within:
+            stored.put_pilot_log(transaction.session, stamp, text[-LONGEST_LOG:], transaction.now)
+
+
+def get_pilot_log(transaction: Transaction, stamp: str) -> tuple[datetime, str]:
+    """Return when the end of a pilot's output was sent, and what it is.
+
+    Raises
+    ------
+    NotFoundError
+        The pilot is not known, or no output of it is stored.
+    """
+    found = stored.find_pilot_log(transaction.session, stamp)
+    if found is not None:
+        return found
+    pilot = stored.load_pilots(transaction.session, [stamp]).get(stamp)
+    if pilot is None:
+        raise NotFoundError("pilot", stamp)
+    kept = "directors send that of pilots which end without saying why; others are in the folder of their director"
+    raise NotFoundError("output of pilot", f"{stamp}, which is {pilot.state}: {pilot.reason or 'no reason'}; {kept}")
+
+
+def stamps_at(transaction: Transaction, state: ServerState, place: TreeNode | NodeId) -> tuple[str, tuple[str, ...]]:
+    """Return the name of a site, CE, queue or node, and the stamps of its pilots that have not ended.
+
+    Raises
+    ------
+    InvalidInputError
+        The tree has no such site, CE or queue, and no pilot is registered there.
+    NotFoundError
+        The node has no live pilot.
+    """
+    if isinstance(place, NodeId):
+        found = tuple(pilot.stamp for pilot in stored.load_node_pilots(transaction.session, [place]))
+        if not found:
+            raise NotFoundError("live pilot on node", str(place))
+        return str(place), found
+    # Pilots may be left at a queue that the tree does not have any more.
+    queues = {*state.tree.queues, *stored.queues_with_pilots(transaction.session)}
+    node = find_node(queues, place)
+    return str(node), stored.stamps_at(transaction.session, node.site, node.ce, node.queue)
 
 
 def _record_gone(transaction: Transaction, state: ServerState, identity: Identity, report: GlideinReport) -> bool:
@@ -212,25 +285,37 @@ def _lose_all(transaction: Transaction, state: ServerState, pilot: PilotRecord, 
     requeue_or_fail(transaction, state, [LostAttempt(job, JobCause.LEASE_LOST, why) for job in held], actor=actor)
 
 
-def list_pilots(
-    transaction: Transaction, queue: QueueId | None = None, *, ended: bool = False
-) -> tuple[PilotInfo, ...]:
-    """Return the pilots of a queue (None = of all), newest first; ended and lost ones only with `ended`.
+def list_pilots(transaction: Transaction, wanted: PilotFilter = ALL_PRESENT) -> tuple[PilotInfo, ...]:
+    """Return the pilots that a filter selects, newest first.
 
-    Pilots that were lost recently are always listed: they may still exist, with their jobs.
+    Pilots that were lost recently are listed with those that are present: they may still exist, with their jobs.
     """
-    found = stored.list_pilots(transaction.session, queue, ended=ended, lost_since=transaction.now - LOST_SHOWN_FOR)
+    found = stored.list_pilots(transaction.session, wanted, lost_since=transaction.now - LOST_SHOWN_FOR)
     jobs = count_live(transaction.session)
     return tuple(PilotInfo(pilot, jobs.get(pilot.stamp, 0)) for pilot in found)
 
 
+class DrainedPilots(NamedTuple):
+    """The stamps of pilots that drain or have been ended, and the given ones that are unknown or had ended."""
+
+    stamps: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
 def drain_pilots(
-    transaction: Transaction, state: ServerState, stamps: Sequence[str], reason: str, *, evict: bool
-) -> tuple[str, ...]:
-    """Drain pilots: they end after their jobs or at once; return the stamps that are unknown or have ended.
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity | None,
+    pilots: Sequence[str] | TreeNode | NodeId,
+    reason: str,
+    *,
+    evict: bool,
+) -> DrainedPilots:
+    """Drain pilots, given by stamps or all at a place: they end after their jobs or at once.
 
     A pilot that is only registered ends now. One that changes at the same moment is handled in its new state. After an
     order to evict, a pilot may call for the time `rules.eviction`, in which it reports the ends of its jobs.
+    `identity` None = the server itself drains them.
 
     Raises
     ------
@@ -239,7 +324,10 @@ def drain_pilots(
     """
     if not reason.strip():
         raise InvalidInputError(Violation("reason", "is empty: give the reason"))
-    live = _live_pilots(transaction, stamps)
+    place = ""
+    if isinstance(pilots, TreeNode | NodeId):
+        place, pilots = stamps_at(transaction, state, pilots)
+    live = _live_pilots(transaction, pilots)
     stored.change_pilots(transaction.session, live, {"drain_reason": reason, "drain_evicts": evict})
     live = _live_pilots(transaction, live)  # the update has locked their rows
     for stamp in [each for each, pilot in live.items() if pilot.state is PilotState.REGISTERED]:
@@ -251,7 +339,16 @@ def drain_pilots(
         end_credentials(transaction, state, open_ended, transaction.now + state.rules.eviction)
     for stamp in contacted:
         transaction.after_commit(partial(state.publish_command, stamp))
-    return tuple(stamp for stamp in dict.fromkeys(stamps) if stamp not in live)
+    if live and identity is not None:
+        how = "draining, its jobs are evicted" if evict else "draining"
+        changed = line_difference([], (f"{stamp}: {how}" for stamp in live))
+        subject = _counted(len(live)) + (f" at {place}" if place else "")
+        record_change(transaction, identity, AuditKind.DRAIN, subject, difference=changed, reason=reason)
+    return DrainedPilots(tuple(live), tuple(stamp for stamp in dict.fromkeys(pilots) if stamp not in live))
+
+
+def _counted(pilots: int) -> str:
+    return f"{pilots} pilot{'s' if pilots > 1 else ''}"
 
 
 def _live_pilots(transaction: Transaction, stamps: Collection[str]) -> dict[str, PilotRecord]:

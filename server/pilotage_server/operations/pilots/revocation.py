@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from pilotage.errors import InvalidInputError, Violation
+from pilotage_server.core.audit import AuditKind, line_difference
 from pilotage_server.core.identity import Identity
-from pilotage_server.core.resources.bans import TreeNode, find_node
+from pilotage_server.core.resources.bans import TreeNode
 from pilotage_server.core.revocations import Revocation, RevocationKind
+from pilotage_server.operations.audit import record_change
+from pilotage_server.operations.pilots.pilots import stamps_at
 from pilotage_server.operations.revocations import checked_reason, publish_ended_credentials, record_revocation
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored
@@ -54,11 +57,7 @@ def revoke_pilots(
     named = tuple(dict.fromkeys(wanted.stamps))
     subject = ", ".join(named[:_MOST_SHOWN]) + (f" and {len(named) - _MOST_SHOWN} more" if named[_MOST_SHOWN:] else "")
     if wanted.node is not None:
-        # Pilots may be left at a queue that the tree does not have any more.
-        queues = {*state.tree.queues, *stored.queues_with_pilots(transaction.session)}
-        node = find_node(queues, wanted.node)
-        named = stored.stamps_at(transaction.session, node.site, node.ce, node.queue)
-        subject = "/".join(name for name in (node.site, node.ce, node.queue) if name)
+        subject, named = stamps_at(transaction, state, wanted.node)
     elif not named:
         raise InvalidInputError(Violation("stamps", "names nothing: give stamps, or a site, a CE or a queue"))
     shown = f"revoked by {identity.owner}: {why}"
@@ -72,4 +71,6 @@ def revoke_pilots(
         kind = RevocationKind.PILOTS
         revocation = Revocation(kind, subject, why, identity.owner, transaction.now, expires)
         record_revocation(transaction, state, revocation)
+        changed = line_difference([], (f"{stamp}: revoked" for stamp in revoked))
+        record_change(transaction, identity, AuditKind.REVOCATION, subject, difference=changed, reason=why)
     return RevokedPilots(revoked, tuple(stamp for stamp in named if stamp not in set(revoked)))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError, InvalidRequirementsError, Violation
 from pilotage.job_description import JobDescription
+from pilotage.telemetry import new_trace, read_trace, trace_bound
 from pilotage.text import fold
 from pilotage.values.accounts import Account
 from pilotage.values.races import NewRaceCopy, StartedRaceCopy
@@ -34,7 +35,7 @@ from pilotage_server.storage.events import last_attempts_at
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.leases import lock_jobs
 from pilotage_server.storage.races import RaceCost, RaceQuery
-from pilotage_server.storage.submission.templates import load_descriptions
+from pilotage_server.storage.submission.templates import load_descriptions, load_traceparent
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,8 @@ def _start_copy(
         # The active tree may declare a parameter differently from the tree under which the job was accepted.
         return StartedRaceCopy(job.id, refusal=str(error))
     (alike,) = single_groups([copied])
-    (copy_id,) = record_new_jobs(transaction, placer.state, account, [AcceptedJobs(alike, placement)])
+    trace = read_trace(load_traceparent(transaction.session, job.template_id))
+    with trace_bound(trace or new_trace()):
+        (copy_id,) = record_new_jobs(transaction, placer.state, account, [AcceptedJobs(alike, placement)])
     stored.enter(transaction.session, job, copy_id, reason, transaction.now, goes_on=goes_on)
     return StartedRaceCopy(job.id, copy_id)

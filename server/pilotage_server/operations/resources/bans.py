@@ -9,8 +9,10 @@ from datetime import datetime
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.resources.eligibility import Ban
 from pilotage.text import fold
+from pilotage_server.core.audit import AuditKind, line_difference
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.resources.bans import BanRecord, TreeNode, find_node
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import resources as stored
 from pilotage_server.storage.database.transaction import Transaction
@@ -26,8 +28,10 @@ class BanOrder:
 
 
 def load_bans(transaction: Transaction) -> tuple[Ban, ...]:
-    """Return the current bans for the server state."""
-    return tuple(record.ban for record in stored.load_bans(transaction.session, transaction.now))
+    """Return the current bans for the server state, with those of planned downtimes."""
+    session, now = transaction.session, transaction.now
+    ordered = (record.ban for record in stored.load_bans(session, now))
+    return (*ordered, *(downtime.ban for downtime in stored.load_downtimes(session, now)))
 
 
 def list_bans(transaction: Transaction) -> tuple[BanRecord, ...]:
@@ -46,14 +50,16 @@ def ban(transaction: Transaction, state: ServerState, identity: Identity, order:
     _validate(order, transaction.now)
     node = find_node(state.tree.queues, order.node)
     stored.remove_ended_bans(transaction.session, transaction.now)
-    stored.remove_bans(transaction.session, node)
+    replaced = stored.remove_bans(transaction.session, node)
     ordered = Ban(node.site, node.ce, node.queue, order.reason.strip(), order.until)
     record = stored.insert_ban(transaction.session, ordered, identity.owner, transaction.now)
+    changed = line_difference(map(_described, replaced), [_described(record)])
+    record_change(transaction, identity, AuditKind.BAN, str(node), difference=changed)
     transaction.after_commit(lambda: _change(state, lambda kept: not _is_of(kept, node), ordered))
     return record
 
 
-def unban(transaction: Transaction, state: ServerState, node: TreeNode) -> tuple[BanRecord, ...]:
+def unban(transaction: Transaction, state: ServerState, identity: Identity, node: TreeNode) -> tuple[BanRecord, ...]:
     """Remove the ban of exactly this node, which need not be in the tree any more, and return it.
 
     Raises
@@ -63,12 +69,18 @@ def unban(transaction: Transaction, state: ServerState, node: TreeNode) -> tuple
     """
     held = [record for record in list_bans(transaction) if _is_of(record.ban, node)]
     if not held:
-        path = "/".join(name for name in (node.site, node.ce, node.queue) if name)
-        raise NotFoundError("ban of", path)
+        raise NotFoundError("ban of", str(node))
     for record in held:
         stored.remove_bans(transaction.session, TreeNode(record.ban.site, record.ban.ce, record.ban.queue))
     transaction.after_commit(lambda: _change(state, lambda kept: not _is_of(kept, node)))
+    changed = line_difference(map(_described, held), [])
+    record_change(transaction, identity, AuditKind.BAN, str(node), difference=changed)
     return tuple(held)
+
+
+def _described(record: BanRecord) -> str:
+    until = f"until {record.ban.until:%Y-%m-%d %H:%M:%S} UTC" if record.ban.until else "until it is removed"
+    return f"banned {until} by {record.by}: {record.ban.reason}"
 
 
 def _validate(order: BanOrder, now: datetime) -> None:
@@ -90,6 +102,7 @@ def _folded(*names: str | None) -> tuple[str, ...]:
 
 
 def _change(state: ServerState, stays: Callable[[Ban], bool], *new: Ban) -> None:
+    """Replace bans by operators; those of downtimes stay."""
     with state.lock:
-        state.bans = (*(kept for kept in state.bans if stays(kept)), *new)
+        state.bans = (*(kept for kept in state.bans if kept.downtime is not None or stays(kept)), *new)
     state.publish_access_change()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from pilotage.job_description import Value
 from pilotage.resources import selection
-from pilotage.resources.eligibility import active_bans, ban_refusal
+from pilotage.resources.eligibility import active_bans, ban_refusal, next_downtime
 from pilotage.resources.inheritance import EffectiveQueue
 from pilotage.resources.selection import NodeType, node_type
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
+from pilotage_server.core.health.black_holes import locations_of
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.queueing.waiting_jobs import WaitingTaskQueue
 from pilotage_server.operations.resources.pools import visible_vo
@@ -31,7 +33,8 @@ class QueueView:
 
     `banned` = the reason of its ban, "" = none. `waiting` counts the jobs that could go there, apart from bans,
     `matched` those that were sent there and have not started, `running` those that have, `pilots` those that are alive.
-    `pilot_problem` = why no pilot is there to take jobs, "" = some are, or no reason is known.
+    `pilot_problem` = why no pilot is there to take jobs, "" = some are, or no reason is known. `health` = the throttles
+    of the queue and its site. `downtime` = the next one, unless the queue is closed for it already.
     """
 
     id: QueueId
@@ -45,6 +48,8 @@ class QueueView:
     running: int
     pilots: int
     pilot_problem: str
+    health: str = ""
+    downtime: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,9 @@ def _view(
     leased = facts.leased.get(queue.id, LeasedJobs())
     values = queue.values.values()
     bans = active_bans(state.bans, queue.id, transaction.now)
+    coming = next_downtime(state.bans, queue.id, transaction.now) if not bans else None
+    with state.lock:
+        throttles = [state.throttles[each] for each in locations_of(queue.id, "") if each in state.throttles]
     access = state.queue_access
     vos = () if vo is None else (vo,)
     return QueueView(
@@ -122,7 +130,15 @@ def _view(
         running=leased.running,
         pilots=facts.pilots.get(queue.id, PilotCounts()).alive,
         pilot_problem=facts.problems.get(queue.id, ""),
+        health="; ".join(map(str, throttles)),
+        downtime=""
+        if coming is None
+        else f"a downtime of {coming} begins at {_time(coming.downtime)}: {coming.reason}",
     )
+
+
+def _time(time: datetime | None) -> str:
+    return time.isoformat(timespec="seconds") if time else ""
 
 
 def get_eligible_nodes(

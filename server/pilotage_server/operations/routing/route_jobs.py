@@ -19,15 +19,17 @@ from pilotage.values.leadership import Leadership
 from pilotage.values.routing import NewRoutedJob, PublishedRoutes, RoutableJob
 from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.attempts.leases import AttemptRecord
+from pilotage_server.core.audit import AuditKind, line_difference
 from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, may_use_turn
 from pilotage_server.core.jobs.descriptions import render
 from pilotage_server.core.jobs.record import JobRecord, is_matchable, location_name, router_of, router_stamp
 from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.core.queueing.job_ads import full_job_ad
 from pilotage_server.core.queueing.task_queue import TaskQueue
-from pilotage_server.core.routing import NO_END, RouteAnswer, RoutedJobRecord, RouterRoutes, target_queue
+from pilotage_server.core.routing import NO_END, RouteAnswer, RoutedJobRecord, RouterRoutes, table_lines, target_queue
 from pilotage_server.operations.accounting.limits import limits_at_present, running_counts
 from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.explain import mapping_obstacle, queue_verdict
 from pilotage_server.operations.leadership import lock_leadership
 from pilotage_server.operations.matching.trials import claim_trials, throttles_at
@@ -284,9 +286,14 @@ def _routable(job: JobRecord, description: JobDescription, now: datetime) -> Rou
     )
 
 
-def put_routes(transaction: Transaction, leadership: Leadership, table: PublishedRoutes) -> None:
+def put_routes(transaction: Transaction, identity: Identity, leadership: Leadership, table: PublishedRoutes) -> None:
     """Replace the published routes of a router; raises LeadershipLostError."""
     lock_leadership(transaction, leadership)
+    router = leadership.agent
+    before = (each.table for each in stored.load_routers(transaction.session) if each.router == router)
+    changed = line_difference((line for old in before for line in table_lines(old)), table_lines(table))
+    if changed:
+        record_change(transaction, identity, AuditKind.ROUTES, router, difference=changed, agent=router)
     stored.put_router(transaction.session, RouterRoutes(leadership.agent, transaction.now, table))
 
 

@@ -11,12 +11,14 @@ from pilotage.values.leadership import Leadership
 from pilotage.values.routing import UnwantedRoutedJob
 from pilotage_server.core.attempts.leases import AttemptRecord, gone_reason
 from pilotage_server.core.attempts.reports import ReceivedReport
+from pilotage_server.core.audit import AuditKind
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.record import JobRecord, router_stamp
 from pilotage_server.core.jobs.states import HoldCode, JobCause, JobState
 from pilotage_server.core.routing import RoutedJobRecord, RouterReport
 from pilotage_server.operations.attempts.reports import record_received
 from pilotage_server.operations.attempts.transitions import Transition, apply_transitions, release_fences
+from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.leadership import lock_leadership
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import leadership as stored_leadership
@@ -216,6 +218,9 @@ def give_up_routed_jobs(
     more = len(found) > MAX_GIVEN_UP
     if not more:
         forget_router(transaction.session, router)
+    record_change(
+        transaction, identity, AuditKind.ROUTES, router, difference=f"- {len(keys)} routed jobs, which are given up"
+    )
     copies = load_routed_jobs(transaction.session, keys)
     present = load_jobs(transaction.session, (job_id for job_id, _ in copies))
     return ReleasedRoutedJobs(

@@ -7,12 +7,15 @@ from pilotage.metrics.values import Observations
 
 
 class CallCounts:
-    """The ended calls of one method: `name` as Service/Method. Only the serving thread counts; any thread may read."""
+    """The ended calls of one method: `name` as Service/Method, behind `transport` if it is not gRPC.
+
+    Only the serving thread counts; any thread may read.
+    """
 
     __slots__ = ("by_code", "durations_s", "name")
 
-    def __init__(self, method: str) -> None:
-        self.name = method.rpartition(".")[2]
+    def __init__(self, method: str, transport: str = "") -> None:
+        self.name = f"{transport} {method.rpartition('.')[2]}".lstrip()
         self.by_code: dict[str, int] = {}
         self.durations_s = Observations(CALL_SECONDS.bounds)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,30 +34,30 @@ from grpc_status import rpc_status
 from pilotage.clock import BootClock
 from pilotage.errors import PilotageError, WorldError
 from pilotage.rpc.status import DOMAIN, make_status, status_of
+from pilotage.telemetry import TraceContext, trace_of_call
 from pilotage_server.core.identity import Identity
 from pilotage_server.rpc.framework.call_counts import CallCounts
-from pilotage_server.rpc.framework.grpc_calls import WireCall
 from pilotage_server.rpc.framework.tokens import VerifiedToken
 from pilotage_server.storage.database.transaction import DatabaseUnavailableError
 
 log = structlog.get_logger()
 
 
-def error_status(method: str, cause: str, error: BaseException) -> grpc.Status:
+def error_status(method: str, trace: TraceContext, error: BaseException) -> grpc.Status:
     """Return the status of a call that ends with `error`, and log it; an unexpected error becomes an incident."""
     if isinstance(error, PilotageError):
         write_log = log.warning if isinstance(error, WorldError) else log.info
-        write_log("call refused", method=method, cause=cause, kind=type(error).__name__, why=str(error))
+        write_log("call refused", method=method, trace_id=trace.trace_id, kind=type(error).__name__, why=str(error))
         content = status_of(error.for_callers() if isinstance(error, DatabaseUnavailableError) else error)
     else:
-        content = _incident_status(method, cause, error)
+        content = _incident_status(method, trace, error)
     status: grpc.Status = rpc_status.to_status(content)
     return status
 
 
-def _incident_status(method: str, cause: str, error: BaseException) -> Status:
+def _incident_status(method: str, trace: TraceContext, error: BaseException) -> Status:
     incident = secrets.token_hex(6)
-    log.error("call failed", method=method, cause=cause, incident=incident, exc_info=error)
+    log.error("call failed", method=method, trace_id=trace.trace_id, incident=incident, exc_info=error)
     text = f"the server failed; its log has the details under incident {incident}"
     info = ErrorInfo(reason="INCIDENT", domain=DOMAIN, metadata={"incident": incident})
     return make_status(grpc.StatusCode.INTERNAL, text, info)
@@ -110,6 +110,40 @@ def idle() -> Iterator[None]:
         call.in_flight.add(call)
 
 
+class CallWire(Protocol):
+    """One call on the wire; `grpc_calls.WireCall` fulfils it, and `gateway.http_calls.HttpCall`."""
+
+    status_code: str
+    """The name of the code with which the server has ended the call; CANCELLED = it has not."""
+
+    def metadata(self) -> Mapping[str, Any]:
+        """Return the call's metadata by key."""
+
+    def peer(self) -> str:
+        """Return the address of the caller, for people."""
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Call `callback` in the serving thread when the call has ended, for whatever reason."""
+
+    def receive(self, callback: Callable[[bytes | None], object]) -> None:
+        """Request the next message; `callback` gets None at the end of the stream or of the call."""
+
+    def send(self, content: bytes, on_sent: Callable[[], object]) -> None:
+        """Send one message of several; `on_sent` is called when it is on its way, or when the call has ended."""
+
+    def time_remaining(self) -> float:
+        """Return the seconds until the call's deadline; infinite where it has none."""
+
+    def finish(self, content: bytes | None) -> None:
+        """End the call with status OK, with a last message unless that is None."""
+
+    def refuse(self, status: grpc.Status) -> None:
+        """End the call with an error."""
+
+    def cancel(self) -> None:
+        """End the call at once, with messages that the caller has not taken."""
+
+
 class EventLoop(Protocol):
     """Runs the coroutines of calls; `dispatch.LoopCalls` fulfils it."""
 
@@ -146,11 +180,10 @@ class CallContext(NamedTuple):
 
 
 class CallInfo(NamedTuple):
-    """Method, token, cause for the log, and time of arrival (boot clock) of a call that passed the access check."""
+    """Method, token, and time of arrival (boot clock) of a call that passed the access check."""
 
     method: str
     token: VerifiedToken
-    cause: str
     arrived_s: float
 
 
@@ -160,11 +193,11 @@ class Call(Generic[Response]):
     `serialize` makes the bytes of a response; `in_flight` counts the call while it does not merely wait.
     """
 
-    __slots__ = ("_context", "_is_answered", "_on_end", "_serialize", "in_flight", "info", "is_over", "wire")
+    __slots__ = ("_context", "_is_answered", "_on_end", "_serialize", "_trace", "in_flight", "info", "is_over", "wire")
 
     def __init__(
         self,
-        wire: WireCall,
+        wire: CallWire,
         info: CallInfo,
         serialize: Callable[[Response], bytes],
         context: CallContext,
@@ -177,6 +210,7 @@ class Call(Generic[Response]):
         self._context = context
         self._is_answered = False
         self._on_end: Callable[[], object] | None = None
+        self._trace: TraceContext | None = None
         self.in_flight = in_flight
         in_flight.open(self)
 
@@ -189,6 +223,13 @@ class Call(Generic[Response]):
     def token(self) -> VerifiedToken:
         """The verified token of the caller."""
         return self.info.token
+
+    @property
+    def trace(self) -> TraceContext:
+        """The trace of the caller, else a new one; it is read when it is needed, as most hot calls never do."""
+        if self._trace is None:
+            self._trace = trace_of_call(self.wire.metadata())
+        return self._trace
 
     def time_remaining(self) -> float:
         """Return the seconds until the call's deadline; infinite where it has none."""
@@ -211,7 +252,7 @@ class Call(Generic[Response]):
 
     def fail(self, error: BaseException) -> None:
         """Refuse the call, from any thread; an error that is no PilotageError becomes an incident."""
-        status = error_status(self.info.method, self.info.cause, error)
+        status = error_status(self.info.method, self.trace, error)
         if not self._is_answered:  # else the error is only logged
             self._is_answered = True
             self.wire.refuse(status)
@@ -246,7 +287,7 @@ class Call(Generic[Response]):
         took_s = context.clock() - info.arrived_s
         context.counts.add(self.wire.status_code, took_s)
         if context.log_ends:
-            log.debug("call ended", method=info.method, cause=info.cause, took_ms=round(1000 * took_s, 3))
+            log.debug("call ended", method=info.method, trace_id=self.trace.trace_id, took_ms=round(1000 * took_s, 3))
 
     def enter_context(self) -> None:
         """Make this the call of the running coroutine, for `caller` and `idle`."""

@@ -1,4 +1,4 @@
-"""Passes each call from gRPC to its servicer's method: overload check, access check, request, handler.
+"""Passes each call from its wire to its servicer's method: overload check, access check, request, handler.
 
 Rules
 -----
@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import structlog
@@ -22,14 +22,22 @@ from google.protobuf.message import DecodeError
 
 from pilotage.clock import BootClock, Clock
 from pilotage.errors import InvalidInputError, UnauthenticatedError, Violation, WorldError
-from pilotage.telemetry import CAUSE_HEADER, cause_bound, valid_cause
+from pilotage.telemetry import trace_bound, trace_of_call
 from pilotage_server.core.identity import Role
 from pilotage_server.core.revocations import Revocations
 from pilotage_server.rpc.framework.access import check_access
 from pilotage_server.rpc.framework.admission import Admission, CallsInFlight
 from pilotage_server.rpc.framework.call_counts import CallCounts
-from pilotage_server.rpc.framework.calls import Call, CallContext, CallInfo, error_status, idle, is_hot, wait_for_event
-from pilotage_server.rpc.framework.grpc_calls import CallAcceptor, WireCall
+from pilotage_server.rpc.framework.calls import (
+    Call,
+    CallContext,
+    CallInfo,
+    CallWire,
+    error_status,
+    idle,
+    is_hot,
+    wait_for_event,
+)
 from pilotage_server.rpc.framework.proofs import PilotProofs
 from pilotage_server.rpc.framework.scopes import check_scopes
 from pilotage_server.rpc.framework.tokens import TokenVerifier, VerifiedToken, check_revocations
@@ -117,7 +125,7 @@ class LoopCalls:
 
 async def _run_call(call: Call[Any], act: Callable[[], Awaitable[None]]) -> None:
     call.enter_context()
-    with cause_bound(call.info.cause):
+    with trace_bound(call.trace):
         try:
             await act()
         except Exception as error:  # the edge of a call: every error becomes a status
@@ -174,16 +182,34 @@ def _bearer_token(metadata: Mapping[str, Any]) -> str:
 Serve = Callable[[Call[Any]], None]
 
 
+class Acceptor(Protocol):
+    """Accepts the calls of registered methods; `grpc_calls.CallAcceptor` fulfils it, and `gateway.CallTable`."""
+
+    def add(self, method: str, handler: Callable[[Any], object]) -> None:
+        """Register a method by its full name; `handler` gets each call, always in the one serving thread."""
+
+    def start(self) -> None:
+        """Accept calls from now on."""
+
+
 class Dispatcher:
     """Registers the methods of servicers and passes their calls on.
 
-    It takes the place of gRPC's server in the generated `add_…Servicer_to_server` functions.
+    It takes the place of gRPC's server in the generated `add_…Servicer_to_server` functions. Nothing of it is shared
+    with a dispatcher that has another serving thread. `transport` = how its counts differ from those of gRPC.
     """
 
     def __init__(
-        self, server: grpc.Server, access: CallAccess, loop_calls: LoopCalls, admission: Admission, clock: BootClock
+        self,
+        acceptor: Acceptor,
+        access: CallAccess,
+        loop_calls: LoopCalls,
+        admission: Admission,
+        clock: BootClock,
+        transport: str = "",
     ) -> None:
-        self._acceptor = CallAcceptor(server)
+        self._acceptor = acceptor
+        self._transport = transport
         self._access = access
         self._loop_calls = loop_calls
         self._admission = admission
@@ -204,17 +230,17 @@ class Dispatcher:
             self._acceptor.add(method, self._entry_point(method, handler))
 
     def open(self) -> None:
-        """Start the server and take calls from now on."""
+        """Take calls from now on."""
         self._acceptor.start()
 
-    def _entry_point(self, method: str, handler: Any) -> Callable[[WireCall], None]:
+    def _entry_point(self, method: str, handler: Any) -> Callable[[CallWire], None]:
         in_flight = self._admission.calls_to(method)
-        counts = CallCounts(method)
+        counts = CallCounts(method, self._transport)
         self.call_counts.append(counts)
         context = CallContext(self._loop_calls, self._clock, self._log_ends, counts)
         serve = self._serving_function(handler, in_flight)
 
-        def enter(wire: WireCall) -> None:
+        def enter(wire: CallWire) -> None:
             overload = in_flight.overload_status()
             if overload is not None:
                 _refuse(wire, overload, counts)
@@ -233,14 +259,13 @@ class Dispatcher:
 
         return enter
 
-    def _call_info(self, method: str, wire: WireCall, counts: CallCounts) -> CallInfo | None:
+    def _call_info(self, method: str, wire: CallWire, counts: CallCounts) -> CallInfo | None:
         """Return the facts of a call that passes the access check; None = it has been refused."""
         metadata = wire.metadata()
-        cause = valid_cause(metadata.get(CAUSE_HEADER))
         try:
-            return CallInfo(method, self._access.authorize(method, metadata), cause, self._clock())
+            return CallInfo(method, self._access.authorize(method, metadata), self._clock())
         except Exception as error:  # there is no Call yet that could fail
-            _refuse(wire, error_status(method, cause, error), counts)
+            _refuse(wire, error_status(method, trace_of_call(metadata), error), counts)
             return None
 
     def _serving_function(self, handler: Any, in_flight: CallsInFlight) -> Serve:
@@ -265,7 +290,7 @@ class Dispatcher:
         self._loop_calls.answer_async(call, lambda: method(self._loop_calls.requests(call, parse), call))
 
 
-def _refuse(wire: WireCall, status: grpc.Status, counts: CallCounts) -> None:
+def _refuse(wire: CallWire, status: grpc.Status, counts: CallCounts) -> None:
     counts.add_refused(status.code.name)
     wire.refuse(status)
 

@@ -35,13 +35,13 @@ SCOPES: Mapping[str, frozenset[Permission]] = {
 
 _JOBS: Mapping[Permission, Collection[str]] = {
     Permission.READ: (
-        *("GetJobs", "ListJobs", "GetJobDescription", "GetJobAd", "WaitForJobs", "GetJobEvents", "WatchEvents"),
-        *("FindJobs", "ListClusters", "ExplainJob", "ListAttempts", "ListOutputFiles", "DownloadFile", "FollowOutput"),
-        "ReadOutputFiles",
+        *("GetJobs", "ListJobs", "GetJobDescription", "GetJobAd", "ListJobAds", "WaitForJobs", "GetJobEvents"),
+        *("WatchEvents", "FindJobs", "ListClusters", "ExplainJob", "ListAttempts", "ListOutputFiles"),
+        *("ReadOutputFiles", "DownloadFile", "FollowOutput", "SearchJobs"),
     ),
     Permission.CREATE: ("SubmitJobs", "FindMissingFiles", "UploadFile"),
-    Permission.MODIFY: ("EditJob", "ChangeJobs", "FindJobs"),
-    Permission.CANCEL: ("ChangeJobs", "FindJobs"),
+    Permission.MODIFY: ("EditJob", "ChangeJobs", "FindJobs", "SearchJobs"),
+    Permission.CANCEL: ("ChangeJobs", "FindJobs", "SearchJobs"),
 }
 _VIEWS = (
     *("PoolService/ListPools", "ResourceService/ListQueues", "ResourceService/GetEligibleNodes"),

@@ -23,7 +23,16 @@ import jwt
 from pilotage.errors import InvalidInputError, UnauthenticatedError, Violation
 from pilotage.resources.tree import QueueId
 from pilotage_server.core.containers import BoundedCache
-from pilotage_server.core.identity import NO_QUEUE, UNBOUND, AgentBounds, Identity, PilotCredential, Role, name_fault
+from pilotage_server.core.identity import (
+    NO_QUEUE,
+    UNBOUND,
+    AgentBounds,
+    Identity,
+    Invitation,
+    PilotCredential,
+    Role,
+    name_fault,
+)
 from pilotage_server.core.revocations import Revocations
 from pilotage_server.rpc.framework.key_files import KeySet
 from pilotage_server.rpc.framework.scopes import Permission, permissions_of
@@ -169,6 +178,9 @@ class TokenIssuer:
             claims |= _pilot_claims(identity.pilot)
         if identity.bounds != UNBOUND:
             claims["bounds"] = {name: list(getattr(identity.bounds, name)) for name in _BOUNDS}
+        if identity.invitation is not None:
+            invited = identity.invitation
+            claims["join"] = {"roles": sorted(invited.roles), "lifetime_s": invited.lifetime.total_seconds()}
         key = self.keys.signing(now)
         return jwt.encode(claims, key.private, algorithm=_ALGORITHM, headers={"kid": key.kid})
 
@@ -328,7 +340,8 @@ def _identity(claims: Mapping[str, Any]) -> Identity:
     pilot = _credential(claims) if roles & _PILOT_ROLES else None
     bounds = claims.get("bounds", {})
     bound = AgentBounds(*(tuple(str(each) for each in bounds.get(name, ())) for name in _BOUNDS))
-    identity = Identity(str(claims["sub"]), str(claims.get("vo", "")), groups, roles, pilot, bound)
+    invited = _invitation(claims) if Role.JOIN in roles else None
+    identity = Identity(str(claims["sub"]), str(claims.get("vo", "")), groups, roles, pilot, bound, invited)
     for name, fault in (
         (identity.owner, name_fault(identity.owner)),
         (identity.vo, name_fault(identity.vo)),
@@ -337,6 +350,11 @@ def _identity(claims: Mapping[str, Any]) -> Identity:
         if fault:
             raise ValueError(f"the name {name!r} {fault}")
     return identity
+
+
+def _invitation(claims: Mapping[str, Any]) -> Invitation:
+    join = claims["join"]
+    return Invitation(frozenset(Role(role) for role in join["roles"]), timedelta(seconds=float(join["lifetime_s"])))
 
 
 def _credential(claims: Mapping[str, Any]) -> PilotCredential:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from pilotage_server.operations.attempts.tails import want_tail
 from pilotage_server.operations.jobs.output import OutputPosition, OutputView, view_output
 from pilotage_server.rpc.framework.calls import caller, idle, wait_time_s
 from pilotage_server.rpc.framework.transactions import Transactions
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 
 POLL_S = 0.5
 """How often a call looks for new output. Pilots post to any server, so it looks into the database."""
@@ -92,20 +92,12 @@ class OutputCalls:
         if view.content:
             yield Response(attempt=attempt, offset=offset, content=view.content)
         if view.file is not None and view.file.size > offset:
-            pieces = _from(self._output_store.read(view.file.checksum), offset)
+            pieces = await asyncio.to_thread(self._output_store.read, view.file.checksum, offset)
             while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
                 yield Response(attempt=attempt, offset=offset, content=piece)
                 offset += len(piece)
         if view.partial and not view.is_over:
             yield Response(attempt=attempt, offset=offset, partial=view.partial)
-
-
-def _from(pieces: Iterator[bytes], offset: int) -> Iterator[bytes]:
-    """Yield the pieces without their first `offset` bytes."""
-    for piece in pieces:
-        if offset < len(piece):
-            yield piece[offset:]
-        offset = max(0, offset - len(piece))
 
 
 def _from_wire(message: job_service_pb2.FollowOutputRequest, identity: Identity) -> tuple[_Wanted, OutputPosition]:

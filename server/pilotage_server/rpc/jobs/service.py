@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,9 @@ from pilotage.classads.text import ad_text
 from pilotage.clock import BootClock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.jobs.wire import description_to_wire
+from pilotage.telemetry import current_trace, new_trace, trace_bound
+from pilotage.tracing.recording import span
+from pilotage.tracing.spans import SpanKind
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2
 from pilotage.values.dependencies import Dependency
 from pilotage.values.wire.dependencies import dependencies_from_wire
@@ -29,10 +32,18 @@ from pilotage_server.core.jobs.files import MAX_INLINE_BYTES, OutputFile
 from pilotage_server.core.jobs.record import FeedPage
 from pilotage_server.core.jobs.states import FINAL
 from pilotage_server.operations.explain import explain_job
+from pilotage_server.operations.jobs.ads import list_ads
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
+from pilotage_server.operations.jobs.conditions import checked_condition, search_jobs
 from pilotage_server.operations.jobs.edit import edit_job
-from pilotage_server.operations.jobs.files import Outputs, check_download, find_missing, list_outputs, record_upload
+from pilotage_server.operations.jobs.files import (
+    check_download,
+    check_stored,
+    find_missing,
+    list_outputs,
+    record_upload,
+)
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, PartStorage
 from pilotage_server.operations.jobs.queries import (
     details_of,
@@ -54,16 +65,19 @@ from pilotage_server.rpc.framework.wire_values import check_count, job_ids_from_
 from pilotage_server.rpc.jobs.event_feed import EndFollower, EventFeed, Follower
 from pilotage_server.rpc.jobs.output import OutputCalls
 from pilotage_server.rpc.jobs.wire import (
+    ad_filter_from_wire,
     attempt_to_wire,
     change_from_wire,
     checksum_from_wire,
     checksums_from_wire,
     cluster_filter_from_wire,
     cluster_to_wire,
+    condition_from_wire,
     event_to_wire,
     explanation_to_wire,
     filter_from_wire,
     job_to_wire,
+    jobs_found_to_wire,
     jobs_to_wire,
     output_files_to_wire,
     selected_to_wire,
@@ -72,8 +86,10 @@ from pilotage_server.rpc.jobs.wire import (
     submitted_from_wire,
     workflow_from_wire,
 )
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
+
+_SERVICE = job_service_pb2.DESCRIPTOR.services_by_name["JobService"].full_name
 
 MAX_PIECE_BYTES = 1024 * 1024
 """Limit of the bytes in one message of an upload."""
@@ -116,10 +132,8 @@ class FileCalls:
             await self._receive(checksum, size, first.content, requests)
         finally:
             self._announced_bytes -= Counter({holder: size})
-        store = self._store
-        await self._file_transactions.write(
-            lambda transaction, _: record_upload(transaction, store, identity, checksum, size)
-        )
+        await asyncio.to_thread(check_stored, self._store, checksum)
+        await self._file_transactions.write(lambda transaction, _: record_upload(transaction, identity, checksum, size))
         return job_service_pb2.UploadFileResponse(checksum=checksum)
 
     async def _check_upload(self, identity: Identity, holder: Holder) -> None:
@@ -141,7 +155,7 @@ class FileCalls:
                 await asyncio.to_thread(upload.append, _piece(request.content))
             await asyncio.to_thread(upload.finish)
         except BaseException:  # also a cancelled call leaves no partial file
-            upload.abort()
+            await asyncio.to_thread(upload.abort)
             raise
 
     async def DownloadFile(
@@ -155,7 +169,7 @@ class FileCalls:
         await self._file_transactions.read(
             lambda transaction, _: check_download(transaction, identity, job_id, checksum, leadership)
         )
-        pieces = self._store.read(checksum)
+        pieces = await asyncio.to_thread(self._store.read, checksum)
         while (piece := await asyncio.to_thread(_next_piece, pieces)) is not None:
             yield job_service_pb2.DownloadFileResponse(content=piece)
 
@@ -175,25 +189,23 @@ class FileCalls:
 
     async def ReadOutputFiles(
         self, request: job_service_pb2.ReadOutputFilesRequest, context: Any
-    ) -> AsyncIterator[job_service_pb2.ReadOutputFilesResponse]:
+    ) -> job_service_pb2.ReadOutputFilesResponse:
         identity, names = caller(), frozenset(request.names)
-        job_ids = job_ids_from_wire(request.job_ids)
+        job_ids = job_ids_from_wire(request.job_ids)[:_JOBS_A_READ]
         fields = Fields(request)
         largest_bytes = fields("largest_bytes", _largest_inline)
         fields.done()
-
-        def outputs_of(some: Sequence[int]) -> Callable[[Any, Any], list[Outputs]]:
-            return lambda transaction, _: [list_outputs(transaction, identity, job_id) for job_id in some]
-
-        for start in range(0, len(job_ids), _JOBS_A_READ):
-            some = job_ids[start : start + _JOBS_A_READ]
-            found = await self._file_transactions.read(outputs_of(some))
-            for job_id, outputs in zip(some, found, strict=True):
-                files = [file for file in outputs.files if not names or file.name in names]
-                messages = await asyncio.to_thread(self._with_contents, files, largest_bytes)
-                yield job_service_pb2.ReadOutputFilesResponse(
-                    job_id=job_id, attempt=outputs.attempt, files=messages, partial=outputs.partial
-                )
+        found = await self._file_transactions.read(
+            lambda transaction, _: [list_outputs(transaction, identity, job_id) for job_id in job_ids]
+        )
+        answer = job_service_pb2.ReadOutputFilesResponse()
+        for job_id, outputs in zip(job_ids, found, strict=True):
+            files = [file for file in outputs.files if not names or file.name in names]
+            messages = await asyncio.to_thread(self._with_contents, files, largest_bytes)
+            answer.outputs.add(job_id=job_id, attempt=outputs.attempt, files=messages, partial=outputs.partial)
+            if answer.ByteSize() > _MOST_INLINE_BYTES:
+                break
+        return answer
 
     def _with_contents(self, files: Sequence[OutputFile], largest_bytes: int) -> list[jobs_pb2.OutputFile]:
         """Return the messages of files, as many small ones with their content as fit in one answer."""
@@ -207,9 +219,10 @@ class FileCalls:
 
 
 _JOBS_A_READ = 100
-"""Jobs whose output files one transaction lists."""
+"""Jobs whose output files one answer has at most."""
 
-_MOST_INLINE_BYTES = 2 << 20
+_MOST_INLINE_BYTES = 1 << 20
+"""The most contents of one job, and the size of an answer above which no job is added: 2 MiB of the allowed 4."""
 _LARGEST_INLINE_BYTES = 1 << 20
 
 
@@ -345,7 +358,14 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
     async def SubmitJobs(
         self, request: job_service_pb2.SubmitJobsRequest, context: Any
     ) -> job_service_pb2.SubmitJobsResponse:
-        identity = caller()
+        names = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": "SubmitJobs", "pilotage.vo": caller().vo}
+        with span(f"{_SERVICE}/SubmitJobs", SpanKind.SERVER, names) as attributes:
+            response = await self._submit(request)
+            attributes["pilotage.jobs"] = len(response.job_ids)
+            return response
+
+    async def _submit(self, request: job_service_pb2.SubmitJobsRequest) -> job_service_pb2.SubmitJobsResponse:
+        identity, trace = caller(), current_trace() or new_trace()
         descriptions, dependencies = await asyncio.to_thread(_jobs_from_wire, request)  # may be thousands
         subscriptions = submitted_subscriptions_from_wire(request.subscriptions, len(request.descriptions))
 
@@ -359,16 +379,17 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         def submit(transaction: Any, state: Any) -> job_service_pb2.SubmitJobsResponse:
             self._disk.check()
             self._live_jobs.check(identity, jobs)
-            done = submit_jobs(
-                transaction,
-                state,
-                identity,
-                descriptions,
-                request.group,
-                dependencies=dependencies,
-                workflow=workflow,
-                validate_only=request.validate_only,
-            )
+            with trace_bound(trace):
+                done = submit_jobs(
+                    transaction,
+                    state,
+                    identity,
+                    descriptions,
+                    request.group,
+                    dependencies=dependencies,
+                    workflow=workflow,
+                    validate_only=request.validate_only,
+                )
             if subscriptions:
                 done = subscribe_to_new_jobs(transaction, state, identity, descriptions, subscriptions, done)
             if not request.validate_only:
@@ -429,6 +450,16 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
 
         return await self._transactions.read(find)
 
+    async def SearchJobs(
+        self, request: job_service_pb2.SearchJobsRequest, context: Any
+    ) -> job_service_pb2.SearchJobsResponse:
+        identity, fields = caller(), Fields(request)
+        condition = fields("condition", condition_from_wire)
+        fields.done()
+        return await self._transactions.read(
+            lambda transaction, state: jobs_found_to_wire(search_jobs(transaction, state, identity, condition))
+        )
+
     async def ListClusters(
         self, request: job_service_pb2.ListClustersRequest, context: Any
     ) -> job_service_pb2.ListClustersResponse:
@@ -457,6 +488,16 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         identity, job_id = caller(), _job_id_of(request)
         ad = await self._transactions.read(lambda transaction, _: ad_text(get_ad(transaction, identity, job_id)))
         return job_service_pb2.GetJobAdResponse(ad=ad)
+
+    async def ListJobAds(
+        self, request: job_service_pb2.ListJobAdsRequest, context: Any
+    ) -> job_service_pb2.ListJobAdsResponse:
+        identity = caller()
+        wanted, page_size = ad_filter_from_wire(request)
+        page = await self._transactions.read(
+            lambda transaction, _: list_ads(transaction, identity, wanted, page_size, request.page_token)
+        )
+        return job_service_pb2.ListJobAdsResponse(ads=page.ads, next_page_token=page.next_page_token)
 
     async def WaitForJobs(
         self, request: job_service_pb2.WaitForJobsRequest, context: Any
@@ -489,12 +530,14 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         job_ids = job_ids_from_wire(request.job_ids)
         fields = Fields(request)
         change, reason = fields("change", change_from_wire), fields("reason", reason_from_wire)
+        condition = fields.if_set("only", condition_from_wire)
         fields.done()
         permission = Permission.CANCEL if change is JobChange.REMOVE else Permission.MODIFY
         require({permission}, caller_token().permissions, f"to {change} jobs")
 
         def make(transaction: Any, state: Any) -> job_service_pb2.ChangeJobsResponse:
-            results = change_jobs(transaction, state, identity, job_ids, change, reason)
+            only = None if condition is None else checked_condition(state, identity, condition)
+            results = change_jobs(transaction, state, identity, job_ids, change, reason, only)
             return job_service_pb2.ChangeJobsResponse(results=[change_result_to_wire(each) for each in results])
 
         return await self._transactions.once(identity, "ChangeJobs", request, job_service_pb2.ChangeJobsResponse, make)

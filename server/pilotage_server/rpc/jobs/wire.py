@@ -11,6 +11,7 @@ from pilotage.jobs.file_names import is_checksum
 from pilotage.jobs.wire import description_from_wire
 from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.values.jobs import JobCondition
 from pilotage.values.selections import JobSelection
 from pilotage.values.wire.dependencies import kind_to_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire
@@ -25,6 +26,8 @@ from pilotage_server.core.jobs.record import FeedEvent, JobRecord
 from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.operations.explain import Explanation
+from pilotage_server.operations.jobs.ads import MOST_JOBS, AdFilter
+from pilotage_server.operations.jobs.conditions import JobsFound
 from pilotage_server.operations.jobs.queries import JobDetails, JobFilter
 from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty
 
@@ -139,6 +142,34 @@ def filter_from_wire(message: job_service_pb2.ListJobsRequest) -> tuple[JobFilte
     return wanted, page_size
 
 
+def ad_filter_from_wire(message: job_service_pb2.ListJobAdsRequest) -> tuple[AdFilter, int]:
+    """Return the filter of ads, and the page size."""
+    fields = Fields(message)
+    page_size = fields("page_size", _ad_page_size)
+    fields("selections", _check_ad_selections)
+    selections = fields("selections", lambda messages: all_from_wire(messages, selection_from_wire))
+    states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
+    for name in ("page_token", "owner", "constraint"):
+        fields(name, text_from_wire)
+    attributes = fields("attributes", lambda names: all_from_wire(names, name_from_wire))
+    fields.done()
+    jobs = JobFilter(frozenset(states), message.owner, newest_first=message.newest_first, copies=bool(selections))
+    return AdFilter(selections, jobs, message.constraint, attributes), page_size
+
+
+def _ad_page_size(number: int) -> int:
+    if not 0 <= number <= MOST_JOBS:
+        raise InvalidInputError(Violation("", f"{number} is not the size of a page (1 to {MOST_JOBS})"))
+    return number or MOST_JOBS
+
+
+def _check_ad_selections(selections: Sequence[job_service_pb2.JobSelection]) -> None:
+    if len(selections) > MOST_JOBS:
+        raise InvalidInputError(Violation("", f"has {len(selections)} items, at most {MOST_JOBS} are allowed"))
+    if any(each.workflow for each in selections):
+        raise InvalidInputError(Violation("", "has a workflow; name its clusters"))
+
+
 def selections_from_wire(
     message: job_service_pb2.FindJobsRequest,
 ) -> tuple[tuple[JobSelection, ...], frozenset[JobState]]:
@@ -150,6 +181,31 @@ def selections_from_wire(
     states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
     fields.done()
     return selections, frozenset(states)
+
+
+def condition_from_wire(message: job_service_pb2.JobCondition) -> JobCondition:
+    """Return what jobs have in common."""
+    fields = Fields(message)
+    states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
+    site, ce, queue, node, owner = (fields.text(name) for name in ("site", "ce", "queue", "node", "owner"))
+    condition = JobCondition(
+        frozenset(states or ()),
+        site,
+        ce,
+        queue,
+        node,
+        owner,
+        since=fields.time("since"),
+        until=fields.time("until"),
+    )
+    fields.done()
+    return condition
+
+
+def jobs_found_to_wire(found: JobsFound) -> job_service_pb2.SearchJobsResponse:
+    """Return the message of the jobs that meet a condition."""
+    runs = [job_service_pb2.IdRun(first=run.start, count=len(run)) for run in found.runs]
+    return job_service_pb2.SearchJobsResponse(runs=runs, more=found.more)
 
 
 def selected_to_wire(selected: SelectedJobs) -> job_service_pb2.SelectedJobs:

@@ -148,6 +148,7 @@ def _encode_shared(terms: MatchTerms) -> bytes:
         owner=terms.account.owner,
         vo=terms.account.vo,
         group=terms.account.group,
+        traceparent=terms.traceparent,
     )
     return message.SerializeToString()
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import structlog
 
+from pilotage import clock
 from pilotage.clock import BootClock
 from pilotage.rpc.wire import queue_to_wire
+from pilotage.tracing.recording import is_tracing
 from pilotage.v1 import matcher_service_pb2, matcher_service_pb2_grpc
 from pilotage.values.attempts import AttemptKey
 from pilotage.values.offers import SlotOffer
@@ -37,6 +39,7 @@ from pilotage_server.rpc.framework.transactions import Transactions, digest
 from pilotage_server.rpc.framework.wire_values import queues_from_wire
 from pilotage_server.rpc.matching.long_polls import LongPolls
 from pilotage_server.rpc.matching.match_encoding import MatchWriter
+from pilotage_server.rpc.matching.spans import CallSpans
 from pilotage_server.rpc.matching.wire import (
     heartbeat_answer_to_bytes,
     heartbeat_from_wire,
@@ -44,7 +47,7 @@ from pilotage_server.rpc.matching.wire import (
     tail_from_wire,
     work_request_from_wire,
 )
-from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.blobs.base import FileStore
 
 log = structlog.get_logger()
 
@@ -132,7 +135,10 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
     def _try_match(self, pending: _Request, waited: timedelta = timedelta(0)) -> Future[WorkDone]:
         """Try to match once, `waited` after the call arrived."""
         request = pending.work.after(waited) if waited else pending.work
-        return self._transactions.database.submit_batch(self._requests, WorkCall(pending.asked, request, waited))
+        attempt = self._transactions.database.submit_batch(self._requests, WorkCall(pending.asked, request, waited))
+        if is_tracing():
+            attempt.add_done_callback(CallSpans(pending.credential, clock.now(), request.reports).record_work)
+        return attempt
 
     def _on_first_match(self, pending: _Request, attempt: Future[WorkDone]) -> None:
         """Answer if the first attempt was enough; else continue as a coroutine."""
@@ -245,7 +251,12 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         return matcher_service_pb2.PostTailResponse(wanted=wanted)
 
     def _submit_heartbeat(self, pending: HeartbeatCall) -> Future[bytes]:
-        return self._transactions.database.submit_batch(self._heartbeats, pending)
+        recorded = self._transactions.database.submit_batch(self._heartbeats, pending)
+        if is_tracing():
+            pilot = pending.asked.identity.pilot
+            assert pilot is not None, "the role table admits pilots only"
+            recorded.add_done_callback(CallSpans(pilot, clock.now(), pending.heartbeat.reports).record_heartbeat)
+        return recorded
 
     async def _heartbeat_with_contents(self, pending: HeartbeatCall) -> bytes:
         await self._keep_contents(pending.heartbeat.reports)

@@ -101,6 +101,7 @@ def job_report_from_wire(message: jobs_pb2.JobReport) -> JobReport:
         message.memory_limit_mib,
         message.system_cpu_s,
         message.peak_disk_mib,
+        message.traceparent,
     )
 
 
@@ -318,6 +319,7 @@ def match_to_wire(match: Match) -> matcher_service_pb2.Match:
         cluster=match.cluster,
         process=match.process,
         job_ad=match.job_ad,
+        traceparent=match.terms.traceparent,
     )
 
 

@@ -29,10 +29,14 @@ BALLAST_PART = 0.25
 
 
 class DiskSpace:
-    """The folders that the server fills; `reserve_bytes` are kept free on each, but at most 5 % of the disk."""
+    """The folders that the server fills; `reserve_bytes` are kept free on each, but at most 5 % of the disk.
 
-    def __init__(self, folders: Sequence[Path], reserve_bytes: int) -> None:
+    `holds_files` = uploads are stored there, not elsewhere in an object store.
+    """
+
+    def __init__(self, folders: Sequence[Path], reserve_bytes: int, *, holds_files: bool = True) -> None:
         self._folders = folders
+        self._holds_files = holds_files
         self._reserve_bytes = reserve_bytes
         self._ballast = folders[0] / "ballast"
 
@@ -42,8 +46,9 @@ class DiskSpace:
 
     def fault(self, size: int = 0) -> str:
         """Return why `size` more bytes of users cannot be taken; "" = they can."""
+        taken = size if self._holds_files else 0
         for folder, free, reserve in self.free():
-            if free - size < reserve:
+            if free - taken < reserve:
                 return (
                     f"the disk of {folder} is almost full: {free // MIB} MiB are free and {reserve // MIB} MiB are "
                     "reserved for reports; ask the operators to make room, and repeat the call later"

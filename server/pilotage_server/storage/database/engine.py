@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
 from typing import TypeVar
@@ -14,7 +15,6 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import insert, inspect, text, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
@@ -232,21 +232,72 @@ def _upgrade(transaction: Transaction) -> None:
     session = transaction.session
     if not sql.is_sqlite(session):
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": SCHEMA_LOCK})
+    status = read_schema(session)
+    if status.pending:
+        close_fence(session)
+        config = migrations()
+        config.attributes["connection"] = session.connection()
+        command.upgrade(config, "head")
+        record_schema(session)
+        status = read_schema(session)
+    if fault := status.fault():
+        raise WorldError(fault, transient=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """A step of the schema: its number, and what it brings."""
+
+    number: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatus:
+    """The schema that a database has (None = it is empty), the one that this program wants, and the steps between.
+
+    `found` and `own` are the digests of both, which tell builds apart that have the same number; `found` "" = none.
+    """
+
+    present: str | None
+    wanted: str
+    pending: tuple[Migration, ...]
+    found: str
+    own: str
+
+    def fault(self) -> str:
+        """Return why this program cannot use the database, nor upgrade it; "" = it can."""
+        if self.pending:
+            return ""
+        if self.present != self.wanted:
+            why = f"the database has schema {self.present}, and this server knows those up to {self.wanted}"
+            cure = "run a server of the release that has upgraded it, or restore a backup that is older"
+            return f"{why}: {cure}"
+        if self.found != self.own:
+            why = f"another build of this release has made the database: its schema is {self.found}, not {self.own}"
+            return f"{why}; use that build, or a new database"
+        return ""
+
+
+def read_schema(session: Session) -> SchemaStatus:
+    """Return which schema the database has; nothing is changed."""
+    scripts = ScriptDirectory.from_config(migrations())
+    present = MigrationContext.configure(session.connection()).get_current_revision()
+    newest_first = [*scripts.walk_revisions()]
+    numbers = [each.revision for each in newest_first]
+    is_known = present is None or present in numbers
+    steps = newest_first[: None if present is None else numbers.index(present)] if is_known else []
+    pending = tuple(Migration(each.revision, each.doc) for each in reversed(steps))
+    names = inspect(session.connection()).get_table_names()
+    found = session.execute(text("SELECT schema_name FROM installation")).scalar() if "installation" in names else None
+    return SchemaStatus(present, numbers[0], pending, found or "", schema_name())
+
+
+def migrations() -> Config:
+    """Return the configuration of alembic with the migrations of this release."""
     config = Config()
     config.set_main_option("script_location", str(files("pilotage_server.storage") / "migrations"))
-    connection = config.attributes["connection"] = session.connection()
-    head = ScriptDirectory.from_config(config).get_current_head()
-    present = MigrationContext.configure(connection).get_current_revision()
-    if present != head:
-        close_fence(session)
-        try:
-            command.upgrade(config, "head")
-        except CommandError as error:
-            why = f"the database has schema {present}, and this server knows those up to {head}"
-            cure = "run a server of the release that has upgraded it, or restore a backup that is older"
-            raise WorldError(f"{why}: {cure}", transient=False) from error
-        record_schema(session)
-    _check_schema(session)
+    return config
 
 
 def record_schema(session: Session) -> None:
@@ -264,12 +315,3 @@ def record_schema(session: Session) -> None:
             "keys_json": "{}",
         }
         session.execute(insert(installed).values(row))
-
-
-def _check_schema(session: Session) -> None:
-    own = schema_name()
-    names = inspect(session.connection()).get_table_names()
-    found = session.execute(text("SELECT schema_name FROM installation")).scalar() if "installation" in names else None
-    if found != own:
-        why = f"another build of this release has made the database: its schema is {found}, not {own}"
-        raise WorldError(f"{why}; use that build, or a new database", transient=False)

@@ -50,7 +50,7 @@ class Fence:
 def schema_name() -> str:
     """Return the name of this build's schema: a digest of its tables, columns and indexes.
 
-    The name of the last migration would not do: until a release a migration changes in place.
+    The name of the last migration would not do: a migration may change in place until it is on the main branch.
     """
     parts = [
         (table.name, sorted(table.columns.keys()), sorted(str(index.name) for index in table.indexes))

@@ -1,4 +1,4 @@
-"""All tables of the database, and the conditions of their partial indexes.
+"""All tables of the database (some are in `operator_tables`), and the conditions of partial indexes.
 
 Rules
 -----
@@ -29,6 +29,11 @@ from pilotage_server.storage.database.columns import (
 )
 from pilotage_server.storage.database.columns import UtcDateTime as UtcDateTime
 from pilotage_server.storage.database.columns import metadata as metadata
+from pilotage_server.storage.database.operator_tables import AgentRow as AgentRow
+from pilotage_server.storage.database.operator_tables import AuditRow as AuditRow
+from pilotage_server.storage.database.operator_tables import DowntimeRow as DowntimeRow
+from pilotage_server.storage.database.operator_tables import PilotLogRow as PilotLogRow
+from pilotage_server.storage.database.operator_tables import TurnRow as TurnRow
 
 
 class UsageRow(Base, table=True):
@@ -212,6 +217,9 @@ LEASED_JOB = "lease_until IS NOT NULL AND state IN ('MATCHED', 'RUNNING', 'SUSPE
 FENCED_JOB = "lease_until IS NOT NULL AND state IN ('WAITING', 'BLOCKED', 'HELD', 'REMOVED', 'DONE', 'FAILED')"
 """Fenced jobs: a pilot that they were taken from may run them until then. Queries use the index on TIMED_JOB."""
 
+HELD_JOB = "state = 'HELD'"
+"""Held jobs."""
+
 WATCHED_JOB = "watch > 0 AND ended IS NULL"
 """Jobs whose policies must be evaluated."""
 
@@ -287,7 +295,8 @@ class SignificantAttributeRow(Base, table=True):
 class TemplateRow(Base, table=True):
     """A submitted description with its owner, shared by all jobs of an array; it never changes.
 
-    `jobs` = the number of these jobs; the template is removed with the last one.
+    `jobs` = the number of these jobs; the template is removed with the last one. `traceparent` = the trace context of
+    their submission, "" = unknown.
     """
 
     __tablename__ = "templates"
@@ -298,6 +307,7 @@ class TemplateRow(Base, table=True):
     group: str
     description_json: str = Field(sa_column=Column(Text, nullable=False))
     jobs: int = Field(default=0, sa_column=zero(Integer))
+    traceparent: str = Field(default="", sa_column=no_text())
 
 
 class JobRow(Base, table=True):
@@ -321,6 +331,7 @@ class JobRow(Base, table=True):
         partial_index("ix_jobs_live_owner", "vo", "owner", "id", where=LIVE_JOB),
         partial_index("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
         partial_index("ix_jobs_ended", "ended", where=ENDED_JOB),
+        partial_index("ix_jobs_held", "site", "id", where=HELD_JOB),
         partial_index("ix_jobs_race", "race", where=RACING_JOB),
         partial_index("ix_jobs_race_set", "race_set", "id", where=LIVE_REPEATABLE_JOB),
         Index("ix_jobs_owner_id", "owner", "id"),
@@ -585,7 +596,7 @@ class PilotRow(Base, table=True):
     then. `credential_ends` = when its tokens are refused, however long they are valid. `report_requested` = since when
     an operator waits for its slots, NULL = none waits; `report_answered` = when it last reported them to such a
     request. `queue_set_json` is a list of patterns, "" = it was registered for one queue. A pilot of a set has no
-    `site`, `ce` and `queue` until it enrols.
+    `site`, `ce` and `queue` until it enrols. `release` = that of its program, "" = not known.
     """
 
     __tablename__ = "pilots"
@@ -623,6 +634,7 @@ class PilotRow(Base, table=True):
     report_requested: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     report_answered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     queue_set_json: str = Field(default="", sa_column=no_text())
+    release: str = Field(default="", sa_column=no_text())
 
 
 class SlotRow(Base, table=True):
@@ -767,20 +779,6 @@ class ThrottleRow(Base, table=True):
     pause_s: float
     next_trial: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     judged: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
-
-
-class TurnRow(Base, table=True):
-    """The leading replica of an agent and the end of its term; `place` is its host, for people.
-
-    `serves_json` = patterns and CETypes of the queues that it acts on, and the patterns that its token is bound to.
-    """
-
-    __tablename__ = "turns"
-    agent: str = Field(primary_key=True)
-    holder: str
-    place: str
-    until: datetime = Field(sa_column=time_column())
-    serves_json: str = Field(sa_column=Column(Text, nullable=False))
 
 
 class RunningCountRow(Base, table=True):

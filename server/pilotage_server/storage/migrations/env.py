@@ -3,6 +3,7 @@
 A new migration, after an edit of `tables`, with any scratch database:
 alembic -x url=sqlite:///scratch.db upgrade head
 alembic -x url=sqlite:///scratch.db revision --autogenerate --rev-id 0002 -m "what it brings"
+A migration that is on the main branch does not change any more (decision 0056).
 Then read it: on SQLite alembic misses indexes over expressions; the conformance test of the schema fails then.
 """
 

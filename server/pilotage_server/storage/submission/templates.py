@@ -29,11 +29,12 @@ INPUT_FILES = metadata.tables["input_files"]
 
 @dataclass(frozen=True, slots=True)
 class NewTemplate:
-    """A description to store as canonical text, its input files, and the number of its jobs."""
+    """A description to store as canonical text, its input files, the number of its jobs, and their trace context."""
 
     text: str
     input_files: Sequence[InputFile] = ()
     jobs: int = 1
+    traceparent: str = ""
 
 
 def insert_templates(session: Session, account: Account, new: Sequence[NewTemplate]) -> Sequence[int]:
@@ -44,6 +45,7 @@ def insert_templates(session: Session, account: Account, new: Sequence[NewTempla
         "group": [account.group] * len(new),
         "description_json": [one.text for one in new],
         "jobs": [one.jobs for one in new],
+        "traceparent": [one.traceparent for one in new],
     }
     ids = sql.insert_numbered_rows(session, TEMPLATES, columns)
     files = [(template_id, file) for template_id, one in zip(ids, new, strict=True) for file in one.input_files]
@@ -74,10 +76,11 @@ _DELETE_FILES = "DELETE FROM input_files WHERE template_id = ANY(?)"
 
 
 class SizedDescription(NamedTuple):
-    """A description and the length of its canonical text in characters."""
+    """A description, the length of its canonical text in characters, and the trace context of its submission."""
 
     description: JobDescription
     size: int
+    traceparent: str
 
 
 def load_descriptions(session: Session, template_ids: Iterable[int]) -> dict[int, JobDescription]:
@@ -87,7 +90,8 @@ def load_descriptions(session: Session, template_ids: Iterable[int]) -> dict[int
 
 def load_sized_descriptions(session: Session, template_ids: Iterable[int]) -> dict[int, SizedDescription]:
     """Return the descriptions and their sizes by the ids of their templates."""
-    return {id_: _kept(text) for id_, text in _found(session, template_ids, TEMPLATES.c.description_json)}
+    columns = TEMPLATES.c.description_json, TEMPLATES.c.traceparent
+    return {id_: _kept(text, traceparent) for id_, text, traceparent in _found(session, template_ids, *columns)}
 
 
 def load_small_descriptions(
@@ -95,12 +99,15 @@ def load_small_descriptions(
 ) -> dict[int, SizedDescription | int]:
     """Return the same, but only the sizes of descriptions with more than `most` characters."""
     size = func.length(TEMPLATES.c.description_json)
-    rows = _found(session, template_ids, size, case((size <= most, TEMPLATES.c.description_json)))
-    return {id_: characters if text is None else _kept(text) for id_, characters, text in rows}
+    columns = size, case((size <= most, TEMPLATES.c.description_json)), TEMPLATES.c.traceparent
+    return {
+        id_: characters if text is None else _kept(text, traceparent)
+        for id_, characters, text, traceparent in _found(session, template_ids, *columns)
+    }
 
 
-def _kept(text: str) -> SizedDescription:
-    return SizedDescription(description_from_json(text), len(text))
+def _kept(text: str, traceparent: str) -> SizedDescription:
+    return SizedDescription(description_from_json(text), len(text), traceparent)
 
 
 def _found(session: Session, template_ids: Iterable[int], *columns: ColumnElement[Any]) -> Iterator[Any]:
@@ -114,6 +121,11 @@ def load_description(session: Session, template_id: int) -> JobDescription:
     if template_id not in found:
         raise NotFoundError("description", str(template_id))
     return found[template_id]
+
+
+def load_traceparent(session: Session, template_id: int) -> str:
+    """Return the trace context of the submission of a template's jobs; "" = it is unknown."""
+    return next((text for _, text in _found(session, [template_id], TEMPLATES.c.traceparent)), "")
 
 
 _HAS_IGNORED = TEMPLATES.c.description_json.like('%"ignored":["%')

@@ -1,0 +1,1 @@
+"""Commands of operators about the service itself: its agents, the audit, and planned downtimes."""

@@ -1,0 +1,30 @@
+"""All reference pages that are made from code, by file name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from support.reference import (
+    exit_codes,
+    hold_codes,
+    http,
+    job_attributes,
+    job_environment,
+    job_states,
+    metrics,
+    settings,
+)
+
+FOLDER = Path(__file__).parents[3] / "docs" / "reference"
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "exit-codes.md": exit_codes.page,
+    "hold-codes.md": hold_codes.page,
+    "http.md": http.page,
+    "job-attributes.md": job_attributes.page,
+    "job-environment.md": job_environment.page,
+    "job-states.md": job_states.page,
+    "metrics.md": metrics.page,
+    "settings.md": settings.page,
+}
