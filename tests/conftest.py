@@ -43,7 +43,7 @@ MARKS_OF_FIXTURES = {
     "process": [
         *("server", "shared_server", "served", "mosquitto", "secured_mosquitto", "slurm", "slurm_clusters", "sshd"),
         *("spin", "podman", "object_store"),
-        *("pilot_bundle", "compiled_packages", "previous_release", "htcondor_tools", "tools"),
+        *("pilot_bundle", "compiled_packages", "previous_release", "install_tool"),
     ],
     "slow": ["compiled_packages"],
 }

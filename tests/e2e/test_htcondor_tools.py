@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.commands import UpCommand, environment_of, run, up_command
-
-TIMEOUT_S = 120
+from support.commands import UpCommand, run, up_command
+from support.tools import InstallTool, run_python
 
 LAW = r"""
 import json, os, pathlib, time
@@ -66,10 +64,9 @@ from dask_jobqueue import HTCondorCluster
 def queue(*options):
     return subprocess.run(["condor_q", *options], check=True, capture_output=True, text=True).stdout
 
-python = f"/usr/bin/env PYTHONPATH={sys.argv[1]} {sys.executable}"
 host = {"host": "127.0.0.1", "dashboard_address": None}
 with HTCondorCluster(
-    cores=1, memory="300MB", disk="100MB", python=python, log_directory="logs", scheduler_options=host
+    cores=1, memory="300MB", disk="100MB", python=sys.executable, log_directory="logs", scheduler_options=host
 ) as cluster, Client(cluster) as client:
     cluster.scale(jobs=1)
     total = client.submit(sum, [1, 2, 3]).result(timeout=60)
@@ -82,35 +79,33 @@ print(json.dumps({"total": total, "table": table}))
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory, htcondor_tools: Path) -> Iterator[UpCommand]:
+def tools(install_tool: InstallTool) -> Path:
+    return install_tool("htcondor")
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory, tools: Path) -> Iterator[UpCommand]:
     data = tmp_path_factory.mktemp("up") / "data"
-    with up_command(data, "--port", "0", "--writable", str(htcondor_tools)) as command:
+    with up_command(data, "--port", "0", "--writable", str(tools)) as command:
         yield command.start()
 
 
-def run_tool(up: UpCommand, python: Path, tools: Path, folder: Path, program: str) -> dict[str, Any]:
-    """Run a program with the tools and the commands on its paths; returns the JSON object of its last line."""
+def run_tool(up: UpCommand, tools: Path, folder: Path, program: str) -> dict[str, Any]:
+    """Run a program with the tools and the commands on PATH; returns the JSON object of its last line."""
     assert run("condor-commands", folder / "bin").exit_code == 0
-    variables = {"PILOTAGE_DATA": str(up.data), "PYTHONPATH": str(tools), "XDG_STATE_HOME": str(folder / "state")}
-    environment = environment_of(folder, **variables)
-    environment["PATH"] = f"{folder / 'bin'}:{os.environ['PATH']}"
     (folder / "work").mkdir()
-    command = [str(python), "-c", program, str(tools)]
-    done = subprocess.run(
-        command, env=environment, cwd=folder / "work", capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    printed = run_python(tools, folder / "work", "-c", program, PILOTAGE_DATA=str(up.data), PATH=path)
+    last: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return last
 
 
 def test_law_submits_queries_and_cancels(
     up: UpCommand,
-    common_python: Path,
-    htcondor_tools: Path,
+    tools: Path,
     tmp_path: Path,
 ) -> None:
-    found = run_tool(up, common_python, htcondor_tools, tmp_path, LAW)
+    found = run_tool(up, tools, tmp_path, LAW)
     assert found["version"][0] >= 25
     assert [(each["status"], each["code"]) for each in found["ended"]] == [("finished", 0), ("failed", 3)]
     assert found["back"] == {
@@ -125,10 +120,9 @@ def test_law_submits_queries_and_cancels(
 
 def test_dask_workers_are_jobs(
     up: UpCommand,
-    common_python: Path,
-    htcondor_tools: Path,
+    tools: Path,
     tmp_path: Path,
 ) -> None:
-    found = run_tool(up, common_python, htcondor_tools, tmp_path, DASK)
+    found = run_tool(up, tools, tmp_path, DASK)
     assert found["total"] == 6
     assert " R  0 " in found["table"]

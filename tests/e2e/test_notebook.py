@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from support.commands import WAIT_TIMEOUT_S, up_command
+from support.commands import up_command
 from support.packages import CHECKOUT
-from support.tools import tool_environment
+from support.tools import InstallTool, run_python
 
 NOTEBOOK = CHECKOUT / "docs" / "tutorials" / "notebook.ipynb"
 
@@ -22,22 +21,12 @@ print(nbformat.writes(notebook))
 """
 
 
-def test_notebook_runs(tmp_path: Path, tools: Path) -> None:
+def test_notebook_runs(tmp_path: Path, install_tool: InstallTool) -> None:
+    tool = install_tool("notebook")
     with up_command(tmp_path / "data") as up:
         up.start()
-        environment = tool_environment(tools, tmp_path, PILOTAGE_DATA=str(up.data))
-        command = [str(tools / "bin" / "python"), "-c", _EXECUTE, str(NOTEBOOK)]
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=3 * WAIT_TIMEOUT_S,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    shown = "\n".join(_texts(json.loads(done.stdout)))
+        printed = run_python(tool, tmp_path, "-c", _EXECUTE, NOTEBOOK, PILOTAGE_DATA=str(up.data))
+    shown = "\n".join(_texts(json.loads(printed)))
     assert "DONE Hello from " in shown
     assert "[0, 1, 4, 9, 16]" in shown
     assert "<p>5 jobs: 5 done</p>" in shown

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-from support.commands import WAIT_TIMEOUT_S, up_command
-from support.tools import tool_environment
+from support.commands import up_command
+from support.tools import InstallTool, run_python
 
 APPS = """
 import sys
@@ -47,27 +46,17 @@ with parsl.load(Config(executors, run_dir="runs", usage_tracking=0)):
 """
 
 
-def test_apps_run_in_blocks_that_are_jobs(tmp_path: Path, tools: Path) -> None:
+def test_apps_run_in_blocks_that_are_jobs(tmp_path: Path, install_tool: InstallTool) -> None:
+    tool = install_tool("parsl")
     script = tmp_path / "apps.py"
     script.write_text(APPS)
-    with up_command(tmp_path / "data", "--port", "0", "--cpus", "2", "--writable", str(tools)) as up:
+    with up_command(tmp_path / "data", "--port", "0", "--cpus", "2", "--writable", str(tool)) as up:
         up.start()
-        environment = tool_environment(tools, tmp_path, PILOTAGE_DATA=str(up.data))
-        command = [str(tools / "bin" / "python"), str(script)]
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=3 * WAIT_TIMEOUT_S,
-            check=False,
-        )
+        printed = run_python(tool, tmp_path, script, PILOTAGE_DATA=str(up.data))
         with up.client() as client:
             jobs = {job.name: job for job in client.list_jobs()}
-    assert done.returncode == 0, done.stdout + done.stderr
     good, bad = jobs["parsl.good.block-0"], jobs["parsl.bad.block-0"]
-    squares, error, failed_block = done.stdout.splitlines()[:3]
+    squares, error, failed_block = printed.splitlines()[:3]
     assert squares == str([(number * number, str(good.id), "1") for number in range(10)])
     assert error == "ValueError('seven')"
     assert (good.state, good.reason) == ("REMOVED", "Parsl has cancelled the block")

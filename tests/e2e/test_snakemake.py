@@ -11,7 +11,7 @@ import pytest
 
 from pilotage_client.api import Client
 from support.commands import WAIT_TIMEOUT_S, UpCommand, up_command
-from support.tools import tool_environment
+from support.tools import InstallTool, tool_environment
 
 SNAKEFILE = """
 rule all:
@@ -91,6 +91,11 @@ class Workflow:
         printed, _ = process.communicate(timeout=2 * WAIT_TIMEOUT_S)
         assert process.returncode == exits, printed
         return printed
+
+
+@pytest.fixture(scope="module")
+def tools(install_tool: InstallTool) -> Path:
+    return install_tool("snakemake")
 
 
 @pytest.fixture(scope="module")

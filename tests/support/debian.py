@@ -47,12 +47,12 @@ def skip_or_fail(why: str) -> NoReturn:
 
 
 @contextmanager
-def installation_lock() -> Iterator[None]:
-    """Exclude other test processes from searches and installations.
+def installation_lock(what: str = "packages") -> Iterator[None]:
+    """Exclude other test processes from searches and installations of the same kind.
 
     apt-get fails if another one runs, and a package that is being installed has files before it is configured.
     """
-    with Path(tempfile.gettempdir(), f"pilotage-tests-install-{os.geteuid()}.lock").open("w") as lock:
+    with Path(tempfile.gettempdir(), f"pilotage-tests-install-{what}-{os.geteuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -1,4 +1,4 @@
-"""Packages that are built or installed once in a test run: bundles, wheels, an earlier release, and foreign tools."""
+"""Packages that are built or installed once in a test run: bundles, wheels, and an earlier release."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tempfile
 import tomllib
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from build_bundle import main, write_bundle
-from support.debian import find_or_install, installation_lock, skip_or_fail
+from support.debian import find_or_install
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -76,30 +74,15 @@ def bare_environment(scratch: Path) -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "TMPDIR": str(scratch)}
 
 
-HTCONDOR_TOOLS = ("law==0.1.21", "dask-jobqueue==0.9.0")
-"""Tools of others that call HTCondor's commands. With what they need they are 56 MB, installed in about 10 s."""
-
-
-@pytest.fixture(scope="session")
-def htcondor_tools() -> Path:
-    """Return a folder of Python packages with `HTCONDOR_TOOLS`; it stays for later test runs."""
-    name = f"pilotage-tests-tools-{os.geteuid()}-{THIS_PYTHON}-{zlib.crc32(' '.join(HTCONDOR_TOOLS).encode()):x}"
-    folder = Path(tempfile.gettempdir(), name)
-    with installation_lock():
-        if not (folder / "complete").exists():
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", str(folder)]
-            done = subprocess.run([*command, *HTCONDOR_TOOLS], capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                skip_or_fail(f"pip could not install {' '.join(HTCONDOR_TOOLS)}: {done.stderr.strip()[-500:]}")
-            (folder / "complete").touch()
-    return folder
-
-
 @pytest.fixture(scope="session")
 def common_python() -> Path:
-    """Return a Python of this version that each account may run, as a payload may have another account than root."""
+    """Return a Python of this version that payloads may run.
+
+    They may have another account than root, and do not see the home folder.
+    """
     this = Path(BARE_PYTHON[0]).resolve()
-    if all(folder.stat().st_mode & stat.S_IXOTH for folder in this.parents):
+    is_open = all(folder.stat().st_mode & stat.S_IXOTH for folder in this.parents)
+    if is_open and not this.is_relative_to(Path.home().resolve()):
         return this
     system = Path("/usr/bin", f"python{THIS_PYTHON}")
     return find_or_install(lambda: system if system.exists() else None, system.name)
@@ -134,13 +117,18 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["git", *arguments], cwd=CHECKOUT, capture_output=True, check=False)
 
 
-def _wheel_content(sources: Path, folder: Path, **options: str) -> Path:
-    """Build the wheel of these sources with these environment variables, and return a folder with its content."""
+def built_wheel(sources: Path, folder: Path, **options: str) -> Path:
+    """Build the wheel of these sources with these environment variables into an empty folder, and return it."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     done = subprocess.run(command, cwd=sources, env=os.environ | options, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    return wheel
+
+
+def _wheel_content(sources: Path, folder: Path, **options: str) -> Path:
+    """Return a folder with the content of the wheel of these sources."""
+    with zipfile.ZipFile(built_wheel(sources, folder, **options)) as archive:
         archive.extractall(folder / "packages")
     return folder / "packages"
 
