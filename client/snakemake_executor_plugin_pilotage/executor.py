@@ -54,7 +54,7 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc] # its packag
 class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
     """Runs jobs of Snakemake as jobs of Pilotage.
 
-    A thread follows the feed of events; the checks of Snakemake read what it has seen.
+    A thread follows the feed of events; the checks of Snakemake, in another thread, read what it has seen.
     """
 
     def __post_init__(self) -> None:
@@ -68,9 +68,10 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
         self._sources: list[str] | None = None
         self._group = settings.group
         self._new_retry = partial(RetryBudget, DEFAULT_RETRY_S, self._warn)
-        self._live: dict[int, SubmittedJobInfo] = {}
+        self._live: set[int] = set()
         self._ended: set[int] = set()
-        self._changed = threading.Lock()
+        self._submission = threading.Lock()  # held from a submission until its jobs are in `_live`
+        self._changed = threading.Lock()  # of `_live` and `_ended`; not held during calls of the server
         self._is_over = False
         self._follower: threading.Thread | None = None
         self.next_seconds_between_status_checks = _CHECK_S  # a check reads memory
@@ -94,19 +95,22 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
         try:
             descriptions = [self._description(job) for job in jobs]
             submit = partial(self._client.submit, descriptions, group=self._group, request_id=new_request_id())
-            submitted = self._new_retry()(submit)
+            with self._submission:
+                try:
+                    submitted = self._new_retry()(submit)
+                except KeyboardInterrupt:
+                    # The server may have taken the jobs: the same request id returns their ids, for `cancel_jobs`.
+                    self._live.update(submit().job_ids)
+                    raise
+                with self._changed:
+                    self._live.update(submitted.job_ids)
         except PilotageError as error:
-            raise WorkflowError(f"Pilotage does not take jobs of {_names(jobs)}: {error}") from error
-        infos = [
-            SubmittedJobInfo(job, external_jobid=str(job_id))
-            for job, job_id in zip(jobs, submitted.job_ids, strict=True)
-        ]
-        with self._changed:
-            self._live.update(zip(submitted.job_ids, infos, strict=True))
+            names = ", ".join(dict.fromkeys(str(job.name) for job in jobs))
+            raise WorkflowError(f"Pilotage does not take jobs of {names}: {error}") from error
         for warning in submitted.warnings:
             self._warn(f"Pilotage: {warning}")
-        for info in infos:
-            self.report_job_submission(info)
+        for job, job_id in zip(jobs, submitted.job_ids, strict=True):
+            self.report_job_submission(SubmittedJobInfo(job, external_jobid=str(job_id)))
         if self._follower is None:
             first = submitted.job_ids[0]
             self._follower = threading.Thread(target=self._follow, args=(first,), name="pilotage-events", daemon=True)
@@ -114,14 +118,18 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncIterator[SubmittedJobInfo]:
         """Report the jobs that have ended; yield the others."""
+        if not active_jobs:  # the first check may come before `__post_init__`
+            return
         active = {int(info.external_jobid) for info in active_jobs}
         with self._changed:
-            ended = sorted(self._ended & active)  # the events of others may have come before they are active
-        statuses = self._new_retry()(partial(self._client.jobs, ended)) if ended else []
+            ended = sorted(self._ended & active)  # the events of others came before they are active
+            self._ended.difference_update(ended)
+        try:
+            statuses = self._new_retry()(partial(self._client.jobs, ended)) if ended else []
+        except PilotageError as error:
+            raise _end_of(error) from error
         # A job that has ended may have been rescheduled since.
         final = {str(status.id): status for status in statuses if status.is_final}
-        with self._changed:
-            self._ended.difference_update(ended)
         for info in active_jobs:
             status = final.get(info.external_jobid)
             if status is None:
@@ -148,15 +156,15 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
         script = Path(self.get_jobscript(job))
         self.write_jobscript(job, script)
         keys = keys_of_resources(job.threads, job.resources)
-        name = job.groupid if job.is_group() else job.name
+        name = job.name[:_LONGEST_NAME]
         if self._folder is not None:
-            return describe(name[:_LONGEST_NAME], script, keys, folder=self._folder)
+            return describe(name, script, keys, folder=self._folder)
         if self._sources is None:
             self._sources = sorted(self.workflow.dag.get_sources()) if self._sources_travel else []
         inputs = [*self._sources, *_local(job.input)]
         members = job.jobs if job.is_group() else [job]
         outputs = _local(chain.from_iterable(member.products() for member in members))
-        return describe(name[:_LONGEST_NAME], script, keys, inputs=inputs, outputs=outputs)
+        return describe(name, script, keys, inputs=inputs, outputs=outputs)
 
     def _follow(self, first_job: int) -> None:
         try:
@@ -164,14 +172,15 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
                 for event in page:
                     self._note(event)
         except Exception as error:  # the edge of the thread
-            self.workflow.scheduler.executor_error_callback(WorkflowError(f"Pilotage: {error}"))
+            self.workflow.scheduler.executor_error_callback(_end_of(error))
 
     def _note(self, event: JobEvent) -> None:
-        with self._changed:
+        with self._submission, self._changed:  # events of jobs may come before the answer to their submission
+            if event.job_id not in self._live:
+                return
             if event.after in FINAL_STATES:
                 self._ended.add(event.job_id)
-            is_held = event.after == "HELD" and event.job_id in self._live
-        if is_held:
+        if event.after == "HELD":
             self._warn(
                 f"Job {event.job_id} of Pilotage is held: {event.reason}. It goes on after `pilotage release "
                 f"{event.job_id}`, and has failed after `pilotage remove {event.job_id}`."
@@ -182,7 +191,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
 
     def _report(self, info: SubmittedJobInfo, status: JobStatus) -> None:
         with self._changed:
-            self._live.pop(status.id, None)
+            self._live.discard(status.id)
         log = LOGS / info.job.name / f"{status.id}.log"
         try:
             log_found = self._fetch(status, log)
@@ -197,6 +206,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
 
     def _fetch(self, status: JobStatus, log: Path) -> bool:
         """Write the log of a job that has failed, and the files that have travelled; returns whether it has a log."""
+        if status.state == "DONE" and self._folder is not None:
+            return False
         files = self._new_retry()(partial(self._client.output_files, status.id))
         if self._folder is None:
             self._client.fetch_files(status.id, [file for file in files if file.name != LOG], Path())
@@ -208,8 +219,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc] # its package has no types
         return True
 
 
-def _names(jobs: Sequence[JobExecutorInterface]) -> str:
-    return ", ".join(dict.fromkeys(str(job.name) for job in jobs))
+def _end_of(error: Exception) -> WorkflowError:
+    return WorkflowError(f"Pilotage: {error}. Submitted jobs go on: see `pilotage status`.")
 
 
 def _local(files: Iterable[Any]) -> list[str]:

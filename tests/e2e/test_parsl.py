@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from support.commands import up_command
 from support.tools import InstallTool, run_python
 
 APPS = """
-import sys
+import json, sys, time
 import parsl
 from parsl.config import Config
 from parsl.executors import HighThroughputExecutor
@@ -27,22 +28,29 @@ def fail():
 def never():
     pass
 
-def executor(label, worker_init):
-    provider = PilotageProvider(worker_init=worker_init, cpus=1, memory="300 MB")
-    return HighThroughputExecutor(
+def config(label, worker_init, max_blocks):
+    provider = PilotageProvider(worker_init=worker_init, max_blocks=max_blocks, cpus=1, memory="300 MB")
+    executor = HighThroughputExecutor(
         label, provider, address="127.0.0.1", encrypted=False, max_workers_per_node=1, worker_logdir_root="."
     )
+    return Config([executor], strategy="htex_auto_scale", strategy_period=0.5, max_idletime=0.5, usage_tracking=0)
 
-executors = [
-    # The workers' socket is in TMPDIR, and its path has at most 107 characters.
-    executor("good", f"export PATH={sys.prefix}/bin:$PATH TMPDIR=/tmp"),
-    executor("bad", "echo no environment here >&2; exit 7"),
-]
-with parsl.load(Config(executors, run_dir="runs", usage_tracking=0)):
-    calls = [square(number) for number in range(10)]
-    print([call.result(60) for call in calls])
-    print(repr(fail().exception(60)))
-    print(repr(never().exception(60)))
+def until_scaled_in(executor):
+    while not all(block.terminal for block in executor.status_facade.values()):
+        time.sleep(0.1)
+
+found = {}
+# The workers' socket is in TMPDIR, and its path has at most 107 characters.
+good = config("good", f"export PATH={sys.prefix}/bin:$PATH TMPDIR=/tmp", 2)
+with parsl.load(good):
+    calls = [square(number) for number in range(200)]
+    found["results"] = [call.result(60) for call in calls]
+    found["error"] = repr(fail().exception(60))
+    until_scaled_in(good.executors[0])
+    found["after"] = square(3).result(60)
+with parsl.load(config("bad", "echo no environment here >&2; exit 7", 1)):
+    found["lost"] = str(never().exception(60))
+print(json.dumps(found))
 """
 
 
@@ -52,14 +60,19 @@ def test_apps_run_in_blocks_that_are_jobs(tmp_path: Path, install_tool: InstallT
     script.write_text(APPS)
     with up_command(tmp_path / "data", "--port", "0", "--cpus", "2", "--writable", str(tool)) as up:
         up.start()
-        printed = run_python(tool, tmp_path, script, PILOTAGE_DATA=str(up.data))
+        found = json.loads(run_python(tool, tmp_path, script, PILOTAGE_DATA=str(up.data)).splitlines()[-1])
         with up.client() as client:
-            jobs = {job.name: job for job in client.list_jobs()}
-    good, bad = jobs["parsl.good.block-0"], jobs["parsl.bad.block-0"]
-    squares, error, failed_block = printed.splitlines()[:3]
-    assert squares == str([(number * number, str(good.id), "1") for number in range(10)])
-    assert error == "ValueError('seven')"
-    assert (good.state, good.reason) == ("REMOVED", "Parsl has cancelled the block")
+            jobs = list(client.list_jobs())
+    good = {str(job.id): job for job in jobs if job.name.startswith("parsl.good.")}
+    (bad,) = (job for job in jobs if job.name.startswith("parsl.bad."))
+    assert [square for square, _, _ in found["results"]] == [number**2 for number in range(200)]
+    first_blocks = {block for _, block, _ in found["results"]}
+    assert {cores for _, _, cores in found["results"]} == {"1"}
+    assert found["error"] == "ValueError('seven')"
+    # All blocks were removed when no app was left; another one runs the next app.
+    assert found["after"][0] == 9
+    assert found["after"][1] in good.keys() - first_blocks
+    assert {(job.state, job.reason) for job in good.values()} == {("REMOVED", "Parsl has cancelled the block")}
     assert (bad.state, bad.exit_code) == ("FAILED", 7)
-    assert f"job {bad.id} is FAILED: exit code 7" in failed_block
-    assert "no environment here" in failed_block
+    assert f"job {bad.id} is FAILED: exit code 7" in found["lost"]
+    assert "no environment here" in found["lost"]
