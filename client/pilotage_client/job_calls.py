@@ -45,6 +45,7 @@ from pilotage_client.models import (
     job_status,
     output_part,
 )
+from pilotage_client.models.explanations import JobExplanation, job_explanation
 from pilotage_client.notifications import resolve_subscriptions
 from pilotage_client.selections import read_selections
 
@@ -355,9 +356,9 @@ class JobCalls(Connection):
         answer = self._jobs.EditJob(request)
         return job_status(answer.job), tuple(answer.warnings)
 
-    def explain(self, job_id: int) -> job_service_pb2.ExplainJobResponse:
+    def explain(self, job_id: int) -> JobExplanation:
         """Return the reasons for a job's state."""
-        return self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id))
+        return job_explanation(self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id)))
 
     def output_files(self, job_id: int, attempt: int = 0) -> list[JobFile]:
         """Return the output files of an attempt of the job, by name; 0 = of the last one that ended."""
