@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import click
 
-from pilotage.v1 import route_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -21,6 +20,7 @@ from pilotage_client.cli.options import (
 )
 from pilotage_client.cli.routes import routed_job_lines
 from pilotage_client.models.explanations import JobExplanation
+from pilotage_client.models.routes import RouteExplanation
 
 SHOWN_QUEUES = 15
 
@@ -84,7 +84,7 @@ def show(answer: JobExplanation) -> None:
         click.echo(f"{ahead} before it: {answer.order}")
 
 
-def show_routes(job_id: int, answer: route_service_pb2.ExplainRoutesResponse) -> None:
+def show_routes(job_id: int, answer: RouteExplanation) -> None:
     """Print the routes that take the job, and its routed job, if there are any."""
     for line in routed_job_lines(answer):
         click.echo(f"\n{line}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -12,13 +13,14 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from google.protobuf.message import Message
 
 from pilotage.accounts import Quota
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
-from pilotage.rpc.wire import quota_from_wire, section_from_wire
+from pilotage.rpc.wire import quota_from_wire, section_from_wire, time_from_wire
 from pilotage.v1 import values_pb2
 from pilotage_client.models.jobs import JobStatus, iso, job_status, time_of
 
-ServerValue = TypeVar("ServerValue", bound="AsJson")
+ServerValue = TypeVar("ServerValue")
 _Reader = Callable[[Message, str], Any]
 
 
@@ -44,6 +46,15 @@ def enum_name(message: Message, field: str, prefix: str) -> str:
     return enum.values_by_number[number].name.removeprefix(prefix).lower() if number else ""
 
 
+def one_of(where: str, name: str, known: Sequence[str]) -> str:
+    """Return the name; raises InvalidInputError if it is not one of the known ones."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; is {near[0]} meant?" if near else ""
+        raise InvalidInputError(Violation(where, f"{name} is none of {', '.join(known)}{hint}"))
+    return name
+
+
 class AsJson:
     """A value with the keys that scripts depend on."""
 
@@ -51,7 +62,7 @@ class AsJson:
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented keys; times as RFC 3339, missing values as None."""
-        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}  # type: ignore[arg-type]
+        return _plain_fields(self)
 
 
 def plain(value: Any) -> Any:
@@ -67,8 +78,14 @@ def plain(value: Any) -> Any:
             return [plain(each) for each in value]
         case Mapping():
             return {name: plain(each) for name, each in value.items()}
+        case _ if is_dataclass(value):
+            return _plain_fields(value)
         case _:
             return None if value == "" else value
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
+    return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
 
 
 @cache
@@ -95,12 +112,14 @@ def _converter(hint: Any) -> Callable[[Any], Any]:
         return lambda texts: dict(sorted(texts.items()))
     if hint is JobStatus:
         return job_status
+    if hint is datetime:
+        return time_from_wire
     if hint is QueueId:
         return lambda queue: QueueId(queue.site, queue.ce, queue.queue)
     if hint is Quota:
         return quota_from_wire
-    if isinstance(hint, type) and issubclass(hint, AsJson):
-        return partial(value_of, hint)
+    if is_dataclass(hint):
+        return lambda message: value_of(hint, message)  # type: ignore[arg-type]
     assert hint in (str, int, float, bool), f"{hint} is no type of a message's field"
     return lambda value: value
 
