@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, overload
 
 from pilotage.accounts import Quota, split_account, split_group
-from pilotage.errors import Faults
+from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQueues, NodeType, down_to, node_type
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
@@ -26,6 +26,56 @@ from pilotage.v1 import (
 )
 from pilotage_client.connection import Connection, new_request_id
 from pilotage_client.job_calls import JobCalls
+from pilotage_client.models.accounts import (
+    USAGE_KEYS,
+    AgentLimits,
+    IdentityInfo,
+    IssuedToken,
+    JoinedMachine,
+    RevocationInfo,
+    ShareReport,
+    UsageTotal,
+    joined_machine,
+    share_report,
+)
+from pilotage_client.models.grid import (
+    PILOT_STATES,
+    NodeAttributeSet,
+    PilotsChanged,
+    PilotSecret,
+    PilotStatus,
+    PoolInfo,
+    QueueInfo,
+    RequestedReports,
+    SlotDetails,
+    node_attributes,
+    pilot_info,
+    queue_info,
+    slot_info,
+)
+from pilotage_client.models.operations import (
+    BanInfo,
+    Diagnosis,
+    ThrottleInfo,
+    TreeChanges,
+    TreeInfo,
+    diagnosis,
+    throttle_info,
+)
+from pilotage_client.models.reading import one_of, value_of
+from pilotage_client.models.routes import (
+    RaceCostInfo,
+    RaceInfo,
+    RoutedJobInfo,
+    RouteExplanation,
+    RouterInfo,
+    race_cost_info,
+    race_info,
+    route_explanation,
+    routed_job_info,
+    router_info,
+)
+from pilotage_client.models.tables import Rows
 from pilotage_client.notifications import NotificationCalls
 from pilotage_client.operations import OperationsCalls, node_parts
 
@@ -36,21 +86,19 @@ NodeName: TypeAlias = tuple[str, str]
 class OperatorCalls(Connection):
     """Calls of operators: tree, bans, black holes, pilots, nodes, shares; and identities."""
 
-    def tree(self) -> resource_service_pb2.GetTreeResponse:
+    def tree(self) -> TreeInfo:
         """Return the active tree as it was given."""
-        return self._resources.GetTree(resource_service_pb2.GetTreeRequest())
+        return value_of(TreeInfo, self._resources.GetTree(resource_service_pb2.GetTreeRequest()))
 
-    def put_tree(
-        self, text: str, format_name: str, *, validate_only: bool = False
-    ) -> resource_service_pb2.PutTreeResponse:
-        """Activate a new version of the tree, or only return its changes; raises InvalidInputError with all faults."""
+    def put_tree(self, text: str, format_name: str, *, validate_only: bool = False) -> TreeChanges:
+        """Activate a new version of the tree, or only return its changes; raises InvalidTreeError with all faults."""
         request = resource_service_pb2.PutTreeRequest(
             request_id=new_request_id(), text=text, format=format_name, validate_only=validate_only
         )
-        return self._resources.PutTree(request, timeout=300)
+        return value_of(TreeChanges, self._resources.PutTree(request, timeout=300))
 
-    def ban(self, node: Sequence[str], *, reason: str, until: datetime | None = None) -> resource_service_pb2.BanInfo:
-        """Ban a site, CE or queue (1 to 3 names); `until` None = until the ban is removed."""
+    def ban(self, node: Sequence[str], *, reason: str, until: datetime | None = None) -> BanInfo:
+        """Ban a site, CE or queue (1 to 3 names); `until` None = until the ban is removed. Raises InvalidInputError."""
         site, ce, queue = node_parts(node)
         request = resource_service_pb2.BanRequest(
             request_id=new_request_id(),
@@ -60,44 +108,56 @@ class OperatorCalls(Connection):
             reason=reason,
             until=time_to_wire(until),
         )
-        return self._resources.Ban(request).ban
+        return value_of(BanInfo, self._resources.Ban(request).ban)
 
-    def unban(self, node: Sequence[str]) -> list[resource_service_pb2.BanInfo]:
-        """Remove the bans of a site, CE or queue (1 to 3 names) and return them."""
+    def unban(self, node: Sequence[str]) -> list[BanInfo]:
+        """Remove the bans of a site, CE or queue (1 to 3 names) and return them.
+
+        Raises InvalidInputError, NotFoundError.
+        """
         site, ce, queue = node_parts(node)
         request = resource_service_pb2.UnbanRequest(request_id=new_request_id(), site=site, ce=ce, queue=queue)
-        return list(self._resources.Unban(request).bans)
+        return [value_of(BanInfo, each) for each in self._resources.Unban(request).bans]
 
-    def bans(self) -> list[resource_service_pb2.BanInfo]:
+    def bans(self) -> list[BanInfo]:
         """Return the present bans."""
-        return list(self._resources.ListBans(resource_service_pb2.ListBansRequest()).bans)
+        bans = self._resources.ListBans(resource_service_pb2.ListBansRequest()).bans
+        return [value_of(BanInfo, each) for each in bans]
 
-    def throttles(self) -> list[resource_service_pb2.Throttle]:
+    def throttles(self) -> list[ThrottleInfo]:
         """Return the circuit breakers that are not closed, and those that were closed recently."""
-        return list(self._resources.ListThrottles(resource_service_pb2.ListThrottlesRequest()).throttles)
+        found = self._resources.ListThrottles(resource_service_pb2.ListThrottlesRequest()).throttles
+        return list(map(throttle_info, found))
 
     def hold_place(
-        self, place: resource_service_pb2.Place, *, reason: str, until: datetime | None = None
-    ) -> tuple[resource_service_pb2.Throttle, list[str]]:
-        """Stop jobs to a site, a queue or a node; returns its circuit breaker and warnings.
+        self, place: Sequence[str], *, reason: str, until: datetime | None = None
+    ) -> tuple[ThrottleInfo, list[str]]:
+        """Stop jobs to a site, a node or a queue; returns its circuit breaker and warnings.
 
-        `until` None = until `open_place`.
+        `place` has the names of the site, of a site and its node, or of a site, a CE and its queue. `until` None =
+        until `open_place`. Raises InvalidInputError.
         """
         request = resource_service_pb2.HoldPlaceRequest(
-            request_id=new_request_id(), place=place, reason=reason, until=time_to_wire(until)
+            request_id=new_request_id(), place=_place(place), reason=reason, until=time_to_wire(until)
         )
         held = self._resources.HoldPlace(request)
-        return held.throttle, list(held.warnings)
+        return throttle_info(held.throttle), list(held.warnings)
 
-    def open_place(self, place: resource_service_pb2.Place) -> resource_service_pb2.Throttle:
-        """Allow jobs to a throttled or held place again."""
-        request = resource_service_pb2.OpenPlaceRequest(request_id=new_request_id(), place=place)
-        return self._resources.OpenPlace(request).throttle
+    def open_place(self, place: Sequence[str]) -> ThrottleInfo:
+        """Allow jobs to a throttled or held place again; `place` is as in `hold_place`.
+
+        Raises InvalidInputError, NotFoundError.
+        """
+        request = resource_service_pb2.OpenPlaceRequest(request_id=new_request_id(), place=_place(place))
+        return throttle_info(self._resources.OpenPlace(request).throttle)
 
     def register_pilot(
         self, queue: QueueId | None, *, lifetime_s: float = 0, queue_set: Sequence[str] = ()
-    ) -> pilot_service_pb2.PilotCredential:
-        """Return stamp and token of one pilot that is started by hand in `queue`; None = in one of `queue_set`."""
+    ) -> PilotSecret:
+        """Return stamp and token of one pilot that is started by hand in `queue`; None = in one of `queue_set`.
+
+        Raises InvalidInputError, NotFoundError.
+        """
         request = pilot_service_pb2.RegisterPilotsRequest(
             request_id=new_request_id(),
             queue=queue_to_wire(queue) if queue is not None else None,
@@ -105,7 +165,7 @@ class OperatorCalls(Connection):
             lifetime_s=lifetime_s,
             queue_set=queue_set,
         )
-        return self._pilots.RegisterPilots(request).pilots[0]
+        return value_of(PilotSecret, self._pilots.RegisterPilots(request).pilots[0])
 
     def drain_pilots(
         self,
@@ -115,10 +175,10 @@ class OperatorCalls(Connection):
         node: NodeName | None = None,
         reason: str,
         evict: bool = False,
-    ) -> pilot_service_pb2.DrainPilotsResponse:
+    ) -> PilotsChanged:
         """Drain pilots by stamps, all of a site, CE or queue (`place`, 1 to 3 names), or all on a node.
 
-        Returns their number, and the stamps that are unknown or have ended.
+        Returns their number, and the stamps that are unknown or have ended. Raises InvalidInputError.
         """
         site, ce, queue = node_parts(place)
         request = pilot_service_pb2.DrainPilotsRequest(
@@ -131,31 +191,37 @@ class OperatorCalls(Connection):
             reason=reason,
             evict=evict,
         )
-        return self._pilots.DrainPilots(request)
+        done = self._pilots.DrainPilots(request)
+        return PilotsChanged(done.drained, tuple(done.unknown_stamps))
 
-    def revoke_pilots(
-        self, stamps: Sequence[str] = (), *, node: Sequence[str] = (), reason: str
-    ) -> pilot_service_pb2.RevokePilotsResponse:
-        """End the credentials of pilots by stamps, or of all pilots of a site, CE or queue (`node`, 1 to 3 names)."""
+    def revoke_pilots(self, stamps: Sequence[str] = (), *, node: Sequence[str] = (), reason: str) -> PilotsChanged:
+        """End the credentials of pilots by stamps, or of all pilots of a site, CE or queue (`node`, 1 to 3 names).
+
+        Raises InvalidInputError.
+        """
         site, ce, queue = node_parts(node)
         request = pilot_service_pb2.RevokePilotsRequest(
             request_id=new_request_id(), stamps=stamps, site=site, ce=ce, queue=queue, reason=reason
         )
-        return self._pilots.RevokePilots(request)
+        done = self._pilots.RevokePilots(request)
+        return PilotsChanged(done.revoked, tuple(done.unknown_stamps))
 
     def set_node_attributes(
         self, nodes: Sequence[NodeName], new: Mapping[str, str], unset: Sequence[str] = ()
-    ) -> list[node_service_pb2.NodeSettings]:
-        """Set ClassAd expressions as attributes of nodes, and unset others; returns the attributes of each."""
+    ) -> list[NodeAttributeSet]:
+        """Set ClassAd expressions as attributes of nodes, and unset others; returns the attributes of each.
+
+        Raises InvalidInputError, NotFoundError.
+        """
         request = node_service_pb2.SetNodeAttributesRequest(
             request_id=new_request_id(), nodes=map(_node_id, nodes), set=new, unset=unset
         )
-        return list(self._nodes.SetNodeAttributes(request).nodes)
+        return list(map(node_attributes, self._nodes.SetNodeAttributes(request).nodes))
 
-    def node_attributes(self, nodes: Sequence[NodeName] = ()) -> list[node_service_pb2.NodeSettings]:
+    def node_attributes(self, nodes: Sequence[NodeName] = ()) -> list[NodeAttributeSet]:
         """Return the attributes set on these nodes; empty = on all."""
         request = node_service_pb2.ListNodeAttributesRequest(nodes=map(_node_id, nodes))
-        return list(self._nodes.ListNodeAttributes(request).nodes)
+        return list(map(node_attributes, self._nodes.ListNodeAttributes(request).nodes))
 
     def set_shares(
         self,
@@ -163,7 +229,10 @@ class OperatorCalls(Connection):
         factors: Mapping[str, float | None] = MappingProxyType({}),
         quotas: Mapping[str, Quota | None] = MappingProxyType({}),
     ) -> None:
-        """Set priority factors by VO/GROUP/OWNER and quotas by VO/GROUP; None restores the server's settings."""
+        """Set priority factors by VO/GROUP/OWNER and quotas by VO/GROUP; None restores the server's settings.
+
+        Raises InvalidInputError.
+        """
         request = share_service_pb2.SetSharesRequest(request_id=new_request_id())
         for name, factor in factors.items():
             vo, group, owner = split_account(name)
@@ -174,44 +243,74 @@ class OperatorCalls(Connection):
             request.group_quotas.add(vo=vo, group=group, quota=None if quota is None else quota_to_wire(quota))
         self._shares.SetShares(request)
 
-    def diagnose(self) -> diagnosis_service_pb2.DiagnoseResponse:
+    def diagnose(self) -> Diagnosis:
         """Return what the server finds on itself, its database, agents, queues and pilots; operators only."""
-        return self._diagnosis.Diagnose(diagnosis_service_pb2.DiagnoseRequest())
+        return diagnosis(self._diagnosis.Diagnose(diagnosis_service_pb2.DiagnoseRequest()))
 
-    def who_am_i(self) -> identity_service_pb2.WhoAmIResponse:
+    def who_am_i(self) -> IdentityInfo:
         """Return the identity that the server sees."""
-        return self._identity.WhoAmI(identity_service_pb2.WhoAmIRequest())
+        return value_of(IdentityInfo, self._identity.WhoAmI(identity_service_pb2.WhoAmIRequest()))
 
-    def issue_token(self, request: identity_service_pb2.IssueTokenRequest) -> identity_service_pb2.IssueTokenResponse:
-        """Create a token; admins only."""
-        return self._identity.IssueToken(request)
+    def issue_token(
+        self,
+        owner: str,
+        roles: Sequence[str],
+        *,
+        lifetime_s: float,
+        vo: str = "",
+        groups: Sequence[str] = (),
+        bounds: AgentLimits = AgentLimits(),  # noqa: B008 - it is frozen
+        scopes: Sequence[str] = (),
+        joined_lifetime_s: float = 0,
+    ) -> IssuedToken:
+        """Create a token; admins only.
 
-    def join(self, machine: identity_service_pb2.JoinRequest) -> identity_service_pb2.JoinResponse:
-        """Exchange the join token of this connection for the tokens of a machine."""
-        return self._identity.Join(machine)
+        `bounds` are those of an agent, `scopes` narrow what the roles may do with jobs. Above 0, `joined_lifetime_s`
+        makes a join token: `join` exchanges it for tokens with the roles that live so long. Raises InvalidInputError.
+        """
+        request = identity_service_pb2.IssueTokenRequest(
+            owner=owner,
+            vo=vo,
+            groups=groups,
+            roles=roles,
+            lifetime_s=lifetime_s,
+            bounds=identity_service_pb2.AgentBounds(queues=bounds.queues, vos=bounds.vos, turns=bounds.turns),
+            scopes=scopes,
+            joined_lifetime_s=joined_lifetime_s,
+        )
+        return value_of(IssuedToken, self._identity.IssueToken(request))
 
-    def revoke_token(self, token: str, *, reason: str) -> identity_service_pb2.Revocation:
-        """Revoke a valid token; users may revoke their own."""
+    def join(self, machine: str, *, cpus: int = 0, memory_mib: int = 0, disk_mib: int = 0) -> JoinedMachine:
+        """Exchange the join token of this connection for the tokens of a machine; its sizes are those of a worker.
+
+        Raises InvalidInputError.
+        """
+        request = identity_service_pb2.JoinRequest(machine=machine, cpus=cpus, memory_mib=memory_mib, disk_mib=disk_mib)
+        return joined_machine(self._identity.Join(request))
+
+    def revoke_token(self, token: str, *, reason: str) -> RevocationInfo:
+        """Revoke a valid token; users may revoke their own. Raises InvalidInputError."""
         return self._revoke(reason, token=token)
 
-    def revoke_token_id(self, token_id: str, *, issuer: str = "", reason: str) -> identity_service_pb2.Revocation:
-        """Revoke a token by its id (jti); `issuer` empty = the server."""
+    def revoke_token_id(self, token_id: str, *, issuer: str = "", reason: str) -> RevocationInfo:
+        """Revoke a token by its id (jti); `issuer` empty = the server. Raises InvalidInputError."""
         return self._revoke(reason, token_id=identity_service_pb2.TokenId(id=token_id, issuer=issuer))
 
-    def revoke_tokens_of(self, owner: str = "", *, vo: str = "", reason: str) -> identity_service_pb2.Revocation:
+    def revoke_tokens_of(self, owner: str = "", *, vo: str = "", reason: str) -> RevocationInfo:
         """Revoke all tokens of an owner that were issued until now.
 
-        `owner` empty = the caller; `vo` empty = all VOs.
+        `owner` empty = the caller; `vo` empty = all VOs. Raises InvalidInputError.
         """
         return self._revoke(reason, owner=identity_service_pb2.OwnerTokens(owner=owner, vo=vo))
 
-    def _revoke(self, reason: str, **tokens: Any) -> identity_service_pb2.Revocation:
+    def _revoke(self, reason: str, **tokens: Any) -> RevocationInfo:
         request = identity_service_pb2.RevokeTokensRequest(request_id=new_request_id(), reason=reason, **tokens)
-        return self._identity.RevokeTokens(request).revocation
+        return value_of(RevocationInfo, self._identity.RevokeTokens(request).revocation)
 
-    def revocations(self) -> list[identity_service_pb2.Revocation]:
+    def revocations(self) -> list[RevocationInfo]:
         """Return the revocations that have not expired, the newest first; users see those of their own tokens."""
-        return list(self._identity.ListRevocations(identity_service_pb2.ListRevocationsRequest()).revocations)
+        found = self._identity.ListRevocations(identity_service_pb2.ListRevocationsRequest()).revocations
+        return [value_of(RevocationInfo, each) for each in found]
 
 
 def _node_id(name: NodeName) -> node_service_pb2.NodeId:
@@ -219,12 +318,34 @@ def _node_id(name: NodeName) -> node_service_pb2.NodeId:
     return node_service_pb2.NodeId(site=site, node=node)
 
 
+def _place(names: Sequence[str]) -> resource_service_pb2.Place:
+    match names.split("/", 2) if isinstance(names, str) else names:
+        case [site]:
+            return resource_service_pb2.Place(site=site)
+        case [site, node]:
+            return resource_service_pb2.Place(site=site, node=node)
+        case [site, ce, queue]:
+            return resource_service_pb2.Place(site=site, ce=ce, queue=queue)
+        case _:
+            why = "is not a place: give the names of SITE, of SITE and NODE, or of SITE, CE and QUEUE"
+            raise InvalidInputError(Violation("place", why))
+
+
+def _pilot_state_number(name: str) -> pilot_service_pb2.PilotState.ValueType:
+    return pilot_service_pb2.PilotState.Value(f"PILOT_STATE_{one_of('states', name.upper(), PILOT_STATES)}")
+
+
+def _usage_key_number(name: str) -> share_service_pb2.UsageKey.ValueType:
+    return share_service_pb2.UsageKey.Value(f"USAGE_KEY_{one_of('by', name.lower(), USAGE_KEYS).upper()}")
+
+
 class GridCalls(Connection):
     """Read-only calls about the grid."""
 
-    def pools(self, vo: str = "") -> list[pool_service_pb2.Pool]:
+    def pools(self, vo: str = "") -> Rows[PoolInfo]:
         """Return the visible pools, those with most waiting jobs first."""
-        return list(self._pools.ListPools(pool_service_pb2.ListPoolsRequest(vo=vo)).pools)
+        found = self._pools.ListPools(pool_service_pb2.ListPoolsRequest(vo=vo)).pools
+        return Rows(value_of(PoolInfo, pool) for pool in found)
 
     def pilots(
         self,
@@ -236,41 +357,45 @@ class GridCalls(Connection):
         states: Sequence[str] = (),
         since: datetime | None = None,
         registered_by: str = "",
-    ) -> list[pilot_service_pb2.Pilot]:
+    ) -> Rows[PilotStatus]:
         """Return the pilots that meet all of the conditions, newest first.
 
         `since` = that lived then or later. Ended ones are included with `ended`, `states` and `since`.
+        Raises InvalidInputError.
         """
         request = pilot_service_pb2.ListPilotsRequest(
             ended=ended,
             site=site,
             queue=None if queue is None else queue_to_wire(queue),
             node=node,
-            states=[pilot_service_pb2.PilotState.Value(f"PILOT_STATE_{state}") for state in states],
+            states=map(_pilot_state_number, states),
             since=time_to_wire(since),
             registered_by=registered_by,
         )
-        return list(self._pilots.ListPilots(request).pilots)
+        return Rows(map(pilot_info, self._pilots.ListPilots(request).pilots))
 
     def slots(
         self, constraint: str = "", *, node: NodeName | None = None, ads_wanted: bool = False
-    ) -> list[node_service_pb2.SlotInfo]:
+    ) -> Rows[SlotDetails]:
         """Return the slots of live pilots on a node (None = on all), by node and name.
 
-        With a constraint only those whose ad satisfies it.
+        With a constraint only those whose ad satisfies it. Raises InvalidInputError.
         """
         on = None if node is None else _node_id(node)
         request = node_service_pb2.ListSlotsRequest(constraint=constraint, ads_wanted=ads_wanted, node=on)
-        return list(self._nodes.ListSlots(request).slots)
+        return Rows(map(slot_info, self._nodes.ListSlots(request).slots))
 
-    def request_reports(self, node: NodeName) -> node_service_pb2.RequestReportsResponse:
-        """Make the pilots on a node report their slots at once; `slots` shows as `answered` when each has done so."""
+    def request_reports(self, node: NodeName) -> RequestedReports:
+        """Make the pilots on a node report their slots at once; `slots` shows as `answered` when each has done so.
+
+        Raises NotFoundError.
+        """
         request = node_service_pb2.RequestReportsRequest(request_id=new_request_id(), node=_node_id(node))
-        return self._nodes.RequestReports(request)
+        return value_of(RequestedReports, self._nodes.RequestReports(request))
 
-    def shares(self, vo: str = "") -> share_service_pb2.ListSharesResponse:
+    def shares(self, vo: str = "") -> ShareReport:
         """Return the visible shares: groups by name, or by group_sort_expression; accounts in the order of matching."""
-        return self._shares.ListShares(share_service_pb2.ListSharesRequest(vo=vo))
+        return share_report(self._shares.ListShares(share_service_pb2.ListSharesRequest(vo=vo)))
 
     def usage(
         self,
@@ -282,10 +407,11 @@ class GridCalls(Connection):
         groups: Sequence[str] = (),
         owners: Sequence[str] = (),
         sites: Sequence[str] = (),
-    ) -> list[share_service_pb2.UsageSum]:
+    ) -> list[UsageTotal]:
         """Return sums of what ended attempts have used, one for each combination of the keys `by`, ordered by them.
 
         Keys are "day", "month", "vo", "group", "owner" and "site". Days are in UTC, both included. Empty = all.
+        Raises InvalidInputError.
         """
         request = share_service_pb2.ListUsageRequest(
             since=since.isoformat() if since else "",
@@ -294,13 +420,14 @@ class GridCalls(Connection):
             groups=groups,
             owners=owners,
             sites=sites,
-            by=[share_service_pb2.UsageKey.Value(f"USAGE_KEY_{key.upper()}") for key in by],
+            by=map(_usage_key_number, by),
         )
-        return list(self._shares.ListUsage(request).sums)
+        return [value_of(UsageTotal, each) for each in self._shares.ListUsage(request).sums]
 
-    def queues(self, *, vo: str = "", site: str = "") -> list[resource_service_pb2.QueueInfo]:
+    def queues(self, *, vo: str = "", site: str = "") -> Rows[QueueInfo]:
         """Return queues with their effective values and the origins of these, in the tree's order."""
-        return list(self._resources.ListQueues(resource_service_pb2.ListQueuesRequest(vo=vo, site=site)).queues)
+        found = self._resources.ListQueues(resource_service_pb2.ListQueuesRequest(vo=vo, site=site)).queues
+        return Rows(map(queue_info, found))
 
     @overload
     def eligible_nodes(
@@ -374,9 +501,7 @@ class GridCalls(Connection):
 class RaceCalls(Connection):
     """Read-only calls about races."""
 
-    def races(
-        self, job_ids: Sequence[int] = (), *, owner: str = "", open_only: bool = False
-    ) -> Iterator[race_service_pb2.Race]:
+    def races(self, job_ids: Sequence[int] = (), *, owner: str = "", open_only: bool = False) -> Iterator[RaceInfo]:
         """Yield the races of these original jobs (empty = of any), the newest original first.
 
         `owner` empty = the caller, "*" = all visible races; `open_only` = without ended ones.
@@ -384,38 +509,48 @@ class RaceCalls(Connection):
         request = race_service_pb2.ListRacesRequest(job_ids=job_ids, owner=owner, open=open_only)
         while True:
             page = self._races.ListRaces(request)
-            yield from page.races
+            yield from map(race_info, page.races)
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
 
-    def race_costs(self, *, owner: str = "") -> list[race_service_pb2.RaceCost]:
+    def race_costs(self, *, owner: str = "") -> list[RaceCostInfo]:
         """Return the costs of ended races, by account."""
-        return list(self._races.ListRaces(race_service_pb2.ListRacesRequest(owner=owner, page_size=1)).costs)
+        request = race_service_pb2.ListRacesRequest(owner=owner, page_size=1)
+        return list(map(race_cost_info, self._races.ListRaces(request).costs))
 
 
 class RouteCalls(Connection):
     """Calls about job routers."""
 
-    def routers(self) -> list[route_service_pb2.Router]:
+    def routers(self) -> list[RouterInfo]:
         """Return the job routers by name, with the routes of their last reports."""
-        return list(self._routes.ListRoutes(route_service_pb2.ListRoutesRequest()).routers)
+        return list(map(router_info, self._routes.ListRoutes(route_service_pb2.ListRoutesRequest()).routers))
 
-    def explain_routes(self, job_id: int) -> route_service_pb2.ExplainRoutesResponse:
-        """Return the verdict of every route on a job."""
-        return self._routes.ExplainRoutes(route_service_pb2.ExplainRoutesRequest(job_id=job_id))
+    def explain_routes(self, job_id: int) -> RouteExplanation:
+        """Return the verdict of every route on a job. Raises NotFoundError."""
+        answer = self._routes.ExplainRoutes(route_service_pb2.ExplainRoutesRequest(job_id=job_id))
+        return route_explanation(job_id, answer)
 
-    def give_up_router(self, name: str) -> list[route_service_pb2.JobCopy]:
-        """Free all jobs of a router that is lost for good; returns its routed jobs, which may still run."""
-        copies: list[route_service_pb2.JobCopy] = []
+    def give_up_router(self, name: str) -> list[RoutedJobInfo]:
+        """Free all jobs of a router that is lost for good; returns its routed jobs, which may still run.
+
+        Raises NotFoundError.
+        """
+        copies: list[RoutedJobInfo] = []
         more = True
         while more:
             request = route_service_pb2.GiveUpCopiesRequest(request_id=new_request_id(), router=name)
             given_up = self._routes.GiveUpCopies(request)
-            copies += given_up.copies
+            copies += map(routed_job_info, given_up.copies)
             more = given_up.more
         return copies
 
 
 class Client(JobCalls, NotificationCalls, GridCalls, RaceCalls, RouteCalls, OperatorCalls, OperationsCalls):
-    """A connection to a server with one token; raises the errors of `pilotage.errors`."""
+    """A connection to a server with one token.
+
+    Besides the errors that its text names, every call raises UnauthenticatedError if the token is not valid,
+    PermissionDeniedError if it lacks the role or the ownership, and ServerUnreachableError or OverloadedError if no
+    server answers.
+    """

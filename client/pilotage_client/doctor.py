@@ -18,18 +18,11 @@ from importlib.metadata import version
 from pilotage import clock
 from pilotage.errors import PermissionDeniedError, PilotageError, ServerUnreachableError, UnauthenticatedError
 from pilotage.rpc.channel import Endpoint, split_address, system_authorities
-from pilotage.rpc.wire import time_from_wire
-from pilotage.v1 import diagnosis_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.connection import ServerAddress
+from pilotage_client.models.operations import DiagnosisFinding
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
-
-_LEVELS = {
-    diagnosis_service_pb2.FINDING_LEVEL_OK: OK,
-    diagnosis_service_pb2.FINDING_LEVEL_WARNING: WARNING,
-    diagnosis_service_pb2.FINDING_LEVEL_FAULT: FAULT,
-}
 
 CLOCK_WARNING, CLOCK_FAULT = timedelta(seconds=2), timedelta(seconds=60)
 """Differences of clocks; proofs of pilots and the times of tokens are compared with the server's."""
@@ -83,14 +76,15 @@ def _examine_server(address: ServerAddress) -> Iterator[Check]:
         yield Check(server, "server", FAULT, f"it gives no diagnosis: {error}", advice)
     else:
         yield _release(server, answer.server_version)
-        yield _clock(server, time_from_wire(answer.server_time), began, ended)
-        yield _token(address, time_from_wire(identity.expires), ended)
+        yield _clock(server, answer.server_time, began, ended)
+        assert identity.expires is not None, "a valid token has an end"
+        yield _token(address, identity.expires, ended)
         yield from _found(server, answer.findings)
 
 
-def _found(server: str, findings: Sequence[diagnosis_service_pb2.Finding]) -> Iterator[Check]:
+def _found(server: str, findings: Sequence[DiagnosisFinding]) -> Iterator[Check]:
     for each in findings:
-        yield Check(server, each.check, _LEVELS.get(each.level, WARNING), each.text, each.advice)
+        yield Check(server, each.check, each.level or WARNING, each.text, each.advice)
 
 
 def _release(server: str, release: str) -> Check:

@@ -30,6 +30,7 @@ from pilotage_client.connection import Connection, new_request_id
 from pilotage_client.dependencies import resolve_dependencies
 from pilotage_client.job_sets import Job, JobSet
 from pilotage_client.models import (
+    STATES,
     ClusterStatus,
     FoundJobs,
     JobAttempt,
@@ -45,6 +46,8 @@ from pilotage_client.models import (
     job_status,
     output_part,
 )
+from pilotage_client.models.explanations import JobExplanation, job_explanation
+from pilotage_client.models.reading import one_of
 from pilotage_client.notifications import resolve_subscriptions
 from pilotage_client.selections import read_selections
 
@@ -75,7 +78,8 @@ class JobCalls(Connection):
     ) -> JobSet:
         """Submit one description, or all of several or none, with their input files; returns handles of the jobs.
 
-        A repeated `request_id` has one effect.
+        Input files may be paths, relative to the present folder: such a description is resolved as by `job`. A repeated
+        `request_id` has one effect.
 
         `cluster` = their jobs are one cluster; else a description begins one, unless it is not the first and has
         `continues_cluster`.
@@ -86,15 +90,16 @@ class JobCalls(Connection):
         Raises
         ------
         InvalidInputError
-            A description is invalid; the error lists every fault with its path.
+            A description is invalid, or an input file or a parent is missing; the error lists every fault with its
+            path. InvalidJobError, a kind of it, if only descriptions are at fault.
+        QuotaExceededError
+            The caller, or its VO, has too many jobs.
+        WorldError
+            An input file cannot be read.
         """
         if isinstance(descriptions, JobDescription):
             descriptions = [descriptions]
-        continues = [place > 0 and (cluster or each.continues_cluster) for place, each in enumerate(descriptions)]
-        descriptions = [
-            each if each.continues_cluster == flag else replace(each, continues_cluster=flag)
-            for each, flag in zip(descriptions, continues, strict=True)
-        ]
+        descriptions = _with_files(_clusters(descriptions, one=cluster))
         descriptions, named = resolve_dependencies(descriptions)
         descriptions, subscriptions = resolve_subscriptions(descriptions, notify)
         messages = _messages(descriptions)
@@ -120,7 +125,7 @@ class JobCalls(Connection):
         return Job(self, job_id)
 
     def select(self, *names: str | int, states: Sequence[str] = ()) -> JobSet:
-        """Return the handles of the jobs that `find_jobs` finds."""
+        """Return the handles of the jobs that `find_jobs` finds. Raises InvalidInputError, NotFoundError."""
         return JobSet(self, self.find_jobs([str(name) for name in names], states=states).ids)
 
     def jobs(self, job_ids: Sequence[int]) -> list[JobStatus]:
@@ -147,7 +152,7 @@ class JobCalls(Connection):
     ) -> Iterator[JobStatus]:
         """Yield jobs in the order of ids; `owner` empty = the caller, "*" = all visible jobs.
 
-        `copies` = race copies too.
+        `copies` = race copies too. Raises InvalidInputError.
         """
         request = job_service_pb2.ListJobsRequest(owner=owner, pool=pool, newest_first=newest_first, copies=copies)
         request.states.extend(map(_state_number, states))
@@ -162,7 +167,7 @@ class JobCalls(Connection):
         """Return the jobs of selections: "12" (cluster or job), "12.3", "12.0-99", "12-15" (job ids), "w12" (workflow).
 
         `states` restricts workflows, and whole clusters that have several jobs. Raises NotFoundError for an unknown
-        selection, except for plain ranges of job ids, which are not checked.
+        selection, except for plain ranges of job ids, which are not checked. Raises InvalidInputError.
         """
         selections = read_selections(names)
         answers = self._select([each for each in selections if isinstance(each, JobSelection)], states)
@@ -200,7 +205,7 @@ class JobCalls(Connection):
         """Yield the clusters that have a job in one of `states`, newest first, with the numbers of jobs by state.
 
         `owner` is as in `list_jobs`. A workflow takes the place of its clusters; `workflow` = only the clusters of this
-        one.
+        one. Raises InvalidInputError, NotFoundError.
         """
         request = job_service_pb2.ListClustersRequest(owner=owner, pool=pool, page_size=page_size, workflow=workflow)
         request.states.extend(map(_state_number, states))
@@ -247,7 +252,10 @@ class JobCalls(Connection):
                 request.page_token = page.next_page_token
 
     def wait(self, job_ids: Sequence[int], timeout_s: float) -> list[JobStatus]:
-        """Return the jobs when all are final, or in their present state after one poll of at most `timeout_s`."""
+        """Return the jobs when all are final, or in their present state after one poll of at most `timeout_s`.
+
+        Raises NotFoundError.
+        """
         ends_s = boot_time_s() + min(timeout_s, LONGEST_POLL_S)
         jobs: list[JobStatus] = []
         for batch in _batches(job_ids):
@@ -258,7 +266,7 @@ class JobCalls(Connection):
         return jobs
 
     def events(self, job_id: int) -> list[JobEvent]:
-        """Return a job's events, oldest first."""
+        """Return a job's events, oldest first. Raises NotFoundError."""
         answer = self._jobs.GetJobEvents(job_service_pb2.GetJobEventsRequest(job_id=job_id))
         return [job_event(event) for event in answer.events]
 
@@ -266,6 +274,7 @@ class JobCalls(Connection):
         """Yield the events after a position as they happen; no ids = all visible events.
 
         Consecutive ids are cheap, such as those of one submission: there may be 1,000 runs of them.
+        Raises FeedPositionLostError.
         """
         for page in self.event_pages(job_ids, after=after, until_now=until_now):
             yield from page
@@ -281,6 +290,7 @@ class JobCalls(Connection):
         """Yield the events as `follow` does, page by page; a page may be empty.
 
         After `timeout_s` it raises ServerUnreachableError, as when the stream is interrupted.
+        Raises FeedPositionLostError.
         """
         request = job_service_pb2.WatchEventsRequest(after_position=after, until_now=until_now)
         if len(runs := runs_of(job_ids)) <= MOST_RUNS:
@@ -307,21 +317,30 @@ class JobCalls(Connection):
         return [job for run in found.runs for job in range(run.first, run.first + run.count)]
 
     def remove(self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None) -> list[ChangeResult]:
-        """Remove jobs; running ones are killed. `only` = those that still meet this condition; None = all."""
+        """Remove jobs; running ones are killed. `only` = those that still meet this condition; None = all.
+
+        Raises InvalidInputError.
+        """
         return self._change(job_ids, job_service_pb2.JOB_CHANGE_REMOVE, reason, only)
 
     def hold(self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None) -> list[ChangeResult]:
-        """Hold jobs until they are released; running ones are killed. `only` is as in `remove`."""
+        """Hold jobs until they are released; running ones are killed. `only` is as in `remove`.
+
+        Raises InvalidInputError.
+        """
         return self._change(job_ids, job_service_pb2.JOB_CHANGE_HOLD, reason, only)
 
     def release(self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None) -> list[ChangeResult]:
-        """Return held jobs to the queue; `only` is as in `remove`."""
+        """Return held jobs to the queue; `only` is as in `remove`. Raises InvalidInputError."""
         return self._change(job_ids, job_service_pb2.JOB_CHANGE_RELEASE, reason, only)
 
     def reschedule(
         self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None
     ) -> list[ChangeResult]:
-        """Return jobs to the queue with a new count of attempts, in any state; `only` is as in `remove`."""
+        """Return jobs to the queue with a new count of attempts, in any state; `only` is as in `remove`.
+
+        Raises InvalidInputError.
+        """
         return self._change(job_ids, job_service_pb2.JOB_CHANGE_RESCHEDULE, reason, only)
 
     def _change(
@@ -343,28 +362,37 @@ class JobCalls(Connection):
         ]
 
     def description(self, job_id: int) -> JobDescription:
-        """Return a job's present description."""
+        """Return a job's present description. Raises NotFoundError."""
         request = job_service_pb2.GetJobDescriptionRequest(job_id=job_id)
         return description_from_wire(self._jobs.GetJobDescription(request).description)
 
     def edit(self, job_id: int, description: JobDescription) -> tuple[JobStatus, tuple[str, ...]]:
-        """Replace the description of a waiting or held job; returns the job and warnings."""
+        """Replace the description of a waiting or held job; returns the job and warnings.
+
+        Raises InvalidInputError, NotFoundError, StateConflictError.
+        """
         request = job_service_pb2.EditJobRequest(
             request_id=new_request_id(), job_id=job_id, description=description_to_wire(description)
         )
         answer = self._jobs.EditJob(request)
         return job_status(answer.job), tuple(answer.warnings)
 
-    def explain(self, job_id: int) -> job_service_pb2.ExplainJobResponse:
-        """Return the reasons for a job's state."""
-        return self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id))
+    def explain(self, job_id: int) -> JobExplanation:
+        """Return the reasons for a job's state. Raises NotFoundError."""
+        return job_explanation(self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id)))
 
     def output_files(self, job_id: int, attempt: int = 0) -> list[JobFile]:
-        """Return the output files of an attempt of the job, by name; 0 = of the last one that ended."""
+        """Return the output files of an attempt of the job, by name; 0 = of the last one that ended.
+
+        Raises NotFoundError.
+        """
         return list(self.output_listing(job_id, attempt).files)
 
     def output_listing(self, job_id: int, attempt: int = 0) -> JobOutput:
-        """Return the output files of an attempt (0 = the last that ended), its number, and how it was stopped."""
+        """Return the output files of an attempt (0 = the last that ended), its number, and how it was stopped.
+
+        Raises NotFoundError.
+        """
         answer = self._jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id, attempt=attempt))
         return JobOutput(job_id, answer.attempt, tuple(map(job_file, answer.files)), answer.partial)
 
@@ -393,6 +421,7 @@ class JobCalls(Connection):
 
         Without `follow` only what is there now. `attempt` and `offset` continue after an earlier message. A message
         without content shows that the call is alive; the last one says that the stream is over.
+        Raises NotFoundError, StateConflictError.
         """
         request = job_service_pb2.FollowOutputRequest(
             job_id=job_id, error=error, follow=follow, attempt=attempt, offset=offset
@@ -404,6 +433,7 @@ class JobCalls(Connection):
         """Return the names of the files with the job's standard output and standard error.
 
         Without `render` they have the macros of the description, as all jobs with the same one have them.
+        Raises NotFoundError.
         """
         description = self.description(job_id)
         named = (description.stdout or STANDARD_OUTPUT, description.stderr or STANDARD_ERROR)
@@ -414,21 +444,30 @@ class JobCalls(Connection):
         return out, err
 
     def fetch_output(self, job_id: int, folder: Path, attempt: int = 0) -> list[Path]:
-        """Write the output files of an attempt, 0 = the last, below `folder` and return their paths."""
+        """Write the output files of an attempt, 0 = the last, below `folder` and return their paths.
+
+        Raises NotFoundError, WorldError.
+        """
         return self.fetch_files(job_id, self.output_files(job_id, attempt), folder)
 
     def fetch_files(self, job_id: int, chosen: Sequence[JobFile], folder: Path) -> list[Path]:
-        """Write these output files of the job below `folder` and return their paths, in their order."""
+        """Write these output files of the job below `folder` and return their paths, in their order.
+
+        Raises NotFoundError, WorldError.
+        """
         return files.fetch(self._jobs, job_id, chosen, folder)
 
     def read_output(self, job_id: int, file: JobFile) -> bytes:
-        """Return the content of one output file."""
+        """Return the content of one output file. Raises NotFoundError, WorldError."""
         if file.content is not None:
             return file.content
         return b"".join(self.stream_output(job_id, file))
 
     def stream_output(self, job_id: int, file: JobFile) -> Iterator[bytes]:
-        """Yield the content of one output file piece by piece; raises WorldError at the end if it is damaged."""
+        """Yield the content of one output file piece by piece; raises WorldError at the end if it is damaged.
+
+        Raises NotFoundError.
+        """
         return files.download(self._jobs, job_id, file)
 
 
@@ -442,8 +481,31 @@ def _messages(descriptions: Sequence[JobDescription]) -> list[jobs_pb2.JobDescri
     return messages
 
 
+def _clusters(descriptions: Sequence[JobDescription], *, one: bool) -> list[JobDescription]:
+    """Return the descriptions as clusters: all as one, or as they say; the first one always begins one."""
+    continues = [place > 0 and (one or each.continues_cluster) for place, each in enumerate(descriptions)]
+    return [
+        each if each.continues_cluster == flag else replace(each, continues_cluster=flag)
+        for each, flag in zip(descriptions, continues, strict=True)
+    ]
+
+
+def _with_files(descriptions: list[JobDescription]) -> list[JobDescription]:
+    """Resolve the input files that are paths; raises InvalidJobError for missing ones."""
+    if not any(map(_has_paths, descriptions)):
+        return descriptions
+    from pilotage_client.readers.files import resolve_input_paths  # with readers of all languages
+
+    return resolve_input_paths(descriptions, Path())
+
+
+def _has_paths(description: JobDescription) -> bool:
+    """Whether an input file is not resolved yet: it is a path, or has no checksum."""
+    return any(getattr(file, "checksum", None) is None for file in description.input_files)
+
+
 def _state_number(state: str) -> jobs_pb2.JobState.ValueType:
-    return jobs_pb2.JobState.Value(f"JOB_STATE_{state.upper()}")
+    return jobs_pb2.JobState.Value(f"JOB_STATE_{one_of('states', state.upper(), STATES)}")
 
 
 def runs_of(job_ids: Iterable[int]) -> list[job_service_pb2.IdRun]:

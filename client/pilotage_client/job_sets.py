@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,12 +14,15 @@ from pilotage.clock import boot_time_s
 from pilotage.job_description import render_text
 from pilotage.values.jobs import ChangeResult
 from pilotage_client.models import FINAL_STATES, STATES, JobEvent, JobOutput, JobStatus
+from pilotage_client.models.tables import SHOWN_ROWS, html_table
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, event_pages_since, wait_until_final
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from pilotage_client.job_calls import JobCalls
 
-_SHOWN_JOBS = 20
+_HEADINGS = ("id", "name", "state", "place", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<Job {self.id}>"
+
+    def _repr_html_(self) -> str:
+        """Return the present state as HTML, which notebooks show."""
+        return html_table(_HEADINGS, [_cells(self.status)], 1)
 
 
 class JobSet(Sequence[Job]):
@@ -166,10 +172,13 @@ class JobSet(Sequence[Job]):
         return [path for job in self for path in job.fetch(Path(folder) / str(job.id))]
 
     def to_dataframe(self) -> Any:
-        """Return the present states as a pandas DataFrame, with the ids as its index; pandas must be installed."""
+        """Return the present states and the names as a pandas DataFrame, with the ids as its index.
+
+        Raises ImportError if pandas is not installed.
+        """
         import pandas
 
-        table = pandas.DataFrame([status.as_json() for status in self.statuses])
+        table = pandas.DataFrame([{"id": each.id, "name": each.name, **each.as_json()} for each in self.statuses])
         return table.set_index("id") if self.job_ids else table
 
     def __repr__(self) -> str:
@@ -181,13 +190,8 @@ class JobSet(Sequence[Job]):
         statuses = self.statuses
         counts = Counter(status.state for status in statuses)
         summary = ", ".join(f"{counts[state]} {state.lower()}" for state in STATES if counts[state])
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in _cells(status)) + "</tr>"
-            for status in statuses[:_SHOWN_JOBS]
-        )
-        more = f"<p>and {len(self) - _SHOWN_JOBS} more</p>" if len(self) > _SHOWN_JOBS else ""
-        heads = "".join(f"<th>{head}</th>" for head in ("id", "name", "state", "place", "reason"))
-        return f"<p>{len(self)} jobs: {summary}</p><table><tr>{heads}</tr>{rows}</table>{more}"
+        table = html_table(_HEADINGS, map(_cells, statuses[:SHOWN_ROWS]), len(self))
+        return f"<p>{len(self)} jobs: {summary}</p>{table}"
 
     def _ended(self, timeout_s: float) -> Iterator[list[JobStatus]]:
         """Yield the jobs in groups as they end, first those that have ended before; ends when no other can end."""
@@ -212,11 +216,8 @@ class JobSet(Sequence[Job]):
 
     def _show_progress(self, timeout_s: float) -> None:
         """Show a bar of the ended jobs until all have ended, or for `timeout_s`."""
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
         states: Counter[str] = Counter()
-        columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-        with Progress(*columns) as shown:
+        with progress_bar() as shown:
             bar = shown.add_task("", total=len(self))
             try:
                 for status in self.as_completed(timeout_s):
@@ -225,6 +226,13 @@ class JobSet(Sequence[Job]):
                     shown.update(bar, advance=1, description=text)
             except TimeoutError:
                 return
+
+
+def progress_bar() -> Progress:
+    """Return a bar for a terminal or a notebook; elsewhere it shows nothing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
 
 
 def _text(output: JobOutput, name: str) -> str:

@@ -20,8 +20,6 @@ from typing import Any
 
 from pilotage.errors import InvalidInputError, ServerUnreachableError, UnauthenticatedError, Violation
 from pilotage.rpc.channel import split_address
-from pilotage.rpc.wire import queue_from_wire
-from pilotage.v1 import identity_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.contexts import Context
 
@@ -81,20 +79,30 @@ def new_join_token(
     Without an owner its machines submit as the caller. `vo` None = that of the caller.
     """
     caller = client.who_am_i()
-    request = identity_service_pb2.IssueTokenRequest(
-        owner=owner or caller.owner,
+    issued = client.issue_token(
+        owner or caller.owner,
+        [JOIN_KINDS[kind] for kind in kinds],
         vo=caller.vo if vo is None else vo,
-        groups=groups or ([] if owner else caller.groups),
-        roles=[JOIN_KINDS[kind] for kind in kinds],
+        groups=groups or (() if owner else caller.groups),
         lifetime_s=lifetime_s,
         joined_lifetime_s=joined_lifetime_s,
     )
-    issued = client.issue_token(request)
     return JoinToken(issued.authority, issued.token)
 
 
-def join(address: str, token: JoinToken, machine: identity_service_pb2.JoinRequest, root_ca: bytes | None) -> Context:
-    """Join the server at an address and return the context; `root_ca` (PEM) is for a token without an authority.
+def join(
+    address: str,
+    token: JoinToken,
+    machine: str,
+    root_ca: bytes | None,
+    *,
+    cpus: int = 0,
+    memory_mib: int = 0,
+    disk_mib: int = 0,
+) -> Context:
+    """Join the server at an address as a machine of this name and size, and return the context.
+
+    `root_ca` (PEM) is for a token without an authority.
 
     Raises
     ------
@@ -108,16 +116,15 @@ def join(address: str, token: JoinToken, machine: identity_service_pb2.JoinReque
     authority = fetch_authority(address, token.authority) if token.authority else root_ca
     with Client(address, token.jwt, authority) as client:
         try:
-            joined = client.join(machine)
+            joined = client.join(machine, cpus=cpus, memory_mib=memory_mib, disk_mib=disk_mib)
         except UnauthenticatedError as error:
             raise UnauthenticatedError(f"{error}; `pilotage token join` prints another join token") from error
-    queue = str(queue_from_wire(joined.queue)) if joined.HasField("queue") else ""
     return Context(
         server=address,
         authority=(authority or b"").decode(),
         token=joined.user_token,
         director_token=joined.director_token,
-        queue=queue,
+        queue=str(joined.queue or ""),
     )
 
 

@@ -14,6 +14,7 @@ from pilotage.values.wire.notifications import subscription_to_wire
 from pilotage.values.wire.selections import selection_to_wire
 from pilotage_client.connection import Connection, new_request_id
 from pilotage_client.dependencies import read_parent
+from pilotage_client.models.accounts import SubscriptionInfo, subscription_info
 
 
 def resolve_subscriptions(
@@ -49,9 +50,7 @@ def resolve_subscriptions(
 class NotificationCalls(Connection):
     """Calls about subscriptions to notifications."""
 
-    def subscribe(
-        self, jobs: str, subscription: NewSubscription
-    ) -> tuple[notification_service_pb2.Subscription, list[str]]:
+    def subscribe(self, jobs: str, subscription: NewSubscription) -> tuple[SubscriptionInfo, list[str]]:
         """Subscribe for existing jobs, such as "12" or "12.0-99"; returns the subscription and warnings.
 
         If the jobs have ended, only the end is notified, at once. Raises NotFoundError, InvalidInputError.
@@ -64,18 +63,16 @@ class NotificationCalls(Connection):
             subscription=subscription_to_wire(subscription),
         )
         answer = self._notifications.Subscribe(request)
-        return answer.subscription, list(answer.warnings)
+        return subscription_info(answer.subscription), list(answer.warnings)
 
-    def subscriptions(
-        self, jobs: Sequence[str] = (), *, owner: str = ""
-    ) -> list[notification_service_pb2.Subscription]:
+    def subscriptions(self, jobs: Sequence[str] = (), *, owner: str = "") -> list[SubscriptionInfo]:
         """Return the newest 1,000 subscriptions with their notifications, newest first; `jobs` empty = for any jobs.
 
-        `owner` empty = the caller, "*" = all visible ones.
+        `owner` empty = the caller, "*" = all visible ones. Raises InvalidInputError.
         """
         selections = [selection_to_wire(read_parent(each)) for each in jobs]
         request = notification_service_pb2.ListSubscriptionsRequest(jobs=selections, owner=owner)
-        return list(self._notifications.ListSubscriptions(request).subscriptions)
+        return list(map(subscription_info, self._notifications.ListSubscriptions(request).subscriptions))
 
     def unsubscribe(self, ids: Sequence[int]) -> None:
         """Remove subscriptions, and what is not delivered yet; raises NotFoundError."""

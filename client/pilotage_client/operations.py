@@ -8,10 +8,14 @@ from datetime import datetime
 from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import agent_service_pb2, audit_service_pb2, pilot_service_pb2, resource_service_pb2
 from pilotage_client.connection import Connection, new_request_id
+from pilotage_client.models.operations import AgentInfo, AuditRecord, DowntimeInfo, agent_info, audit_record
+from pilotage_client.models.reading import value_of
 
 
 def node_parts(node: Sequence[str]) -> tuple[str, str, str]:
-    """Return site, CE and queue of 1 to 3 names; "" = all below."""
+    """Return site, CE and queue of 1 to 3 names, or of a text such as "SITE/CE"; "" = all below."""
+    if isinstance(node, str):
+        node = node.split("/", 2)
     site, ce, queue = (*node, "", "", "")[:3]
     return site, ce, queue
 
@@ -21,8 +25,11 @@ class OperationsCalls(Connection):
 
     def plan_downtime(
         self, node: Sequence[str], *, start: datetime, end: datetime, reason: str, drain_s: float = 0
-    ) -> resource_service_pb2.Downtime:
-        """Plan a downtime of a site, CE or queue (1 to 3 names); for `drain_s` before it no job starts at all."""
+    ) -> DowntimeInfo:
+        """Plan a downtime of a site, CE or queue (1 to 3 names); for `drain_s` before it no job starts at all.
+
+        Raises InvalidInputError.
+        """
         site, ce, queue = node_parts(node)
         downtime = resource_service_pb2.Downtime(
             site=site,
@@ -34,29 +41,28 @@ class OperationsCalls(Connection):
             drain_s=drain_s,
         )
         request = resource_service_pb2.PlanDowntimeRequest(request_id=new_request_id(), downtime=downtime)
-        return self._resources.PlanDowntime(request).downtime
+        return value_of(DowntimeInfo, self._resources.PlanDowntime(request).downtime)
 
-    def cancel_downtime(self, downtime_id: int) -> resource_service_pb2.Downtime:
+    def cancel_downtime(self, downtime_id: int) -> DowntimeInfo:
         """Cancel a downtime, or end it, and return it; raises NotFoundError."""
         request = resource_service_pb2.CancelDowntimeRequest(request_id=new_request_id(), id=downtime_id)
-        return self._resources.CancelDowntime(request).downtime
+        return value_of(DowntimeInfo, self._resources.CancelDowntime(request).downtime)
 
-    def downtimes(self) -> list[resource_service_pb2.Downtime]:
+    def downtimes(self) -> list[DowntimeInfo]:
         """Return the downtimes that are not over, by their starts."""
-        return list(self._resources.ListDowntimes(resource_service_pb2.ListDowntimesRequest()).downtimes)
+        found = self._resources.ListDowntimes(resource_service_pb2.ListDowntimesRequest()).downtimes
+        return [value_of(DowntimeInfo, each) for each in found]
 
-    def agents(self) -> list[agent_service_pb2.AgentReplica]:
+    def agents(self) -> list[AgentInfo]:
         """Return the replicas of all agents, by agent: those that run, and those that ended recently."""
-        return list(self._agents.ListAgents(agent_service_pb2.ListAgentsRequest()).replicas)
+        return list(map(agent_info, self._agents.ListAgents(agent_service_pb2.ListAgentsRequest()).replicas))
 
-    def audit(
-        self, *, since: datetime | None = None, who: str = "", what: str = ""
-    ) -> Iterator[audit_service_pb2.AuditEntry]:
+    def audit(self, *, since: datetime | None = None, who: str = "", what: str = "") -> Iterator[AuditRecord]:
         """Yield the changes that operators and agents have made, the newest first; `who` and `what` empty = any."""
         request = audit_service_pb2.ListAuditRequest(since=time_to_wire(since), who=who, what=what)
         while True:
             page = self._audit.ListAudit(request)
-            yield from page.entries
+            yield from map(audit_record, page.entries)
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token

@@ -94,7 +94,7 @@ def test_pilots_run_the_jobs_of_the_queues_that_they_land_on(
         ended = user.wait(user.submit(jobs).job_ids, WAIT_TIMEOUT_S)
         assert [(job.state, f"{job.site}/{job.ce}/{job.queue}") for job in ended] == [("DONE", RED), ("DONE", BLUE)]
         pilots = operator.pilots(ended=True)
-    assert sorted(f"{pilot.queue.site}/{pilot.queue.ce}/{pilot.queue.queue}" for pilot in pilots) == [RED, BLUE]
+    assert sorted(f"{pilot.site}/{pilot.ce}/{pilot.queue}" for pilot in pilots) == [RED, BLUE]
     assert {tuple(pilot.queue_set) for pilot in pilots} == {SET}
 
 
@@ -119,4 +119,4 @@ def test_pilot_outside_the_set_prints_the_refusal_and_ends(
     (tmp_path / "inside").mkdir()
     run_pilot(tmp_path / "inside", **address, queue_command=["echo", RED], max_idle_s=0)
     (pilot,) = operator.pilots(ended=True)
-    assert f"{pilot.queue.site}/{pilot.queue.ce}/{pilot.queue.queue}" == RED
+    assert f"{pilot.site}/{pilot.ce}/{pilot.queue}" == RED

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from pilotage.job_description import JobDescription
-from pilotage.v1 import pilot_service_pb2
 from pilotage_agents.batch_systems.settings import SshSettings
 from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
+from pilotage_client.models.grid import PilotStatus
 from pilotage_server.core.identity import AGENT_NAMES, Role
 from support.commands import PROGRAMS
 from support.payload_paths import payload_lines
@@ -78,12 +78,12 @@ class Site:
         """Wait until all jobs have ended; each must be DONE with exit code 0."""
         assert [(job.state, job.exit_code) for job in self.user.wait(ids, WAIT_TIMEOUT_S)] == [("DONE", 0)] * len(ids)
 
-    def pilots(self) -> list[pilot_service_pb2.Pilot]:
+    def pilots(self) -> list[PilotStatus]:
         return self.operator.pilots(ended=True)
 
     def ended_pilots(self) -> list[str]:
         """Return the reasons of the ended pilots."""
-        return [each.reason for each in self.pilots() if each.state == pilot_service_pb2.PILOT_STATE_ENDED]
+        return [each.reason for each in self.pilots() if each.state == "ENDED"]
 
     def submissions(self) -> int:
         """Return the number of glideins that this site has submitted."""

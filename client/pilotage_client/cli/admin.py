@@ -13,9 +13,7 @@ from pilotage import clock
 from pilotage.accounts import Quota, read_quota
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.rpc.channel import is_loopback, split_address
-from pilotage.rpc.wire import quota_from_wire
 from pilotage.units import parse_duration, parse_time
-from pilotage.v1 import identity_service_pb2, resource_service_pb2, share_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -45,7 +43,7 @@ from pilotage_client.joining import (
     new_join_token,
     with_port,
 )
-from pilotage_client.models import iso, time_of
+from pilotage_client.models.accounts import AgentLimits, GroupShareInfo, ShareReport
 
 OptionValue = TypeVar("OptionValue")
 
@@ -72,7 +70,7 @@ def shares(context: click.Context, /, vo: str, as_json: bool, **connection: Any)
 def _show_shares(client: Client, vo: str, as_json: bool) -> None:
     found = client.shares(vo)
     if as_json:
-        echo_json(_shares_json(found))
+        echo_json(found.as_json())
         return
     echo_table(_SHARE_HEADINGS, _share_rows(found), empty="no use, and no waiting jobs")
     if found.groups and found.group_sort_expression:
@@ -122,9 +120,9 @@ def _value_or_unset(value: OptionValue | None, unset: bool, what: str) -> Option
     return value
 
 
-def _share_rows(found: share_service_pb2.ListSharesResponse) -> Iterator[Sequence[str]]:
+def _share_rows(found: ShareReport) -> Iterator[Sequence[str]]:
     for group in found.groups:
-        quota = str(quota_from_wire(group.quota))
+        quota = str(group.quota)
         yield (
             f"{group.vo}/{group.group}",
             "",
@@ -136,9 +134,9 @@ def _share_rows(found: share_service_pb2.ListSharesResponse) -> Iterator[Sequenc
             str(group.waiting),
         )
         for share in found.accounts:
-            if (share.account.vo, share.account.group) == (group.vo, group.group):
+            if (share.vo, share.group) == (group.vo, group.group):
                 yield (
-                    f"  {share.account.owner}",
+                    f"  {share.owner}",
                     f"{share.user_priority:.2f}",
                     _marked(f"{share.priority_factor:g}", share.priority_factor_is_set),
                     "",
@@ -149,55 +147,14 @@ def _share_rows(found: share_service_pb2.ListSharesResponse) -> Iterator[Sequenc
                 )
 
 
-def _place_in_order(group: share_service_pb2.GroupShare) -> str:
-    value = f"{group.sort_value:g}" if group.HasField("sort_value") else ""
+def _place_in_order(group: GroupShareInfo) -> str:
+    value = "" if group.sort_value is None else f"{group.sort_value:g}"
     last = f"last, because {group.goes_last}" if group.goes_last else ""
     return ", ".join(part for part in (value, last) if part)
 
 
 def _marked(text: str, is_set: bool) -> str:
     return f"{text} *" if is_set else text
-
-
-def _shares_json(found: share_service_pb2.ListSharesResponse) -> dict[str, Any]:
-    return {
-        "time": iso(time_of(found, "time")),
-        "half_life_s": found.half_life_s,
-        "pie_cores": found.pie_cores,
-        "surplus_accepted": found.surplus_accepted,
-        "group_sort_expression": found.group_sort_expression,
-        "groups": [
-            {
-                "vo": group.vo,
-                "group": group.group,
-                "quota": str(quota_from_wire(group.quota)),
-                "quota_is_set": group.quota_is_set,
-                "entitled_cores": group.entitled_cores,
-                "entitled_part": group.entitled_part,
-                "used_core_s": group.used_core_s,
-                "used_part": group.used_part,
-                "cores": group.cores,
-                "waiting": group.waiting,
-                "sort_value": group.sort_value if group.HasField("sort_value") else None,
-                "goes_last": group.goes_last,
-            }
-            for group in found.groups
-        ],
-        "accounts": [
-            {
-                "vo": account.account.vo,
-                "group": account.account.group,
-                "owner": account.account.owner,
-                "user_priority": account.user_priority,
-                "priority_factor": account.priority_factor,
-                "priority_factor_is_set": account.priority_factor_is_set,
-                "used_core_s": account.used_core_s,
-                "cores": account.cores,
-                "waiting": account.waiting,
-            }
-            for account in found.accounts
-        ],
-    }
 
 
 @click.command()
@@ -229,25 +186,10 @@ def bans(client: Client, as_json: bool) -> None:
     found = client.bans()
     if as_json:
         for each in found:
-            echo_json(
-                {
-                    "node": _node_text(each),
-                    "site": each.site,
-                    "ce": each.ce or None,
-                    "queue": each.queue or None,
-                    "reason": each.reason,
-                    "since": iso(time_of(each, "since")),
-                    "until": iso(time_of(each, "until")),
-                    "by": each.by,
-                }
-            )
+            echo_json(each.as_json())
         return
-    rows = [(_node_text(each), time_text(time_of(each, "until")) or "removed", each.by, each.reason) for each in found]
+    rows = [(each.node, time_text(each.until) or "removed", each.by, each.reason) for each in found]
     echo_table(("NODE", "UNTIL", "BY", "REASON"), rows, empty="no bans")
-
-
-def _node_text(ban: resource_service_pb2.BanInfo) -> str:
-    return "/".join(part for part in (ban.site, ban.ce, ban.queue) if part)
 
 
 @click.command()
@@ -256,22 +198,11 @@ def _node_text(ban: resource_service_pb2.BanInfo) -> str:
 def whoami(client: Client, as_json: bool) -> None:
     """Show your identity at the server."""
     answer = client.who_am_i()
-    expires = time_of(answer, "expires")
     if as_json:
-        echo_json(
-            {
-                "owner": answer.owner,
-                "vo": answer.vo or None,
-                "groups": list(answer.groups),
-                "roles": list(answer.roles),
-                "expires": iso(expires),
-                "server": client.server,
-                "server_version": answer.server_version,
-            }
-        )
+        echo_json({**answer.as_json(), "server": client.server})
         return
     click.echo(f"{answer.owner} of VO {answer.vo or '-'}, groups {', '.join(answer.groups) or '-'}")
-    until = f", until {expires.astimezone():%Y-%m-%d %H:%M}" if expires else ""
+    until = f", until {answer.expires.astimezone():%Y-%m-%d %H:%M}" if answer.expires else ""
     click.echo(f"roles {', '.join(answer.roles)}{until}")
     click.echo(f"server {client.server}, release {answer.server_version}")
 
@@ -321,16 +252,16 @@ def _issue_token(
     lifetime: str,
     path: Path,
 ) -> None:
-    request = identity_service_pb2.IssueTokenRequest(
-        owner=owner,
+    issued = client.issue_token(
+        owner,
+        roles,
         vo=client.who_am_i().vo if vo is None else vo,
         groups=groups,
-        roles=roles,
         lifetime_s=float(parse_time(lifetime, "--lifetime")),
-        bounds=identity_service_pb2.AgentBounds(queues=queues, vos=vos, turns=turns),
+        bounds=AgentLimits(queues, vos, turns),
         scopes=scopes,
     )
-    write_private(path, client.issue_token(request).token + "\n")
+    write_private(path, issued.token + "\n")
     click.echo(f"the token of {owner} is in {path}")
 
 
@@ -420,7 +351,7 @@ def revoke_tokens(
     else:
         revoked = client.revoke_tokens_of(owner or "", vo=vo, reason=reason)
     if as_json:
-        echo_json(_revocation_json(revoked))
+        echo_json(revoked.as_json())
         return
     what = f"token {revoked.subject} of {revoked.owner or 'an unknown owner'}"
     if revoked.kind == "owner":
@@ -436,36 +367,22 @@ def list_revocations(client: Client, as_json: bool) -> None:
     found = client.revocations()
     if as_json:
         for each in found:
-            echo_json(_revocation_json(each))
+            echo_json(each.as_json())
         return
     rows = [
         (
-            time_text(time_of(each, "made")),
+            time_text(each.made),
             each.kind,
             each.subject,
             each.owner,
             each.vo,
             each.by,
-            time_text(time_of(each, "expires")),
+            time_text(each.expires),
             each.reason,
         )
         for each in found
     ]
     echo_table(("MADE", "KIND", "SUBJECT", "OWNER", "VO", "BY", "EXPIRES", "REASON"), rows, empty="nothing is revoked")
-
-
-def _revocation_json(revocation: identity_service_pb2.Revocation) -> dict[str, Any]:
-    return {
-        "kind": revocation.kind,
-        "subject": revocation.subject,
-        "issuer": revocation.issuer or None,
-        "owner": revocation.owner or None,
-        "vo": revocation.vo or None,
-        "by": revocation.by,
-        "made": iso(time_of(revocation, "made")),
-        "expires": iso(time_of(revocation, "expires")),
-        "reason": revocation.reason,
-    }
 
 
 @click.group(cls=CommandGroup)
@@ -484,32 +401,15 @@ def list_throttles(client: Client, as_json: bool) -> None:
     found = client.throttles()
     if as_json:
         for each in found:
-            place = each.place
-            echo_json(
-                {
-                    "place": _place_name(place),
-                    "site": place.site,
-                    "ce": place.ce or None,
-                    "queue": place.queue or None,
-                    "node": place.node or None,
-                    "state": each.state,
-                    "since": iso(time_of(each, "since")),
-                    "failures": each.failures,
-                    "attempts": each.ends,
-                    "proofs": each.proofs,
-                    "next_trial": iso(time_of(each, "next_trial")),
-                    "by": each.by or None,
-                    "reason": each.reason,
-                }
-            )
+            echo_json(each.as_json())
         return
     rows = [
         (
-            _place_name(each.place),
+            each.place,
             each.state,
-            time_text(time_of(each, "since")),
-            f"{each.failures} of {each.ends}",
-            time_text(time_of(each, "next_trial")) or "-",
+            time_text(each.since),
+            f"{each.failures} of {each.attempts}",
+            time_text(each.next_trial) or "-",
             each.by,
             each.reason,
         )
@@ -530,9 +430,7 @@ def hold(client: Client, name: str, reason: str, duration: str | None) -> None:
     held, warnings = client.hold_place(_place(name), reason=reason, until=until)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
-    click.echo(
-        f"{_place_name(held.place)} is held" + (f" until {until.isoformat(timespec='seconds')}" if until else "")
-    )
+    click.echo(f"{held.place} is held" + (f" until {until.isoformat(timespec='seconds')}" if until else ""))
 
 
 @health.command("open")
@@ -540,24 +438,15 @@ def hold(client: Client, name: str, reason: str, duration: str | None) -> None:
 @with_operator_client
 def open_place(client: Client, name: str) -> None:
     """Allow jobs to a place again, without probes."""
-    click.echo(f"{_place_name(client.open_place(_place(name)).place)} is open")
+    click.echo(f"{client.open_place(_place(name)).place} is open")
 
 
-def _place(name: str) -> resource_service_pb2.Place:
-    """Parse a place of one, two or three parts; a queue's name may contain a slash."""
-    match name.split("/", 2):
-        case [site] if site:
-            return resource_service_pb2.Place(site=site)
-        case [site, node] if site and node:
-            return resource_service_pb2.Place(site=site, node=node)
-        case [site, ce, queue] if site and ce and queue:
-            return resource_service_pb2.Place(site=site, ce=ce, queue=queue)
-        case _:
-            raise InvalidInputError(Violation(name, "is not a place; write SITE, SITE/NODE or SITE/CE/QUEUE"))
-
-
-def _place_name(place: resource_service_pb2.Place) -> str:
-    return "/".join(part for part in (place.site, place.ce, place.queue, place.node) if part)
+def _place(name: str) -> list[str]:
+    """Return the one, two or three parts of a place; a queue's name may contain a slash."""
+    parts = name.split("/", 2)
+    if not all(parts):
+        raise InvalidInputError(Violation(name, "is not a place; write SITE, SITE/NODE or SITE/CE/QUEUE"))
+    return parts
 
 
 @click.command()

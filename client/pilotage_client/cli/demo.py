@@ -20,7 +20,6 @@ import click
 
 from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, Violation, WorldError
-from pilotage.v1.job_service_pb2 import ExplainJobResponse
 from pilotage_client.api import Client
 from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.options import FAILED
@@ -28,6 +27,7 @@ from pilotage_client.cli.why import show
 from pilotage_client.condor.main import write_scripts
 from pilotage_client.connection import UP_FILE, ServerOptions, new_request_id
 from pilotage_client.models import JobEvent, JobStatus
+from pilotage_client.models.explanations import JobExplanation
 from pilotage_client.readers import read_jobs_with_files
 from pilotage_client.retry import RetryBudget
 from pilotage_client.shipped import Shipped
@@ -49,7 +49,7 @@ class DemoResult:
     """
 
     jobs: tuple[JobStatus, ...]
-    stuck: tuple[ExplainJobResponse, ...]
+    stuck: tuple[JobExplanation, ...]
     seconds: float
     scratch: Path
 
@@ -85,7 +85,7 @@ def run_demo(examples: Path, echo: Echo) -> DemoResult:
 
 def _run_examples(
     scratch: Path, examples: Path, echo: Echo
-) -> tuple[tuple[JobStatus, ...], tuple[ExplainJobResponse, ...]]:
+) -> tuple[tuple[JobStatus, ...], tuple[JobExplanation, ...]]:
     """Run the examples through a new stack; returns the ended jobs, and explanations of the others."""
     started_s = boot_time_s()
     with _up(scratch, examples, echo) as data, Client.located(ServerOptions(data=data)) as client:

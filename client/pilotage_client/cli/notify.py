@@ -11,12 +11,10 @@ import click
 
 from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.notifications import NewSubscription, Occasion, RecipientKind
-from pilotage.rpc.wire import time_from_wire
-from pilotage.v1 import notification_service_pb2
-from pilotage.values.wire.notifications import occasions_from_wire, recipient_kind_from_wire
 from pilotage_client.api import Client
 from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_client
 from pilotage_client.dependencies import read_parent
+from pilotage_client.models.accounts import NotificationInfo, SubscriptionInfo
 
 Returned = TypeVar("Returned")
 
@@ -143,84 +141,45 @@ def _subscribe(client: Client, ids: Sequence[str], wanted: Sequence[NewSubscript
             for warning in warnings:
                 click.echo(f"warning: {warning}", err=True)
             if as_json:
-                echo_json(_json(made))
+                echo_json(made.as_json())
             else:
                 click.echo(f"subscription {made.id}: jobs {_jobs(made)}, {_recipient(made)}, {_occasions(made)}")
 
 
-def _show(subscriptions: Sequence[notification_service_pb2.Subscription], *, as_json: bool) -> None:
+def _show(subscriptions: Sequence[SubscriptionInfo], *, as_json: bool) -> None:
     if as_json:
         for each in subscriptions:
-            echo_json(_json(each))
+            echo_json(each.as_json())
         return
     rows = [row for each in subscriptions for row in _rows(each)]
     echo_table(("NUMBER", "JOBS", "RECIPIENT", "ON", "STATE"), rows, empty="no subscriptions")
 
 
-def _rows(each: notification_service_pb2.Subscription) -> list[tuple[object, ...]]:
+def _rows(each: SubscriptionInfo) -> list[tuple[object, ...]]:
     """Return the lines of a subscription: the first one is of itself, the others are of its notifications."""
-    state = "closed" if each.HasField("closed") else "open"
+    state = "open" if each.closed is None else "closed"
     first = (each.id, _jobs(each), _recipient(each), _occasions(each), state)
-    return [first, *(("", "", "", _occasion(one), _state(one)) for one in each.notifications)]
+    return [first, *(("", "", "", one.occasion, _state(one)) for one in each.notifications)]
 
 
-def _jobs(each: notification_service_pb2.Subscription) -> str:
+def _jobs(each: SubscriptionInfo) -> str:
     return str(each.first_job) if each.first_job == each.last_job else f"{each.first_job}-{each.last_job}"
 
 
-def _recipient(each: notification_service_pb2.Subscription) -> str:
-    return each.address or recipient_kind_from_wire(each.kind)
+def _recipient(each: SubscriptionInfo) -> str:
+    return each.address or each.kind
 
 
-def _occasions(each: notification_service_pb2.Subscription) -> str:
-    occasions = occasions_from_wire(each.occasions)
-    return ",".join(occasion for occasion in Occasion if occasion in occasions)
+def _occasions(each: SubscriptionInfo) -> str:
+    return ",".join(each.occasions)
 
 
-def _occasion(one: notification_service_pb2.Notification) -> str:
-    (occasion,) = occasions_from_wire([one.occasion])
-    return occasion
-
-
-def _state(one: notification_service_pb2.Notification) -> str:
-    if one.HasField("delivered"):
-        return f"delivered {time_text(time_from_wire(one.delivered))}"
-    if not one.HasField("due"):
+def _state(one: NotificationInfo) -> str:
+    if one.delivered is not None:
+        return f"delivered {time_text(one.delivered)}"
+    if one.is_given_up:
         return f"given up after {one.tries} tries: {one.error}"
     return f"waits{f', last try: {one.error}' if one.error else ''}"
-
-
-def _json(each: notification_service_pb2.Subscription) -> dict[str, Any]:
-    occasions = occasions_from_wire(each.occasions)
-    return {
-        "id": each.id,
-        "owner": each.owner,
-        "vo": each.vo,
-        "first_job": each.first_job,
-        "last_job": each.last_job,
-        "kind": recipient_kind_from_wire(each.kind).value,
-        "address": each.address or None,
-        "on": [occasion.value for occasion in Occasion if occasion in occasions],
-        "created": _time(each, "created"),
-        "closed": _time(each, "closed"),
-        "notifications": [
-            {
-                "id": one.id,
-                "occasion": _occasion(one),
-                "text": one.text,
-                "made": _time(one, "made"),
-                "tries": one.tries,
-                "error": one.error or None,
-                "delivered": _time(one, "delivered"),
-                "due": _time(one, "due"),
-            }
-            for one in each.notifications
-        ],
-    }
-
-
-def _time(message: Any, field: str) -> str | None:
-    return time_from_wire(getattr(message, field)).isoformat() if message.HasField(field) else None
 
 
 COMMANDS = (notify,)

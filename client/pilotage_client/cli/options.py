@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import click
 
@@ -31,7 +31,6 @@ from pilotage.errors import (
 )
 from pilotage.programs import ProgramExit
 from pilotage.units import parse_duration
-from pilotage.v1 import values_pb2
 from pilotage_client.api import Client
 from pilotage_client.connection import ServerOptions
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
@@ -278,7 +277,23 @@ def _no_time(text: str, option: str, examples: str) -> InvalidInputError:
     return InvalidInputError(Violation(option, f"{text!r} is not a time; write {examples} or 2026-11-27T02:00+01:00"))
 
 
-def queue_text(queue: values_pb2.QueueId) -> str:
+class InQueue(Protocol):
+    """Anything that names a queue: its id, a job, a pilot, a slot."""
+
+    @property
+    def site(self) -> str:
+        """The site."""
+
+    @property
+    def ce(self) -> str:
+        """The computing element."""
+
+    @property
+    def queue(self) -> str:
+        """The name in the batch system."""
+
+
+def queue_text(queue: InQueue) -> str:
     """Return a queue as SITE/CE/QUEUE."""
     return f"{queue.site}/{queue.ce}/{queue.queue}"
 

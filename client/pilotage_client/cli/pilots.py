@@ -19,10 +19,7 @@ from pilotage.classads.evaluation import Ad, CompiledExpression, NoValue, compil
 from pilotage.classads.library import Expression
 from pilotage.errors import Faults, InvalidInputError, StateConflictError, Violation
 from pilotage.resources.tree import QueueId
-from pilotage.rpc.wire import section_from_wire, time_from_wire
 from pilotage.units import parse_duration, parse_time
-from pilotage.v1 import node_service_pb2, pilot_service_pb2
-from pilotage.values.offers import POLICY_FAULT
 from pilotage_client.api import Client, NodeName
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -43,12 +40,9 @@ from pilotage_client.cli.options import (
     with_operator_client,
 )
 from pilotage_client.files import write_private
-from pilotage_client.models import iso, time_of
+from pilotage_client.models.grid import PILOT_STATES, NodeAttributeSet, PilotStatus, SlotDetails
 from pilotage_client.up.processes import program
 
-PILOT_STATES = tuple(
-    name.removeprefix("PILOT_STATE_") for name, number in pilot_service_pb2.PilotState.items() if number
-)
 _SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
 _PILOT_HEADINGS = ("STAMP", "BATCH JOB", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
 _DAY_S = 86400
@@ -107,33 +101,9 @@ def slots(
         _print_table(found)
 
 
-def _print_slots_as_json(found: Sequence[node_service_pb2.SlotInfo]) -> None:
+def _print_slots_as_json(found: Sequence[SlotDetails]) -> None:
     for info in found:
-        echo_json(
-            {
-                "name": info.slot.name,
-                "node": info.node,
-                "pilot": info.pilot_stamp,
-                "site": info.queue.site,
-                "ce": info.queue.ce,
-                "queue": info.queue.queue,
-                "state": info.slot.state,
-                "activity": info.slot.activity,
-                "cpus": info.slot.amounts.cpus,
-                "memory_mib": info.slot.amounts.memory_mib,
-                "disk_mib": info.slot.amounts.disk_mib,
-                "gpus": info.slot.amounts.gpus,
-                "free_cpus": info.slot.free.cpus,
-                "load": info.slot.load,
-                "isolation": info.isolation or None,
-                "policy_fault": _policy_fault(info) or None,
-                "job": info.slot.job_id or None,
-                "since": iso(time_of(info.slot, "since")),
-                "since_state": iso(time_of(info.slot, "since_state")),
-                "last_seen": iso(time_of(info, "last_seen")),
-                "answered": iso(time_of(info, "answered")),
-            }
-        )
+        echo_json(info.as_json())
 
 
 def _await_answers(client: Client, node: NodeName, timeout_s: float) -> None:
@@ -145,10 +115,10 @@ def _await_answers(client: Client, node: NodeName, timeout_s: float) -> None:
         A pilot has not answered in time.
     """
     asked = client.request_reports(node)
-    since, since_boot_s = time_from_wire(asked.requested), clock.boot_time_s()
+    since, since_boot_s = asked.requested, clock.boot_time_s()
     while True:
-        answers = {info.pilot_stamp: info for info in client.slots(node=node)}
-        times = {stamp: time_of(info, "answered") for stamp, info in answers.items()}
+        answers = {info.pilot: info for info in client.slots(node=node)}
+        times = {stamp: info.answered for stamp, info in answers.items()}
         silent = [stamp for stamp in asked.pilot_stamps if (time := times.get(stamp)) is None or time < since]
         # The server's time: this machine's clock may be wrong.
         now = since + timedelta(seconds=clock.boot_time_s() - since_boot_s)
@@ -159,7 +129,7 @@ def _await_answers(client: Client, node: NodeName, timeout_s: float) -> None:
         if stamp not in silent and (answered := times[stamp]) is not None:
             click.echo(f"pilot {stamp} on {node[1]} answered {_seconds(now - answered):.1f} s ago", err=True)
     if silent:
-        last_calls = [(stamp, time_of(answers[stamp], "last_seen") if stamp in answers else None) for stamp in silent]
+        last_calls = [(stamp, answers[stamp].last_seen if stamp in answers else None) for stamp in silent]
         faults = [
             f"pilot {stamp} did not answer within {timeout_s:g} s"
             + (f"; it last called {_seconds(now - last):.0f} s ago" if last is not None else "")
@@ -174,7 +144,7 @@ def _seconds(length: timedelta) -> float:
 
 
 def _print_values(
-    found: Sequence[node_service_pb2.SlotInfo], columns: Sequence[tuple[str, CompiledExpression]], *, as_json: bool
+    found: Sequence[SlotDetails], columns: Sequence[tuple[str, CompiledExpression]], *, as_json: bool
 ) -> None:
     for info in found:
         ad = Ad.read(info.ad)
@@ -195,7 +165,7 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def _print_ads(found: Sequence[node_service_pb2.SlotInfo], *, as_json: bool) -> None:
+def _print_ads(found: Sequence[SlotDetails], *, as_json: bool) -> None:
     if as_json:
         for info in found:
             echo_json(ad_as_json(info.ad))
@@ -203,38 +173,30 @@ def _print_ads(found: Sequence[node_service_pb2.SlotInfo], *, as_json: bool) -> 
         click.echo("\n\n".join(long_form(info.ad) for info in found))
 
 
-def _print_table(found: Sequence[node_service_pb2.SlotInfo]) -> None:
+def _print_table(found: Sequence[SlotDetails]) -> None:
     now = clock.now()
     echo_table(_SLOT_HEADINGS, [_slot_row(info, now) for info in found], empty="no slots")
     if found:
-        states = Counter(info.slot.state for info in found)
+        states = Counter(info.state for info in found)
         shown = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         click.echo(f"\n{len(found)} slot{'s' if len(found) > 1 else ''}: {shown}")
     for info in found:
-        if why := _policy_fault(info):
-            click.echo(f"{info.slot.name}@{info.node} gets no jobs: {why}")
+        if info.policy_fault:
+            click.echo(f"{info.name}@{info.node} gets no jobs: {info.policy_fault}")
 
 
-def _policy_fault(info: node_service_pb2.SlotInfo) -> str:
-    """Return why the server gives the slot no jobs, for its policy or isolation; "" = it does."""
-    fault = section_from_wire(info.slot.attributes).get(POLICY_FAULT, "")
-    return fault if isinstance(fault, str) else ""
-
-
-def _slot_row(info: node_service_pb2.SlotInfo, now: datetime) -> tuple[Any, ...]:
-    slot = info.slot
-    shown = slot.free if slot.partitionable else slot.amounts
-    since = time_of(slot, "since")
+def _slot_row(info: SlotDetails, now: datetime) -> tuple[Any, ...]:
+    partitionable = info.is_partitionable
     return (
-        f"{slot.name}@{info.node}",
-        slot.state,
-        slot.activity,
-        f"{slot.load:.3f}",
-        shown.memory_mib,
-        _age((now - since).total_seconds()) if since is not None else "",
-        shown.cpus,
-        slot.job_id or "",
-        queue_text(info.queue),
+        f"{info.name}@{info.node}",
+        info.state,
+        info.activity,
+        f"{info.load:.3f}",
+        info.free_memory_mib if partitionable else info.memory_mib,
+        _age((now - info.since).total_seconds()) if info.since is not None else "",
+        info.free_cpus if partitionable else info.cpus,
+        info.job_id or "",
+        queue_text(info),
     )
 
 
@@ -284,40 +246,19 @@ def _show_pilots(client: Client, as_json: bool, **options: Any) -> None:
     found = _find_pilots(client, **options)
     if as_json:
         for pilot in found:
-            echo_json(
-                {
-                    "stamp": pilot.stamp,
-                    "site": pilot.queue.site or None,
-                    "ce": pilot.queue.ce or None,
-                    "queue": pilot.queue.queue or None,
-                    "state": _pilot_state(pilot),
-                    "reason": pilot.reason or None,
-                    "alarm": pilot.alarm or None,
-                    "glidein_id": pilot.glidein_id or None,
-                    "node": pilot.node or None,
-                    "jobs": pilot.jobs,
-                    "jobs_ended": pilot.jobs_ended,
-                    "vos": list(pilot.vos),
-                    "isolation": pilot.isolation or None,
-                    "registered": iso(time_of(pilot, "registered")),
-                    "last_seen": iso(time_of(pilot, "last_seen")),
-                    "ends": iso(time_of(pilot, "ends")),
-                    "credential_ends": iso(time_of(pilot, "credential_ends")),
-                    "queue_set": list(pilot.queue_set),
-                }
-            )
+            echo_json(pilot.as_json())
         return
     rows = [
         (
             pilot.stamp,
             _batch_job(pilot),
-            queue_text(pilot.queue) if pilot.HasField("queue") else f"one of {', '.join(pilot.queue_set)}",
-            _pilot_state(pilot),
+            queue_text(pilot) if pilot.queue else f"one of {', '.join(pilot.queue_set)}",
+            pilot.state,
             pilot.node,
             pilot.isolation,
             pilot.jobs,
             pilot.jobs_ended,
-            time_text(time_of(pilot, "last_seen")),
+            time_text(pilot.last_seen),
             f"ALARM: {pilot.alarm}" if pilot.alarm else pilot.reason,
         )
         for pilot in found
@@ -334,7 +275,7 @@ def _find_pilots(
     states: Sequence[str],
     since: str | None,
     owner: str,
-) -> list[pilot_service_pb2.Pilot]:
+) -> list[PilotStatus]:
     """Return the pilots that the options of the command select."""
     node_site, _, host = node.rpartition("/")
     return client.pilots(
@@ -366,22 +307,18 @@ def revoke_pilots(context: click.Context, client: Client, targets: tuple[str, ..
     node = () if stamps else node_names(targets[0])
     done = client.revoke_pilots(stamps, node=node, reason=reason)
     if as_json:
-        echo_json({"revoked": done.revoked, "unknown": list(done.unknown_stamps)})
+        echo_json({"revoked": done.count, "unknown": list(done.unknown_stamps)})
     else:
-        click.echo(f"{done.revoked} pilots revoked")
+        click.echo(f"{done.count} pilots revoked")
         for stamp in done.unknown_stamps:
             click.echo(f"no live pilot {stamp}", err=True)
     if done.unknown_stamps:
         context.exit(FAILED)
 
 
-def _batch_job(pilot: pilot_service_pb2.Pilot) -> str:
+def _batch_job(pilot: PilotStatus) -> str:
     """Return the id of the pilot's job in its batch system, without the stamp that it ends with or begins with."""
     return pilot.glidein_id.removesuffix(f".{pilot.stamp}").removeprefix(f"{pilot.stamp}.")
-
-
-def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:
-    return pilot_service_pb2.PilotState.Name(pilot.state).removeprefix("PILOT_STATE_")
 
 
 @click.command(name="pilot-token")
@@ -445,7 +382,7 @@ def drain(
     on = _nodes(client, [node])[0] if node is not None else None
     done = client.drain_pilots(stamps, place=place, node=on, reason=reason, evict=evict)
     if not stamps:
-        click.echo("1 pilot drains" if done.drained == 1 else f"{done.drained} pilots drain")
+        click.echo("1 pilot drains" if done.count == 1 else f"{done.count} pilots drain")
     for stamp in done.unknown_stamps:
         click.echo(f"no live pilot {stamp}", err=True)
     if done.unknown_stamps:
@@ -503,7 +440,7 @@ def _nodes(client: Client, names: Sequence[str], option: str = "--node") -> list
     bare = {host for site, _, host in split if not site}
     sites: dict[str, set[str]] = {}
     for info in client.slots() if bare else ():
-        sites.setdefault(info.node, set()).add(info.queue.site)
+        sites.setdefault(info.node, set()).add(info.site)
     return [(site or _site_of(host, sites.get(host, set()), option), host) for site, _, host in split]
 
 
@@ -514,26 +451,13 @@ def _site_of(host: str, sites: set[str], option: str) -> str:
     raise InvalidInputError(Violation(option, f"{host}: {why}; give SITE/{host}"))
 
 
-def _print_node_settings(found: Sequence[node_service_pb2.NodeSettings], *, as_json: bool) -> None:
+def _print_node_settings(found: Sequence[NodeAttributeSet], *, as_json: bool) -> None:
     if as_json:
         for settings in found:
-            echo_json(
-                {
-                    "site": settings.node.site,
-                    "node": settings.node.node,
-                    "settings": {
-                        each.name: {
-                            "expression": each.expression,
-                            "set": iso(time_of(each, "set")),
-                            "by": each.set_by,
-                        }
-                        for each in settings.settings
-                    },
-                }
-            )
+            echo_json(settings.as_json())
         return
     rows = [
-        (f"{of.node.site}/{of.node.node}", each.name, each.expression, time_text(time_of(each, "set")), each.set_by)
+        (f"{of.site}/{of.node}", each.name, each.expression, time_text(each.set), each.set_by)
         for of in found
         for each in of.settings
     ]

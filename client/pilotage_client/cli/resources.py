@@ -13,8 +13,6 @@ from pilotage.resources.inheritance import effective_queues
 from pilotage.resources.parameters import SHIPPED
 from pilotage.resources.selection import EligibleNodes, NodeType, get_eligible_nodes, node_type
 from pilotage.resources.tree import ResourceTree
-from pilotage.rpc.wire import section_from_wire
-from pilotage.v1 import resource_service_pb2, values_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -31,7 +29,6 @@ from pilotage_client.cli.options import (
 from pilotage_client.cli.workflows import is_dag, workflow_as_json
 from pilotage_client.connection import ServerOptions
 from pilotage_client.files import faults_of, read_tree, read_tree_file, tree_format
-from pilotage_client.models import iso, time_of
 from pilotage_client.readers import LANGUAGES, read_jobs
 from pilotage_client.readers.draft import as_json as description_json
 from pilotage_client.readers.requirements import read_require_options
@@ -46,19 +43,7 @@ def pools(client: Client, as_json: bool) -> None:
     found = client.pools()
     if as_json:
         for pool in found:
-            echo_json(
-                {
-                    "id": pool.id,
-                    "vo": pool.vo,
-                    "requirements": _section(pool.requirements),
-                    "waiting": pool.waiting,
-                    "running": pool.running,
-                    "queues": [queue_text(queue) for queue in pool.queues],
-                    "mapped": iso(time_of(pool, "mapped")),
-                    "tree_version": pool.tree_version,
-                    "created": iso(time_of(pool, "created")),
-                }
-            )
+            echo_json(pool.as_json())
         return
     rows = [
         (
@@ -67,7 +52,7 @@ def pools(client: Client, as_json: bool) -> None:
             pool.waiting,
             pool.running,
             len(pool.queues),
-            section_text(_section(pool.requirements)),
+            section_text(pool.requirements),
         )
         for pool in found
     ]
@@ -89,46 +74,24 @@ def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
     found = client.queues(vo="" if vo == "*" else vo, site=site)
     if as_json:
         for queue in found:
-            echo_json(
-                {
-                    "site": queue.queue.site,
-                    "ce": queue.queue.ce,
-                    "queue": queue.queue.queue,
-                    "params": _section(queue.parameters),
-                    "origins": dict(sorted(queue.origins.items())),
-                    "enabled": queue.enabled,
-                    "banned": queue.banned or None,
-                    "pilots": queue.pilots,
-                    "pools": queue.pools,
-                    "waiting": queue.waiting,
-                    "matched": queue.matched,
-                    "running": queue.running,
-                    "pilot_problem": queue.pilot_problem or None,
-                    "health": queue.health or None,
-                    "downtime": queue.downtime or None,
-                }
-            )
+            echo_json(queue.as_json())
         return
     rows = [
         (
-            queue_text(queue.queue),
+            queue_text(queue),
             "yes" if queue.enabled else "no",
             queue.pilots,
             queue.pools,
             queue.waiting,
             queue.matched,
             queue.running,
-            "; ".join(filter(None, (queue.banned, queue.health, queue.downtime))) or queue.pilot_problem,
+            queue.problem,
         )
         for queue in found
     ]
     echo_table(
         ("QUEUE", "ENABLED", "PILOTS", "POOLS", "WAITING", "MATCHED", "RUNNING", "PROBLEM"), rows, empty="no queues"
     )
-
-
-def _section(wire: Mapping[str, values_pb2.Value]) -> dict[str, Any]:
-    return dict(sorted(section_from_wire(wire).items()))
 
 
 TREE = click.argument("tree_file", metavar="TREE", type=click.Path(path_type=Path))
@@ -291,15 +254,7 @@ def show(client: Client, as_json: bool) -> None:
     """Print the active tree as it was given."""
     answer = client.tree()
     if as_json:
-        echo_json(
-            {
-                "version": answer.version,
-                "format": answer.format or None,
-                "created": iso(time_of(answer, "created")),
-                "created_by": answer.created_by or None,
-                "text": answer.text,
-            }
-        )
+        echo_json(answer.as_json())
         return
     if not answer.version:
         click.echo("pilotage: there is no tree yet; `pilotage tree put FILE` activates one", err=True)
@@ -319,7 +274,7 @@ def put(client: Client, file: Path, validate_only: bool, as_json: bool) -> None:
     for warning in answer.warnings:
         click.echo(f"warning: {warning}", err=True)
     if as_json:
-        echo_json(_changes_json(answer))
+        echo_json(answer.as_json())
     else:
         click.echo(f"tree version {answer.version} {'would be' if validate_only else 'is'} active")
         for change in answer.changes[:SHOWN_CHANGES]:
@@ -329,27 +284,6 @@ def put(client: Client, file: Path, validate_only: bool, as_json: bool) -> None:
                 f"... and {answer.pools_changed - SHOWN_CHANGES} more pools (--json shows {len(answer.changes)})"
             )
         click.echo(f"waiting jobs that become runnable: {answer.jobs_runnable}, that become stuck: {answer.jobs_stuck}")
-
-
-def _changes_json(answer: resource_service_pb2.PutTreeResponse) -> dict[str, object]:
-    return {
-        "version": answer.version,
-        "jobs_runnable": answer.jobs_runnable,
-        "jobs_stuck": answer.jobs_stuck,
-        "pools_changed": answer.pools_changed,
-        "pools_rekeyed": answer.pools_rekeyed,
-        "changes": [
-            {
-                "pool": change.pool_id,
-                "gained": [queue_text(queue) for queue in change.gained],
-                "gained_count": change.gained_count,
-                "lost": [queue_text(queue) for queue in change.lost],
-                "lost_count": change.lost_count,
-            }
-            for change in answer.changes
-        ],
-        "warnings": list(answer.warnings),
-    }
 
 
 COMMANDS = (pools, queues, convert, tree)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pilotage.v1 import jobs_pb2, race_service_pb2, route_service_pb2
+from pilotage.values.routing import RouteOutline
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -17,11 +17,13 @@ from pilotage_client.cli.options import (
     echo_json,
     echo_table,
     for_each_job,
+    queue_text,
     time_text,
     with_client,
     with_operator_client,
 )
-from pilotage_client.models import iso, state_name, time_of
+from pilotage_client.models import JobStatus, iso
+from pilotage_client.models.routes import RaceCostInfo, RaceInfo, RouteExplanation, RouterInfo
 
 
 @click.group(cls=CommandGroup)
@@ -47,19 +49,19 @@ def list_routes(client: Client, as_json: bool) -> None:
         click.echo(line)
 
 
-def _rows(router: route_service_pb2.Router) -> Iterator[tuple[object, ...]]:
+def _rows(router: RouterInfo) -> Iterator[tuple[object, ...]]:
     """Yield a row for each route, and for each unused route that still has routed jobs."""
     yield from (_route_row(router, route) for route in router.routes)
-    reported = time_text(time_of(router, "told"))
+    reported = time_text(router.reported)
     for each in router.left_out:
         if each.copies:
             counts = each.copies, "-", each.idle, "-"
             yield each.name, "-", *counts, router.name, reported, f"not used: {each.reason}"
 
 
-def _route_row(router: route_service_pb2.Router, route: route_service_pb2.RouteOutline) -> tuple[object, ...]:
-    most_idle = route.max_idle_jobs if route.HasField("max_idle_jobs") else "any"
-    reported = time_text(time_of(router, "told"))
+def _route_row(router: RouterInfo, route: RouteOutline) -> tuple[object, ...]:
+    most_idle = "any" if route.max_idle_jobs is None else route.max_idle_jobs
+    reported = time_text(router.reported)
     copies = route.copies, route.max_jobs, route.idle, most_idle
     reasons = {"closed": route.closed, "throttled": route.throttled}
     return (
@@ -72,28 +74,28 @@ def _route_row(router: route_service_pb2.Router, route: route_service_pb2.RouteO
     )
 
 
-def _notes(router: route_service_pb2.Router) -> Iterator[str]:
-    if router.HasField("constraint"):
+def _notes(router: RouterInfo) -> Iterator[str]:
+    if router.constraint is not None:
         yield f"{router.name}: every job must satisfy {router.constraint}"
-    if router.HasField("max_jobs"):
+    if router.max_jobs is not None:
         yield f"{router.name}: at most {router.max_jobs} routed jobs in all"
     for route in router.left_out:
         if not route.copies:
             yield f"{router.name}: route {route.name} is not used: {route.reason}"
 
 
-def _routes_json(router: route_service_pb2.Router) -> Iterator[dict[str, Any]]:
-    shared = {"router": router.name, "told": iso(time_of(router, "told"))}
+def _routes_json(router: RouterInfo) -> Iterator[dict[str, Any]]:
+    shared = {"router": router.name, "told": iso(router.reported)}
     for route in router.routes:
         yield {
             "route": route.name,
             "target": route.target,
-            "requirements": route.requirements if route.HasField("requirements") else None,
-            "constraint": router.constraint if router.HasField("constraint") else None,
+            "requirements": route.requirements,
+            "constraint": router.constraint,
             "copies": route.copies,
             "max_jobs": route.max_jobs,
             "idle": route.idle,
-            "max_idle_jobs": route.max_idle_jobs if route.HasField("max_idle_jobs") else None,
+            "max_idle_jobs": route.max_idle_jobs,
             "throttled": route.throttled or None,
             "closed": route.closed or None,
             "left_out": None,
@@ -132,22 +134,7 @@ def explain(ctx: click.Context, client: Client, ids: Sequence[str], as_json: boo
 def _explain(client: Client, job_id: int, *, as_json: bool) -> None:
     answer = client.explain_routes(job_id)
     if as_json:
-        echo_json(
-            {
-                "job": job_id,
-                "obstacle": answer.obstacle or None,
-                "copy": _routed_job_json(answer.copy) if answer.HasField("copy") else None,
-                "routes": [
-                    {
-                        "route": verdict.route,
-                        "target": verdict.target,
-                        "obstacles": [{"kind": each.kind, "why": each.why} for each in verdict.obstacles],
-                        "router": verdict.router,
-                    }
-                    for verdict in answer.verdicts
-                ],
-            }
-        )
+        echo_json(answer.as_json())
         return
     if answer.obstacle:
         click.echo(f"No route takes job {job_id} now: {answer.obstacle}")
@@ -163,29 +150,15 @@ def _explain(client: Client, job_id: int, *, as_json: bool) -> None:
         click.echo("no job router has reported a route")
 
 
-def routed_job_lines(answer: route_service_pb2.ExplainRoutesResponse) -> Iterator[str]:
+def routed_job_lines(answer: RouteExplanation) -> Iterator[str]:
     """Yield lines about the latest routed job of a job; none if there is none."""
-    if not answer.HasField("copy"):
+    if (copy := answer.copy) is None:
         return
-    copy = answer.copy
     found = f", {copy.reference} there" if copy.reference else ""
-    routed = time_text(time_of(copy, "routed"))
+    routed = time_text(copy.routed)
     yield f"Attempt {copy.attempt} was routed by {copy.route} of {copy.router} to {copy.target} at {routed}{found}"
     if copy.unwanted:
         yield f"    {copy.unwanted}"
-
-
-def _routed_job_json(copy: route_service_pb2.JobCopy) -> dict[str, Any]:
-    return {
-        "job": copy.job_id,
-        "attempt": copy.attempt,
-        "route": copy.route,
-        "target": copy.target,
-        "reference": copy.reference or None,
-        "routed": iso(time_of(copy, "routed")),
-        "router": copy.router,
-        "state": state_name(copy.state),
-    }
 
 
 @routes.command("give-up")
@@ -197,14 +170,12 @@ def give_up(client: Client, router: str, as_json: bool) -> None:
     copies = client.give_up_router(router)
     if as_json:
         for copy in copies:
-            echo_json(_routed_job_json(copy))
+            echo_json(copy.as_json())
         return
     if not copies:
         click.echo(f"{router} has no routed jobs; its routes are removed")
         return
-    rows = [
-        (each.job_id, each.attempt, state_name(each.state), each.route, each.target, each.reference) for each in copies
-    ]
+    rows = [(each.job_id, each.attempt, each.state, each.route, each.target, each.reference) for each in copies]
     echo_table(("JOB", "ATTEMPT", "STATE", "ROUTE", "TARGET", "REFERENCE"), rows, empty="")
     click.echo("The jobs are free. Their routed jobs may still run: stop them at the targets.", err=True)
 
@@ -229,74 +200,42 @@ def races(client: Client, ids: Sequence[str], open_only: bool, owner: str, costs
     found = client.races(client.find_jobs(ids).ids, owner=owner or ("*" if ids else ""), open_only=open_only)
     if as_json:
         for race in found:
-            echo_json(_race_json(race))
+            echo_json(race.as_json())
         return
     echo_table(_RACE_HEADINGS, (row for race in found for row in _race_rows(race)), empty="no races")
 
 
-def _race_rows(race: race_service_pb2.Race) -> Iterator[Sequence[object]]:
+def _race_rows(race: RaceInfo) -> Iterator[Sequence[object]]:
     """Yield a row for the original, and one for each copy."""
     job = race.original
     yield (
         job.id,
         "the job itself",
-        state_name(job.state),
+        job.state,
         _where(job),
-        time_text(time_of(race, "began")),
-        time_text(time_of(race, "ended")) or "-",
+        time_text(race.began),
+        time_text(race.ended) or "-",
         race.winner or "-",
         f"{race.lost_core_s / 3600:.2f}",
         race.outcome or race.reason,
     )
     for copy in race.copies:
-        times = (time_text(time_of(copy, "started")) or "-", time_text(time_of(copy, "ended")) or "-")
-        yield ("", f"copy {copy.id}", state_name(copy.state), _where(copy), *times, "", "", copy.reason)
+        times = (time_text(copy.started) or "-", time_text(copy.ended) or "-")
+        yield ("", f"copy {copy.id}", copy.state, _where(copy), *times, "", "", copy.reason)
 
 
-def _where(job: jobs_pb2.Job) -> str:
-    return f"{job.queue.site}/{job.queue.ce}/{job.queue.queue}" if job.HasField("queue") else "-"
+def _where(job: JobStatus) -> str:
+    return queue_text(job) if job.site else "-"
 
 
-def _race_json(race: race_service_pb2.Race) -> dict[str, Any]:
-    return {
-        "job": race.original.id,
-        "state": state_name(race.original.state),
-        "site": race.original.queue.site or None,
-        "owner": race.original.owner,
-        "vo": race.original.vo,
-        "reason": race.reason,
-        "began": iso(time_of(race, "began")),
-        "ended": iso(time_of(race, "ended")),
-        "winner": race.winner or None,
-        "outcome": race.outcome or None,
-        "lost_core_s": race.lost_core_s,
-        "copies": [
-            {
-                "id": copy.id,
-                "state": state_name(copy.state),
-                "site": copy.queue.site or None,
-                "reason": copy.reason or None,
-                "submitted": iso(time_of(copy, "submitted")),
-                "started": iso(time_of(copy, "started")),
-                "ended": iso(time_of(copy, "ended")),
-            }
-            for copy in race.copies
-        ],
-    }
-
-
-def _show_costs(found: Sequence[race_service_pb2.RaceCost], *, as_json: bool) -> None:
+def _show_costs(found: Sequence[RaceCostInfo], *, as_json: bool) -> None:
     if as_json:
         for cost in found:
-            account = cost.account
-            whose = {"vo": account.vo, "group": account.group, "owner": account.owner}
-            echo_json(
-                {**whose, "races": cost.races, "won_by_copies": cost.won_by_copies, "lost_core_s": cost.lost_core_s}
-            )
+            echo_json(cost.as_json())
         return
     rows = (
         (
-            f"{cost.account.vo}/{cost.account.group}/{cost.account.owner}",
+            f"{cost.vo}/{cost.group}/{cost.owner}",
             cost.races,
             cost.won_by_copies,
             f"{cost.lost_core_s / 3600:.2f}",

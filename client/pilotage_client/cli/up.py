@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.v1 import identity_service_pb2
 from pilotage_client.cli.options import AS_JSON, ONE_JSON, CommandGroup, echo_json, echo_table
 from pilotage_client.connection import data_folder
 from pilotage_client.contexts import Context, load_contexts
@@ -109,10 +108,15 @@ def join_server(
     name = name or address.partition(",")[0].rpartition(":")[0].strip("[]")
     contexts.check_name(name, address)
     here = this_machine(Path.home())
-    request = identity_service_pb2.JoinRequest(
-        machine=machine or here.name, cpus=cpus or here.cpus, memory_mib=here.memory_mib, disk_mib=here.disk_mib
+    joined = join(
+        address,
+        token,
+        machine or here.name,
+        ca_file.read_bytes() if ca_file else None,
+        cpus=cpus or here.cpus,
+        memory_mib=here.memory_mib,
+        disk_mib=here.disk_mib,
     )
-    joined = join(address, token, request, ca_file.read_bytes() if ca_file else None)
     contexts.put(name, joined)
     click.echo(f"joined {address}; the context {name} is the current one")
     if joined.token:

@@ -13,12 +13,11 @@ import click
 from pilotage import clock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.units import parse_duration
-from pilotage.v1 import share_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, with_client
 from pilotage_client.models import JobUsage
+from pilotage_client.models.accounts import USAGE_KEYS, UsageTotal
 
-KEYS = ("day", "month", "vo", "group", "owner", "site")
 _HOUR_S = 3600
 
 
@@ -37,7 +36,7 @@ class UsageFigures:
     gpu_h: float
 
 
-def figures_of(sums: Sequence[share_service_pb2.UsageSum]) -> UsageFigures:
+def figures_of(sums: Sequence[UsageTotal]) -> UsageFigures:
     """Return the figures of some sums together; `efficiency` None = no core hours."""
     wasted = [sum(each.failed_core_s for each in sums), sum(each.interrupted_core_s for each in sums)]
     core_s = sum(each.done_core_s for each in sums) + sum(wasted)
@@ -72,7 +71,7 @@ def usage_text(usage: JobUsage) -> str:
 
 @click.command()
 @click.option(
-    "--by", default="owner", show_default=True, metavar="KEY,...", help=f"One row for each: {', '.join(KEYS)}."
+    "--by", default="owner", show_default=True, metavar="KEY,...", help=f"One row for each: {', '.join(USAGE_KEYS)}."
 )
 @click.option("--since", default="30 d", show_default=True, metavar="DAY|TIME", help='As 2026-11-01, or "30 d" ago.')
 @click.option("--until", metavar="DAY", help="The last day, included (default: today).")
@@ -111,7 +110,7 @@ def usage(
         owners=owners,
         sites=sites,
     )
-    rows = [(tuple(each.keys), figures_of([each])) for each in sums]
+    rows = [(each.keys, figures_of([each])) for each in sums]
     names = [each.name for each in fields(UsageFigures)]
     if as_json:
         for values, figures in rows:
@@ -152,8 +151,8 @@ def _cells(figures: UsageFigures) -> tuple[object, ...]:
 def _keys(text: str) -> list[str]:
     keys = [key.strip().lower() for key in text.split(",") if key.strip()]
     for key in keys:
-        if key not in KEYS:
-            raise InvalidInputError(Violation("--by", f"{key} is not one of {', '.join(KEYS)}"))
+        if key not in USAGE_KEYS:
+            raise InvalidInputError(Violation("--by", f"{key} is not one of {', '.join(USAGE_KEYS)}"))
     return keys
 
 

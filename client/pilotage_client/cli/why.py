@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
-from pilotage.rpc.wire import section_from_wire
-from pilotage.v1 import job_service_pb2, jobs_pb2, route_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -16,12 +13,14 @@ from pilotage_client.cli.options import (
     echo_json,
     echo_table,
     for_each_job,
+    queue_text,
     section_text,
     time_text,
     with_client,
 )
 from pilotage_client.cli.routes import routed_job_lines
-from pilotage_client.models import iso, job_status, time_of
+from pilotage_client.models.explanations import JobExplanation
+from pilotage_client.models.routes import RouteExplanation
 
 SHOWN_QUEUES = 15
 
@@ -38,7 +37,7 @@ def why(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -
     def explain(job_id: int) -> None:
         answer = client.explain(job_id)
         if as_json:
-            echo_json(explanation(answer))
+            echo_json(answer.as_json())
             return
         if job_id != jobs[0]:
             click.echo()
@@ -48,54 +47,9 @@ def why(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -
     for_each_job(ctx, jobs, explain)
 
 
-def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
-    """Return the explanation as a JSON object."""
-    return {
-        **_status(answer.job),
-        "summary": answer.summary,
-        "requirements": section_from_wire(answer.requirements),
-        "pool_mapped": iso(time_of(answer, "pool_mapped")),
-        "tree_version": answer.tree_version,
-        "queues_total": answer.queues_total,
-        "queues_of_vo": answer.queues_of_vo,
-        "excluded": [
-            {
-                "parameter": exclusion.parameter,
-                "asked": exclusion.asked,
-                "queues": exclusion.queues,
-                "queues_alone": exclusion.queues_alone,
-                "example": exclusion.example,
-            }
-            for exclusion in answer.exclusions
-        ],
-        "eligible": [
-            {
-                "site": outlook.queue.site,
-                "ce": outlook.queue.ce,
-                "queue": outlook.queue.queue,
-                "pilots": outlook.pilots,
-                "pilots_waiting": outlook.pilots_waiting,
-                "free_slots": outlook.free_slots,
-                "obstacle": outlook.obstacle or None,
-            }
-            for outlook in answer.eligible_queues
-        ],
-        "jobs_ahead": answer.jobs_ahead,
-        "order": answer.order,
-        "blockers": [{"kind": _kind(blocker), **_status(blocker.job)} for blocker in answer.blockers],
-    }
-
-
-def _status(job: jobs_pb2.Job) -> dict[str, Any]:
-    """Return the status of a job as a JSON object, without what the answer does not have."""
-    status = job_status(job).as_json()
-    del status["usage"], status["futile"]
-    return status
-
-
-def show(answer: job_service_pb2.ExplainJobResponse) -> None:
+def show(answer: JobExplanation) -> None:
     """Print the explanation."""
-    job = job_status(answer.job)
+    job = answer.job
     click.echo(f"Job {job.id} is {job.state}. {answer.summary}")
     if job.ignored:
         click.echo(f"Ignored in its job file: {'; '.join(job.ignored)}")
@@ -103,13 +57,13 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
         click.echo(f"It waits again after attempt {job.attempt}: {job.reason}")
     child = job
     for blocker in answer.blockers:
-        parent = job_status(blocker.job)
+        parent = blocker.job
         reason = f": {parent.reason}" if parent.reason else ""
-        click.echo(f"Job {child.id} waits for job {parent.id} ({_kind(blocker)}), which is {parent.state}{reason}.")
+        click.echo(f"Job {child.id} waits for job {parent.id} ({blocker.kind}), which is {parent.state}{reason}.")
         child = parent
     if job.pool:
-        asked = section_text(section_from_wire(answer.requirements))
-        mapped = time_text(time_of(answer, "pool_mapped")) or "not yet"
+        asked = section_text(answer.requirements)
+        mapped = time_text(answer.pool_mapped) or "not yet"
         click.echo(f"Pool {job.pool[:12]}: {asked} (mapped {mapped}, tree version {answer.tree_version})")
     if job.pool_sites:
         click.echo(f"Sites of the pool: {', '.join(job.pool_sites)}")
@@ -130,11 +84,7 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
         click.echo(f"{ahead} before it: {answer.order}")
 
 
-def _kind(blocker: job_service_pb2.Blocker) -> str:
-    return job_service_pb2.DependencyKind.Name(blocker.kind).removeprefix("DEPENDENCY_KIND_").lower()
-
-
-def show_routes(job_id: int, answer: route_service_pb2.ExplainRoutesResponse) -> None:
+def show_routes(job_id: int, answer: RouteExplanation) -> None:
     """Print the routes that take the job, and its routed job, if there are any."""
     for line in routed_job_lines(answer):
         click.echo(f"\n{line}")
@@ -146,13 +96,13 @@ def show_routes(job_id: int, answer: route_service_pb2.ExplainRoutesResponse) ->
     click.echo(f"\nRoutes that take it: {names} (`pilotage routes explain {job_id}` shows why)")
 
 
-def _show_outlooks(answer: job_service_pb2.ExplainJobResponse) -> None:
+def _show_outlooks(answer: JobExplanation) -> None:
     if not answer.eligible_queues:
         return
     click.echo("\nEligible queues:")
     rows = [
         (
-            f"{outlook.queue.site}/{outlook.queue.ce}/{outlook.queue.queue}",
+            queue_text(outlook),
             outlook.pilots,
             outlook.pilots_waiting,
             outlook.free_slots,

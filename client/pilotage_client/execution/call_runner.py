@@ -164,7 +164,7 @@ def result_of(functions: Sequence[bytes], call: Call, loaded: dict[int, Any]) ->
     number, arguments = call
     try:
         if number not in loaded:
-            loaded[number] = pickle.loads(functions[number])  # noqa: S301 - the owner's own functions
+            loaded[number] = load(functions[number])
         positional, named = pickle.loads(arguments)  # noqa: S301
         returned = loaded[number](*positional, **named)
         try:
@@ -176,10 +176,20 @@ def result_of(functions: Sequence[bytes], call: Call, loaded: dict[int, Any]) ->
         try:
             pickle.loads(content := cloudpickle.dumps((error, text)))  # noqa: S301 - not each exception can be rebuilt
         except Exception:
-            content = pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), text))
+            told = traceback.format_exception_only(error)[-1].strip()  # it may have no text either
+            content = pickle.dumps((RuntimeError(told), text))
         return RAISED, content
     finally:
         sys.stdout.flush()
+
+
+def load(function: bytes) -> Any:
+    """Unpickle a function; if its module is missing here, the error says how to send it."""
+    try:
+        return pickle.loads(function)  # noqa: S301 - the owner's own functions
+    except ModuleNotFoundError as error:
+        error.add_note(f"it is not installed on this node; PilotageExecutor(modules=[{error.name}]) sends it")
+        raise
 
 
 def read_all(file: int, size: int) -> bytes | None:

@@ -20,13 +20,14 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType, TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import cloudpickle
 
@@ -39,10 +40,14 @@ from pilotage_client.execution import call_runner
 from pilotage_client.execution.batch_size import CallTimes, batch_size
 from pilotage_client.execution.records import CallEnded, CallsHandedBack, CallStarted, RecordReader, result_of
 from pilotage_client.execution.tasks import keys_of
+from pilotage_client.job_sets import progress_bar
 from pilotage_client.models import FINAL_STATES, JobEvent
 from pilotage_client.readers.files import resolve_local_files
 from pilotage_client.readers.values import job
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, event_pages_since
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -192,14 +197,33 @@ class PilotageExecutor(Executor):
         return future
 
     def map(
-        self, fn: Callable[..., Returned], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+        self,
+        fn: Callable[..., Returned],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        progress: bool = False,
     ) -> Iterator[Returned]:
         """Run `fn` for each element of the iterables; yields the results in their order.
 
-        The function is pickled once. The executor sizes its batches itself: `chunksize` has no effect.
+        The function is pickled once. The executor sizes its batches itself: `chunksize` has no effect. At most
+        `buffersize` calls are there at a time, as in Python 3.14: others are read from the iterables as results are
+        taken; None = all are read at once. `progress` shows a bar on a terminal or in a notebook while results are
+        taken. If the iterator is closed, calls that have not started are cancelled.
+
+        Raises
+        ------
+        TimeoutError
+            By the iterator: a result has not come `timeout` seconds after the call of `map`.
         """
+        if buffersize is not None and buffersize < 1:
+            raise InvalidInputError(Violation("buffersize", f"{buffersize} is less than 1"))
+        ends_s = None if timeout is None else boot_time_s() + timeout
         shared: Any = _PickledFunction(cloudpickle.dumps(fn), keys_of(fn))
-        return super().map(shared, *iterables, timeout=timeout, chunksize=chunksize)
+        calls = (self.submit(shared, *arguments) for arguments in zip(*iterables, strict=False))
+        window = deque(islice(calls, buffersize))
+        return _results(calls, window, buffersize, ends_s, progress_bar() if progress else None)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; `cancel_futures` cancels those that have not started, `wait` waits for the others."""
@@ -377,7 +401,7 @@ class PilotageExecutor(Executor):
             if runs != (batch.runs_since_s is not None):
                 batch.runs_since_s = boot_time_s() if runs else None
                 self._changed.notify_all()
-        if event.after in FINAL_STATES:
+        if event.after in FINAL_STATES or event.after == "HELD":
             self._start_reader(partial(self._finish, batch, event))
 
     # Readers
@@ -400,7 +424,10 @@ class PilotageExecutor(Executor):
             batch.is_followed = False
 
     def _finish(self, batch: CallBatch, event: JobEvent) -> None:
-        """Deliver the results of a batch whose job has ended; calls without one fail or are sent again."""
+        """Deliver the results of a batch whose job has ended; calls without one fail or are sent again.
+
+        A held job, such as one that has exceeded its memory, would be held for ever: it is removed.
+        """
         retry = self._new_retry()
         error_text = ""
         try:
@@ -413,6 +440,9 @@ class PilotageExecutor(Executor):
                     error_text = content.decode(errors="replace")[-_LONGEST_ERROR_TEXT:]
         except (PilotageError, ValueError) as error:
             error_text = str(error)
+        if event.after == "HELD":
+            with suppress(PilotageError, ValueError):
+                retry(partial(self._client.remove, [batch.job_id], f"it was held: {event.reason}"))
         reason = event.reason or "it has ended without results"
         self._close_batch(batch, BatchFailedError(batch.job_id, event.after, reason, error_text))
 
@@ -455,6 +485,31 @@ class PilotageExecutor(Executor):
                     call.future.set_result(result)
                 else:
                     call.future.set_exception(error)
+
+
+def _results(
+    calls: Iterator[Future[Returned]],
+    window: deque[Future[Returned]],
+    size: int | None,
+    ends_s: float | None,
+    bar: Progress | None,
+) -> Iterator[Returned]:
+    """Yield the results of the window, which more calls fill up to `size` when half of it is empty."""
+    with bar or nullcontext():
+        shown = None if bar is None else bar.add_task("", total=len(window) if size is None else None)
+        try:
+            while window:
+                future = window.popleft()
+                result = future.result(None if ends_s is None else max(0.0, ends_s - boot_time_s()))
+                del future  # it keeps the result
+                if size is not None and len(window) <= size // 2:
+                    window.extend(islice(calls, size - len(window)))
+                if bar is not None and shown is not None:
+                    bar.update(shown, advance=1)
+                yield result
+        finally:
+            for future in window:
+                future.cancel()
 
 
 def _as_list(value: object) -> list[Any]:

@@ -84,7 +84,8 @@ def result_of(ended: CallEnded) -> tuple[Any, BaseException | None]:
     try:
         result = pickle.loads(ended.content)  # noqa: S301 - the owner's own job has written it
     except Exception as error:  # whatever the class of the result does
-        return None, TypeError(f"the result cannot be unpickled here: {error}").with_traceback(error.__traceback__)
+        what = "result" if ended.kind == RETURNED else "exception"
+        return None, TypeError(f"the {what} cannot be unpickled here: {error}").with_traceback(error.__traceback__)
     if ended.kind == RETURNED:
         return result, None
     assert ended.kind == RAISED

@@ -13,6 +13,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def task(**keys: Any) -> Callable[[Function], Function]:
     """Give a function what its calls need in a `PilotageExecutor`: keys of `job`, such as `memory="2 GB"`.
 
+    `inputs=["data.csv"]` are files of the present folder that the calls find in theirs.
+
     The function itself does not change: a plain call runs here.
     """
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from glob import has_magic, iglob
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pilotage.errors import InvalidJobError, Violation
+from pilotage.errors import Faults, InvalidJobError, Violation
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.jobs.images import ImageKind, image_kind
 from pilotage.text import fold, text_fault
@@ -55,6 +55,30 @@ def resolve_local_files(description: JobDescription, base_dir: Path, *, ships_pr
         a user log in a folder that is missing.
     """
     return FileResolver(base_dir, ships_programs=ships_programs).resolve(description)
+
+
+def resolve_input_paths(descriptions: Sequence[JobDescription], base_dir: Path) -> list[JobDescription]:
+    """Return the descriptions with their files resolved, if they have input files that are not: paths, or sources.
+
+    Raises
+    ------
+    InvalidJobError
+        As `resolve_local_files`, with the faults of all descriptions.
+    """
+    faults, resolver, resolved = Faults(), FileResolver(base_dir), list[JobDescription]()
+    for index, description in enumerate(descriptions):
+        given: Sequence[Any] = description.input_files
+        if any(isinstance(file, str | Path) or _is_unresolved(file) for file in given):
+            files = (InputFile(Path(file).name, str(file)) if isinstance(file, str | Path) else file for file in given)
+            with faults.within(f"descriptions[{index}]"):
+                description = resolver.resolve(replace(description, input_files=tuple(files)))
+        resolved.append(description)
+    faults.raise_any(InvalidJobError)
+    return resolved
+
+
+def _is_unresolved(file: object) -> bool:
+    return isinstance(file, InputFile) and file.checksum is None
 
 
 class FileResolver:

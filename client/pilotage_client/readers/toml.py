@@ -355,6 +355,8 @@ SHORT_KEYS: Mapping[str, str] = {
     "disk": "request_disk",
     "gpus": "request_gpus",
     "require": "requirements",
+    "inputs": "input_files",
+    "outputs": "output_files",
 }
 """Short names of keys for `read_table`."""
 

@@ -13,9 +13,9 @@ from pilotage_client.readers.toml import read_table
 def job(executable: str | Path = "", *arguments: object, folder: Path | None = None, **keys: Any) -> JobDescription:
     """Return the description of a job, or of an array with `count`, with its local files resolved.
 
-    `keys` are those of job files in TOML; `cpus`, `memory`, `disk`, `gpus` and `require` are short names of
-    `request_cpus` and so on. Amounts take units ("2 GB", "90 min"). Paths are relative to `folder`, None = the present
-    one: a relative executable that exists here is sent with the job, and so are `input_files`.
+    `keys` are those of job files in TOML; `cpus`, `memory`, `disk`, `gpus`, `require`, `inputs` and `outputs` are short
+    names of `request_cpus` and so on. Amounts take units ("2 GB", "90 min"). Paths are relative to `folder`, None = the
+    present one: a relative executable that exists here is sent with the job, and so are its input files.
 
     Raises
     ------

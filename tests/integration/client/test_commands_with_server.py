@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pilotage.job_description import JobDescription, JobPolicy
-from pilotage.v1 import identity_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.main import main
 from pilotage_client.cli.status import DEFAULT_LIMIT
@@ -146,7 +145,7 @@ def test_join_token_at_loopback_needs_the_address_for_others(shared_server: Runn
     assert line == ["pilotage", "join", "queue.example.org:4711", "--token"]
     with Client(shared_server.address, token) as client:
         me = client.who_am_i()
-        joined = client.join(identity_service_pb2.JoinRequest(machine="laptop", cpus=1))
+        joined = client.join("laptop", cpus=1)
     assert (me.owner, list(me.groups), list(me.roles), joined.director_token) == ("bob", [], ["join"], "")
 
 

@@ -24,7 +24,6 @@ from cryptography.x509.oid import NameOID
 from pilotage import clock
 from pilotage.errors import ServerUnreachableError, WorldError
 from pilotage.rpc.channel import system_authorities
-from pilotage.v1.identity_service_pb2 import JoinRequest
 from pilotage_client.cli.main import main
 from pilotage_client.joining import JoinToken, fetch_authority, join
 from pilotage_server.certificates import ConfiguredCertificate, ServedCertificate
@@ -211,7 +210,7 @@ def test_token_is_not_sent_to_a_server_that_only_shows_the_authority(tmp_path: P
         serving(grpc.ssl_server_credentials([(key, shown)])) as address,
         pytest.raises(ServerUnreachableError, match="no authority that is trusted here has signed its certificate"),
     ):
-        join(address, token, JoinRequest(machine="node", cpus=1), None)
+        join(address, token, "node", None, cpus=1)
 
 
 async def test_own_certificate_gets_a_new_address_of_the_machine(

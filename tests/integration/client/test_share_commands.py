@@ -74,7 +74,7 @@ def test_job_is_charged_to_the_policys_accounting_group(user: Client) -> None:
     assert (attributes["Group"], attributes["SUBMIT_SITE_DOMAIN"], attributes["Own"]) == ("group_SKY", "sky.org", 1)
     assert len([warning for warning in submitted.warnings if "is set by the server" in warning]) == 3
     shares = user.shares()
-    (account,) = [entry.account for entry in shares.accounts if entry.waiting]
+    (account,) = [entry for entry in shares.accounts if entry.waiting]
     assert (account.vo, account.group, account.owner) == (VO, "group_SKY", "ann_mcore")
     (job,) = user.jobs([job_id])
     assert job.owner == "ann12"

@@ -11,7 +11,7 @@ import pytest
 
 from pilotage import clock
 from pilotage.errors import InvalidInputError, PermissionDeniedError, PilotageError, UnauthenticatedError, WorldError
-from pilotage.v1 import identity_service_pb2, job_service_pb2, jobs_pb2
+from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
@@ -152,6 +152,5 @@ def test_unknown_issuer_is_named_with_the_known_ones(issuer: RunningIssuer, serv
 
 
 def test_admin_issues_no_token_for_an_owner_of_an_issuer(server: RunningServer) -> None:
-    request = identity_service_pb2.IssueTokenRequest(owner="eve@iam", vo="cms", roles=["user"], lifetime_s=60)
     with Client(server.address, server.token(Role.ADMIN)) as client, pytest.raises(InvalidInputError, match="owner"):
-        client.issue_token(request)
+        client.issue_token("eve@iam", ["user"], vo="cms", lifetime_s=60)

@@ -15,7 +15,6 @@ import pytest
 
 from pilotage.job_description import JobDescription
 from pilotage.mqtt.topics import Message, NodeStatus, Topics, read_node_status
-from pilotage.v1 import pilot_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import Role
@@ -98,7 +97,7 @@ async def wait_for_slots(pilot: PilotProcess, listener: RecordingSubscriber, *sl
 
 def state_of(operator: Client, pilot: PilotProcess) -> str:
     (found,) = (info for info in operator.pilots(ended=True) if info.stamp == pilot.stamp)
-    return pilot_service_pb2.PilotState.Name(found.state).removeprefix("PILOT_STATE_")
+    return found.state
 
 
 async def test_idle_pilot_runs_announced_jobs_at_once(
@@ -172,8 +171,7 @@ async def test_restarted_broker_loses_no_pilot_and_killed_one_is_lost(
 
 def states_of(operator: Client) -> Counter[str]:
     """Return the number of pilots in each state."""
-    states = (pilot_service_pb2.PilotState.Name(info.state) for info in operator.pilots(ended=True))
-    return Counter(state.removeprefix("PILOT_STATE_") for state in states)
+    return Counter(info.state for info in operator.pilots(ended=True))
 
 
 async def test_ended_pilot_leaves_no_retained_message(
@@ -274,7 +272,7 @@ async def test_full_pilot_reports_its_slots_on_request(
         await asyncio.to_thread(user.submit, [JobDescription("/bin/sleep", "600")])
         await wait_for_slots(pilot, listener, "slot1 Idle", "slot1_1 Busy")
         asked = await asyncio.to_thread(user.request_reports, ("SITE", "node1"))
-        await until(lambda: all(slot.HasField("answered") for slot in user.slots(node=("SITE", "node1"))))
+        await until(lambda: all(slot.answered for slot in user.slots(node=("SITE", "node1"))))
     assert list(asked.pilot_stamps) == [pilot.stamp]
 
 

@@ -239,7 +239,7 @@ async def test_idle_pilot_reports_its_slots_on_request(tmp_path: Path) -> None:
             with Client(grid.server.address, grid.user_token()) as client:
                 await until(lambda: bool(client.slots(node=node)))
                 asked = await asyncio.to_thread(client.request_reports, node)
-                await until(lambda: all(slot.HasField("answered") for slot in client.slots(node=node)))
+                await until(lambda: all(slot.answered for slot in client.slots(node=node)))
     assert list(asked.pilot_stamps) == [pilot.stamp]
 
 
@@ -251,7 +251,7 @@ async def test_job_of_revoked_pilot_returns_when_its_payload_is_dead(tmp_path: P
             job_id = grid.submit(script=f"exec sleep {seconds}")
             await until(lambda: is_argument(seconds))
             with Client(grid.server.address, grid.server.token(Role.OPERATOR)) as client:
-                assert client.revoke_pilots([pilot.stamp], reason="stolen").revoked == 1
+                assert client.revoke_pilots([pilot.stamp], reason="stolen").count == 1
             await until(lambda: grid.job(job_id).state == jobs_pb2.JOB_STATE_WAITING)
             assert not is_argument(seconds)
             _, last = await pilot.ends()

@@ -195,7 +195,7 @@ def test_machine_joins_by_a_line_signed_offline(tmp_path: Path) -> None:
         line = run_command("token", *data, "--owner", "carol", "--role", "user", "--join", address).stdout.split()
         assert line[:4] == ["pilotage", "join", address, "--token"]
         token = JoinToken.parse(line[4])
-        joined = join(address, token, identity_service_pb2.JoinRequest(machine="laptop", cpus=1), None)
+        joined = join(address, token, "laptop", None, cpus=1)
         with Client(joined.server, joined.token, joined.authority.encode()) as client:
             assert client.who_am_i().owner == "carol"
         refused = run_command("token", *data, "--role", "admin", "--join", address)

@@ -199,7 +199,7 @@ def test_policy_defines_the_slots_of_local_pilots(tmp_path: Path) -> None:
         up.start()
         with up.client() as client:
             up.until(lambda: len(client.slots()) >= 3)
-            slots = {info.slot.name: info.slot.state for info in client.slots()}
+            slots = {info.name: info.state for info in client.slots()}
     assert slots == {"slot1": "Unclaimed", "slot2": "Unclaimed", "slot3": "Owner"}
 
 

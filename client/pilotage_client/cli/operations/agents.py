@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import click
 
 from pilotage import clock
-from pilotage.v1 import agent_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_operator_client
-from pilotage_client.models import iso, time_of
+from pilotage_client.models.operations import AgentInfo
 
 _AGENT_HEADINGS = ("AGENT", "STATE", "HOST", "VERSION", "LAST SEEN", "LAST CYCLE", "FAILED", "SERVES")
 
@@ -28,40 +26,38 @@ def agents(client: Client, as_json: bool) -> None:
     found = client.agents()
     if as_json:
         for each in found:
-            echo_json(_agent_json(each))
+            echo_json(each.as_json())
         return
     echo_table(_AGENT_HEADINGS, map(_agent_row, found), empty="no agent has called")
     now = clock.now()
     for each in found:
-        if each.status.last_error and each.state != agent_service_pb2.AGENT_STATE_ENDED:
-            ago = _ago(time_of(each.status, "last_error_time"), now)
-            over = "" if each.status.failures else ", and it has worked since"
-            click.echo(f"{_name(each)} on {each.place} failed {ago}{over}: {each.status.last_error}")
+        if each.last_error and each.state != "ended":
+            ago = _ago(each.last_error_time, now)
+            over = "" if each.failures else ", and it has worked since"
+            click.echo(f"{_name(each)} on {each.host} failed {ago}{over}: {each.last_error}")
     for name in _leaderless(found):
         click.echo(f"{name} has no leader: nothing acts")
 
 
-def _agent_row(replica: agent_service_pb2.AgentReplica) -> Sequence[object]:
-    status = replica.status
+def _agent_row(replica: AgentInfo) -> Sequence[object]:
     return (
         _name(replica),
-        _state(replica),
-        replica.place,
-        status.version or "?",
-        time_text(time_of(replica, "last_seen")),
-        time_text(time_of(status, "last_cycle")) or "-",
-        status.failures or "",
+        replica.state,
+        replica.host,
+        replica.version or "?",
+        time_text(replica.last_seen),
+        time_text(replica.last_cycle) or "-",
+        replica.failures or "",
         _served(replica),
     )
 
 
-def _name(replica: agent_service_pb2.AgentReplica) -> str:
+def _name(replica: AgentInfo) -> str:
     """Return the kind of the agent and its scope, which for queues is in the column SERVES."""
-    name = replica.turn.agent
-    return name.partition(" of ")[0] if replica.queues else name
+    return replica.agent.partition(" of ")[0] if replica.queues else replica.agent
 
 
-def _served(replica: agent_service_pb2.AgentReplica) -> str:
+def _served(replica: AgentInfo) -> str:
     parts = [", ".join(replica.queues)]
     if replica.ce_types:
         parts.append(f"CEType {', '.join(replica.ce_types)}")
@@ -70,14 +66,10 @@ def _served(replica: agent_service_pb2.AgentReplica) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _state(replica: agent_service_pb2.AgentReplica) -> str:
-    return agent_service_pb2.AgentState.Name(replica.state).removeprefix("AGENT_STATE_").lower()
-
-
-def _leaderless(found: Sequence[agent_service_pb2.AgentReplica]) -> list[str]:
+def _leaderless(found: Sequence[AgentInfo]) -> list[str]:
     """Return the agents of which a replica runs or has fallen silent, and none leads."""
-    leading = {each.turn.agent for each in found if each.state == agent_service_pb2.AGENT_STATE_LEADER}
-    wanted = {each.turn.agent for each in found if each.state != agent_service_pb2.AGENT_STATE_ENDED}
+    leading = {each.agent for each in found if each.state == "leader"}
+    wanted = {each.agent for each in found if each.state != "ended"}
     return sorted(wanted - leading)
 
 
@@ -87,28 +79,6 @@ def _ago(time: datetime | None, now: datetime) -> str:
     minutes = max(0, int((now - time).total_seconds() // 60))
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min ago" if hours else f"{minutes} min ago"
-
-
-def _agent_json(replica: agent_service_pb2.AgentReplica) -> dict[str, Any]:
-    status = replica.status
-    return {
-        "agent": replica.turn.agent,
-        "replica": replica.turn.holder,
-        "state": _state(replica),
-        "host": replica.place,
-        "owner": replica.owner or None,
-        "version": status.version or None,
-        "queues": list(replica.queues),
-        "ce_types": list(replica.ce_types),
-        "bounds": list(replica.bounds),
-        "since": iso(time_of(replica, "since")),
-        "last_seen": iso(time_of(replica, "last_seen")),
-        "last_cycle": iso(time_of(status, "last_cycle")),
-        "last_success": iso(time_of(status, "last_success")),
-        "failures": status.failures,
-        "last_error": status.last_error or None,
-        "last_error_time": iso(time_of(status, "last_error_time")),
-    }
 
 
 COMMANDS = (agents,)

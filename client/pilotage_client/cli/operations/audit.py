@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from pilotage.v1 import audit_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import AS_JSON, echo_json, past_time, printable, time_text, with_operator_client
-from pilotage_client.models import iso, time_of
+from pilotage_client.models.operations import AuditRecord
 
 
 @click.command()
@@ -29,38 +26,23 @@ def audit(client: Client, since: str | None, who: str, what: str, limit: int, as
             break
         shown += 1
         if as_json:
-            echo_json(_audit_json(entry))
+            echo_json(entry.as_json())
         else:
             _echo_entry(entry)
     if not shown and not as_json:
         click.echo("no changes")
 
 
-def _echo_entry(entry: audit_service_pb2.AuditEntry) -> None:
+def _echo_entry(entry: AuditRecord) -> None:
     by = (
         entry.who
         + (f" ({', '.join(entry.roles)})" if entry.roles else "")
         + (f" as {entry.agent}" if entry.agent else "")
     )
     reason = f": {entry.reason}" if entry.reason else ""
-    click.echo(printable(f"{time_text(time_of(entry, 'time'))}  {entry.what} {entry.subject}, by {by}{reason}"))
+    click.echo(printable(f"{time_text(entry.time)}  {entry.what} {entry.subject}, by {by}{reason}"))
     for line in entry.difference.splitlines():
         click.echo(f"    {printable(line)}")
-
-
-def _audit_json(entry: audit_service_pb2.AuditEntry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "time": iso(time_of(entry, "time")),
-        "who": entry.who,
-        "vo": entry.vo or None,
-        "roles": list(entry.roles),
-        "agent": entry.agent or None,
-        "what": entry.what,
-        "subject": entry.subject,
-        "difference": entry.difference,
-        "reason": entry.reason or None,
-    }
 
 
 COMMANDS = (audit,)

@@ -8,7 +8,6 @@ import click
 
 from pilotage import clock
 from pilotage.units import parse_duration
-from pilotage.v1 import resource_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -21,7 +20,7 @@ from pilotage_client.cli.options import (
     time_text,
     with_operator_client,
 )
-from pilotage_client.models import iso, time_of
+from pilotage_client.models.operations import DowntimeInfo
 
 
 class DowntimeGroup(CommandGroup):
@@ -63,7 +62,7 @@ def plan(client: Client, place: str, start: str, end: str, reason: str, drain: s
     if as_json:
         echo_json(_downtime_json(planned))
     else:
-        click.echo(f"downtime {planned.id} of {_place(planned)}: {_times(planned)}")
+        click.echo(f"downtime {planned.id} of {planned.place}: {_times(planned)}")
 
 
 @downtime.command("list")
@@ -79,10 +78,10 @@ def list_downtimes(client: Client, as_json: bool) -> None:
     rows = [
         (
             each.id,
-            _place(each),
-            _state(each),
-            time_text(time_of(each, "start")),
-            time_text(time_of(each, "end")),
+            each.place,
+            each.state_at(clock.now()),
+            time_text(each.start),
+            time_text(each.end),
             _length(each.drain_s) if each.drain_s else "",
             each.by,
             each.reason,
@@ -103,7 +102,7 @@ def cancel(client: Client, number: int, as_json: bool) -> None:
     if as_json:
         echo_json(_downtime_json(cancelled))
     else:
-        click.echo(f"downtime {number} of {_place(cancelled)} is cancelled")
+        click.echo(f"downtime {number} of {cancelled.place} is cancelled")
 
 
 def _length(seconds: float) -> str:
@@ -112,38 +111,12 @@ def _length(seconds: float) -> str:
     return f"{seconds / unit:.10g} {name}"
 
 
-def _place(downtime: resource_service_pb2.Downtime) -> str:
-    return "/".join(part for part in (downtime.site, downtime.ce, downtime.queue) if part)
+def _times(downtime: DowntimeInfo) -> str:
+    return f"{time_text(downtime.start)} to {time_text(downtime.end)}"
 
 
-def _times(downtime: resource_service_pb2.Downtime) -> str:
-    return f"{time_text(time_of(downtime, 'start'))} to {time_text(time_of(downtime, 'end'))}"
-
-
-def _state(downtime: resource_service_pb2.Downtime) -> str:
-    """Return how far a downtime is: planned, draining, or down."""
-    start = time_of(downtime, "start")
-    assert start is not None, "a downtime has a start"
-    left_s = (start - clock.now()).total_seconds()
-    if left_s <= 0:
-        return "down"
-    return "draining" if left_s <= downtime.drain_s else "planned"
-
-
-def _downtime_json(downtime: resource_service_pb2.Downtime) -> dict[str, Any]:
-    return {
-        "id": downtime.id,
-        "place": _place(downtime),
-        "site": downtime.site,
-        "ce": downtime.ce or None,
-        "queue": downtime.queue or None,
-        "state": _state(downtime),
-        "from": iso(time_of(downtime, "start")),
-        "to": iso(time_of(downtime, "end")),
-        "drain_s": downtime.drain_s,
-        "by": downtime.by,
-        "reason": downtime.reason,
-    }
+def _downtime_json(downtime: DowntimeInfo) -> dict[str, Any]:
+    return {**downtime.as_json(), "state": downtime.state_at(clock.now())}
 
 
 COMMANDS = (downtime,)
