@@ -22,11 +22,9 @@ from pilotage_client.cli.options import (
     DONE,
     FAILED,
     ONE_JSON,
-    CommandGroup,
     echo_json,
     echo_table,
     node_names,
-    refuse_options_of_group,
     server_options,
     time_text,
     with_admin_client,
@@ -55,21 +53,12 @@ _LONGEST_TOKEN_FILE = 64 * 1024
 _UNSET = click.option("--unset", is_flag=True, help="Restore the value of the server's settings.")
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.command("list")
 @click.option("--vo", default="", help="Only this VO (default: all that you may see).")
 @ONE_JSON
-@server_options
-@click.pass_context
-def shares(context: click.Context, /, vo: str, as_json: bool, **connection: Any) -> None:
-    """Show the recent use and the entitlement of groups and accounts."""
-    if context.invoked_subcommand is None:
-        _show_shares(**connection, vo=vo, as_json=as_json)
-    else:
-        refuse_options_of_group(context, (vo, as_json, *connection.values()))
-
-
 @with_client
-def _show_shares(client: Client, vo: str, as_json: bool) -> None:
+def shares(client: Client, vo: str, as_json: bool) -> None:
+    """Show the recent use and the entitlement of groups and accounts."""
     found = client.shares(vo)
     if as_json:
         echo_json(_shares_json(found))
@@ -84,7 +73,7 @@ def _show_shares(client: Client, vo: str, as_json: bool) -> None:
         click.echo(f"\n{found.pie_cores:g} cores in all; {hours}; a higher priority is worse; * = set by an operator")
 
 
-@shares.command("set-factor")
+@click.command("set-factor")
 @click.argument("account", metavar="VO/GROUP/OWNER")
 @click.argument("factor", required=False, type=float)
 @_UNSET
@@ -98,7 +87,7 @@ def set_factor(client: Client, account: str, factor: float | None, unset: bool) 
     click.echo(f"the priority factor of {account} is " + ("that of the settings" if unset else f"{factor:g}"))
 
 
-@shares.command("set-quota")
+@click.command("set-quota")
 @click.argument("group", metavar="VO/GROUP")
 @click.argument("quota", required=False)
 @_UNSET
@@ -276,7 +265,7 @@ def whoami(client: Client, as_json: bool) -> None:
     click.echo(f"server {client.server}, release {answer.server_version}")
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.command("create")
 @click.option("--owner", help="The owner of the token.")
 @click.option("--vo", help="The owner's VO (default: yours).")
 @click.option("--group", "groups", multiple=True, help="The owner's groups, the default first.")
@@ -296,9 +285,6 @@ def whoami(client: Client, as_json: bool) -> None:
 @click.pass_context
 def token(context: click.Context, /, lifetime: str, **options: Any) -> None:
     """Create a token (admins of a stand-alone server); `token revoke` revokes tokens."""
-    if context.invoked_subcommand is not None:
-        refuse_options_of_group(context, options.values())
-        return
     missing = [
         name for name, value in (("--owner", "owner"), ("--role", "roles"), ("--to", "path")) if not options[value]
     ]
@@ -334,7 +320,7 @@ def _issue_token(
     click.echo(f"the token of {owner} is in {path}")
 
 
-@token.command("join")
+@click.command("join")
 @click.option(
     "--as",
     "kinds",
@@ -383,7 +369,7 @@ def join_token(
     click.echo(f"pilotage join {reached} --token {token}")
 
 
-@token.command("revoke")
+@click.command("revoke")
 @click.argument("file", required=False, type=click.File(encoding="utf-8", errors="replace"), metavar="[FILE|-]")
 @click.option("--id", "token_id", metavar="JTI", help="The id of a token, its claim jti (operators).")
 @click.option("--issuer", default="", help="With --id: the issuer of the token (default: the server).")
@@ -428,7 +414,7 @@ def revoke_tokens(
     click.echo(f"{what} revoked")
 
 
-@token.command("revocations")
+@click.command("revocations")
 @AS_JSON
 @with_operator_client
 def list_revocations(client: Client, as_json: bool) -> None:
@@ -468,15 +454,10 @@ def _revocation_json(revocation: identity_service_pb2.Revocation) -> dict[str, A
     }
 
 
-@click.group(cls=CommandGroup)
-def health() -> None:
-    """Show and change the nodes, queues and sites that are throttled as black holes."""
-
-
 _PLACE = click.argument("name", metavar="SITE[/NODE|/CE/QUEUE]")
 
 
-@health.command("list")
+@click.command("list")
 @AS_JSON
 @with_operator_client
 def list_throttles(client: Client, as_json: bool) -> None:
@@ -519,7 +500,7 @@ def list_throttles(client: Client, as_json: bool) -> None:
     echo_table(header, rows, empty="no place is throttled")
 
 
-@health.command()
+@click.command()
 @_PLACE
 @click.option("--reason", required=True, help="The reason; shown to users.")
 @click.option("--for", "duration", metavar="TIME", help='The duration, such as "2 h"; default: until `health open`.')
@@ -535,7 +516,7 @@ def hold(client: Client, name: str, reason: str, duration: str | None) -> None:
     )
 
 
-@health.command("open")
+@click.command("open")
 @_PLACE
 @with_operator_client
 def open_place(client: Client, name: str) -> None:
@@ -592,6 +573,3 @@ def doctor(
     if not as_json:
         click.echo(f"{faults} faults, {warnings} warnings")
     ctx.exit(FAILED if faults else DONE)
-
-
-COMMANDS = (shares, ban, unban, bans, whoami, token, health, doctor)

@@ -221,6 +221,3 @@ def _json(each: notification_service_pb2.Subscription) -> dict[str, Any]:
 
 def _time(message: Any, field: str) -> str | None:
     return time_from_wire(getattr(message, field)).isoformat() if message.HasField(field) else None
-
-
-COMMANDS = (notify,)

@@ -19,7 +19,6 @@ from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
     ONE_JSON,
-    SectionedGroup,
     echo_json,
     echo_table,
     queue_text,
@@ -272,19 +271,7 @@ def _tree_of(file: Path) -> ResourceTree:
 SHOWN_CHANGES = 20
 
 
-@click.group(
-    cls=SectionedGroup,
-    sections={"The active tree": ("show", "put"), "Tree files, without a server": ("resolve", "eligible")},
-)
-def tree() -> None:
-    """Show or replace the resource tree, or inspect a tree file offline."""
-
-
-tree.add_command(resolve)
-tree.add_command(eligible)
-
-
-@tree.command()
+@click.command()
 @ONE_JSON
 @with_operator_client
 def show(client: Client, as_json: bool) -> None:
@@ -306,7 +293,7 @@ def show(client: Client, as_json: bool) -> None:
     click.echo(answer.text, nl=False)
 
 
-@tree.command()
+@click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--validate-only", is_flag=True, help="Only show the changes.")
 @ONE_JSON
@@ -350,6 +337,3 @@ def _changes_json(answer: resource_service_pb2.PutTreeResponse) -> dict[str, obj
         ],
         "warnings": list(answer.warnings),
     }
-
-
-COMMANDS = (pools, queues, convert, tree)

@@ -12,7 +12,6 @@ from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
     IDS,
-    CommandGroup,
     echo_job_heading,
     echo_json,
     echo_table,
@@ -24,12 +23,7 @@ from pilotage_client.cli.options import (
 from pilotage_client.models import iso, state_name, time_of
 
 
-@click.group(cls=CommandGroup)
-def routes() -> None:
-    """Show the routes of job routers, and why a route takes a job or not."""
-
-
-@routes.command("list")
+@click.command("list")
 @AS_JSON
 @with_client
 def list_routes(client: Client, as_json: bool) -> None:
@@ -112,7 +106,7 @@ def _routes_json(router: route_service_pb2.Router) -> Iterator[dict[str, Any]]:
         }
 
 
-@routes.command()
+@click.command()
 @IDS
 @AS_JSON
 @with_client
@@ -188,7 +182,7 @@ def _routed_job_json(copy: route_service_pb2.JobCopy) -> dict[str, Any]:
     }
 
 
-@routes.command("give-up")
+@click.command("give-up")
 @click.argument("router")
 @AS_JSON
 @with_operator_client
@@ -304,6 +298,3 @@ def _show_costs(found: Sequence[race_service_pb2.RaceCost], *, as_json: bool) ->
         for cost in found
     )
     echo_table(_COST_HEADINGS, rows, empty="no race has ended")
-
-
-COMMANDS = (routes, races)

@@ -109,6 +109,3 @@ def _agent_json(replica: agent_service_pb2.AgentReplica) -> dict[str, Any]:
         "last_error": status.last_error or None,
         "last_error_time": iso(time_of(status, "last_error_time")),
     }
-
-
-COMMANDS = (agents,)

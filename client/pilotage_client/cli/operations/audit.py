@@ -61,6 +61,3 @@ def _audit_json(entry: audit_service_pb2.AuditEntry) -> dict[str, Any]:
         "difference": entry.difference,
         "reason": entry.reason or None,
     }
-
-
-COMMANDS = (audit,)
