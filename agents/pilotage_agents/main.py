@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 import sys
@@ -14,17 +13,19 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import grpc.aio
 import structlog
 
 from pilotage import clock
+from pilotage.command_line.groups import HELP, CommandGroup, ProgramGroup, examples
+from pilotage.command_line.settings_options import SettingsCommand, params_of, settings_options
 from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableError, WorldError
 from pilotage.metrics.endpoint import Exposition, serving
 from pilotage.processes import exclusive_folder
 from pilotage.programs import ProgramExit
 from pilotage.rpc.channel import Endpoint, open_async_channel, split_address
 from pilotage.service_manager import READY, STOPPING, notify
-from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.telemetry import set_up_logging
 from pilotage.tracing.recording import set_up_tracing
 from pilotage_agents.app import (
@@ -37,7 +38,7 @@ from pilotage_agents.app import (
     TASK_QUEUE_DIRECTOR,
     build_agents,
 )
-from pilotage_agents.router.check import add_check_options, check_routes
+from pilotage_agents.router.check import check_routes
 from pilotage_agents.runtime.leadership import LeaderAgent
 from pilotage_agents.runtime.loop import AgentLoop
 from pilotage_agents.runtime.settings import AgentSection
@@ -46,8 +47,8 @@ from pilotage_agents.settings import AgentSettings
 
 log = structlog.get_logger()
 
-ROUTES = "routes"
-"""The command that needs neither a server nor a configuration."""
+_OPTIONS = ("server", "token_file", "ca_file", "metrics_listen", "log_level")
+"""Settings with an option of their own."""
 
 _DRAIN_OPTIONS = {
     "drain_controller.setpoint": ("-s", "--setpoint"),
@@ -64,68 +65,105 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
+class AgentsProgram(ProgramGroup):
+    """`pilotage-agents`."""
+
+    def exit_code_of(self, error: PilotageError) -> int:
+        """Return the exit code for an error."""
+        match error:
+            case InvalidInputError():
+                return ProgramExit.INVALID_REQUEST
+            case ServerUnreachableError():
+                return ProgramExit.UNREACHABLE
+            case _:
+                return ProgramExit.FAILED
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run the command in `arguments`; returns a `ProgramExit`."""
-    options = _parser().parse_args(arguments)
-    if options.command == DRAIN and len(arguments) == 1:  # as in Fallow: no options, no draining
-        sys.stderr.write(options.usage)
-        return ProgramExit.FAILED
-    try:
-        if options.command == ROUTES:
-            return check_routes(options)
-        settings = read_settings_options(AgentSettings, options)
-        set_up_logging(json=settings.log_json, level=settings.log_level)
-        set_up_tracing("pilotage-agents")
-        asyncio.run(_run(settings, options))
-    except InvalidInputError as error:
-        report_faults("pilotage-agents", error)
-        return ProgramExit.INVALID_REQUEST
-    except ServerUnreachableError as error:
-        sys.stderr.write(f"pilotage-agents: {error}\n")
-        return ProgramExit.UNREACHABLE
-    except PilotageError as error:
-        sys.stderr.write(f"pilotage-agents: {error}\n")
-        return ProgramExit.FAILED
-    return ProgramExit.DONE
+    return program.run(arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pilotage-agents", description="Background agents of Pilotage.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {version('pilotage')}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, what in (
-        (SITE_DIRECTOR, "submit pilots to the queues that can run waiting jobs"),
-        (TASK_QUEUE_DIRECTOR, "submit pilots to a system that chooses their queues itself"),
-        (POOL_CLEANUP, "refresh pool mappings and remove idle pools"),
-        (DRAIN, "make room for multicore jobs on nodes whose policy uses OnlyMulticore"),
-        (JOB_ROUTER, "submit waiting jobs to the targets of a route table"),
-        (RACER, "start race copies of stragglers and urgent jobs on other sites"),
-        (NOTIFIER, "deliver notifications of jobs by webhooks, mail and the operator's command"),
-    ):
-        command = _command(commands, name, what)
-        command.add_argument("--once", action="store_true", help="run one cycle and exit")
-        command.add_argument("--dry-run", action="store_true", help="print what a cycle would do and why, and exit")
-        command.set_defaults(usage=command.format_usage())
-    _command(commands, "run", "run every agent that the configuration has a section for")
-    routes = commands.add_parser(ROUTES, help="check route tables", description="Check route tables.")
-    questions = routes.add_subparsers(dest="question", required=True, metavar="QUESTION")
-    add_check_options(questions.add_parser("check", help="show the routes of a table, and which of them take a job"))
-    return parser
+@click.group(
+    "pilotage-agents",
+    cls=AgentsProgram,
+    context_settings=HELP,
+    epilog=examples("pilotage-agents run --config /etc/pilotage/agents.toml"),
+)
+@click.version_option(version("pilotage"), message="%(prog)s %(version)s")
+def program() -> None:
+    """Background agents of Pilotage."""
 
 
-def _command(commands: argparse._SubParsersAction, name: str, what: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=what, description=f"{what[:1].upper()}{what[1:]}."
-    )
-    command.set_defaults(once=False, dry_run=False)
+def _start(settings: AgentSettings, wanted: str | None, *, once: bool = False, dry_run: bool = False) -> None:
+    """Run the agent `wanted`, None = all that have settings, until it is stopped."""
+    set_up_logging(json=settings.log_json, level=settings.log_level)
+    set_up_tracing("pilotage-agents")
+    asyncio.run(_run(settings, wanted, once=once, dry_run=dry_run))
+
+
+class FallowCommand(SettingsCommand):
+    """As in Fallow: no options, no draining."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Print the usage and exit if there are no options."""
+        if not args:
+            click.echo(ctx.get_usage(), err=True)
+            ctx.exit(ProgramExit.FAILED)
+        return super().parse_args(ctx, args)
+
+
+def _agent_command(name: str, what: str) -> click.Command:
+    """Return the command that runs one agent."""
     drain = _DRAIN_OPTIONS if name == DRAIN else {}
-    add_settings_options(
-        command, AgentSettings, ("server", "token_file", "ca_file", "metrics_listen", "log_level", *drain), drain
+
+    @settings_options(AgentSettings, (*_OPTIONS, *drain), drain)
+    def start(settings: AgentSettings, once: bool, dry_run: bool) -> None:
+        _start(settings, name, once=once, dry_run=dry_run)
+
+    config = f"pilotage-agents {name} --config agents.toml"
+    kind = FallowCommand if name == DRAIN else SettingsCommand
+    return kind(
+        name,
+        callback=start,
+        params=[
+            click.Option(["--once"], is_flag=True, help="Run one cycle and exit."),
+            click.Option(["--dry-run"], is_flag=True, help="Print what a cycle would do and why, and exit."),
+            *params_of(start),
+        ],
+        help=f"{what}.",
+        epilog=examples(config, f"{config} --dry-run"),
     )
-    return command
 
 
-async def _run(settings: AgentSettings, options: argparse.Namespace) -> None:
+for _name, _what in (
+    (SITE_DIRECTOR, "Submit pilots to the queues that can run waiting jobs"),
+    (TASK_QUEUE_DIRECTOR, "Submit pilots to a system that chooses their queues itself"),
+    (POOL_CLEANUP, "Refresh pool mappings and remove idle pools"),
+    (DRAIN, "Make room for multicore jobs on nodes whose policy uses OnlyMulticore"),
+    (JOB_ROUTER, "Submit waiting jobs to the targets of a route table"),
+    (RACER, "Start race copies of stragglers and urgent jobs on other sites"),
+    (NOTIFIER, "Deliver notifications of jobs by webhooks, mail and the operator's command"),
+):
+    program.add_command(_agent_command(_name, _what))
+
+
+@program.command("run", cls=SettingsCommand, epilog=examples("pilotage-agents run --config /etc/pilotage/agents.toml"))
+@settings_options(AgentSettings, _OPTIONS)
+def run_all(settings: AgentSettings) -> None:
+    """Run every agent that the configuration has a section for."""
+    _start(settings, None)
+
+
+@program.group(cls=CommandGroup)
+def routes() -> None:
+    """Check route tables."""
+
+
+routes.add_command(check_routes)
+
+
+async def _run(settings: AgentSettings, wanted: str | None, *, once: bool, dry_run: bool) -> None:
     root_ca = _read(settings.ca_file) if settings.ca_file else None
     endpoint = Endpoint.parse(settings.server, root_ca=root_ca)
     tokens: dict[str, Callable[[], str]] = {}
@@ -138,14 +176,13 @@ async def _run(settings: AgentSettings, options: argparse.Namespace) -> None:
             stack.push_async_callback(channel.close)
             return channel
 
-        wanted = None if options.command == "run" else options.command
         agents = build_agents(settings, wanted, endpoint, open_channel)
-        if options.dry_run:
+        if dry_run:
             for agent in agents:
                 sys.stdout.writelines(f"{line}\n" for line in await agent.dry_run())
             return
         with _held_folders(settings, wanted):
-            if options.once:
+            if once:
                 for agent in agents:
                     await agent.run_one_cycle()
             else:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from pilotage.accounts import Quota, split_account, split_group
 from pilotage.errors import Faults, InvalidInputError, Violation
-from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQueues, NodeType, down_to, node_type
+from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQueues, down_to, node_type
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
 from pilotage.v1 import (
@@ -78,6 +78,9 @@ from pilotage_client.models.routes import (
 from pilotage_client.models.tables import Rows
 from pilotage_client.notifications import NotificationCalls
 from pilotage_client.operations import OperationsCalls, node_parts
+
+if TYPE_CHECKING:
+    from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQueues
 
 NodeName: TypeAlias = tuple[str, str]
 """A node's site and its host name."""
@@ -473,7 +476,7 @@ class GridCalls(Connection):
         self,
         *,
         vo: str = "",
-        level: str = NodeType.QUEUE,
+        level: str = "Queue",
         ce_select: Mapping[str, object] | None = None,
         queue_select: Mapping[str, object] | None = None,
     ) -> EligibleNodes:

@@ -8,17 +8,17 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from pilotage.errors import InvalidInputError, InvalidTreeError, Violation, WorldError
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.jobs.file_names import MAX_PARTS, is_too_deep
-from pilotage.resources import formats
-from pilotage.resources.tree import ResourceTree
-from pilotage.resources.tree_reader import tree_from_mapping
 from pilotage.v1 import job_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage_client.models import JobFile
+
+if TYPE_CHECKING:
+    from pilotage.resources.tree import ResourceTree
 
 
 @contextmanager
@@ -112,6 +112,8 @@ def content_of(path: Path) -> bytes:
 
 def tree_format(file: Path) -> str:
     """Return the format of a file's suffix; raises InvalidTreeError if it is unknown."""
+    from pilotage.resources import formats  # readers of trees load YAML and the like, which few commands need
+
     return formats.tree_format(file.name).value
 
 
@@ -128,6 +130,9 @@ def read_tree_file(file: Path) -> str:
 
 def read_tree(file: Path) -> tuple[ResourceTree, tuple[Violation, ...]]:
     """Return the tree of a file, and warnings; raises InvalidTreeError with every fault, prefixed with the file."""
+    from pilotage.resources import formats
+    from pilotage.resources.tree_reader import tree_from_mapping
+
     with faults_of(file):
         return tree_from_mapping(formats.read_tree_text(read_tree_file(file), file.name))
 

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import structlog
 
+from pilotage.command_line.groups import HELP, ProgramGroup, examples
+from pilotage.command_line.settings_options import SettingsCommand, settings_options
 from pilotage.errors import InvalidInputError, PilotageError
-from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 from pilotage.telemetry import set_up_logging
 from pilotage.tracing.recording import set_up_tracing
 from pilotage_pilot.app import build_pilot
 from pilotage_pilot.core.events import ContinueRequested, Event, StopRequested, SuspendRequested
 from pilotage_pilot.core.lifetime import EndReason, ExitCode
-from pilotage_pilot.policy.check import add_check_command, check
+from pilotage_pilot.policy.check import check
 from pilotage_pilot.runner import PilotRunner
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.folders import run_with_threads
 from pilotage_pilot.supervise.isolation import IsolationError
-from pilotage_pilot.supervise.isolation_check import add_isolation_command, check_isolation
+from pilotage_pilot.supervise.isolation_check import isolation
 from pilotage_pilot.supervise.watchdog import RELAYS, WatchdogLink
 
 log = structlog.get_logger()
@@ -54,21 +54,52 @@ _THREADS = 8
 """Threads that copy, read and remove files."""
 
 
+class PilotProgram(ProgramGroup):
+    """`pilotage-pilot`; its exit codes are those of pilots."""
+
+    def exit_code_of(self, error: PilotageError) -> int:
+        """Return the exit code for an error of a command that runs no pilot."""
+        return ExitCode.WRONG_CONFIGURATION
+
+
 def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
     """Run the command in `arguments`; returns its exit code. `watchdog` is the parent process; None = it is none."""
-    parsed = _parser().parse_args(arguments)
-    if parsed.command == "check":
-        return check(parsed)
-    if parsed.command == "isolation":
-        return _check_isolation(parsed)
+    return program.run(arguments, obj=watchdog)
+
+
+@click.group(
+    "pilotage-pilot",
+    cls=PilotProgram,
+    context_settings=HELP,
+    epilog=examples("pilotage-pilot run --config pilot.toml", "pilotage-pilot check whole-machine.conf"),
+)
+@click.version_option(version("pilotage"), message="%(prog)s %(version)s")
+def program() -> None:
+    """Manage a share of a node and run jobs on it."""
+
+
+program.add_command(check)
+program.add_command(isolation)
+
+
+@program.command(
+    "run",
+    cls=SettingsCommand,
+    epilog=examples(
+        "pilotage-pilot run --server head.example.org:4711 --token-file pilot.token",
+        "pilotage-pilot run --config pilot.toml --cpus 8",
+    ),
+)
+@settings_options(PilotSettings, _OPTIONS)
+@click.pass_context
+def run_pilot(ctx: click.Context, settings: PilotSettings) -> int:
+    """Run one pilot to its end."""
     try:
-        settings = read_settings_options(PilotSettings, parsed)
         set_up_logging(json=settings.log_json, level=settings.log_level)
         set_up_tracing("pilotage-pilot")
-        reason = run_with_threads(_THREADS, lambda: _run(settings, watchdog, parsed.config))
-    except InvalidInputError as error:
-        report_faults("pilotage-pilot", error)
-        return ExitCode.WRONG_CONFIGURATION
+        reason = run_with_threads(_THREADS, lambda: _run(settings, ctx.obj, ctx.params["config"]))
+    except InvalidInputError:
+        raise
     except IsolationError as error:
         reason = EndReason(str(error), ExitCode.NODE_UNFIT)
     except PilotageError as error:
@@ -78,14 +109,6 @@ def run(arguments: Sequence[str], watchdog: WatchdogLink | None = None) -> int:
         reason = EndReason("an internal error", ExitCode.OWN_ERROR)
     log.info("pilot ends", reason=reason.text, exit_code=int(reason.exit_code))
     return reason.exit_code
-
-
-def _check_isolation(parsed: argparse.Namespace) -> int:
-    try:
-        return check_isolation(parsed)
-    except PilotageError as error:
-        sys.stderr.write(f"pilotage-pilot: {error}\n")
-        return ExitCode.NODE_UNFIT
 
 
 async def _run(settings: PilotSettings, watchdog: WatchdogLink | None, config: Path | None) -> EndReason:
@@ -151,15 +174,3 @@ class SignalHandler:
 
 def _ignore_reload() -> None:
     """Ignore SIGHUP before the policy is read for the first time."""
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pilotage-pilot", description="Manage a share of a node and run jobs on it.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {version('pilotage')}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = commands.add_parser("run", help="run one pilot to its end")
-    add_settings_options(command, PilotSettings, _OPTIONS)
-    add_check_command(commands.add_parser("check", help="evaluate a policy for a slot and a job"))
-    isolation = commands.add_parser("isolation", help="show how payloads are isolated on this node")
-    add_isolation_command(isolation)
-    return parser

@@ -9,7 +9,6 @@ import re
 import sys
 from enum import IntEnum
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution, requires
 
 _DISTRIBUTION = "pilotage"
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*;.*\bextra == ['\"]([a-z0-9]+)['\"]")
@@ -45,6 +44,8 @@ def agents() -> int:
 
 def missing_packages(extra: str) -> list[str]:
     """Return the packages of an extra of Pilotage that are not installed."""
+    from importlib.metadata import requires  # it is slow to load, and needed if something is missing
+
     found = map(_REQUIREMENT.match, requires(_DISTRIBUTION) or ())
     names = {each[1] for each in found if each is not None and each[2] == extra}
     return sorted(name for name in names if not _is_installed(name))
@@ -69,6 +70,8 @@ def _run(part: str) -> int:
 
 
 def _is_installed(name: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         distribution(name)
     except PackageNotFoundError:

@@ -8,7 +8,7 @@ Rules
 - Unknown keys and unknown variables with the program's prefix are rejected.
 - All faults are reported together, each with its file, variable or option and its key.
 
-`pilotage.settings_options` makes the options of a command line.
+`pilotage.command_line.settings_options` makes the options of a command line.
 """
 
 from __future__ import annotations

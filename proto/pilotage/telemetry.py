@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import Any, NamedTuple, TextIO, cast
-
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 
 from pilotage.clock import BootClock, boot_time_s
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 """The metadata keys of W3C Trace Context."""
@@ -31,9 +31,6 @@ _UNDECIDED = "pilotage=undecided"
 _TRACEPARENT = re.compile("([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])(-.*)?")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 _ids = random.Random()  # noqa: S311 - an id of a trace is no secret, and asking the system for each takes long
-_TRACEBACKS = structlog.processors.ExceptionRenderer(
-    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)  # locals may hold tokens
-)
 
 
 class LogLevel(StrEnum):
@@ -63,6 +60,11 @@ class _StandardError:
 
 def set_up_logging(*, json: bool, level: LogLevel = LogLevel.INFO) -> None:
     """Send log lines to standard error: one JSON object per line, or text for people."""
+    import structlog  # it takes long to load, and most commands of the client log nothing
+
+    tracebacks = structlog.processors.ExceptionRenderer(
+        structlog.tracebacks.ExceptionDictTransformer(show_locals=False)  # locals may hold tokens
+    )
     last: Processor = structlog.processors.JSONRenderer(default=str, sort_keys=True)
     if not json:
         last = structlog.dev.ConsoleRenderer(
@@ -73,7 +75,7 @@ def set_up_logging(*, json: bool, level: LogLevel = LogLevel.INFO) -> None:
             _add_trace_id,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([_TRACEBACKS] if json else []),
+            *([tracebacks] if json else []),
             last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
@@ -206,5 +208,7 @@ class LimitedWarning:
         if now_s < self._logged_s + WARN_EVERY_S:
             self._unlogged += 1
             return
+        import structlog
+
         structlog.get_logger().warning(self._event, unlogged=self._unlogged, **fields)
         self._logged_s, self._unlogged = now_s, 0

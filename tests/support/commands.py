@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -33,6 +34,18 @@ _TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps(_CLAIMS).encode()).decode().
 def environment_of(home: Path, **variables: str) -> dict[str, str]:
     """Return an environment that sets no Pilotage variable except `variables`."""
     return {"HOME": str(home), "PATH": f"{PROGRAMS}:{os.environ['PATH']}", **variables}
+
+
+def commands_below(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands of a program by their names, such as "job submit", without groups."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, f"{above}{name} is a command"
+        if isinstance(command, click.Group):
+            yield from commands_below(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
 
 
 class Command:

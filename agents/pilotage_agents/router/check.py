@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -12,10 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+import click
+
 from pilotage import clock
 from pilotage.classads.evaluation import CURRENT_TIME
 from pilotage.classads.library import AdValue
 from pilotage.classads.text import new_job_ad, overlaid, value_text
+from pilotage.command_line.groups import examples
 from pilotage.condor.job_file import read_job_file
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.programs import ProgramExit
@@ -30,49 +32,58 @@ from pilotage_agents.router.table_file import read_route_file, read_targets
 _ON_ROUTE = re.compile(r"(?P<name>.+)=(?P<copies>\d+)(?:,(?P<idle>\d+)(?:,(?P<failed>\d+))?)?")
 
 
-def add_check_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `routes check` to its parser."""
-    parser.add_argument("table", type=Path, metavar="FILE", help="a list of ClassAds, or HTCondor configuration")
-    parser.add_argument("--targets", type=Path, metavar="FILE", help="where routes go to, a TOML file")
-    parser.add_argument("--job", type=Path, metavar="FILE", help="a job's attributes, as condor_q -long prints them")
-    parser.add_argument(
-        "--on-route",
-        action="append",
-        default=[],
-        metavar="NAME=COPIES[,IDLE[,FAILED]]",
-        help="assume that a route has this many routed jobs, idle ones, and recent failures; repeatable",
-    )
-    parser.add_argument(
-        "--constraint", default="", metavar="EXPR", help="what every job must fulfil, if the table does not define it"
-    )
-    parser.add_argument(
-        "--allow-commands", action="store_true", help="allow commands in the table, such as include command"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+_PATH = click.Path(path_type=Path)
 
 
-def check_routes(options: argparse.Namespace) -> int:
-    """Print the result; returns 0, or 1 if a route is left out or no route accepts the job.
+@click.command(
+    "check",
+    epilog=examples(
+        "pilotage-agents routes check routes.txt",
+        "pilotage-agents routes check routes.txt --job job.ad --on-route Site_X=20,5",
+    ),
+)
+@click.argument("table", type=_PATH, metavar="FILE")
+@click.option("--targets", type=_PATH, metavar="FILE", help="Where routes go to, a TOML file.")
+@click.option("--job", type=_PATH, metavar="FILE", help="A job's attributes, as condor_q -long prints them.")
+@click.option(
+    "--on-route",
+    multiple=True,
+    metavar="NAME=COPIES[,IDLE[,FAILED]]",
+    help="Assume that a route has this many routed jobs, idle ones, and recent failures; repeatable.",
+)
+@click.option(
+    "--constraint",
+    default="",
+    metavar="EXPR",
+    help="What every job must fulfil, if the table does not define it.",
+)
+@click.option("--allow-commands", is_flag=True, help="Allow commands in the table, such as include command.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def check_routes(
+    table: Path,
+    targets: Path | None,
+    job: Path | None,
+    on_route: tuple[str, ...],
+    constraint: str,
+    allow_commands: bool,
+    as_json: bool,
+) -> int:
+    """Show the routes of FILE, and which of them take a job.
 
-    Raises
-    ------
-    InvalidInputError
-        When the table, the targets, the job or an option cannot be read.
-    ClassAdLibraryMissingError
-        When HTCondor's Python library is not installed.
+    FILE is a list of ClassAds, or HTCondor configuration. Exits 1 if a route is left out or no route accepts the job.
     """
-    table = read_route_file(options.table, constraint=options.constraint, allow_commands=options.allow_commands)
-    if options.targets is not None:
-        table = table.with_targets(read_targets(options.targets))
+    read = read_route_file(table, constraint=constraint, allow_commands=allow_commands)
+    if targets is not None:
+        read = read.with_targets(read_targets(targets))
     now = clock.now()
-    occupied = _occupied(options.on_route, table, now)
-    job = None if options.job is None else _job(options.job, now)
-    result = _CheckResult(table) if job is None else _CheckResult.of(table, job, occupied)
-    if options.json:
+    occupied = _occupied(on_route, read, now)
+    attributes = None if job is None else _job(job, now)
+    result = _CheckResult(read) if attributes is None else _CheckResult.of(read, attributes, occupied)
+    if as_json:
         sys.stdout.write(json.dumps(_as_object(result), indent=2) + "\n")
     else:
         sys.stdout.writelines(f"{line}\n" for line in _lines(result))
-    is_negative = table.left_out if job is None else result.changes is None
+    is_negative = read.left_out if attributes is None else result.changes is None
     return ProgramExit.FAILED if is_negative else ProgramExit.DONE
 
 

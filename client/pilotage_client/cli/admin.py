@@ -20,11 +20,9 @@ from pilotage_client.cli.options import (
     DONE,
     FAILED,
     ONE_JSON,
-    CommandGroup,
     echo_json,
     echo_table,
     node_names,
-    refuse_options_of_group,
     server_options,
     time_text,
     with_admin_client,
@@ -53,21 +51,12 @@ _LONGEST_TOKEN_FILE = 64 * 1024
 _UNSET = click.option("--unset", is_flag=True, help="Restore the value of the server's settings.")
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.command("list")
 @click.option("--vo", default="", help="Only this VO (default: all that you may see).")
 @ONE_JSON
-@server_options
-@click.pass_context
-def shares(context: click.Context, /, vo: str, as_json: bool, **connection: Any) -> None:
-    """Show the recent use and the entitlement of groups and accounts."""
-    if context.invoked_subcommand is None:
-        _show_shares(**connection, vo=vo, as_json=as_json)
-    else:
-        refuse_options_of_group(context, (vo, as_json, *connection.values()))
-
-
 @with_client
-def _show_shares(client: Client, vo: str, as_json: bool) -> None:
+def shares(client: Client, vo: str, as_json: bool) -> None:
+    """Show the recent use and the entitlement of groups and accounts."""
     found = client.shares(vo)
     if as_json:
         echo_json(found.as_json())
@@ -82,7 +71,7 @@ def _show_shares(client: Client, vo: str, as_json: bool) -> None:
         click.echo(f"\n{found.pie_cores:g} cores in all; {hours}; a higher priority is worse; * = set by an operator")
 
 
-@shares.command("set-factor")
+@click.command("set-factor")
 @click.argument("account", metavar="VO/GROUP/OWNER")
 @click.argument("factor", required=False, type=float)
 @_UNSET
@@ -96,7 +85,7 @@ def set_factor(client: Client, account: str, factor: float | None, unset: bool) 
     click.echo(f"the priority factor of {account} is " + ("that of the settings" if unset else f"{factor:g}"))
 
 
-@shares.command("set-quota")
+@click.command("set-quota")
 @click.argument("group", metavar="VO/GROUP")
 @click.argument("quota", required=False)
 @_UNSET
@@ -207,7 +196,7 @@ def whoami(client: Client, as_json: bool) -> None:
     click.echo(f"server {client.server}, release {answer.server_version}")
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.command("create")
 @click.option("--owner", help="The owner of the token.")
 @click.option("--vo", help="The owner's VO (default: yours).")
 @click.option("--group", "groups", multiple=True, help="The owner's groups, the default first.")
@@ -227,9 +216,6 @@ def whoami(client: Client, as_json: bool) -> None:
 @click.pass_context
 def token(context: click.Context, /, lifetime: str, **options: Any) -> None:
     """Create a token (admins of a stand-alone server); `token revoke` revokes tokens."""
-    if context.invoked_subcommand is not None:
-        refuse_options_of_group(context, options.values())
-        return
     missing = [
         name for name, value in (("--owner", "owner"), ("--role", "roles"), ("--to", "path")) if not options[value]
     ]
@@ -265,7 +251,7 @@ def _issue_token(
     click.echo(f"the token of {owner} is in {path}")
 
 
-@token.command("join")
+@click.command("join")
 @click.option(
     "--as",
     "kinds",
@@ -314,7 +300,7 @@ def join_token(
     click.echo(f"pilotage join {reached} --token {token}")
 
 
-@token.command("revoke")
+@click.command("revoke")
 @click.argument("file", required=False, type=click.File(encoding="utf-8", errors="replace"), metavar="[FILE|-]")
 @click.option("--id", "token_id", metavar="JTI", help="The id of a token, its claim jti (operators).")
 @click.option("--issuer", default="", help="With --id: the issuer of the token (default: the server).")
@@ -359,7 +345,7 @@ def revoke_tokens(
     click.echo(f"{what} revoked")
 
 
-@token.command("revocations")
+@click.command("revocations")
 @AS_JSON
 @with_operator_client
 def list_revocations(client: Client, as_json: bool) -> None:
@@ -385,15 +371,10 @@ def list_revocations(client: Client, as_json: bool) -> None:
     echo_table(("MADE", "KIND", "SUBJECT", "OWNER", "VO", "BY", "EXPIRES", "REASON"), rows, empty="nothing is revoked")
 
 
-@click.group(cls=CommandGroup)
-def health() -> None:
-    """Show and change the nodes, queues and sites that are throttled as black holes."""
-
-
 _PLACE = click.argument("name", metavar="SITE[/NODE|/CE/QUEUE]")
 
 
-@health.command("list")
+@click.command("list")
 @AS_JSON
 @with_operator_client
 def list_throttles(client: Client, as_json: bool) -> None:
@@ -419,7 +400,7 @@ def list_throttles(client: Client, as_json: bool) -> None:
     echo_table(header, rows, empty="no place is throttled")
 
 
-@health.command()
+@click.command()
 @_PLACE
 @click.option("--reason", required=True, help="The reason; shown to users.")
 @click.option("--for", "duration", metavar="TIME", help='The duration, such as "2 h"; default: until `health open`.')
@@ -433,7 +414,7 @@ def hold(client: Client, name: str, reason: str, duration: str | None) -> None:
     click.echo(f"{held.place} is held" + (f" until {until.isoformat(timespec='seconds')}" if until else ""))
 
 
-@health.command("open")
+@click.command("open")
 @_PLACE
 @with_operator_client
 def open_place(client: Client, name: str) -> None:
@@ -481,6 +462,3 @@ def doctor(
     if not as_json:
         click.echo(f"{faults} faults, {warnings} warnings")
     ctx.exit(FAILED if faults else DONE)
-
-
-COMMANDS = (shares, ban, unban, bans, whoami, token, health, doctor)

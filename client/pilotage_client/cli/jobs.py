@@ -335,6 +335,3 @@ def userlog(
     if not logs:
         raise InvalidInputError(Violation(" ".join(ids), "no job names a user log (log = FILE); give --log FILE"))
     show_ends(ctx, write_user_logs(client, jobs, logs, retry), as_json=as_json)
-
-
-COMMANDS = (remove, hold, release, reschedule, wait, userlog, ad, edit)

@@ -180,6 +180,3 @@ def _state(one: NotificationInfo) -> str:
     if one.is_given_up:
         return f"given up after {one.tries} tries: {one.error}"
     return f"waits{f', last try: {one.error}' if one.error else ''}"
-
-
-COMMANDS = (notify,)

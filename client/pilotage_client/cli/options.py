@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import click
 
 from pilotage import clock
-from pilotage.classads.evaluation import Ad
-from pilotage.classads.library import AdValue, Expression
-from pilotage.classads.text import name_text, value_text
+from pilotage.command_line.groups import report
 from pilotage.errors import (
     InvalidInputError,
     InvalidRequirementsError,
     NotFoundError,
-    PermissionDeniedError,
-    PilotageError,
-    ServerUnreachableError,
     StateConflictError,
-    UnauthenticatedError,
     Violation,
 )
 from pilotage.programs import ProgramExit
 from pilotage.units import parse_duration
 from pilotage_client.api import Client
+from pilotage_client.cli.grammar.names import error_text
 from pilotage_client.connection import ServerOptions
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
+
+if TYPE_CHECKING:
+    from pilotage.classads.library import AdValue
 
 DONE, FAILED, INVALID_REQUEST, UNREACHABLE = ProgramExit
 """The documented exit codes."""
@@ -44,73 +40,6 @@ IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
-
-
-def exit_code(error: PilotageError) -> int:
-    """Return the exit code for an error."""
-    match error:
-        case ServerUnreachableError():
-            return UNREACHABLE
-        case InvalidInputError() | NotFoundError() | PermissionDeniedError() | UnauthenticatedError():
-            return INVALID_REQUEST
-        case _:
-            return FAILED
-
-
-def error_text(error: PilotageError) -> str:
-    """Return the message for an error: for invalid input one line for each fault, with its place first."""
-    if isinstance(error, InvalidInputError):
-        return "\n".join(str(violation) for violation in error.violations)
-    return f"pilotage: {error}"
-
-
-class CommandGroup(click.Group):
-    """A group whose commands turn errors into a message and an exit code."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; errors become exit codes."""
-        try:
-            return super().invoke(ctx)
-        except PilotageError as error:
-            click.echo(error_text(error), err=True)
-            ctx.exit(exit_code(error))
-        except BrokenPipeError:  # the reader of the pipe has ended (| head)
-            _discard_output()
-            ctx.exit(DONE)
-        except OSError as error:
-            _discard_output()
-            click.echo(f"pilotage: {(error.strerror or str(error)).lower()}", err=True)
-            ctx.exit(FAILED)
-
-
-class SectionedGroup(CommandGroup):
-    """A group whose help shows its commands in sections, each with its whole first sentence.
-
-    `sections` maps a heading to names of commands; those of a subgroup look like "tree show".
-    """
-
-    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.sections = sections
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections."""
-        for heading, names in self.sections.items():
-            with formatter.section(heading):
-                formatter.write_dl([(name, self.find(name).get_short_help_str(limit=1000)) for name in names])
-
-    def find(self, name: str) -> click.Command:
-        """Return the command of a name such as "tree show"."""
-        command: click.Command = self
-        for word in name.split():
-            assert isinstance(command, click.Group), f"{name} is the name of a command"
-            command = command.commands[word]
-        return command
-
-
-def _discard_output() -> None:
-    """Redirect the standard output to /dev/null: a flush at exit would fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,7 +103,7 @@ def for_each_job(ctx: click.Context, job_ids: Sequence[int], act: Callable[[int]
         try:
             act(job_id)
         except (StateConflictError, InvalidInputError, NotFoundError) as error:
-            click.echo(error_text(error), err=True)
+            report(error, error_text(error), as_json=bool(ctx.params.get("as_json")))
             failed = True
     if failed:
         ctx.exit(FAILED)
@@ -186,13 +115,6 @@ def node_names(text: str) -> list[str]:
     if not all(names):
         raise InvalidInputError(Violation(text, "is not a site, CE or queue; write SITE, SITE/CE or SITE/CE/QUEUE"))
     return names
-
-
-def refuse_options_of_group(context: click.Context, given: Iterable[object]) -> None:
-    """Raise UsageError if options stand before the subcommand: it would use another server than the given one."""
-    if any(given):
-        path = f"{context.command_path} {context.invoked_subcommand}"
-        raise click.UsageError(f"give the options of {context.invoked_subcommand} after it: {path} --help")
 
 
 def echo_json(value: Any) -> None:
@@ -306,6 +228,8 @@ def section_text(section: Mapping[str, Any]) -> str:
 
 def long_form(ad: str) -> str:
     """Return an ad as `condor_q -long` prints it: one attribute a line, by name."""
+    from pilotage.classads.text import name_text, value_text  # HTCondor's library, which few commands need
+
     return "\n".join(f"{name_text(name)} = {value_text(value)}" for name, value in _sorted(ad))
 
 
@@ -315,10 +239,14 @@ def ad_as_json(ad: str) -> dict[str, Any]:
 
 
 def _sorted(ad: str) -> list[tuple[str, AdValue]]:
+    from pilotage.classads.evaluation import Ad
+
     return sorted(Ad.read(ad).plain().items(), key=lambda pair: pair[0].lower())
 
 
 def _plain(value: AdValue) -> Any:
+    from pilotage.classads.library import Expression
+
     match value:
         case Expression(text):
             return text

@@ -242,6 +242,3 @@ def _print_parts(parts: Iterable[OutputPart]) -> bool:
         if part.over:
             return True
     return False
-
-
-COMMANDS = (events, logs, output)

@@ -25,7 +25,6 @@ from pilotage_client.cli.options import (
     AS_JSON,
     FAILED,
     ONE_JSON,
-    CommandGroup,
     ad_as_json,
     echo_json,
     echo_table,
@@ -33,7 +32,6 @@ from pilotage_client.cli.options import (
     node_names,
     past_time,
     queue_text,
-    refuse_options_of_group,
     server_options,
     time_text,
     with_client,
@@ -209,7 +207,7 @@ def _age(seconds: float) -> str:
 PILOT = "pilotage-pilot"
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.command("list")
 @click.option("--ended", is_flag=True, help="Also pilots that have ended, or were lost more than an hour ago.")
 @click.option("--site", default="", help="Only pilots of a site.")
 @click.option("--queue", metavar="SITE/CE/QUEUE", help="Only pilots of a queue.")
@@ -222,12 +220,9 @@ PILOT = "pilotage-pilot"
 @click.option("--log", "log_of", metavar="STAMP", help="Print the end of the output of a pilot that died.")
 @AS_JSON
 @server_options
-@click.pass_context
-def pilots(context: click.Context, /, **options: Any) -> None:
+def pilots(**options: Any) -> None:
     """Show pilots with their queue, state, node and jobs."""
-    if context.invoked_subcommand is not None:
-        refuse_options_of_group(context, options.values())
-    elif stamp := options.pop("log_of"):
+    if stamp := options.pop("log_of"):
         others = ("ended", "site", "queue", "node", "states", "since", "owner", "as_json")
         if any(options.pop(name) for name in others):
             raise click.UsageError("--log STAMP goes with no other option")
@@ -289,7 +284,7 @@ def _find_pilots(
     )
 
 
-@pilots.command("revoke")
+@click.command("revoke")
 @click.argument("targets", nargs=-1, required=True, metavar="STAMP...|SITE[/CE[/QUEUE]]")
 @click.option("--reason", required=True, help="The reason; shown with the pilots.")
 @ONE_JSON
@@ -389,15 +384,10 @@ def drain(
         ctx.exit(FAILED)
 
 
-@click.group(cls=CommandGroup)
-def node() -> None:
-    """Set attributes of nodes remotely, as far as their policies allow it."""
-
-
 _NODES = click.option("--node", "names", multiple=True, metavar="SITE/NODE", help="A node; may be repeated.")
 
 
-@node.command("set")
+@click.command("set")
 @_NODES
 @click.argument("settings", nargs=-1, required=True, metavar="ATTR=EXPR...")
 @AS_JSON
@@ -413,7 +403,7 @@ def set_attributes(client: Client, names: tuple[str, ...], settings: tuple[str, 
     _print_node_settings(client.set_node_attributes(_nodes(client, names), found), as_json=as_json)
 
 
-@node.command("unset")
+@click.command("unset")
 @_NODES
 @click.argument("attributes", nargs=-1, required=True, metavar="ATTR...")
 @AS_JSON
@@ -423,7 +413,7 @@ def unset_attributes(client: Client, names: tuple[str, ...], attributes: tuple[s
     _print_node_settings(client.set_node_attributes(_nodes(client, names), {}, attributes), as_json=as_json)
 
 
-@node.command("list")
+@click.command("list")
 @_NODES
 @AS_JSON
 @with_operator_client
@@ -462,6 +452,3 @@ def _print_node_settings(found: Sequence[NodeAttributeSet], *, as_json: bool) ->
         for each in of.settings
     ]
     echo_table(("NODE", "ATTRIBUTE", "EXPRESSION", "SET", "BY"), rows, empty="no attributes are set")
-
-
-COMMANDS = (slots, pilots, pilot_token, drain, node)

@@ -17,7 +17,6 @@ from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
     ONE_JSON,
-    SectionedGroup,
     echo_json,
     echo_table,
     queue_text,
@@ -235,19 +234,7 @@ def _tree_of(file: Path) -> ResourceTree:
 SHOWN_CHANGES = 20
 
 
-@click.group(
-    cls=SectionedGroup,
-    sections={"The active tree": ("show", "put"), "Tree files, without a server": ("resolve", "eligible")},
-)
-def tree() -> None:
-    """Show or replace the resource tree, or inspect a tree file offline."""
-
-
-tree.add_command(resolve)
-tree.add_command(eligible)
-
-
-@tree.command()
+@click.command()
 @ONE_JSON
 @with_operator_client
 def show(client: Client, as_json: bool) -> None:
@@ -261,7 +248,7 @@ def show(client: Client, as_json: bool) -> None:
     click.echo(answer.text, nl=False)
 
 
-@tree.command()
+@click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--validate-only", is_flag=True, help="Only show the changes.")
 @ONE_JSON
@@ -284,6 +271,3 @@ def put(client: Client, file: Path, validate_only: bool, as_json: bool) -> None:
                 f"... and {answer.pools_changed - SHOWN_CHANGES} more pools (--json shows {len(answer.changes)})"
             )
         click.echo(f"waiting jobs that become runnable: {answer.jobs_runnable}, that become stuck: {answer.jobs_stuck}")
-
-
-COMMANDS = (pools, queues, convert, tree)

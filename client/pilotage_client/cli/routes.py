@@ -12,7 +12,6 @@ from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
     IDS,
-    CommandGroup,
     echo_job_heading,
     echo_json,
     echo_table,
@@ -26,12 +25,7 @@ from pilotage_client.models import JobStatus, iso
 from pilotage_client.models.routes import RaceCostInfo, RaceInfo, RouteExplanation, RouterInfo
 
 
-@click.group(cls=CommandGroup)
-def routes() -> None:
-    """Show the routes of job routers, and why a route takes a job or not."""
-
-
-@routes.command("list")
+@click.command("list")
 @AS_JSON
 @with_client
 def list_routes(client: Client, as_json: bool) -> None:
@@ -114,7 +108,7 @@ def _routes_json(router: RouterInfo) -> Iterator[dict[str, Any]]:
         }
 
 
-@routes.command()
+@click.command()
 @IDS
 @AS_JSON
 @with_client
@@ -161,7 +155,7 @@ def routed_job_lines(answer: RouteExplanation) -> Iterator[str]:
         yield f"    {copy.unwanted}"
 
 
-@routes.command("give-up")
+@click.command("give-up")
 @click.argument("router")
 @AS_JSON
 @with_operator_client
@@ -243,6 +237,3 @@ def _show_costs(found: Sequence[RaceCostInfo], *, as_json: bool) -> None:
         for cost in found
     )
     echo_table(_COST_HEADINGS, rows, empty="no race has ended")
-
-
-COMMANDS = (routes, races)

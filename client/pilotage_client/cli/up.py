@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from pilotage.errors import InvalidInputError, Violation
-from pilotage_client.cli.options import AS_JSON, ONE_JSON, CommandGroup, echo_json, echo_table
+from pilotage_client.cli.options import AS_JSON, ONE_JSON, echo_json, echo_table
 from pilotage_client.connection import data_folder
 from pilotage_client.contexts import Context, load_contexts
 from pilotage_client.joining import JoinToken, join, with_port
@@ -125,12 +125,7 @@ def join_server(
         click.echo(f"run jobs here, in the queue {joined.queue}: pilotage up --pilot-only")
 
 
-@click.group("context", cls=CommandGroup)
-def context_group() -> None:
-    """Show and choose the servers that `pilotage join` has joined."""
-
-
-@context_group.command("list")
+@click.command("list")
 @AS_JSON
 def list_contexts(as_json: bool) -> None:
     """Show the contexts; * marks the current one."""
@@ -147,7 +142,7 @@ def list_contexts(as_json: bool) -> None:
     echo_table(("", "NAME", "SERVER", "MAY", "QUEUE"), rows, empty="no context; `pilotage join` makes one")
 
 
-@context_group.command("show")
+@click.command("show")
 @click.argument("name", required=False)
 @ONE_JSON
 def show_context(name: str | None, as_json: bool) -> None:
@@ -182,7 +177,7 @@ def _may(context: Context) -> str:
     return " and ".join(what for what, token in may.items() if token)
 
 
-@context_group.command("use")
+@click.command("use")
 @click.argument("name")
 def use_context(name: str) -> None:
     """Make a context the current one."""
@@ -190,12 +185,9 @@ def use_context(name: str) -> None:
     click.echo(f"the context {name} is the current one")
 
 
-@context_group.command("remove")
+@click.command("remove")
 @click.argument("name")
 def remove_context(name: str) -> None:
     """Remove a context with its tokens from this machine; they stay valid until they end or are revoked."""
     load_contexts().remove(name)
     click.echo(f"the context {name} is removed")
-
-
-COMMANDS = (up, join_server, context_group)

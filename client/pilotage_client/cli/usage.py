@@ -173,6 +173,3 @@ def _day(text: str, option: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise InvalidInputError(Violation(option, f"{text} is not a day, such as 2026-11-26")) from None
-
-
-COMMANDS = (usage,)

@@ -141,6 +141,3 @@ def rescue(client: Client, workflows: Sequence[str], file: Path | None) -> None:
     with whole_file(file) as output:
         output.write(shown.encode())
     click.echo(f"{len(done)} node{'s are' if len(done) != 1 else ' is'} done: {file}")
-
-
-COMMANDS = (rescue,)

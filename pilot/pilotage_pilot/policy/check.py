@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -10,13 +9,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import click
+
 from pilotage import clock
 from pilotage.classads.evaluation import Ad, NoValue, Result
 from pilotage.classads.library import AdValue, Expression, InvalidClassAdError, parse_value
 from pilotage.classads.text import new_job_ad, overlaid
+from pilotage.command_line.groups import examples
 from pilotage.condor.config import ConfigurationContext as ReadingSurroundings
 from pilotage.condor.job_file import read_job_file
-from pilotage.errors import InvalidInputError, PilotageError, Violation
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.values.amounts import Amounts
 from pilotage_pilot.core.ads.attributes import NodeFacts
 from pilotage_pilot.core.ads.policy_ads import unattended_slot_ad
@@ -27,38 +29,40 @@ from pilotage_pilot.node.node import identity
 from pilotage_pilot.node.resources import Probe, ProbeContext, Stated
 from pilotage_pilot.policy.loading import load_policy
 
-_WRONG = 2
 _LONGEST_NAME = 24
 
 
-def add_check_command(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `check` to its parser."""
-    parser.add_argument("policy", type=Path, metavar="POLICY", help="HTCondor configuration file")
-    parser.add_argument("--job", type=Path, metavar="FILE", help="the job's attributes, as condor_q -long prints them")
-    parser.add_argument("--slot", type=int, default=1, metavar="N", help="number of the slot, from 1 (default: 1)")
-    parser.add_argument("--set", action="append", default=[], metavar="Attr=EXPR", help="slot attribute; repeatable")
-    parser.add_argument("--cpus", type=int, metavar="CPUS", help="cores of the node; default: this node's")
-    parser.add_argument("--memory-mib", type=int, metavar="MIB", help="memory of the node; default: this node's")
-    parser.add_argument("--allow-commands", action="store_true", help="allow the policy to run commands")
-    parser.add_argument("--json", action="store_true", help="print one JSON object of names to texts and values")
+_PATH = click.Path(path_type=Path)
 
 
-def check(options: argparse.Namespace) -> int:
-    """Print the values; returns 0, or 2 after an error message of one line."""
-    try:
-        answers = ask(
-            options.policy,
-            options.slot,
-            _changes(options.set),
-            _node(options.cpus, options.memory_mib),
-            job=options.job,
-            allow_commands=options.allow_commands,
-        )
-    except InvalidInputError as error:
-        return _refuse("; ".join(str(violation) for violation in error.violations))
-    except PilotageError as error:
-        return _refuse(str(error))
-    if options.json:
+@click.command(
+    epilog=examples(
+        "pilotage-pilot check whole-machine.conf",
+        "pilotage-pilot check whole-machine.conf --job job.ad --slot 2 --set LoadAvg=0.9 --cpus 8",
+    )
+)
+@click.argument("policy", type=_PATH)
+@click.option("--job", type=_PATH, metavar="FILE", help="The job's attributes, as condor_q -long prints them.")
+@click.option("--slot", type=int, default=1, show_default=True, metavar="N", help="Number of the slot, from 1.")
+@click.option("--set", "changes", multiple=True, metavar="Attr=EXPR", help="Slot attribute; repeatable.")
+@click.option("--cpus", type=int, metavar="CPUS", help="Cores of the node; default: this node's.")
+@click.option("--memory-mib", type=int, metavar="MIB", help="Memory of the node; default: this node's.")
+@click.option("--allow-commands", is_flag=True, help="Allow the policy to run commands.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object of names to texts and values.")
+def check(
+    policy: Path,
+    job: Path | None,
+    slot: int,
+    changes: tuple[str, ...],
+    cpus: int | None,
+    memory_mib: int | None,
+    allow_commands: bool,
+    as_json: bool,
+) -> int:
+    """Evaluate POLICY, an HTCondor configuration file, for a slot and a job."""
+    node = _node(cpus, memory_mib)
+    answers = ask(policy, slot, _changes(changes), node, job=job, allow_commands=allow_commands)
+    if as_json:
         output = {name: {"text": answer.text, "value": _plain(answer.value)} for name, answer in answers.items()}
         sys.stdout.write(json.dumps(output, indent=2) + "\n")
     else:
@@ -132,11 +136,6 @@ def _node(cpus: int | None, memory_mib: int | None) -> Amounts:
     context = ProbeContext(dict(os.environ), Path.cwd())
     probe = Probe(context, queue=Stated(), operator=Stated(cpus=cpus, memory_mib=memory_mib))
     return probe.share(clock.now().timestamp(), clock.boot_time_s()).amounts
-
-
-def _refuse(why: str) -> int:
-    sys.stderr.write(f"pilotage-pilot: {' '.join(why.split())}\n")
-    return _WRONG
 
 
 def _plain(value: Result) -> bool | int | float | str:

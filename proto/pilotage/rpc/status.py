@@ -128,6 +128,15 @@ _BY_REASON = {form.reason: form for form in (*_FORMS.values(), _BUSY)}
 _INVALID_BY_REASON = {reason: kind for kind, reason in _INVALID.items()}
 
 
+def reason_of(error: PilotageError) -> str:
+    """Return the reason in the ErrorInfo of `error`, such as "NOT_FOUND"; of an unreachable server "UNREACHABLE"."""
+    if isinstance(error, ServerUnreachableError):
+        return "UNREACHABLE"
+    info = ErrorInfo()
+    status_of(error).details[0].Unpack(info)
+    return str(info.reason)
+
+
 def status_of(error: PilotageError) -> Status:
     """Return the status of `error`, with its fields in the details."""
     if isinstance(error, InvalidInputError):

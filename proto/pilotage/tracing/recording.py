@@ -17,7 +17,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Protocol
 
 from pilotage import clock
@@ -44,6 +43,8 @@ def set_up_tracing(program: str, environment: Mapping[str, str] = os.environ) ->
     if _exporter is not None or not _names_receiver(environment):
         return
     try:
+        from importlib.metadata import version
+
         from pilotage.tracing.otlp import OtlpExporter
 
         _exporter = OtlpExporter(program, version("pilotage"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import Enum
@@ -10,17 +9,18 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
+import click
 from pydantic import AwareDatetime, BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from pilotage.accounts import Quota
+from pilotage.command_line.settings_options import SettingOption, default_text
 from pilotage.settings import ProgramSettings, alternatives, variable_of
-from pilotage.settings_options import default_text
-from pilotage_agents.main import _parser as agents_parser
+from pilotage_agents.main import program as agents
 from pilotage_agents.settings import AgentSettings
-from pilotage_pilot.command_line import _parser as pilot_parser
+from pilotage_pilot.command_line import program as pilot
 from pilotage_pilot.settings import PilotSettings
-from pilotage_server.main import _parser as server_parser
+from pilotage_server.main import program as server
 from pilotage_server.settings import BrokerUrl, ClassAdExpression, GroupSortExpression, ServerSettings
 from support.reference.markdown import code, prose, table
 
@@ -80,18 +80,18 @@ counts. Times are options of the commands, such as `--patience`.
 
 
 class _Program(NamedTuple):
-    """A program: its title, class, and parser of command lines."""
+    """A program: its title, the class of its settings, and its commands."""
 
     title: str
     name: str
     model: type[ProgramSettings]
-    parser: argparse.ArgumentParser
+    commands: click.Group
 
 
 PROGRAMS = (
-    _Program("Server", "pilotage-server", ServerSettings, server_parser()),
-    _Program("Agents", "pilotage-agents", AgentSettings, agents_parser()),
-    _Program("Pilot", "pilotage-pilot", PilotSettings, pilot_parser()),
+    _Program("Server", "pilotage-server", ServerSettings, server),
+    _Program("Agents", "pilotage-agents", AgentSettings, agents),
+    _Program("Pilot", "pilotage-pilot", PilotSettings, pilot),
 )
 
 
@@ -129,18 +129,17 @@ def _sections_in(annotation: Any, key: str) -> Iterator[tuple[str, type[BaseMode
             yield from _sections_in(get_args(each)[0], key)
 
 
-def options_of(parser: argparse.ArgumentParser) -> Mapping[str, str]:
+def options_of(group: click.Group) -> Mapping[str, str]:
     """Return the option of each setting that has one, of all commands of a program."""
-    found: dict[str, str] = dict(parser.get_default("setting_flags") or {})
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                found |= options_of(command)
+    found: dict[str, str] = {}
+    for command in group.commands.values():
+        found |= {each.key: each.opts[-1] for each in command.params if isinstance(each, SettingOption) and each.key}
+        found |= options_of(command) if isinstance(command, click.Group) else {}
     return found
 
 
 def _program(program: _Program) -> list[str]:
-    options = options_of(program.parser)
+    options = options_of(program.commands)
     lines = [
         f"## {program.title}",
         "",

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from pilotage.errors import InvalidInputError
+from pilotage.command_line.groups import HELP, ProgramGroup
+from pilotage.command_line.settings_options import SettingsCommand, settings_options
 from pilotage.settings import ProgramSettings, Section
-from pilotage.settings_options import add_settings_options, read_settings_options, report_faults
 
 
 class Breaker(Section):
@@ -45,21 +45,31 @@ class SampleSettings(ProgramSettings):
     free: dict[str, Any] = Field({}, description="Settings of another program.")
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    names = {"breaker.pause_s": ("-p", "--pause")}
-    add_settings_options(parser, SampleSettings, ("server", "share", "breaker.pause_s"), names)
-    return parser.parse_args(arguments)
+READ: list[SampleSettings] = []
+
+
+@click.group("sample", cls=ProgramGroup, context_settings=HELP)
+def program() -> None:
+    """A program."""
+
+
+@program.command(cls=SettingsCommand)
+@settings_options(SampleSettings, ("server", "share", "breaker.pause_s"), {"breaker.pause_s": ("-p", "--pause")})
+def run(settings: SampleSettings) -> None:
+    """Read the settings."""
+    READ.append(settings)
 
 
 def read(*arguments: str) -> SampleSettings:
-    return read_settings_options(SampleSettings, parsed(arguments))
+    assert program.run(["run", *arguments]) == 0
+    return READ.pop()
 
 
 def faults(*arguments: str) -> list[str]:
-    with pytest.raises(InvalidInputError) as error:
-        read(*arguments)
-    return [str(violation) for violation in error.value.violations]
+    """Return the lines of the standard error, without the name of the program."""
+    done = CliRunner().invoke(program, ["run", *arguments])
+    assert done.exit_code == 2
+    return [line.removeprefix("sample: ") for line in done.stderr.splitlines()]
 
 
 def test_option_wins_over_assignment_variable_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,10 +139,9 @@ def test_shows_each_setting_with_its_source_and_no_secret(
     )
     monkeypatch.setenv("SAMPLE_TOKEN", "hush")
 
-    with pytest.raises(SystemExit) as ended:
-        read("--config", str(file), "--server", "a", "--set", "breaker.watch=false", "--show-settings")
-
-    assert ended.value.code == 0
+    given = ["--config", str(file), "--server", "a", "--set", "breaker.watch=false", "--show-settings"]
+    assert program.run(["run", *given]) == 0
+    assert not READ
     assert capsys.readouterr().out.splitlines() == [
         'server = ["a"]  # --server',
         'token = "**********"  # SAMPLE_TOKEN',
@@ -148,24 +157,20 @@ def test_shows_each_setting_with_its_source_and_no_secret(
 
 
 def test_check_reads_the_settings_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        read("--server", "a", "--check-settings")
-    assert (ended.value.code, capsys.readouterr().out) == (0, "")
+    assert program.run(["run", "--server", "a", "--check-settings"]) == 0
+    assert (READ, capsys.readouterr().out) == ([], "")
     assert faults("--check-settings")
 
 
 def test_help_shows_default_and_variable(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parsed(["--help"])
+    assert program.run(["run", "-h"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "--server SERVER The servers; repeatable [required; SAMPLE_SERVER]" in shown
     assert "--share SHARE A share, 100 % = all [default: 0.5; SAMPLE_SHARE]" in shown
-    assert "-p S, --pause S A time [default: 60]" in shown
+    assert "-p, --pause S A time [default: 60]" in shown
 
 
 def test_each_fault_is_one_line_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(InvalidInputError) as error:
-        read("--server", "a", "--share", "2", "--set", "breaker.watch=maybe")
-    report_faults("sample", error.value)
+    assert program.run(["run", "--server", "a", "--share", "2", "--set", "breaker.watch=maybe"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(": ")[:2] for line in lines] == [["sample", "--share"], ["sample", "--set breaker.watch"]]

@@ -79,6 +79,3 @@ def _ago(time: datetime | None, now: datetime) -> str:
     minutes = max(0, int((now - time).total_seconds() // 60))
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min ago" if hours else f"{minutes} min ago"
-
-
-COMMANDS = (agents,)

@@ -43,6 +43,3 @@ def _echo_entry(entry: AuditRecord) -> None:
     click.echo(printable(f"{time_text(entry.time)}  {entry.what} {entry.subject}, by {by}{reason}"))
     for line in entry.difference.splitlines():
         click.echo(f"    {printable(line)}")
-
-
-COMMANDS = (audit,)

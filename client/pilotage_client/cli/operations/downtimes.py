@@ -12,7 +12,6 @@ from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
     ONE_JSON,
-    CommandGroup,
     coming_time,
     echo_json,
     echo_table,
@@ -23,24 +22,7 @@ from pilotage_client.cli.options import (
 from pilotage_client.models.operations import DowntimeInfo
 
 
-class DowntimeGroup(CommandGroup):
-    """A group in which a place stands for the command that plans: `downtime SITE` = `downtime plan SITE`."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of the first argument, and its arguments."""
-        if args and args[0] not in self.commands:
-            args = ["plan", *args]
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=DowntimeGroup)
-def downtime() -> None:
-    """Plan a downtime of a site, a CE or a queue; `downtime list` and `downtime cancel`."""
-
-
-@downtime.command("plan")
+@click.command("plan")
 @click.argument("place", metavar="SITE[/CE[/QUEUE]]")
 @click.option(
     "--from", "start", required=True, metavar="TIME", help='The start: "+2h", "now", or ISO 8601 with a zone.'
@@ -65,7 +47,7 @@ def plan(client: Client, place: str, start: str, end: str, reason: str, drain: s
         click.echo(f"downtime {planned.id} of {planned.place}: {_times(planned)}")
 
 
-@downtime.command("list")
+@click.command("list")
 @AS_JSON
 @with_operator_client
 def list_downtimes(client: Client, as_json: bool) -> None:
@@ -92,7 +74,7 @@ def list_downtimes(client: Client, as_json: bool) -> None:
     echo_table(header, rows, empty="no downtimes are planned")
 
 
-@downtime.command("cancel")
+@click.command("cancel")
 @click.argument("number", type=click.IntRange(min=1), metavar="ID")
 @ONE_JSON
 @with_operator_client
@@ -117,6 +99,3 @@ def _times(downtime: DowntimeInfo) -> str:
 
 def _downtime_json(downtime: DowntimeInfo) -> dict[str, Any]:
     return {**downtime.as_json(), "state": downtime.state_at(clock.now())}
-
-
-COMMANDS = (downtime,)
