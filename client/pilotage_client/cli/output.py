@@ -18,12 +18,12 @@ from pilotage_client.cli.options import (
     PATIENCE,
     echo_job_heading,
     echo_json,
-    echo_table,
     for_each_job,
     retry_option,
     time_text,
     with_client,
 )
+from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.job_calls import LONGEST_POLL_S
 from pilotage_client.models import FINAL_STATES, JobEvent, JobFile, OutputPart
 from pilotage_client.retry import (

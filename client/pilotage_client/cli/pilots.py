@@ -6,8 +6,8 @@ import re
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -21,27 +21,27 @@ from pilotage.errors import Faults, InvalidInputError, StateConflictError, Viola
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import section_from_wire, time_from_wire
 from pilotage.units import parse_duration, parse_time
-from pilotage.v1 import node_service_pb2, pilot_service_pb2
+from pilotage.v1 import node_service_pb2, pilot_service_pb2, values_pb2
 from pilotage.values.offers import POLICY_FAULT
 from pilotage_client.api import Client, NodeName
 from pilotage_client.cli.options import (
-    AS_JSON,
     FAILED,
     ONE_JSON,
     CommandGroup,
     ad_as_json,
+    count_text,
     echo_json,
-    echo_table,
     long_form,
     node_names,
     past_time,
     queue_text,
     refuse_options_of_group,
     server_options,
-    time_text,
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.show.columns import Column, Listing, View, local_time, view_options, with_local_times
+from pilotage_client.cli.show.outputs import DrainedJson, NodeJson, PilotJson, PilotLogJson, SlotJson
 from pilotage_client.files import write_private
 from pilotage_client.models import iso, time_of
 from pilotage_client.up.processes import program
@@ -49,14 +49,79 @@ from pilotage_client.up.processes import program
 PILOT_STATES = tuple(
     name.removeprefix("PILOT_STATE_") for name, number in pilot_service_pb2.PilotState.items() if number
 )
-_SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
-_PILOT_HEADINGS = ("STAMP", "BATCH JOB", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
 _DAY_S = 86400
 _ANSWER_TIME = "35 s"
 """Longer than the interval of heartbeats, at which every pilot answers."""
 _POLL_S = 0.2
 _WILDCARDS = frozenset("*?[")
 _STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+def _slot_json(info: node_service_pb2.SlotInfo) -> SlotJson:
+    return {
+        "name": info.slot.name,
+        "node": info.node,
+        "pilot": info.pilot_stamp,
+        "site": info.queue.site,
+        "ce": info.queue.ce,
+        "queue": info.queue.queue,
+        "state": info.slot.state,
+        "activity": info.slot.activity,
+        "cpus": info.slot.amounts.cpus,
+        "memory_mib": info.slot.amounts.memory_mib,
+        "disk_mib": info.slot.amounts.disk_mib,
+        "gpus": info.slot.amounts.gpus,
+        "free_cpus": info.slot.free.cpus,
+        "load": info.slot.load,
+        "isolation": info.isolation or None,
+        "policy_fault": _policy_fault(info) or None,
+        "job": info.slot.job_id or None,
+        "since": iso(time_of(info.slot, "since")),
+        "since_state": iso(time_of(info.slot, "since_state")),
+        "last_seen": iso(time_of(info, "last_seen")),
+        "answered": iso(time_of(info, "answered")),
+    }
+
+
+def _policy_fault(info: node_service_pb2.SlotInfo) -> str:
+    """Return why the server gives the slot no jobs, for its policy or isolation; "" = it does."""
+    fault = section_from_wire(info.slot.attributes).get(POLICY_FAULT, "")
+    return fault if isinstance(fault, str) else ""
+
+
+def _shown_amounts(info: node_service_pb2.SlotInfo) -> values_pb2.Amounts:
+    """Return what a partitionable slot has left, and what any other slot has."""
+    return info.slot.free if info.slot.partitionable else info.slot.amounts
+
+
+def _age_s(info: node_service_pb2.SlotInfo) -> float | None:
+    """Return for how long the activity has lasted."""
+    since = time_of(info.slot, "since")
+    return None if since is None else (clock.now() - since).total_seconds()
+
+
+def _age(seconds: float | None) -> str:
+    """Return a duration as condor_status prints it: days+hours:minutes:seconds."""
+    if seconds is None:
+        return ""
+    days, rest = divmod(max(0, int(seconds)), _DAY_S)
+    return f"{days}+{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+SLOTS = Listing(
+    SlotJson,
+    _slot_json,
+    Column("slot", "NAME", value=lambda info: f"{info.slot.name}@{info.node}", priority=0, shortest=16),
+    Column("state", value=lambda info: info.slot.state, priority=1, state=True),
+    Column("activity", value=lambda info: info.slot.activity, priority=3),
+    Column("load", "LOADAV", value=lambda info: info.slot.load, text="{:.3f}".format, priority=5),
+    Column("memory", "MEM", value=lambda info: _shown_amounts(info).memory_mib, right=True, priority=4),
+    Column("activity_time", "ACTVTYTIME", value=_age_s, text=_age, right=True, priority=6),
+    Column("cpus", value=lambda info: _shown_amounts(info).cpus, priority=3),
+    Column("job", value=lambda info: info.slot.job_id or None, priority=2),
+    Column("where", "QUEUE", value=lambda info: queue_text(info.queue), priority=7, shortest=16),
+    empty="no slots",
+)
 
 
 @click.command()
@@ -66,7 +131,7 @@ _STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
 @click.option("--long", "long", is_flag=True, help="Print the whole ad of every slot.")
 @click.option("--direct", metavar="[SITE/]NODE", help="Ask the pilots on this node, and show what they answer.")
 @click.option("--timeout", metavar="TIME", help=f"How long --direct waits for the answers; default {_ANSWER_TIME}.")
-@AS_JSON
+@view_options(SLOTS)
 @with_client
 def slots(
     client: Client,
@@ -76,7 +141,7 @@ def slots(
     long: bool,
     direct: str | None,
     timeout: str | None,
-    as_json: bool,
+    view: View,
 ) -> None:
     """Show the slots of live pilots with state, activity and load, as condor_status does."""
     if timeout is not None and direct is None:
@@ -87,6 +152,8 @@ def slots(
         )
     if af and long:
         raise click.UsageError("--af and --long cannot be combined")
+    if (af or long) and (view.columns or view.sort):
+        raise click.UsageError("--columns and --sort belong to the table, not to --af and --long")
     faults, columns = Faults(), []
     for text in attributes:
         with faults.within(f"--af {text}"):
@@ -98,42 +165,13 @@ def slots(
         _await_answers(client, node, parse_duration(timeout or _ANSWER_TIME, "--timeout").total_seconds())
     found = client.slots(constraint, node=node, ads_wanted=af or long)
     if af:
-        _print_values(found, columns, as_json=as_json)
+        _print_values(found, columns, as_json=view.as_json)
     elif long:
-        _print_ads(found, as_json=as_json)
-    elif as_json:
-        _print_slots_as_json(found)
+        _print_ads(found, as_json=view.as_json)
     else:
-        _print_table(found)
-
-
-def _print_slots_as_json(found: Sequence[node_service_pb2.SlotInfo]) -> None:
-    for info in found:
-        echo_json(
-            {
-                "name": info.slot.name,
-                "node": info.node,
-                "pilot": info.pilot_stamp,
-                "site": info.queue.site,
-                "ce": info.queue.ce,
-                "queue": info.queue.queue,
-                "state": info.slot.state,
-                "activity": info.slot.activity,
-                "cpus": info.slot.amounts.cpus,
-                "memory_mib": info.slot.amounts.memory_mib,
-                "disk_mib": info.slot.amounts.disk_mib,
-                "gpus": info.slot.amounts.gpus,
-                "free_cpus": info.slot.free.cpus,
-                "load": info.slot.load,
-                "isolation": info.isolation or None,
-                "policy_fault": _policy_fault(info) or None,
-                "job": info.slot.job_id or None,
-                "since": iso(time_of(info.slot, "since")),
-                "since_state": iso(time_of(info.slot, "since_state")),
-                "last_seen": iso(time_of(info, "last_seen")),
-                "answered": iso(time_of(info, "answered")),
-            }
-        )
+        SLOTS.echo(found, view)
+        if not view.as_json:
+            _print_notes(found)
 
 
 def _await_answers(client: Client, node: NodeName, timeout_s: float) -> None:
@@ -203,48 +241,74 @@ def _print_ads(found: Sequence[node_service_pb2.SlotInfo], *, as_json: bool) -> 
         click.echo("\n\n".join(long_form(info.ad) for info in found))
 
 
-def _print_table(found: Sequence[node_service_pb2.SlotInfo]) -> None:
-    now = clock.now()
-    echo_table(_SLOT_HEADINGS, [_slot_row(info, now) for info in found], empty="no slots")
+def _print_notes(found: Sequence[node_service_pb2.SlotInfo]) -> None:
     if found:
         states = Counter(info.slot.state for info in found)
         shown = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        click.echo(f"\n{len(found)} slot{'s' if len(found) > 1 else ''}: {shown}")
+        click.echo(f"\n{count_text(len(found), 'slot')}: {shown}")
     for info in found:
         if why := _policy_fault(info):
             click.echo(f"{info.slot.name}@{info.node} gets no jobs: {why}")
 
 
-def _policy_fault(info: node_service_pb2.SlotInfo) -> str:
-    """Return why the server gives the slot no jobs, for its policy or isolation; "" = it does."""
-    fault = section_from_wire(info.slot.attributes).get(POLICY_FAULT, "")
-    return fault if isinstance(fault, str) else ""
-
-
-def _slot_row(info: node_service_pb2.SlotInfo, now: datetime) -> tuple[Any, ...]:
-    slot = info.slot
-    shown = slot.free if slot.partitionable else slot.amounts
-    since = time_of(slot, "since")
-    return (
-        f"{slot.name}@{info.node}",
-        slot.state,
-        slot.activity,
-        f"{slot.load:.3f}",
-        shown.memory_mib,
-        _age((now - since).total_seconds()) if since is not None else "",
-        shown.cpus,
-        slot.job_id or "",
-        queue_text(info.queue),
-    )
-
-
-def _age(seconds: float) -> str:
-    """Return a duration as condor_status prints it: days+hours:minutes:seconds."""
-    days, rest = divmod(max(0, int(seconds)), _DAY_S)
-    return f"{days}+{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-
-
 PILOT = "pilotage-pilot"
+
+
+def _pilot_json(pilot: pilot_service_pb2.Pilot) -> PilotJson:
+    return {
+        "stamp": pilot.stamp,
+        "site": pilot.queue.site or None,
+        "ce": pilot.queue.ce or None,
+        "queue": pilot.queue.queue or None,
+        "state": _pilot_state(pilot),
+        "reason": pilot.reason or None,
+        "alarm": pilot.alarm or None,
+        "glidein_id": pilot.glidein_id or None,
+        "node": pilot.node or None,
+        "jobs": pilot.jobs,
+        "jobs_ended": pilot.jobs_ended,
+        "vos": list(pilot.vos),
+        "isolation": pilot.isolation or None,
+        "registered": iso(time_of(pilot, "registered")),
+        "last_seen": iso(time_of(pilot, "last_seen")),
+        "ends": iso(time_of(pilot, "ends")),
+        "credential_ends": iso(time_of(pilot, "credential_ends")),
+        "queue_set": list(pilot.queue_set),
+    }
+
+
+def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:
+    return pilot_service_pb2.PilotState.Name(pilot.state).removeprefix("PILOT_STATE_")
+
+
+def _batch_job(pilot: pilot_service_pb2.Pilot) -> str:
+    """Return the id of the pilot's job in its batch system, without the stamp that it ends with or begins with."""
+    return pilot.glidein_id.removesuffix(f".{pilot.stamp}").removeprefix(f"{pilot.stamp}.")
+
+
+def _pilot_queue(pilot: pilot_service_pb2.Pilot) -> str:
+    return queue_text(pilot.queue) if pilot.HasField("queue") else f"one of {', '.join(pilot.queue_set)}"
+
+
+def _pilot_reason(pilot: pilot_service_pb2.Pilot) -> str:
+    return f"ALARM: {pilot.alarm}" if pilot.alarm else pilot.reason
+
+
+PILOTS = Listing(
+    PilotJson,
+    _pilot_json,
+    Column("stamp", priority=0, shortest=8),
+    Column("batch_job", value=_batch_job, priority=6, shortest=8),
+    Column("where", "QUEUE", value=_pilot_queue, priority=2, shortest=16),
+    Column("state", priority=1, state=True),
+    Column("node", priority=4, shortest=10),
+    Column("isolation", priority=8),
+    Column("jobs", priority=3),
+    Column("jobs_ended", "DONE", priority=5),
+    Column("last_seen", priority=7),
+    Column("why", "REASON", value=_pilot_reason, text=with_local_times, priority=3, shortest=16),
+    empty="no pilots",
+)
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -258,7 +322,7 @@ PILOT = "pilotage-pilot"
 @click.option("--since", metavar="TIME", help="Also ended ones, if they lived then: 2 h (ago), 02:00, ISO 8601.")
 @click.option("--owner", default="", help="Only pilots that this owner of a token has registered.")
 @click.option("--log", "log_of", metavar="STAMP", help="Print the end of the output of a pilot that died.")
-@AS_JSON
+@view_options(PILOTS)
 @server_options
 @click.pass_context
 def pilots(context: click.Context, /, **options: Any) -> None:
@@ -266,63 +330,27 @@ def pilots(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is not None:
         refuse_options_of_group(context, options.values())
     elif stamp := options.pop("log_of"):
-        others = ("ended", "site", "queue", "node", "states", "since", "owner", "as_json")
-        if any(options.pop(name) for name in others):
-            raise click.UsageError("--log STAMP goes with no other option")
-        _show_log(stamp=stamp, **options)
+        others = ("ended", "site", "queue", "node", "states", "since", "owner")
+        view: View = options.pop("view")
+        if any(options.pop(name) for name in others) or view.columns or view.sort:
+            raise click.UsageError("--log STAMP goes with no other option, except --json")
+        _show_log(stamp=stamp, as_json=view.as_json, **options)
     else:
         _show_pilots(**options)
 
 
 @with_operator_client
-def _show_log(client: Client, stamp: str) -> None:
-    click.echo(client.pilot_log(stamp), nl=False)
+def _show_log(client: Client, stamp: str, as_json: bool) -> None:
+    text = client.pilot_log(stamp)
+    if as_json:
+        echo_json(PilotLogJson(stamp=stamp, text=text))
+    else:
+        click.echo(text, nl=False)
 
 
 @with_client
-def _show_pilots(client: Client, as_json: bool, **options: Any) -> None:
-    found = _find_pilots(client, **options)
-    if as_json:
-        for pilot in found:
-            echo_json(
-                {
-                    "stamp": pilot.stamp,
-                    "site": pilot.queue.site or None,
-                    "ce": pilot.queue.ce or None,
-                    "queue": pilot.queue.queue or None,
-                    "state": _pilot_state(pilot),
-                    "reason": pilot.reason or None,
-                    "alarm": pilot.alarm or None,
-                    "glidein_id": pilot.glidein_id or None,
-                    "node": pilot.node or None,
-                    "jobs": pilot.jobs,
-                    "jobs_ended": pilot.jobs_ended,
-                    "vos": list(pilot.vos),
-                    "isolation": pilot.isolation or None,
-                    "registered": iso(time_of(pilot, "registered")),
-                    "last_seen": iso(time_of(pilot, "last_seen")),
-                    "ends": iso(time_of(pilot, "ends")),
-                    "credential_ends": iso(time_of(pilot, "credential_ends")),
-                    "queue_set": list(pilot.queue_set),
-                }
-            )
-        return
-    rows = [
-        (
-            pilot.stamp,
-            _batch_job(pilot),
-            queue_text(pilot.queue) if pilot.HasField("queue") else f"one of {', '.join(pilot.queue_set)}",
-            _pilot_state(pilot),
-            pilot.node,
-            pilot.isolation,
-            pilot.jobs,
-            pilot.jobs_ended,
-            time_text(time_of(pilot, "last_seen")),
-            f"ALARM: {pilot.alarm}" if pilot.alarm else pilot.reason,
-        )
-        for pilot in found
-    ]
-    echo_table(_PILOT_HEADINGS, rows, empty="no pilots")
+def _show_pilots(client: Client, view: View, **options: Any) -> None:
+    PILOTS.echo(_find_pilots(client, **options), view)
 
 
 def _find_pilots(
@@ -368,20 +396,11 @@ def revoke_pilots(context: click.Context, client: Client, targets: tuple[str, ..
     if as_json:
         echo_json({"revoked": done.revoked, "unknown": list(done.unknown_stamps)})
     else:
-        click.echo(f"{done.revoked} pilots revoked")
+        click.echo(f"{count_text(done.revoked, 'pilot')} revoked")
         for stamp in done.unknown_stamps:
             click.echo(f"no live pilot {stamp}", err=True)
     if done.unknown_stamps:
         context.exit(FAILED)
-
-
-def _batch_job(pilot: pilot_service_pb2.Pilot) -> str:
-    """Return the id of the pilot's job in its batch system, without the stamp that it ends with or begins with."""
-    return pilot.glidein_id.removesuffix(f".{pilot.stamp}").removeprefix(f"{pilot.stamp}.")
-
-
-def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:
-    return pilot_service_pb2.PilotState.Name(pilot.state).removeprefix("PILOT_STATE_")
 
 
 @click.command(name="pilot-token")
@@ -429,10 +448,17 @@ def pilot_command(server: str, token_file: Path) -> list[str]:
 @click.option("--node", metavar="[SITE/]NODE", help="The pilots on a node.")
 @click.option("--reason", default="drained by an operator", help="The reason; shown with the pilot.")
 @click.option("--evict", is_flag=True, help="Evict running jobs, which return to the queue.")
+@ONE_JSON
 @with_operator_client
 @click.pass_context
 def drain(
-    ctx: click.Context, client: Client, targets: tuple[str, ...], node: str | None, reason: str, evict: bool
+    ctx: click.Context,
+    client: Client,
+    targets: tuple[str, ...],
+    node: str | None,
+    reason: str,
+    evict: bool,
+    as_json: bool,
 ) -> None:
     """Drain pilots, also all of a site, a CE, a queue or a node: they take no new jobs, and end.
 
@@ -444,7 +470,9 @@ def drain(
     place = node_names(targets[0]) if targets and not stamps else ()
     on = _nodes(client, [node])[0] if node is not None else None
     done = client.drain_pilots(stamps, place=place, node=on, reason=reason, evict=evict)
-    if not stamps:
+    if as_json:
+        echo_json(DrainedJson(drained=done.drained, unknown=list(done.unknown_stamps)))
+    elif not stamps:
         click.echo("1 pilot drains" if done.drained == 1 else f"{done.drained} pilots drain")
     for stamp in done.unknown_stamps:
         click.echo(f"no live pilot {stamp}", err=True)
@@ -460,12 +488,48 @@ def node() -> None:
 _NODES = click.option("--node", "names", multiple=True, metavar="SITE/NODE", help="A node; may be repeated.")
 
 
+def _node_json(of: node_service_pb2.NodeSettings) -> NodeJson:
+    return {
+        "site": of.node.site,
+        "node": of.node.node,
+        "settings": {
+            each.name: {"expression": each.expression, "set": iso(time_of(each, "set")), "by": each.set_by}
+            for each in of.settings
+        },
+    }
+
+
+def _node_rows(of: node_service_pb2.NodeSettings) -> Iterator[Mapping[str, object]]:
+    """Yield a row for each attribute."""
+    for each in of.settings:
+        yield {
+            "node": f"{of.node.site}/{of.node.node}",
+            "attribute": each.name,
+            "expression": each.expression,
+            "set": time_of(each, "set"),
+            "by": each.set_by,
+        }
+
+
+NODES = Listing(
+    NodeJson,
+    _node_json,
+    Column("node", priority=0, shortest=12),
+    Column("attribute", priority=0),
+    Column("expression", priority=1, shortest=16),
+    Column("set", text=local_time, priority=3),
+    Column("by", priority=2),
+    empty="no attributes are set",
+    rows=_node_rows,
+)
+
+
 @node.command("set")
 @_NODES
 @click.argument("settings", nargs=-1, required=True, metavar="ATTR=EXPR...")
-@AS_JSON
+@view_options(NODES)
 @with_operator_client
-def set_attributes(client: Client, names: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> None:
+def set_attributes(client: Client, names: tuple[str, ...], settings: tuple[str, ...], view: View) -> None:
     """Set attributes of nodes; they outlive the pilots on them."""
     found: dict[str, str] = {}
     for setting in settings:
@@ -473,26 +537,26 @@ def set_attributes(client: Client, names: tuple[str, ...], settings: tuple[str, 
         if not (equals and name.strip() and expression.strip()):
             raise InvalidInputError(Violation(setting, "is not ATTR=EXPR, such as OnlyMulticore=True"))
         found[name.strip()] = expression.strip()
-    _print_node_settings(client.set_node_attributes(_nodes(client, names), found), as_json=as_json)
+    NODES.echo(client.set_node_attributes(_nodes(client, names), found), view)
 
 
 @node.command("unset")
 @_NODES
 @click.argument("attributes", nargs=-1, required=True, metavar="ATTR...")
-@AS_JSON
+@view_options(NODES)
 @with_operator_client
-def unset_attributes(client: Client, names: tuple[str, ...], attributes: tuple[str, ...], as_json: bool) -> None:
+def unset_attributes(client: Client, names: tuple[str, ...], attributes: tuple[str, ...], view: View) -> None:
     """Restore the policies' values of attributes."""
-    _print_node_settings(client.set_node_attributes(_nodes(client, names), {}, attributes), as_json=as_json)
+    NODES.echo(client.set_node_attributes(_nodes(client, names), {}, attributes), view)
 
 
 @node.command("list")
 @_NODES
-@AS_JSON
+@view_options(NODES)
 @with_operator_client
-def list_attributes(client: Client, names: tuple[str, ...], as_json: bool) -> None:
+def list_attributes(client: Client, names: tuple[str, ...], view: View) -> None:
     """Show the attributes set on nodes, with time and author."""
-    _print_node_settings(client.node_attributes(_nodes(client, names) if names else ()), as_json=as_json)
+    NODES.echo(client.node_attributes(_nodes(client, names) if names else ()), view)
 
 
 def _nodes(client: Client, names: Sequence[str], option: str = "--node") -> list[NodeName]:
@@ -512,32 +576,6 @@ def _site_of(host: str, sites: set[str], option: str) -> str:
         return next(iter(sites))
     why = f"nodes of this name are at {', '.join(sorted(sites))}" if sites else "it has no live pilot"
     raise InvalidInputError(Violation(option, f"{host}: {why}; give SITE/{host}"))
-
-
-def _print_node_settings(found: Sequence[node_service_pb2.NodeSettings], *, as_json: bool) -> None:
-    if as_json:
-        for settings in found:
-            echo_json(
-                {
-                    "site": settings.node.site,
-                    "node": settings.node.node,
-                    "settings": {
-                        each.name: {
-                            "expression": each.expression,
-                            "set": iso(time_of(each, "set")),
-                            "by": each.set_by,
-                        }
-                        for each in settings.settings
-                    },
-                }
-            )
-        return
-    rows = [
-        (f"{of.node.site}/{of.node.node}", each.name, each.expression, time_text(time_of(each, "set")), each.set_by)
-        for of in found
-        for each in of.settings
-    ]
-    echo_table(("NODE", "ATTRIBUTE", "EXPRESSION", "SET", "BY"), rows, empty="no attributes are set")
 
 
 COMMANDS = (slots, pilots, pilot_token, drain, node)

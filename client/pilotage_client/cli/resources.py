@@ -14,20 +14,20 @@ from pilotage.resources.parameters import SHIPPED
 from pilotage.resources.selection import EligibleNodes, NodeType, get_eligible_nodes, node_type
 from pilotage.resources.tree import ResourceTree
 from pilotage.rpc.wire import section_from_wire
-from pilotage.v1 import resource_service_pb2, values_pb2
+from pilotage.v1 import pool_service_pb2, resource_service_pb2, values_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
-    AS_JSON,
     ONE_JSON,
     SectionedGroup,
     echo_json,
-    echo_table,
     queue_text,
     section_text,
     server_options,
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
+from pilotage_client.cli.show.outputs import PoolJson, QueueJson
 from pilotage_client.cli.workflows import is_dag, workflow_as_json
 from pilotage_client.connection import ServerOptions
 from pilotage_client.files import faults_of, read_tree, read_tree_file, tree_format
@@ -38,40 +38,79 @@ from pilotage_client.readers.requirements import read_require_options
 from pilotage_client.workflows import read_dag
 
 
+def _pool_json(pool: pool_service_pb2.Pool) -> PoolJson:
+    return {
+        "id": pool.id,
+        "vo": pool.vo,
+        "requirements": _section(pool.requirements),
+        "waiting": pool.waiting,
+        "running": pool.running,
+        "queues": [queue_text(queue) for queue in pool.queues],
+        "mapped": iso(time_of(pool, "mapped")),
+        "tree_version": pool.tree_version,
+        "created": iso(time_of(pool, "created")),
+    }
+
+
+POOLS = Listing(
+    PoolJson,
+    _pool_json,
+    Column("id", "POOL", text=lambda pool_id: pool_id[:12], priority=0),
+    Column("vo", priority=3),
+    Column("waiting", priority=1),
+    Column("running", priority=1),
+    Column("queues", text=lambda queues: str(len(queues)), right=True, priority=2),
+    Column("requirements", text=section_text, priority=4, shortest=16),
+    empty="no pools",
+)
+
+
 @click.command()
-@AS_JSON
+@view_options(POOLS)
 @with_client
-def pools(client: Client, as_json: bool) -> None:
+def pools(client: Client, view: View) -> None:
     """Show submit pools with their requirements, jobs and eligible queues."""
-    found = client.pools()
-    if as_json:
-        for pool in found:
-            echo_json(
-                {
-                    "id": pool.id,
-                    "vo": pool.vo,
-                    "requirements": _section(pool.requirements),
-                    "waiting": pool.waiting,
-                    "running": pool.running,
-                    "queues": [queue_text(queue) for queue in pool.queues],
-                    "mapped": iso(time_of(pool, "mapped")),
-                    "tree_version": pool.tree_version,
-                    "created": iso(time_of(pool, "created")),
-                }
-            )
-        return
-    rows = [
-        (
-            pool.id[:12],
-            pool.vo,
-            pool.waiting,
-            pool.running,
-            len(pool.queues),
-            section_text(_section(pool.requirements)),
-        )
-        for pool in found
-    ]
-    echo_table(("POOL", "VO", "WAITING", "RUNNING", "QUEUES", "REQUIREMENTS"), rows, empty="no pools")
+    POOLS.echo(client.pools(), view)
+
+
+def _queue_json(queue: resource_service_pb2.QueueInfo) -> QueueJson:
+    return {
+        "site": queue.queue.site,
+        "ce": queue.queue.ce,
+        "queue": queue.queue.queue,
+        "params": _section(queue.parameters),
+        "origins": dict(sorted(queue.origins.items())),
+        "enabled": queue.enabled,
+        "banned": queue.banned or None,
+        "pilots": queue.pilots,
+        "pools": queue.pools,
+        "waiting": queue.waiting,
+        "matched": queue.matched,
+        "running": queue.running,
+        "pilot_problem": queue.pilot_problem or None,
+        "health": queue.health or None,
+        "downtime": queue.downtime or None,
+    }
+
+
+def _problem(queue: resource_service_pb2.QueueInfo) -> str:
+    """Return why a queue gets no jobs, else why it has no pilots."""
+    return "; ".join(filter(None, (queue.banned, queue.health, queue.downtime))) or queue.pilot_problem
+
+
+QUEUES = Listing(
+    QueueJson,
+    _queue_json,
+    Column("where", "QUEUE", value=lambda queue: queue_text(queue.queue), priority=0, shortest=24),
+    Column("enabled", priority=4, state=True),
+    Column("pilots", priority=3),
+    Column("pools", priority=6),
+    Column("waiting", priority=2),
+    Column("matched", priority=5),
+    Column("running", priority=1),
+    Column("problem", value=_problem, text=with_local_times, priority=3, shortest=16),
+    empty="no queues",
+)
 
 
 @click.command()
@@ -79,52 +118,14 @@ def pools(client: Client, as_json: bool) -> None:
     "--vo", default="", help='As this VO sees them; "*" = of all VOs, for operators. Default: all that you may see.'
 )
 @click.option("--site", default="", help="Only queues of this site.")
-@AS_JSON
+@view_options(QUEUES)
 @with_client
-def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
+def queues(client: Client, vo: str, site: str, view: View) -> None:
     """Show the batch queues with their effective values, their jobs, and why they have no pilots.
 
     MATCHED counts jobs that were sent there and have not started, such as those that wait in Slurm.
     """
-    found = client.queues(vo="" if vo == "*" else vo, site=site)
-    if as_json:
-        for queue in found:
-            echo_json(
-                {
-                    "site": queue.queue.site,
-                    "ce": queue.queue.ce,
-                    "queue": queue.queue.queue,
-                    "params": _section(queue.parameters),
-                    "origins": dict(sorted(queue.origins.items())),
-                    "enabled": queue.enabled,
-                    "banned": queue.banned or None,
-                    "pilots": queue.pilots,
-                    "pools": queue.pools,
-                    "waiting": queue.waiting,
-                    "matched": queue.matched,
-                    "running": queue.running,
-                    "pilot_problem": queue.pilot_problem or None,
-                    "health": queue.health or None,
-                    "downtime": queue.downtime or None,
-                }
-            )
-        return
-    rows = [
-        (
-            queue_text(queue.queue),
-            "yes" if queue.enabled else "no",
-            queue.pilots,
-            queue.pools,
-            queue.waiting,
-            queue.matched,
-            queue.running,
-            "; ".join(filter(None, (queue.banned, queue.health, queue.downtime))) or queue.pilot_problem,
-        )
-        for queue in found
-    ]
-    echo_table(
-        ("QUEUE", "ENABLED", "PILOTS", "POOLS", "WAITING", "MATCHED", "RUNNING", "PROBLEM"), rows, empty="no queues"
-    )
+    QUEUES.echo(client.queues(vo="" if vo == "*" else vo, site=site), view)
 
 
 def _section(wire: Mapping[str, values_pb2.Value]) -> dict[str, Any]:

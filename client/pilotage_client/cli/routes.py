@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import click
 
@@ -15,12 +15,14 @@ from pilotage_client.cli.options import (
     CommandGroup,
     echo_job_heading,
     echo_json,
-    echo_table,
     for_each_job,
+    queue_text,
     time_text,
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
+from pilotage_client.cli.show.outputs import RaceCostJson, RaceJson, RoutedJobJson, RouteJson
 from pilotage_client.models import iso, state_name, time_of
 
 
@@ -29,47 +31,81 @@ def routes() -> None:
     """Show the routes of job routers, and why a route takes a job or not."""
 
 
+_Route: TypeAlias = tuple[route_service_pb2.Router, route_service_pb2.RouteOutline | route_service_pb2.LeftOutRoute]
+"""A router with one of its routes, or with an unused route that may still have routed jobs."""
+
+
+def _route_json(pair: _Route) -> RouteJson:
+    router, route = pair
+    outline, left_out = route_service_pb2.RouteOutline(), None
+    if isinstance(route, route_service_pb2.RouteOutline):
+        outline = route
+    else:
+        left_out = route.reason
+    is_used = left_out is None
+    return {
+        "route": route.name,
+        "target": outline.target or None,
+        "requirements": outline.requirements if outline.HasField("requirements") else None,
+        "constraint": router.constraint if is_used and router.HasField("constraint") else None,
+        "copies": route.copies,
+        "max_jobs": outline.max_jobs if is_used else None,
+        "idle": route.idle,
+        "max_idle_jobs": outline.max_idle_jobs if outline.HasField("max_idle_jobs") else None,
+        "throttled": outline.throttled or None,
+        "closed": outline.closed or None,
+        "left_out": left_out,
+        "router": router.name,
+        "told": iso(time_of(router, "told")),
+    }
+
+
+def _route_rows(pair: _Route) -> Iterator[Mapping[str, object]]:
+    """Yield a row for a route; of unused ones only for those that still have routed jobs."""
+    shown = _route_json(pair)
+    if shown["left_out"] is not None and not shown["copies"]:
+        return
+    reasons = {"not used": shown["left_out"], "closed": shown["closed"], "throttled": shown["throttled"]}
+    most_idle = "-" if shown["left_out"] is not None else "any"
+    yield {
+        **shown,
+        "target": shown["target"] or "-",
+        "max_jobs": "-" if shown["max_jobs"] is None else shown["max_jobs"],
+        "max_idle_jobs": most_idle if shown["max_idle_jobs"] is None else shown["max_idle_jobs"],
+        "obstacle": "; ".join(f"{cause}: {why}" for cause, why in reasons.items() if why),
+    }
+
+
+ROUTES = Listing(
+    RouteJson,
+    _route_json,
+    Column("route", priority=0, shortest=12),
+    Column("target", priority=2, shortest=12),
+    Column("copies", priority=1),
+    Column("max_jobs", "OF", priority=4),
+    Column("idle", priority=1),
+    Column("max_idle_jobs", "OF", priority=5),
+    Column("router", priority=3, shortest=10),
+    Column("told", priority=6),
+    Column("obstacle", "GETS NO JOB", text=with_local_times, priority=2, shortest=16),
+    empty="no job router has reported a route",
+    rows=_route_rows,
+)
+
+
 @routes.command("list")
-@AS_JSON
+@view_options(ROUTES)
 @with_client
-def list_routes(client: Client, as_json: bool) -> None:
+def list_routes(client: Client, view: View) -> None:
     """Show the routes of all job routers, and the number of their routed jobs."""
     routers = client.routers()
-    if as_json:
-        for router in routers:
-            for row in _routes_json(router):
-                echo_json(row)
-        return
-    rows = [row for router in routers for row in _rows(router)]
-    header = ("ROUTE", "TARGET", "COPIES", "OF", "IDLE", "OF", "ROUTER", "TOLD", "GETS NO JOB")
-    echo_table(header, rows, empty="no job router has reported a route")
-    for line in (line for router in routers for line in _notes(router)):
+    found: list[_Route] = []
+    for router in routers:
+        found += ((router, route) for route in router.routes)
+        found += ((router, route) for route in router.left_out)
+    ROUTES.echo(found, view)
+    for line in (line for router in routers if not view.as_json for line in _notes(router)):
         click.echo(line)
-
-
-def _rows(router: route_service_pb2.Router) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each route, and for each unused route that still has routed jobs."""
-    yield from (_route_row(router, route) for route in router.routes)
-    reported = time_text(time_of(router, "told"))
-    for each in router.left_out:
-        if each.copies:
-            counts = each.copies, "-", each.idle, "-"
-            yield each.name, "-", *counts, router.name, reported, f"not used: {each.reason}"
-
-
-def _route_row(router: route_service_pb2.Router, route: route_service_pb2.RouteOutline) -> tuple[object, ...]:
-    most_idle = route.max_idle_jobs if route.HasField("max_idle_jobs") else "any"
-    reported = time_text(time_of(router, "told"))
-    copies = route.copies, route.max_jobs, route.idle, most_idle
-    reasons = {"closed": route.closed, "throttled": route.throttled}
-    return (
-        route.name,
-        route.target,
-        *copies,
-        router.name,
-        reported,
-        "; ".join(f"{cause}: {why}" for cause, why in reasons.items() if why),
-    )
 
 
 def _notes(router: route_service_pb2.Router) -> Iterator[str]:
@@ -80,36 +116,6 @@ def _notes(router: route_service_pb2.Router) -> Iterator[str]:
     for route in router.left_out:
         if not route.copies:
             yield f"{router.name}: route {route.name} is not used: {route.reason}"
-
-
-def _routes_json(router: route_service_pb2.Router) -> Iterator[dict[str, Any]]:
-    shared = {"router": router.name, "told": iso(time_of(router, "told"))}
-    for route in router.routes:
-        yield {
-            "route": route.name,
-            "target": route.target,
-            "requirements": route.requirements if route.HasField("requirements") else None,
-            "constraint": router.constraint if router.HasField("constraint") else None,
-            "copies": route.copies,
-            "max_jobs": route.max_jobs,
-            "idle": route.idle,
-            "max_idle_jobs": route.max_idle_jobs if route.HasField("max_idle_jobs") else None,
-            "throttled": route.throttled or None,
-            "closed": route.closed or None,
-            "left_out": None,
-            **shared,
-        }
-    for each in router.left_out:
-        yield {
-            "route": each.name,
-            **dict.fromkeys(("target", "requirements", "constraint")),
-            "copies": each.copies,
-            "max_jobs": None,
-            "idle": each.idle,
-            **dict.fromkeys(("max_idle_jobs", "throttled", "closed")),
-            "left_out": each.reason,
-            **shared,
-        }
 
 
 @routes.command()
@@ -175,7 +181,7 @@ def routed_job_lines(answer: route_service_pb2.ExplainRoutesResponse) -> Iterato
         yield f"    {copy.unwanted}"
 
 
-def _routed_job_json(copy: route_service_pb2.JobCopy) -> dict[str, Any]:
+def _routed_job_json(copy: route_service_pb2.JobCopy) -> RoutedJobJson:
     return {
         "job": copy.job_id,
         "attempt": copy.attempt,
@@ -188,76 +194,37 @@ def _routed_job_json(copy: route_service_pb2.JobCopy) -> dict[str, Any]:
     }
 
 
+ROUTED_JOBS = Listing(
+    RoutedJobJson,
+    _routed_job_json,
+    Column("job", priority=0),
+    Column("attempt", priority=3),
+    Column("state", priority=1, state=True),
+    Column("route", priority=2, shortest=12),
+    Column("target", priority=2, shortest=12),
+    Column("reference", priority=1, shortest=12),
+    empty="",
+)
+
+
 @routes.command("give-up")
 @click.argument("router")
-@AS_JSON
+@view_options(ROUTED_JOBS)
 @with_operator_client
-def give_up(client: Client, router: str, as_json: bool) -> None:
+def give_up(client: Client, router: str, view: View) -> None:
     """Free the jobs of a job router that is lost for good, and show its routed jobs, which may still run."""
     copies = client.give_up_router(router)
-    if as_json:
-        for copy in copies:
-            echo_json(_routed_job_json(copy))
+    if view.as_json:
+        ROUTED_JOBS.echo(copies, view)
         return
     if not copies:
         click.echo(f"{router} has no routed jobs; its routes are removed")
         return
-    rows = [
-        (each.job_id, each.attempt, state_name(each.state), each.route, each.target, each.reference) for each in copies
-    ]
-    echo_table(("JOB", "ATTEMPT", "STATE", "ROUTE", "TARGET", "REFERENCE"), rows, empty="")
+    ROUTED_JOBS.echo(copies, view)
     click.echo("The jobs are free. Their routed jobs may still run: stop them at the targets.", err=True)
 
 
-_RACE_HEADINGS = ("JOB", "RACER", "STATE", "WHERE", "BEGAN", "ENDED", "WINNER", "LOST h", "WHY")
-_COST_HEADINGS = ("ACCOUNT", "RACES", "WON BY COPIES", "LOST h")
-
-
-@click.command()
-@click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--open", "open_only", is_flag=True, help="Only races that have not ended.")
-@click.option("--owner", default="", help='Only jobs of this owner; "*" = all that you may see. Default: you.')
-@click.option("--costs", is_flag=True, help="The costs of ended races, by account.")
-@AS_JSON
-@with_client
-def races(client: Client, ids: Sequence[str], open_only: bool, owner: str, costs: bool, as_json: bool) -> None:
-    """Show races of jobs: of the given originals, or of yours."""
-    if costs:
-        _show_costs(client.race_costs(owner=owner), as_json=as_json)
-        return
-    # given ids select jobs of any owner
-    found = client.races(client.find_jobs(ids).ids, owner=owner or ("*" if ids else ""), open_only=open_only)
-    if as_json:
-        for race in found:
-            echo_json(_race_json(race))
-        return
-    echo_table(_RACE_HEADINGS, (row for race in found for row in _race_rows(race)), empty="no races")
-
-
-def _race_rows(race: race_service_pb2.Race) -> Iterator[Sequence[object]]:
-    """Yield a row for the original, and one for each copy."""
-    job = race.original
-    yield (
-        job.id,
-        "the job itself",
-        state_name(job.state),
-        _where(job),
-        time_text(time_of(race, "began")),
-        time_text(time_of(race, "ended")) or "-",
-        race.winner or "-",
-        f"{race.lost_core_s / 3600:.2f}",
-        race.outcome or race.reason,
-    )
-    for copy in race.copies:
-        times = (time_text(time_of(copy, "started")) or "-", time_text(time_of(copy, "ended")) or "-")
-        yield ("", f"copy {copy.id}", state_name(copy.state), _where(copy), *times, "", "", copy.reason)
-
-
-def _where(job: jobs_pb2.Job) -> str:
-    return f"{job.queue.site}/{job.queue.ce}/{job.queue.queue}" if job.HasField("queue") else "-"
-
-
-def _race_json(race: race_service_pb2.Race) -> dict[str, Any]:
+def _race_json(race: race_service_pb2.Race) -> RaceJson:
     return {
         "job": race.original.id,
         "state": state_name(race.original.state),
@@ -285,25 +252,94 @@ def _race_json(race: race_service_pb2.Race) -> dict[str, Any]:
     }
 
 
-def _show_costs(found: Sequence[race_service_pb2.RaceCost], *, as_json: bool) -> None:
-    if as_json:
-        for cost in found:
-            account = cost.account
-            whose = {"vo": account.vo, "group": account.group, "owner": account.owner}
-            echo_json(
-                {**whose, "races": cost.races, "won_by_copies": cost.won_by_copies, "lost_core_s": cost.lost_core_s}
-            )
+def _race_rows(race: race_service_pb2.Race) -> Iterator[Mapping[str, object]]:
+    """Yield a row for the original, and one for each copy."""
+    job = race.original
+    yield {
+        "job": job.id,
+        "racer": "the job itself",
+        "state": state_name(job.state),
+        "where": _where(job),
+        "began": time_of(race, "began"),
+        "ended": time_of(race, "ended"),
+        "winner": race.winner or None,
+        "lost_h": race.lost_core_s / 3600,
+        "why": race.outcome or race.reason,
+    }
+    for copy in race.copies:
+        yield {
+            "racer": f"copy {copy.id}",
+            "state": state_name(copy.state),
+            "where": _where(copy),
+            "began": time_of(copy, "started"),
+            "ended": time_of(copy, "ended"),
+            "why": copy.reason,
+        }
+
+
+def _where(job: jobs_pb2.Job) -> str:
+    return queue_text(job.queue) if job.HasField("queue") else "-"
+
+
+RACES = Listing(
+    RaceJson,
+    _race_json,
+    Column("job", priority=0),
+    Column("racer", priority=1),
+    Column("state", priority=1, state=True),
+    Column("where", priority=2, shortest=16),
+    Column("began", priority=5),
+    Column("ended", priority=6),
+    Column("winner", priority=3),
+    Column("lost_h", "LOST h", right=True, priority=4),
+    Column("why", priority=3, shortest=16),
+    empty="no races",
+    rows=_race_rows,
+)
+
+
+def _cost_json(cost: race_service_pb2.RaceCost) -> RaceCostJson:
+    return {
+        "vo": cost.account.vo,
+        "group": cost.account.group,
+        "owner": cost.account.owner,
+        "races": cost.races,
+        "won_by_copies": cost.won_by_copies,
+        "lost_core_s": cost.lost_core_s,
+    }
+
+
+COSTS = Listing(
+    RaceCostJson,
+    _cost_json,
+    Column(
+        "account",
+        value=lambda cost: f"{cost.account.vo}/{cost.account.group}/{cost.account.owner}",
+        priority=0,
+        shortest=16,
+    ),
+    Column("races", priority=1),
+    Column("won_by_copies", priority=1),
+    Column("lost_core_s", "LOST h", text=lambda seconds: f"{seconds / 3600:.2f}", priority=1),
+    empty="no race has ended",
+)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--open", "open_only", is_flag=True, help="Only races that have not ended.")
+@click.option("--owner", default="", help='Only jobs of this owner; "*" = all that you may see. Default: you.')
+@click.option("--costs", is_flag=True, help="The costs of ended races, by account.")
+@view_options(RACES, COSTS)
+@with_client
+def races(client: Client, ids: Sequence[str], open_only: bool, owner: str, costs: bool, view: View) -> None:
+    """Show races of jobs: of the given originals, or of yours."""
+    if costs:
+        COSTS.echo(client.race_costs(owner=owner), view)
         return
-    rows = (
-        (
-            f"{cost.account.vo}/{cost.account.group}/{cost.account.owner}",
-            cost.races,
-            cost.won_by_copies,
-            f"{cost.lost_core_s / 3600:.2f}",
-        )
-        for cost in found
-    )
-    echo_table(_COST_HEADINGS, rows, empty="no race has ended")
+    # given ids select jobs of any owner
+    found = client.races(client.find_jobs(ids).ids, owner=owner or ("*" if ids else ""), open_only=open_only)
+    RACES.echo(found, view)
 
 
 COMMANDS = (routes, races)

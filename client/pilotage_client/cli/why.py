@@ -14,13 +14,13 @@ from pilotage_client.cli.options import (
     AS_JSON,
     IDS,
     echo_json,
-    echo_table,
     for_each_job,
     section_text,
     time_text,
     with_client,
 )
 from pilotage_client.cli.routes import routed_job_lines
+from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.models import iso, job_status, time_of
 
 SHOWN_QUEUES = 15

@@ -4,55 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import click
 
 from pilotage import clock
 from pilotage.v1 import agent_service_pb2
 from pilotage_client.api import Client
-from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_operator_client
+from pilotage_client.cli.options import with_operator_client
+from pilotage_client.cli.show.columns import Column, Listing, View, local_time, view_options
+from pilotage_client.cli.show.outputs import AgentJson
 from pilotage_client.models import iso, time_of
-
-_AGENT_HEADINGS = ("AGENT", "STATE", "HOST", "VERSION", "LAST SEEN", "LAST CYCLE", "FAILED", "SERVES")
-
-
-@click.command()
-@AS_JSON
-@with_operator_client
-def agents(client: Client, as_json: bool) -> None:
-    """Show the agents: which replica leads, what it serves, its last cycle and its last error.
-
-    Replicas that have ended or fallen silent are listed for some time.
-    """
-    found = client.agents()
-    if as_json:
-        for each in found:
-            echo_json(_agent_json(each))
-        return
-    echo_table(_AGENT_HEADINGS, map(_agent_row, found), empty="no agent has called")
-    now = clock.now()
-    for each in found:
-        if each.status.last_error and each.state != agent_service_pb2.AGENT_STATE_ENDED:
-            ago = _ago(time_of(each.status, "last_error_time"), now)
-            over = "" if each.status.failures else ", and it has worked since"
-            click.echo(f"{_name(each)} on {each.place} failed {ago}{over}: {each.status.last_error}")
-    for name in _leaderless(found):
-        click.echo(f"{name} has no leader: nothing acts")
-
-
-def _agent_row(replica: agent_service_pb2.AgentReplica) -> Sequence[object]:
-    status = replica.status
-    return (
-        _name(replica),
-        _state(replica),
-        replica.place,
-        status.version or "?",
-        time_text(time_of(replica, "last_seen")),
-        time_text(time_of(status, "last_cycle")) or "-",
-        status.failures or "",
-        _served(replica),
-    )
 
 
 def _name(replica: agent_service_pb2.AgentReplica) -> str:
@@ -89,7 +50,7 @@ def _ago(time: datetime | None, now: datetime) -> str:
     return f"{hours} h {minutes} min ago" if hours else f"{minutes} min ago"
 
 
-def _agent_json(replica: agent_service_pb2.AgentReplica) -> dict[str, Any]:
+def _agent_json(replica: agent_service_pb2.AgentReplica) -> AgentJson:
     status = replica.status
     return {
         "agent": replica.turn.agent,
@@ -109,6 +70,43 @@ def _agent_json(replica: agent_service_pb2.AgentReplica) -> dict[str, Any]:
         "last_error": status.last_error or None,
         "last_error_time": iso(time_of(status, "last_error_time")),
     }
+
+
+AGENTS = Listing(
+    AgentJson,
+    _agent_json,
+    Column("name", "AGENT", value=_name, priority=0, shortest=12),
+    Column("state", priority=1, state=True),
+    Column("host", priority=2, shortest=12),
+    Column("version", text=lambda version: version or "?", priority=7),
+    Column("last_seen", priority=5),
+    Column("last_cycle", text=lambda time: local_time(time) or "-", priority=3),
+    Column("failures", "FAILED", text=lambda failures: str(failures or ""), priority=4),
+    Column("serves", value=_served, priority=6, shortest=16),
+    empty="no agent has called",
+)
+
+
+@click.command()
+@view_options(AGENTS)
+@with_operator_client
+def agents(client: Client, view: View) -> None:
+    """Show the agents: which replica leads, what it serves, its last cycle and its last error.
+
+    Replicas that have ended or fallen silent are listed for some time.
+    """
+    found = client.agents()
+    AGENTS.echo(found, view)
+    if view.as_json:
+        return
+    now = clock.now()
+    for each in found:
+        if each.status.last_error and each.state != agent_service_pb2.AGENT_STATE_ENDED:
+            ago = _ago(time_of(each.status, "last_error_time"), now)
+            over = "" if each.status.failures else ", and it has worked since"
+            click.echo(f"{_name(each)} on {each.place} failed {ago}{over}: {each.status.last_error}")
+    for name in _leaderless(found):
+        click.echo(f"{name} has no leader: nothing acts")
 
 
 COMMANDS = (agents,)

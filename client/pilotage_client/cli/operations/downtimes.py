@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import click
 
@@ -11,17 +11,72 @@ from pilotage.units import parse_duration
 from pilotage.v1 import resource_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
-    AS_JSON,
     ONE_JSON,
     CommandGroup,
     coming_time,
     echo_json,
-    echo_table,
     node_names,
     time_text,
     with_operator_client,
 )
+from pilotage_client.cli.show.columns import Column, Listing, View, view_options
+from pilotage_client.cli.show.outputs import DowntimeJson
 from pilotage_client.models import iso, time_of
+
+
+def _length(seconds: float) -> str:
+    """Return a length in the largest unit of which it is a whole number, such as "90 min"."""
+    unit, name = next((each for each in ((3600, "h"), (60, "min")) if seconds % each[0] == 0), (1, "s"))
+    return f"{seconds / unit:.10g} {name}"
+
+
+def _place(downtime: resource_service_pb2.Downtime) -> str:
+    return "/".join(part for part in (downtime.site, downtime.ce, downtime.queue) if part)
+
+
+def _times(downtime: resource_service_pb2.Downtime) -> str:
+    return f"{time_text(time_of(downtime, 'start'))} to {time_text(time_of(downtime, 'end'))}"
+
+
+def _state(downtime: resource_service_pb2.Downtime) -> Literal["planned", "draining", "down"]:
+    """Return how far a downtime is: planned, draining, or down."""
+    start = time_of(downtime, "start")
+    assert start is not None, "a downtime has a start"
+    left_s = (start - clock.now()).total_seconds()
+    if left_s <= 0:
+        return "down"
+    return "draining" if left_s <= downtime.drain_s else "planned"
+
+
+def _downtime_json(downtime: resource_service_pb2.Downtime) -> DowntimeJson:
+    return {
+        "id": downtime.id,
+        "place": _place(downtime),
+        "site": downtime.site,
+        "ce": downtime.ce or None,
+        "queue": downtime.queue or None,
+        "state": _state(downtime),
+        "from": iso(time_of(downtime, "start")),
+        "to": iso(time_of(downtime, "end")),
+        "drain_s": downtime.drain_s,
+        "by": downtime.by,
+        "reason": downtime.reason,
+    }
+
+
+DOWNTIMES = Listing(
+    DowntimeJson,
+    _downtime_json,
+    Column("id", priority=0),
+    Column("place", priority=0, shortest=16),
+    Column("state", priority=1, state=True),
+    Column("from", priority=2),
+    Column("to", priority=2),
+    Column("drain_s", "DRAIN", text=lambda seconds: _length(seconds) if seconds else "", priority=5),
+    Column("by", priority=4),
+    Column("reason", priority=3, shortest=16),
+    empty="no downtimes are planned",
+)
 
 
 class DowntimeGroup(CommandGroup):
@@ -67,30 +122,11 @@ def plan(client: Client, place: str, start: str, end: str, reason: str, drain: s
 
 
 @downtime.command("list")
-@AS_JSON
+@view_options(DOWNTIMES)
 @with_operator_client
-def list_downtimes(client: Client, as_json: bool) -> None:
+def list_downtimes(client: Client, view: View) -> None:
     """Show the downtimes that are not over."""
-    found = client.downtimes()
-    if as_json:
-        for each in found:
-            echo_json(_downtime_json(each))
-        return
-    rows = [
-        (
-            each.id,
-            _place(each),
-            _state(each),
-            time_text(time_of(each, "start")),
-            time_text(time_of(each, "end")),
-            _length(each.drain_s) if each.drain_s else "",
-            each.by,
-            each.reason,
-        )
-        for each in found
-    ]
-    header = ("ID", "PLACE", "STATE", "FROM", "TO", "DRAIN", "BY", "REASON")
-    echo_table(header, rows, empty="no downtimes are planned")
+    DOWNTIMES.echo(client.downtimes(), view)
 
 
 @downtime.command("cancel")
@@ -104,46 +140,6 @@ def cancel(client: Client, number: int, as_json: bool) -> None:
         echo_json(_downtime_json(cancelled))
     else:
         click.echo(f"downtime {number} of {_place(cancelled)} is cancelled")
-
-
-def _length(seconds: float) -> str:
-    """Return a length in the largest unit of which it is a whole number, such as "90 min"."""
-    unit, name = next((each for each in ((3600, "h"), (60, "min")) if seconds % each[0] == 0), (1, "s"))
-    return f"{seconds / unit:.10g} {name}"
-
-
-def _place(downtime: resource_service_pb2.Downtime) -> str:
-    return "/".join(part for part in (downtime.site, downtime.ce, downtime.queue) if part)
-
-
-def _times(downtime: resource_service_pb2.Downtime) -> str:
-    return f"{time_text(time_of(downtime, 'start'))} to {time_text(time_of(downtime, 'end'))}"
-
-
-def _state(downtime: resource_service_pb2.Downtime) -> str:
-    """Return how far a downtime is: planned, draining, or down."""
-    start = time_of(downtime, "start")
-    assert start is not None, "a downtime has a start"
-    left_s = (start - clock.now()).total_seconds()
-    if left_s <= 0:
-        return "down"
-    return "draining" if left_s <= downtime.drain_s else "planned"
-
-
-def _downtime_json(downtime: resource_service_pb2.Downtime) -> dict[str, Any]:
-    return {
-        "id": downtime.id,
-        "place": _place(downtime),
-        "site": downtime.site,
-        "ce": downtime.ce or None,
-        "queue": downtime.queue or None,
-        "state": _state(downtime),
-        "from": iso(time_of(downtime, "start")),
-        "to": iso(time_of(downtime, "end")),
-        "drain_s": downtime.drain_s,
-        "by": downtime.by,
-        "reason": downtime.reason,
-    }
 
 
 COMMANDS = (downtime,)
