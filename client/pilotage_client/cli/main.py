@@ -26,6 +26,7 @@ from pilotage_client.cli import (
 from pilotage_client.cli.demo import condor_commands, demo, init
 from pilotage_client.cli.operations import agents, audit, downtimes
 from pilotage_client.cli.options import SectionedGroup
+from pilotage_client.cli.show import watch
 from pilotage_client.cli.up import COMMANDS as UP_COMMANDS
 
 _OBJECTS_OF_A_COLLECTION = 50_000
@@ -36,6 +37,7 @@ SECTIONS = {
         "submit",
         "status",
         "wait",
+        "watch",
         "events",
         "logs",
         "userlog",
@@ -126,6 +128,7 @@ for command in (
     condor_commands,
     why.why,
     status.status,
+    watch.watch,
     submit.submit,
     *jobs.COMMANDS,
     *output.COMMANDS,

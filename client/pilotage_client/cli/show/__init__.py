@@ -1,4 +1,1 @@
-"""What commands show: tables, columns, colours, progress, live views, and the JSON objects with their schemas.
-
-It asks no server: commands pass the values.
-"""
+"""What commands show: tables, columns, colours, progress, live views, and the JSON objects with their schemas."""
