@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
@@ -42,26 +42,41 @@ LONGEST_STREAM_S = 24 * 3600.0
 """The deadline of a streaming call: an upload, a download, the feed of events."""
 
 
-def upload_missing(jobs: JobServiceStub, descriptions: Sequence[JobDescription]) -> None:
-    """Upload the input files that the server lacks; raises WorldError if one cannot be read."""
+def upload_missing(
+    jobs: JobServiceStub,
+    descriptions: Sequence[JobDescription],
+    report: Callable[[int, int], None] = lambda _sent, _total: None,
+) -> None:
+    """Upload the input files that the server lacks; raises WorldError if one cannot be read.
+
+    `report` gets the bytes that were sent, and those of all missing files.
+    """
     by_checksum = {
         file.checksum: file for description in descriptions for file in description.input_files if file.checksum
     }
     if not by_checksum:
         return
     asked = job_service_pb2.FindMissingFilesRequest(checksums=sorted(by_checksum))
-    for checksum in jobs.FindMissingFiles(asked).missing:
-        file = by_checksum[checksum]
+    missing = [by_checksum[checksum] for checksum in jobs.FindMissingFiles(asked).missing]
+    sent, total = 0, sum(file.size for file in missing)
+
+    def count(size: int) -> None:
+        nonlocal sent
+        sent += size
+        report(sent, total)
+
+    for file in missing:
         assert file.source is not None, "a file with a checksum was read from somewhere"
-        jobs.UploadFile(_pieces(file), timeout=LONGEST_STREAM_S)
+        jobs.UploadFile(_pieces(file, count), timeout=LONGEST_STREAM_S)
 
 
-def _pieces(file: InputFile) -> Iterator[job_service_pb2.UploadFileRequest]:
+def _pieces(file: InputFile, count: Callable[[int], None]) -> Iterator[job_service_pb2.UploadFileRequest]:
     yield job_service_pb2.UploadFileRequest(checksum=file.checksum or "", size=file.size)
     try:
         with open(file.source or "", "rb") as source:
             while piece := source.read(PIECE_BYTES):
                 yield job_service_pb2.UploadFileRequest(content=piece)
+                count(len(piece))
     except OSError as error:
         raise WorldError(f"{file.source} cannot be read: {error.strerror}", transient=False) from error
 

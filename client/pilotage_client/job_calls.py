@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +64,9 @@ _DEADLINE_MARGIN_S = 10.0  # beyond the timeout of the poll
 class JobCalls(Connection):
     """Calls about jobs."""
 
+    report_upload: Callable[[int, int], None] = staticmethod(lambda _sent, _total: None)
+    """Gets, while `submit` uploads input files, the bytes that were sent, and those of all missing files."""
+
     def submit(
         self,
         descriptions: JobDescription | Sequence[JobDescription],
@@ -115,7 +118,7 @@ class JobCalls(Connection):
         set_up_tracing("pilotage")
         with span("submit", SpanKind.CLIENT, {"pilotage.request_id": request.request_id}) as attributes:
             if not validate_only:
-                files.upload_missing(self._jobs, descriptions)
+                files.upload_missing(self._jobs, descriptions, self.report_upload)
             submitted = submitted_jobs_from_wire(self._jobs.SubmitJobs(request, timeout=300))
             attributes["pilotage.jobs"] = len(submitted.job_ids)
         return JobSet(self, submitted.job_ids, submitted.warnings, submitted.workflow)

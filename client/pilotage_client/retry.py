@@ -24,6 +24,7 @@ Returned = TypeVar("Returned")
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 5.0
 _BLOCKED_POLL_S = 10.0
+_SHOWN_EVERY_S = 1.0
 
 
 class RetryBudget:
@@ -82,19 +83,31 @@ def opened(stream: Callable[[], Iterator[Returned]]) -> Iterator[Returned]:
 
 
 def wait_until_final(
-    client: JobCalls, job_ids: Sequence[int], retry: RetryBudget, timeout_s: float = math.inf
+    client: JobCalls,
+    job_ids: Sequence[int],
+    retry: RetryBudget,
+    timeout_s: float = math.inf,
+    show: Callable[[Sequence[JobStatus]], None] | None = None,
 ) -> list[JobStatus]:
-    """Return the jobs when all are final or futile, or in their present state after `timeout_s`."""
-    ends_s = boot_time_s() + timeout_s
-    poll_s = 0.0
+    """Return the jobs when all are final or futile, or in their present state after `timeout_s`.
+
+    `show` gets their states about once a second, of many jobs less often.
+    """
+    began_s = boot_time_s()
+    ends_s = began_s + timeout_s
+    poll_s, shortest_s = 0.0, 0.0
     while True:
         left_s = max(0.0, ends_s - boot_time_s())
         jobs = retry(partial(client.wait, job_ids, min(poll_s, left_s)), until_s=ends_s)
+        if show is not None:
+            show(jobs)
+            shortest_s = shortest_s or max(_SHOWN_EVERY_S, 4 * (boot_time_s() - began_s))
         left = [job for job in jobs if not job.is_final]
         if boot_time_s() >= ends_s or all(job.futile for job in left):
             return jobs
         # A poll ends early when all jobs are final, not when the last of them becomes futile.
         poll_s = _BLOCKED_POLL_S if any(job.state == "BLOCKED" for job in left) else math.inf
+        poll_s = min(poll_s, shortest_s or math.inf)
 
 
 def event_pages_since(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -20,8 +20,8 @@ from pilotage_client.cli.options import (
     DONE,
     FAILED,
     ONE_JSON,
+    count_text,
     echo_json,
-    echo_table,
     node_names,
     server_options,
     time_text,
@@ -29,6 +29,18 @@ from pilotage_client.cli.options import (
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.show.columns import Column, Listing, View, local_time, view_options, with_local_times
+from pilotage_client.cli.show.outputs import (
+    BanJson,
+    FactorJson,
+    JoinTokenJson,
+    QuotaJson,
+    RevocationJson,
+    ShareJson,
+    ThrottleJson,
+    TokenJson,
+)
+from pilotage_client.cli.show.terminal import COLOR, colored, state_style
 from pilotage_client.connection import ServerOptions, resolve_server
 from pilotage_client.doctor import FAULT, WARNING, examine
 from pilotage_client.files import write_private
@@ -41,27 +53,88 @@ from pilotage_client.joining import (
     new_join_token,
     with_port,
 )
-from pilotage_client.models.accounts import AgentLimits, GroupShareInfo, ShareReport
+from pilotage_client.models.accounts import AgentLimits, GroupShareInfo, RevocationInfo, ShareReport
+from pilotage_client.models.operations import BanInfo, ThrottleInfo
 
 OptionValue = TypeVar("OptionValue")
 
-_SHARE_HEADINGS = ("GROUP / ACCOUNT", "PRIORITY", "FACTOR", "QUOTA", "ENTITLED", "USED h", "IN USE", "WAITING")
 _LONGEST_TOKEN_FILE = 64 * 1024
 """Characters of a file that are read as a token; a longer text is none."""
 _UNSET = click.option("--unset", is_flag=True, help="Restore the value of the server's settings.")
 
 
+def share_rows(found: ShareReport) -> Iterator[ShareJson]:
+    """Yield each group with its accounts below it."""
+    for group in found.groups:
+        yield {
+            "name": f"{group.vo}/{group.group}",
+            "priority": None,
+            "factor": None,
+            "quota": str(group.quota),
+            "entitled_cores": group.entitled_cores,
+            "used_core_h": group.used_core_s / 3600,
+            "cores": group.cores,
+            "waiting": group.waiting,
+            "is_set": group.quota_is_set,
+        }
+        for share in found.accounts:
+            if (share.vo, share.group) == (group.vo, group.group):
+                yield {
+                    "name": f"{group.vo}/{group.group}/{share.owner}",
+                    "priority": share.user_priority,
+                    "factor": share.priority_factor,
+                    "quota": None,
+                    "entitled_cores": None,
+                    "used_core_h": share.used_core_s / 3600,
+                    "cores": share.cores,
+                    "waiting": share.waiting,
+                    "is_set": share.priority_factor_is_set,
+                }
+
+
+def _marked(text: str, is_set: bool) -> str:
+    return f"{text} *" if text and is_set else text
+
+
+def _factor(row: ShareJson) -> str:
+    return "" if row["factor"] is None else _marked(f"{row['factor']:g}", row["is_set"])
+
+
+def _row_of_share(row: ShareJson) -> ShareJson:
+    return row
+
+
+SHARES = Listing(
+    ShareJson,
+    _row_of_share,
+    Column("name", "GROUP / ACCOUNT", priority=0, shortest=16),
+    Column("priority", priority=2),
+    Column("factor", value=_factor, priority=4),
+    Column("quota", value=lambda row: _marked(row["quota"] or "", row["is_set"]), right=True, priority=3),
+    Column("entitled_cores", "ENTITLED", text=lambda cores: "" if cores is None else f"{cores:.1f}", priority=3),
+    Column("used_core_h", "USED h", priority=1),
+    Column("cores", "IN USE", text="{:g}".format, priority=1),
+    Column("waiting", priority=2),
+    empty="no use, and no waiting jobs",
+)
+
+
 @click.command("list")
 @click.option("--vo", default="", help="Only this VO (default: all that you may see).")
-@ONE_JSON
+@view_options(SHARES)
 @with_client
-def shares(client: Client, vo: str, as_json: bool) -> None:
-    """Show the recent use and the entitlement of groups and accounts."""
+def shares(client: Client, vo: str, view: View) -> None:
+    """Show the recent use and the entitlement of groups and accounts.
+
+    --json prints one object with all of them, and with --columns one for each row.
+    """
     found = client.shares(vo)
-    if as_json:
+    if view.as_json and not (view.columns or view.sort):
         echo_json(found.as_json())
         return
-    echo_table(_SHARE_HEADINGS, _share_rows(found), empty="no use, and no waiting jobs")
+    SHARES.echo(share_rows(found), view)
+    if view.as_json:
+        return
     if found.groups and found.group_sort_expression:
         click.echo(f"\ngroups go in increasing order of {found.group_sort_expression}")
         for group in found.groups:
@@ -75,13 +148,17 @@ def shares(client: Client, vo: str, as_json: bool) -> None:
 @click.argument("account", metavar="VO/GROUP/OWNER")
 @click.argument("factor", required=False, type=float)
 @_UNSET
+@ONE_JSON
 @with_operator_client
-def set_factor(client: Client, account: str, factor: float | None, unset: bool) -> None:
+def set_factor(client: Client, account: str, factor: float | None, unset: bool, as_json: bool) -> None:
     """Set an account's priority factor.
 
     Twice the factor, half the share.
     """
     client.set_shares(factors={account: _value_or_unset(factor, unset, "factor")})
+    if as_json:
+        echo_json(FactorJson(account=account, factor=factor))
+        return
     click.echo(f"the priority factor of {account} is " + ("that of the settings" if unset else f"{factor:g}"))
 
 
@@ -89,13 +166,17 @@ def set_factor(client: Client, account: str, factor: float | None, unset: bool) 
 @click.argument("group", metavar="VO/GROUP")
 @click.argument("quota", required=False)
 @_UNSET
+@ONE_JSON
 @with_operator_client
-def set_quota(client: Client, group: str, quota: str | None, unset: bool) -> None:
+def set_quota(client: Client, group: str, quota: str | None, unset: bool, as_json: bool) -> None:
     """Set the quota of a group.
 
     A weight against other groups (3), a number of cores ("40 cores"), or a part of all cores ("25 %").
     """
     client.set_shares(quotas={group: _value_or_unset(_read_quota(quota), unset, "quota")})
+    if as_json:
+        echo_json(QuotaJson(group=group, quota=None if unset else str(_read_quota(quota))))
+        return
     click.echo(f"the quota of {group} is " + ("that of the settings" if unset else str(_read_quota(quota))))
 
 
@@ -109,76 +190,59 @@ def _value_or_unset(value: OptionValue | None, unset: bool, what: str) -> Option
     return value
 
 
-def _share_rows(found: ShareReport) -> Iterator[Sequence[str]]:
-    for group in found.groups:
-        quota = str(group.quota)
-        yield (
-            f"{group.vo}/{group.group}",
-            "",
-            "",
-            _marked(quota, group.quota_is_set),
-            f"{group.entitled_cores:.1f}",
-            f"{group.used_core_s / 3600:.2f}",
-            f"{group.cores:g}",
-            str(group.waiting),
-        )
-        for share in found.accounts:
-            if (share.vo, share.group) == (group.vo, group.group):
-                yield (
-                    f"  {share.owner}",
-                    f"{share.user_priority:.2f}",
-                    _marked(f"{share.priority_factor:g}", share.priority_factor_is_set),
-                    "",
-                    "",
-                    f"{share.used_core_s / 3600:.2f}",
-                    f"{share.cores:g}",
-                    str(share.waiting),
-                )
-
-
 def _place_in_order(group: GroupShareInfo) -> str:
     value = "" if group.sort_value is None else f"{group.sort_value:g}"
     last = f"last, because {group.goes_last}" if group.goes_last else ""
     return ", ".join(part for part in (value, last) if part)
 
 
-def _marked(text: str, is_set: bool) -> str:
-    return f"{text} *" if is_set else text
+BANS = Listing(
+    BanJson,
+    BanInfo.as_json,
+    Column("node", priority=0, shortest=16),
+    Column("until", text=lambda time: local_time(time) or "removed", priority=1),
+    Column("by", priority=3),
+    Column("reason", priority=2, shortest=16),
+    empty="no bans",
+)
 
 
 @click.command()
 @click.argument("node", metavar="SITE[/CE[/QUEUE]]")
 @click.option("--reason", required=True, help="The reason; shown to users.")
 @click.option("--for", "duration", metavar="TIME", help='The duration, such as "2 h"; default: until `unban`.')
+@ONE_JSON
 @with_operator_client
-def ban(client: Client, node: str, reason: str, duration: str | None) -> None:
+def ban(client: Client, node: str, reason: str, duration: str | None, as_json: bool) -> None:
     """Ban a site, a CE or a queue, without a change of the tree."""
     until = clock.now() + parse_duration(duration, "--for") if duration else None
-    client.ban(node_names(node), reason=reason, until=until)
-    click.echo(f"{node} is banned" + (f" until {until.isoformat(timespec='seconds')}" if until else ""))
+    banned = client.ban(node_names(node), reason=reason, until=until)
+    if as_json:
+        echo_json(banned.as_json())
+    else:
+        click.echo(f"{node} is banned" + (f" until {time_text(until)}" if until else ""))
 
 
 @click.command()
 @click.argument("node", metavar="SITE[/CE[/QUEUE]]")
+@AS_JSON
 @with_operator_client
-def unban(client: Client, node: str) -> None:
+def unban(client: Client, node: str, as_json: bool) -> None:
     """Remove a ban."""
-    client.unban(node_names(node))
-    click.echo(f"{node} is no longer banned")
+    removed = client.unban(node_names(node))
+    if as_json:
+        for each in removed:
+            echo_json(each.as_json())
+    else:
+        click.echo(f"{node} is no longer banned")
 
 
 @click.command()
-@AS_JSON
+@view_options(BANS)
 @with_operator_client
-def bans(client: Client, as_json: bool) -> None:
+def bans(client: Client, view: View) -> None:
     """Show the present bans."""
-    found = client.bans()
-    if as_json:
-        for each in found:
-            echo_json(each.as_json())
-        return
-    rows = [(each.node, time_text(each.until) or "removed", each.by, each.reason) for each in found]
-    echo_table(("NODE", "UNTIL", "BY", "REASON"), rows, empty="no bans")
+    BANS.echo(client.bans(), view)
 
 
 @click.command()
@@ -212,6 +276,7 @@ def whoami(client: Client, as_json: bool) -> None:
 @click.option("--scope", "scopes", multiple=True, help="Narrow what the token may do with jobs, such as compute.read.")
 @click.option("--lifetime", default="30 d", show_default=True, help="The validity of the token.")
 @click.option("--to", "path", type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
+@ONE_JSON
 @server_options
 @click.pass_context
 def token(context: click.Context, /, lifetime: str, **options: Any) -> None:
@@ -237,17 +302,23 @@ def _issue_token(
     scopes: tuple[str, ...],
     lifetime: str,
     path: Path,
+    as_json: bool,
 ) -> None:
+    vo = client.who_am_i().vo if vo is None else vo
     issued = client.issue_token(
         owner,
         roles,
-        vo=client.who_am_i().vo if vo is None else vo,
+        vo=vo,
         groups=groups,
         lifetime_s=float(parse_time(lifetime, "--lifetime")),
         bounds=AgentLimits(queues, vos, turns),
         scopes=scopes,
     )
     write_private(path, issued.token + "\n")
+    if as_json:
+        to = str(path.absolute())
+        echo_json(TokenJson(owner=owner, vo=vo or None, groups=list(groups), roles=list(roles), token_file=to))
+        return
     click.echo(f"the token of {owner} is in {path}")
 
 
@@ -272,6 +343,7 @@ def _issue_token(
     help="How long a machine is joined, until it joins again.",
 )
 @click.option("--address", metavar="HOST[:PORT]", help="How the machines reach the server (default: as found).")
+@ONE_JSON
 @with_admin_client
 def join_token(
     client: Client,
@@ -282,6 +354,7 @@ def join_token(
     lifetime: str,
     joined_lifetime: str,
     address: str | None,
+    as_json: bool,
 ) -> None:
     """Print the command with which other machines join the server, until its token ends."""
     reached = with_port(address) if address else client.public or client.server
@@ -297,7 +370,26 @@ def join_token(
         lifetime_s=float(parse_time(lifetime, "--lifetime")),
         joined_lifetime_s=float(parse_time(joined_lifetime, "--joined-lifetime")),
     )
-    click.echo(f"pilotage join {reached} --token {token}")
+    command = ["pilotage", "join", reached, "--token", str(token)]
+    if as_json:
+        echo_json(JoinTokenJson(server=reached, token=str(token), command=command))
+    else:
+        click.echo(" ".join(command))
+
+
+REVOCATIONS = Listing(
+    RevocationJson,
+    RevocationInfo.as_json,
+    Column("made", priority=4),
+    Column("kind", priority=1),
+    Column("subject", priority=0, shortest=16),
+    Column("owner", priority=2),
+    Column("vo", priority=6),
+    Column("by", priority=5),
+    Column("expires", priority=7),
+    Column("reason", priority=3, shortest=16),
+    empty="nothing is revoked",
+)
 
 
 @click.command("revoke")
@@ -346,80 +438,67 @@ def revoke_tokens(
 
 
 @click.command("revocations")
-@AS_JSON
+@view_options(REVOCATIONS)
 @with_operator_client
-def list_revocations(client: Client, as_json: bool) -> None:
+def list_revocations(client: Client, view: View) -> None:
     """Show the revocations of tokens and pilots that have not expired."""
-    found = client.revocations()
-    if as_json:
-        for each in found:
-            echo_json(each.as_json())
-        return
-    rows = [
-        (
-            time_text(each.made),
-            each.kind,
-            each.subject,
-            each.owner,
-            each.vo,
-            each.by,
-            time_text(each.expires),
-            each.reason,
-        )
-        for each in found
-    ]
-    echo_table(("MADE", "KIND", "SUBJECT", "OWNER", "VO", "BY", "EXPIRES", "REASON"), rows, empty="nothing is revoked")
+    REVOCATIONS.echo(client.revocations(), view)
 
 
 _PLACE = click.argument("name", metavar="SITE[/NODE|/CE/QUEUE]")
 
 
+THROTTLES = Listing(
+    ThrottleJson,
+    ThrottleInfo.as_json,
+    Column("place", priority=0, shortest=16),
+    Column("state", priority=1, state=True),
+    Column("since", priority=4),
+    Column("failed", value=lambda each: f"{each.failures} of {each.attempts}", right=True, priority=3),
+    Column("next_trial", text=lambda time: local_time(time) or "-", priority=5),
+    Column("by", priority=6),
+    Column("reason", priority=2, shortest=16),
+    empty="no place is throttled",
+)
+
+
 @click.command("list")
-@AS_JSON
+@view_options(THROTTLES)
 @with_operator_client
-def list_throttles(client: Client, as_json: bool) -> None:
+def list_throttles(client: Client, view: View) -> None:
     """Show the places that are throttled or held, or were opened recently, with the evidence."""
-    found = client.throttles()
-    if as_json:
-        for each in found:
-            echo_json(each.as_json())
-        return
-    rows = [
-        (
-            each.place,
-            each.state,
-            time_text(each.since),
-            f"{each.failures} of {each.attempts}",
-            time_text(each.next_trial) or "-",
-            each.by,
-            each.reason,
-        )
-        for each in found
-    ]
-    header = ("PLACE", "STATE", "SINCE", "FAILED", "NEXT TRIAL", "BY", "REASON")
-    echo_table(header, rows, empty="no place is throttled")
+    THROTTLES.echo(client.throttles(), view)
 
 
 @click.command()
 @_PLACE
 @click.option("--reason", required=True, help="The reason; shown to users.")
 @click.option("--for", "duration", metavar="TIME", help='The duration, such as "2 h"; default: until `health open`.')
+@ONE_JSON
 @with_operator_client
-def hold(client: Client, name: str, reason: str, duration: str | None) -> None:
+def hold(client: Client, name: str, reason: str, duration: str | None, as_json: bool) -> None:
     """Stop jobs to a place; after the given time single jobs probe it."""
     until = clock.now() + parse_duration(duration, "--for") if duration else None
     held, warnings = client.hold_place(_place(name), reason=reason, until=until)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{held.place} is held" + (f" until {until.isoformat(timespec='seconds')}" if until else ""))
+    if as_json:
+        echo_json(held.as_json())
+    else:
+        click.echo(f"{held.place} is held" + (f" until {time_text(until)}" if until else ""))
 
 
 @click.command("open")
 @_PLACE
+@ONE_JSON
 @with_operator_client
-def open_place(client: Client, name: str) -> None:
+def open_place(client: Client, name: str, as_json: bool) -> None:
     """Allow jobs to a place again, without probes."""
-    click.echo(f"{client.open_place(_place(name)).place} is open")
+    opened = client.open_place(_place(name))
+    if as_json:
+        echo_json(opened.as_json())
+    else:
+        click.echo(f"{opened.place} is open")
 
 
 def _place(name: str) -> list[str]:
@@ -432,6 +511,7 @@ def _place(name: str) -> list[str]:
 
 @click.command()
 @AS_JSON
+@COLOR
 @server_options
 @click.pass_context
 def doctor(
@@ -455,10 +535,11 @@ def doctor(
             continue
         if len({each.server for each in checks}) > len({each.server for each in checks[:-1]}):
             click.echo(f"==> {check.server} <==")
-        click.echo(f"{check.level:<8} {check.check:<12} {check.text}")
+        level = colored(f"{check.level:<8}", state_style(check.level))
+        click.echo(f"{level} {check.check:<12} {with_local_times(check.text)}", color=True)
         if check.advice:
             click.echo(f"{'':<8} {'':<12} -> {check.advice}")
     faults, warnings = (sum(each.level == level for each in checks) for level in (FAULT, WARNING))
     if not as_json:
-        click.echo(f"{faults} faults, {warnings} warnings")
+        click.echo(f"{count_text(faults, 'fault')}, {count_text(warnings, 'warning')}")
     ctx.exit(FAILED if faults else DONE)

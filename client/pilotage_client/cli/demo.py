@@ -22,7 +22,8 @@ from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage_client.api import Client
 from pilotage_client.cli.jobs import ranges
-from pilotage_client.cli.options import FAILED
+from pilotage_client.cli.options import AS_JSON, FAILED, count_text, echo_json
+from pilotage_client.cli.show.outputs import WrittenJson
 from pilotage_client.cli.why import show
 from pilotage_client.condor.main import write_scripts
 from pilotage_client.connection import UP_FILE, ServerOptions, new_request_id
@@ -178,17 +179,23 @@ def _outcome(client: Client, job: JobStatus, label: str) -> str:
     default=Shipped.EXAMPLES.folder,
     help="The folder with the example jobs and their tree (default: those of this installation).",
 )
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each ended job; the rest goes to stderr.")
 @click.pass_context
-def demo(context: click.Context, examples: Path) -> None:
+def demo(context: click.Context, examples: Path, as_json: bool) -> None:
     """Start everything in a scratch folder, run the example jobs, show their results, stop everything."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the stack, as Ctrl-C does
-    result = run_demo(examples, click.echo)
-    for answer in result.stuck:
-        click.echo(f"\n== Why job {answer.job.id} ({answer.job.name}) waits ==")
-        show(answer)
-    click.echo(f"\n{len(result.jobs)} jobs in {result.seconds:.1f} s, including start and stop of the stack.")
+    result = run_demo(examples, partial(click.echo, err=as_json))
+    if as_json:
+        for job in result.jobs:
+            echo_json(job.as_json())
+    else:
+        for answer in result.stuck:
+            click.echo(f"\n== Why job {answer.job.id} ({answer.job.name}) waits ==")
+            show(answer)
+        ended = count_text(len(result.jobs), "job")
+        click.echo(f"\n{ended} in {result.seconds:.1f} s, including start and stop of the stack.")
     if not result.is_success:
-        click.echo(f"Some jobs did not succeed; logs and data are in {result.scratch}")
+        click.echo(f"Some jobs did not succeed; logs and data are in {result.scratch}", err=as_json)
         context.exit(FAILED)
 
 
@@ -202,7 +209,8 @@ _FIRST_STEPS = {
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-def init(folder: Path) -> None:
+@AS_JSON
+def init(folder: Path, as_json: bool) -> None:
     """Copy the example jobs, policies, job templates and monitoring files to FOLDER, to try and to change them."""
     present = [folder / name for name in Shipped if (folder / name).exists()]
     if present:
@@ -210,13 +218,21 @@ def init(folder: Path) -> None:
     for name, (what, step) in _FIRST_STEPS.items():
         target = folder / name
         shutil.copytree(name.folder, target)
-        click.echo(f"{target}: {what}; {step.format(target)}")
+        if as_json:
+            echo_json(WrittenJson(path=str(target), what=what))
+        else:
+            click.echo(f"{target}: {what}; {step.format(target)}")
 
 
 @click.command("condor-commands")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-def condor_commands(folder: Path) -> None:
+@AS_JSON
+def condor_commands(folder: Path, as_json: bool) -> None:
     """Write condor_submit, condor_q and other commands of HTCondor to FOLDER, which you put on PATH."""
     scripts = write_scripts(folder)
+    if as_json:
+        for path in scripts:
+            echo_json(WrittenJson(path=str(path), what=path.name))
+        return
     names = ", ".join(path.name for path in scripts)
     click.echo(f'{folder}: {names}; try export PATH="{folder.absolute()}:$PATH"')

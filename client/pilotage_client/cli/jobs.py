@@ -22,6 +22,7 @@ from pilotage_client.cli.options import (
     IDS,
     PATIENCE,
     ad_as_json,
+    count_text,
     echo_json,
     for_each_job,
     long_form,
@@ -29,6 +30,8 @@ from pilotage_client.cli.options import (
     retry_option,
     with_client,
 )
+from pilotage_client.cli.show.outputs import EditedJobJson
+from pilotage_client.cli.show.progress import wait_progress
 from pilotage_client.models import LIVE_STATES, STATES, JobStatus
 from pilotage_client.retry import (
     wait_until_final,
@@ -190,12 +193,12 @@ def _is_confirmed(client: Client, jobs: Sequence[int], name: str, *, dry_run: bo
             for job in client.jobs(jobs):
                 echo_json({"id": job.id, "state": job.state, "refusal": None})
         else:
-            click.echo(f"{name} would change {len(jobs)} jobs" + (f": {ranges(jobs)}" if jobs else ""))
+            click.echo(f"{name} would change {count_text(len(jobs), 'job')}" + (f": {ranges(jobs)}" if jobs else ""))
         return False
     if not jobs:
         raise StateConflictError("no job meets the condition")
     if not yes:
-        click.echo(f"pilotage: {name} changes {len(jobs)} jobs", err=True)
+        click.echo(f"pilotage: {name} changes {count_text(len(jobs), 'job')}", err=True)
         if len(jobs) > ASKED_ABOVE and sys.stdin.isatty():
             click.confirm("go on?", abort=True, err=True)
     return True
@@ -222,7 +225,7 @@ def _echo_changes(results: Sequence[ChangeResult]) -> None:
         else:
             ids_of.setdefault(result.state, []).append(result.job_id)
     for state, ids in ids_of.items():
-        click.echo(f"{len(ids)} jobs are {state}: {ranges(ids)}")
+        click.echo(f"{count_text(len(ids), 'job')} {'is' if len(ids) == 1 else 'are'} {state}: {ranges(ids)}")
 
 
 _NOT_WAITING = tuple(state for state in STATES if state not in ("RECEIVED", "WAITING"))
@@ -257,9 +260,10 @@ def ranges(ids: Sequence[int]) -> str:
 @click.command()
 @IDS
 @click.option("--set", "changes", multiple=True, required=True, metavar="NAME=VALUE", help="May be repeated.")
+@AS_JSON
 @with_client
 @click.pass_context
-def edit(ctx: click.Context, client: Client, ids: Sequence[str], changes: Sequence[str]) -> None:
+def edit(ctx: click.Context, client: Client, ids: Sequence[str], changes: Sequence[str], as_json: bool) -> None:
     """Change the descriptions of waiting or held jobs, each for itself.
 
     For example: --set priority=5 --set request_memory="2 GB" --set requirements.Memory=4000. An empty value unsets a
@@ -272,6 +276,9 @@ def edit(ctx: click.Context, client: Client, ids: Sequence[str], changes: Sequen
         for each in changes:
             description = with_change(description, each)
         status, warnings = client.edit(job_id, description)
+        if as_json:
+            echo_json(EditedJobJson(id=status.id, state=status.state, warnings=list(warnings)))
+            return
         for warning in warnings:
             if warning not in warned:
                 click.echo(f"warning: {warning}", err=True)
@@ -297,7 +304,9 @@ def wait(
     """
     retry, ends_s = retry_option(patience), boot_time_s() + (math.inf if timeout_s is None else timeout_s)
     wanted = retry(lambda: client.find_jobs(ids).ids, until_s=ends_s)
-    show_ends(ctx, wait_until_final(client, wanted, retry, ends_s - boot_time_s()), as_json=as_json)
+    with wait_progress() as show:
+        finished = wait_until_final(client, wanted, retry, ends_s - boot_time_s(), show)
+    show_ends(ctx, finished, as_json=as_json)
 
 
 def show_ends(ctx: click.Context, finished: Iterable[JobStatus], *, as_json: bool) -> None:

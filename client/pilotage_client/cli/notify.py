@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,9 @@ import click
 from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage_client.api import Client
-from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_client
+from pilotage_client.cli.options import echo_json, time_text, with_client
+from pilotage_client.cli.show.columns import Column, Listing, View, view_options
+from pilotage_client.cli.show.outputs import SubscriptionJson, UnsubscribedJson
 from pilotage_client.dependencies import read_parent
 from pilotage_client.models.accounts import NotificationInfo, SubscriptionInfo
 
@@ -77,89 +79,16 @@ def _secret(file: Path) -> str:
     return secret
 
 
-@click.command()
-@click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--url", metavar="URL", help="POST to this URL, as JSON.")
-@click.option("--mail", is_flag=True, help="Mail to you.")
-@click.option("--mail-to", metavar="ADDRESS", help="Mail to this address.")
-@click.option("--command", "runs_command", is_flag=True, help="Run the command that the operator has set up.")
-@click.option("--on", default=",".join(Occasion), show_default=True, help="When to notify.")
-@click.option("--secret-file", type=click.Path(path_type=Path, dir_okay=False), help="Sign the requests to the URL.")
-@click.option("--list", "listed", is_flag=True, help="List subscriptions and their notifications, also without ID.")
-@click.option("--remove", "removed", multiple=True, type=int, metavar="NUMBER", help="Remove a subscription.")
-@AS_JSON
-@with_client
-def notify(
-    client: Client,
-    ids: Sequence[str],
-    url: str | None,
-    mail: bool,
-    mail_to: str | None,
-    runs_command: bool,
-    on: str,
-    secret_file: Path | None,
-    listed: bool,
-    removed: Sequence[int],
-    as_json: bool,
-) -> None:
-    """Notify of the end, the first failure and the first hold of a job, a cluster, a part of one or a workflow (w12).
-
-    For example: pilotage notify 12 --mail --on end,failure. Jobs that have ended already notify of the end at once.
-    """
-    occasions = read_occasions(on, "--on")
-    if secret_file is not None and url is None:
-        raise InvalidInputError(Violation("--secret-file", "signs requests to a URL; give --url"))
-    secret = _secret(secret_file) if secret_file is not None else ""
-    wanted = subscriptions_of(url, mail_to, occasions, mails_owner=mail, secret=secret)
-    if runs_command:
-        wanted.append(NewSubscription(RecipientKind.COMMAND, occasions=occasions))
-    if sum((bool(wanted), listed, bool(removed))) != 1:
-        recipients = "--url, --mail, --mail-to or --command"
-        raise InvalidInputError(Violation("notify", f"give {recipients}, or else --list or --remove"))
-    if removed:
-        client.unsubscribe(removed)
-    elif listed:
-        _show(client.subscriptions(ids), as_json=as_json)
-    elif not ids:
-        raise InvalidInputError(Violation("ID", "name the jobs, such as 12, 12.0-99 or w12"))
-    else:
-        _subscribe(client, ids, wanted, as_json=as_json)
-
-
-def _subscribe(client: Client, ids: Sequence[str], wanted: Sequence[NewSubscription], *, as_json: bool) -> None:
-    """Make each wanted subscription for each of the jobs; all arguments are checked before the first one is made."""
-    faults = Faults()
-    for each in wanted:
-        faults.unless(not each.fault, "notify", each.fault)
-    for jobs in ids:
-        with faults.within(""):
-            read_parent(jobs)
-    faults.raise_any()
-    for each in wanted:
-        for jobs in ids:
-            made, warnings = client.subscribe(jobs, each)
-            for warning in warnings:
-                click.echo(f"warning: {warning}", err=True)
-            if as_json:
-                echo_json(made.as_json())
-            else:
-                click.echo(f"subscription {made.id}: jobs {_jobs(made)}, {_recipient(made)}, {_occasions(made)}")
-
-
-def _show(subscriptions: Sequence[SubscriptionInfo], *, as_json: bool) -> None:
-    if as_json:
-        for each in subscriptions:
-            echo_json(each.as_json())
-        return
-    rows = [row for each in subscriptions for row in _rows(each)]
-    echo_table(("NUMBER", "JOBS", "RECIPIENT", "ON", "STATE"), rows, empty="no subscriptions")
-
-
-def _rows(each: SubscriptionInfo) -> list[tuple[object, ...]]:
-    """Return the lines of a subscription: the first one is of itself, the others are of its notifications."""
-    state = "open" if each.closed is None else "closed"
-    first = (each.id, _jobs(each), _recipient(each), _occasions(each), state)
-    return [first, *(("", "", "", one.occasion, _state(one)) for one in each.notifications)]
+def _rows(each: SubscriptionInfo) -> Iterator[Mapping[str, object]]:
+    """Yield the rows of a subscription: the first one is of itself, the others are of its notifications."""
+    yield {
+        "id": each.id,
+        "jobs": _jobs(each),
+        "recipient": _recipient(each),
+        "on": _occasions(each),
+        "state": "open" if each.closed is None else "closed",
+    }
+    yield from ({"on": one.occasion, "state": _state(one)} for one in each.notifications)
 
 
 def _jobs(each: SubscriptionInfo) -> str:
@@ -180,3 +109,87 @@ def _state(one: NotificationInfo) -> str:
     if one.is_given_up:
         return f"given up after {one.tries} tries: {one.error}"
     return f"waits{f', last try: {one.error}' if one.error else ''}"
+
+
+SUBSCRIPTIONS = Listing(
+    SubscriptionJson,
+    SubscriptionInfo.as_json,
+    Column("id", "NUMBER", priority=0),
+    Column("jobs", priority=1, shortest=10),
+    Column("recipient", priority=2, shortest=16),
+    Column("on", priority=3, shortest=10),
+    Column("state", priority=1, shortest=16),
+    empty="no subscriptions",
+    rows=_rows,
+)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--url", metavar="URL", help="POST to this URL, as JSON.")
+@click.option("--mail", is_flag=True, help="Mail to you.")
+@click.option("--mail-to", metavar="ADDRESS", help="Mail to this address.")
+@click.option("--command", "runs_command", is_flag=True, help="Run the command that the operator has set up.")
+@click.option("--on", default=",".join(Occasion), show_default=True, help="When to notify.")
+@click.option("--secret-file", type=click.Path(path_type=Path, dir_okay=False), help="Sign the requests to the URL.")
+@click.option("--list", "listed", is_flag=True, help="List subscriptions and their notifications, also without ID.")
+@click.option("--remove", "removed", multiple=True, type=int, metavar="NUMBER", help="Remove a subscription.")
+@view_options(SUBSCRIPTIONS)
+@with_client
+def notify(
+    client: Client,
+    ids: Sequence[str],
+    url: str | None,
+    mail: bool,
+    mail_to: str | None,
+    runs_command: bool,
+    on: str,
+    secret_file: Path | None,
+    listed: bool,
+    removed: Sequence[int],
+    view: View,
+) -> None:
+    """Notify of the end, the first failure and the first hold of a job, a cluster, a part of one or a workflow (w12).
+
+    For example: pilotage notify 12 --mail --on end,failure. Jobs that have ended already notify of the end at once.
+    """
+    occasions = read_occasions(on, "--on")
+    if secret_file is not None and url is None:
+        raise InvalidInputError(Violation("--secret-file", "signs requests to a URL; give --url"))
+    secret = _secret(secret_file) if secret_file is not None else ""
+    wanted = subscriptions_of(url, mail_to, occasions, mails_owner=mail, secret=secret)
+    if runs_command:
+        wanted.append(NewSubscription(RecipientKind.COMMAND, occasions=occasions))
+    if sum((bool(wanted), listed, bool(removed))) != 1:
+        recipients = "--url, --mail, --mail-to or --command"
+        raise InvalidInputError(Violation("notify", f"give {recipients}, or else --list or --remove"))
+    if removed:
+        client.unsubscribe(removed)
+        if view.as_json:
+            echo_json(UnsubscribedJson(removed=list(removed)))
+    elif listed:
+        SUBSCRIPTIONS.echo(client.subscriptions(ids), view)
+    elif not ids:
+        raise InvalidInputError(Violation("ID", "name the jobs, such as 12, 12.0-99 or w12"))
+    else:
+        _subscribe(client, ids, wanted, as_json=view.as_json)
+
+
+def _subscribe(client: Client, ids: Sequence[str], wanted: Sequence[NewSubscription], *, as_json: bool) -> None:
+    """Make each wanted subscription for each of the jobs; all arguments are checked before the first one is made."""
+    faults = Faults()
+    for each in wanted:
+        faults.unless(not each.fault, "notify", each.fault)
+    for jobs in ids:
+        with faults.within(""):
+            read_parent(jobs)
+    faults.raise_any()
+    for each in wanted:
+        for jobs in ids:
+            made, warnings = client.subscribe(jobs, each)
+            for warning in warnings:
+                click.echo(f"warning: {warning}", err=True)
+            if as_json:
+                echo_json(made.as_json())
+            else:
+                click.echo(f"subscription {made.id}: jobs {_jobs(made)}, {_recipient(made)}, {_occasions(made)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
@@ -122,15 +122,9 @@ def echo_json(value: Any) -> None:
     click.echo(json.dumps(value))
 
 
-def echo_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print rows in aligned columns below their headings, or `empty` if there are none."""
-    texts = [tuple("" if cell is None else printable(str(cell)) for cell in row) for row in rows]
-    if not texts:
-        click.echo(empty)
-        return
-    widths = [max(len(row[column]) for row in (tuple(headings), *texts)) for column in range(len(headings))]
-    for row in (tuple(headings), *texts):
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+def count_text(number: int, noun: str, nouns: str = "") -> str:
+    """Return a number with its noun: "1 job", "2 jobs"; `nouns` is another plural than with an s."""
+    return f"{number} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def printable(text: str) -> str:

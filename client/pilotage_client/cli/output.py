@@ -18,12 +18,13 @@ from pilotage_client.cli.options import (
     PATIENCE,
     echo_job_heading,
     echo_json,
-    echo_table,
     for_each_job,
     retry_option,
     time_text,
     with_client,
 )
+from pilotage_client.cli.show.outputs import OutputPartJson
+from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.job_calls import LONGEST_POLL_S
 from pilotage_client.models import FINAL_STATES, JobEvent, JobFile, OutputPart
 from pilotage_client.retry import (
@@ -204,12 +205,15 @@ def _warn_futile(job_id: int) -> None:
 @click.option("--follow", "-f", is_flag=True, help="Continue until the job has ended.")
 @click.option("--stderr", "error", is_flag=True, help="The standard error instead of the standard output.")
 @PATIENCE
+@AS_JSON
 @with_client
-def logs(client: Client, job: str, follow: bool, error: bool, patience: str) -> None:
+def logs(client: Client, job: str, follow: bool, error: bool, patience: str, as_json: bool) -> None:
     """Print the standard output of a job, also while it runs.
 
     Of a running job these are the last 64 KiB so far, and with --follow all that it prints from then on. Of a job that
     has ended it is what was stored. The command "events" shows what happened to the job.
+
+    --json prints it in parts, with their attempt and offset.
     """
     retry = retry_option(patience)
     found = retry(lambda: client.find_jobs([job])).ids
@@ -217,14 +221,14 @@ def logs(client: Client, job: str, follow: bool, error: bool, patience: str) -> 
         raise InvalidInputError(Violation(job, f"names {len(found)} jobs; name one, such as {job}.0"))
     job_id = found[0]
     if follow:
-        if not _print_parts(follow_output_until_final(client, job_id, retry, error=error)):
+        if not _print_parts(follow_output_until_final(client, job_id, retry, error=error), as_json=as_json):
             _warn_futile(job_id)
-    elif not _print_parts(client.follow_output(job_id, error=error, follow=False)):
+    elif not _print_parts(client.follow_output(job_id, error=error, follow=False), as_json=as_json):
         why = f"the pilot of job {job_id} has sent nothing within {LONGEST_POLL_S:g} s"
         raise StateConflictError(f"{why}; --follow waits longer")
 
 
-def _print_parts(parts: Iterable[OutputPart]) -> bool:
+def _print_parts(parts: Iterable[OutputPart], *, as_json: bool) -> bool:
     """Print output as it comes, with notes on gaps and ends on the standard error; returns whether it is complete."""
     out, attempt, end = sys.stdout.buffer, 0, 0
     for part in parts:
@@ -234,11 +238,19 @@ def _print_parts(parts: Iterable[OutputPart]) -> bool:
             attempt, end = part.attempt, 0
         if part.content and part.offset > end:
             click.echo(f"pilotage: {part.offset - end} bytes before this are left out", err=True)
-        out.write(part.content)
-        out.flush()
+        if not as_json:
+            out.write(part.content)
+            out.flush()
+        elif part.content or part.partial:
+            echo_json(_part_json(part))
         end = max(end, part.offset + len(part.content))
         if part.partial:
             click.echo(f"pilotage: attempt {part.attempt} was stopped ({part.partial})", err=True)
         if part.over:
             return True
     return False
+
+
+def _part_json(part: OutputPart) -> OutputPartJson:
+    text = part.content.decode(errors="replace")
+    return {"attempt": part.attempt, "offset": part.offset, "text": text, "partial": part.partial or None}

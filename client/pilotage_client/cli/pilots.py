@@ -6,8 +6,8 @@ import re
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -22,33 +22,70 @@ from pilotage.resources.tree import QueueId
 from pilotage.units import parse_duration, parse_time
 from pilotage_client.api import Client, NodeName
 from pilotage_client.cli.options import (
-    AS_JSON,
     FAILED,
     ONE_JSON,
     ad_as_json,
+    count_text,
     echo_json,
-    echo_table,
     long_form,
     node_names,
     past_time,
     queue_text,
     server_options,
-    time_text,
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.show.columns import Column, Listing, View, local_time, view_options, with_local_times
+from pilotage_client.cli.show.outputs import DrainedJson, NodeJson, PilotJson, PilotLogJson, SlotJson
 from pilotage_client.files import write_private
 from pilotage_client.models.grid import PILOT_STATES, NodeAttributeSet, PilotStatus, SlotDetails
 from pilotage_client.up.processes import program
 
-_SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
-_PILOT_HEADINGS = ("STAMP", "BATCH JOB", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
 _DAY_S = 86400
 _ANSWER_TIME = "35 s"
 """Longer than the interval of heartbeats, at which every pilot answers."""
 _POLL_S = 0.2
 _WILDCARDS = frozenset("*?[")
 _STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+def _age_s(info: SlotDetails) -> float | None:
+    """Return for how long the activity has lasted."""
+    return None if info.since is None else (clock.now() - info.since).total_seconds()
+
+
+def _age(seconds: float | None) -> str:
+    """Return a duration as condor_status prints it: days+hours:minutes:seconds."""
+    if seconds is None:
+        return ""
+    days, rest = divmod(max(0, int(seconds)), _DAY_S)
+    return f"{days}+{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+def _memory_left(info: SlotDetails) -> int:
+    """Return what a partitionable slot has left, in MiB, and what any other slot has."""
+    return info.free_memory_mib if info.is_partitionable else info.memory_mib
+
+
+def _cpus_left(info: SlotDetails) -> int:
+    """Return what a partitionable slot has left, and what any other slot has."""
+    return info.free_cpus if info.is_partitionable else info.cpus
+
+
+SLOTS = Listing(
+    SlotJson,
+    SlotDetails.as_json,
+    Column("slot", "NAME", value=lambda info: f"{info.name}@{info.node}", priority=0, shortest=16),
+    Column("state", value=lambda info: info.state, priority=1, state=True),
+    Column("activity", value=lambda info: info.activity, priority=3),
+    Column("load", "LOADAV", value=lambda info: info.load, text="{:.3f}".format, priority=5),
+    Column("memory", "MEM", value=_memory_left, right=True, priority=4),
+    Column("activity_time", "ACTVTYTIME", value=_age_s, text=_age, right=True, priority=6),
+    Column("cpus", value=_cpus_left, priority=3),
+    Column("job", value=lambda info: info.job_id or None, priority=2),
+    Column("where", "QUEUE", value=lambda info: queue_text(info), priority=7, shortest=16),
+    empty="no slots",
+)
 
 
 @click.command()
@@ -58,7 +95,7 @@ _STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
 @click.option("--long", "long", is_flag=True, help="Print the whole ad of every slot.")
 @click.option("--direct", metavar="[SITE/]NODE", help="Ask the pilots on this node, and show what they answer.")
 @click.option("--timeout", metavar="TIME", help=f"How long --direct waits for the answers; default {_ANSWER_TIME}.")
-@AS_JSON
+@view_options(SLOTS)
 @with_client
 def slots(
     client: Client,
@@ -68,7 +105,7 @@ def slots(
     long: bool,
     direct: str | None,
     timeout: str | None,
-    as_json: bool,
+    view: View,
 ) -> None:
     """Show the slots of live pilots with state, activity and load, as condor_status does."""
     if timeout is not None and direct is None:
@@ -79,6 +116,8 @@ def slots(
         )
     if af and long:
         raise click.UsageError("--af and --long cannot be combined")
+    if (af or long) and (view.columns or view.sort):
+        raise click.UsageError("--columns and --sort belong to the table, not to --af and --long")
     faults, columns = Faults(), []
     for text in attributes:
         with faults.within(f"--af {text}"):
@@ -90,18 +129,13 @@ def slots(
         _await_answers(client, node, parse_duration(timeout or _ANSWER_TIME, "--timeout").total_seconds())
     found = client.slots(constraint, node=node, ads_wanted=af or long)
     if af:
-        _print_values(found, columns, as_json=as_json)
+        _print_values(found, columns, as_json=view.as_json)
     elif long:
-        _print_ads(found, as_json=as_json)
-    elif as_json:
-        _print_slots_as_json(found)
+        _print_ads(found, as_json=view.as_json)
     else:
-        _print_table(found)
-
-
-def _print_slots_as_json(found: Sequence[SlotDetails]) -> None:
-    for info in found:
-        echo_json(info.as_json())
+        SLOTS.echo(found, view)
+        if not view.as_json:
+            _print_notes(found)
 
 
 def _await_answers(client: Client, node: NodeName, timeout_s: float) -> None:
@@ -171,40 +205,47 @@ def _print_ads(found: Sequence[SlotDetails], *, as_json: bool) -> None:
         click.echo("\n\n".join(long_form(info.ad) for info in found))
 
 
-def _print_table(found: Sequence[SlotDetails]) -> None:
-    now = clock.now()
-    echo_table(_SLOT_HEADINGS, [_slot_row(info, now) for info in found], empty="no slots")
+def _print_notes(found: Sequence[SlotDetails]) -> None:
     if found:
         states = Counter(info.state for info in found)
         shown = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        click.echo(f"\n{len(found)} slot{'s' if len(found) > 1 else ''}: {shown}")
+        click.echo(f"\n{count_text(len(found), 'slot')}: {shown}")
     for info in found:
         if info.policy_fault:
             click.echo(f"{info.name}@{info.node} gets no jobs: {info.policy_fault}")
 
 
-def _slot_row(info: SlotDetails, now: datetime) -> tuple[Any, ...]:
-    partitionable = info.is_partitionable
-    return (
-        f"{info.name}@{info.node}",
-        info.state,
-        info.activity,
-        f"{info.load:.3f}",
-        info.free_memory_mib if partitionable else info.memory_mib,
-        _age((now - info.since).total_seconds()) if info.since is not None else "",
-        info.free_cpus if partitionable else info.cpus,
-        info.job_id or "",
-        queue_text(info),
-    )
-
-
-def _age(seconds: float) -> str:
-    """Return a duration as condor_status prints it: days+hours:minutes:seconds."""
-    days, rest = divmod(max(0, int(seconds)), _DAY_S)
-    return f"{days}+{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-
-
 PILOT = "pilotage-pilot"
+
+
+def _batch_job(pilot: PilotStatus) -> str:
+    """Return the id of the pilot's job in its batch system, without the stamp that it ends with or begins with."""
+    return pilot.glidein_id.removesuffix(f".{pilot.stamp}").removeprefix(f"{pilot.stamp}.")
+
+
+def _pilot_queue(pilot: PilotStatus) -> str:
+    return queue_text(pilot) if pilot.queue else f"one of {', '.join(pilot.queue_set)}"
+
+
+def _pilot_reason(pilot: PilotStatus) -> str:
+    return f"ALARM: {pilot.alarm}" if pilot.alarm else pilot.reason
+
+
+PILOTS = Listing(
+    PilotJson,
+    PilotStatus.as_json,
+    Column("stamp", priority=0, shortest=8),
+    Column("batch_job", value=_batch_job, priority=6, shortest=8),
+    Column("where", "QUEUE", value=_pilot_queue, priority=2, shortest=16),
+    Column("state", priority=1, state=True),
+    Column("node", priority=4, shortest=10),
+    Column("isolation", priority=8),
+    Column("jobs", priority=3),
+    Column("jobs_ended", "DONE", priority=5),
+    Column("last_seen", priority=7),
+    Column("why", "REASON", value=_pilot_reason, text=with_local_times, priority=3, shortest=16),
+    empty="no pilots",
+)
 
 
 @click.command("list")
@@ -218,47 +259,32 @@ PILOT = "pilotage-pilot"
 @click.option("--since", metavar="TIME", help="Also ended ones, if they lived then: 2 h (ago), 02:00, ISO 8601.")
 @click.option("--owner", default="", help="Only pilots that this owner of a token has registered.")
 @click.option("--log", "log_of", metavar="STAMP", help="Print the end of the output of a pilot that died.")
-@AS_JSON
+@view_options(PILOTS)
 @server_options
 def pilots(**options: Any) -> None:
     """Show pilots with their queue, state, node and jobs."""
     if stamp := options.pop("log_of"):
-        others = ("ended", "site", "queue", "node", "states", "since", "owner", "as_json")
-        if any(options.pop(name) for name in others):
-            raise click.UsageError("--log STAMP goes with no other option")
-        _show_log(stamp=stamp, **options)
+        others = ("ended", "site", "queue", "node", "states", "since", "owner")
+        view: View = options.pop("view")
+        if any(options.pop(name) for name in others) or view.columns or view.sort:
+            raise click.UsageError("--log STAMP goes with no other option, except --json")
+        _show_log(stamp=stamp, as_json=view.as_json, **options)
     else:
         _show_pilots(**options)
 
 
 @with_operator_client
-def _show_log(client: Client, stamp: str) -> None:
-    click.echo(client.pilot_log(stamp), nl=False)
+def _show_log(client: Client, stamp: str, as_json: bool) -> None:
+    text = client.pilot_log(stamp)
+    if as_json:
+        echo_json(PilotLogJson(stamp=stamp, text=text))
+    else:
+        click.echo(text, nl=False)
 
 
 @with_client
-def _show_pilots(client: Client, as_json: bool, **options: Any) -> None:
-    found = _find_pilots(client, **options)
-    if as_json:
-        for pilot in found:
-            echo_json(pilot.as_json())
-        return
-    rows = [
-        (
-            pilot.stamp,
-            _batch_job(pilot),
-            queue_text(pilot) if pilot.queue else f"one of {', '.join(pilot.queue_set)}",
-            pilot.state,
-            pilot.node,
-            pilot.isolation,
-            pilot.jobs,
-            pilot.jobs_ended,
-            time_text(pilot.last_seen),
-            f"ALARM: {pilot.alarm}" if pilot.alarm else pilot.reason,
-        )
-        for pilot in found
-    ]
-    echo_table(_PILOT_HEADINGS, rows, empty="no pilots")
+def _show_pilots(client: Client, view: View, **options: Any) -> None:
+    PILOTS.echo(_find_pilots(client, **options), view)
 
 
 def _find_pilots(
@@ -304,16 +330,11 @@ def revoke_pilots(context: click.Context, client: Client, targets: tuple[str, ..
     if as_json:
         echo_json({"revoked": done.count, "unknown": list(done.unknown_stamps)})
     else:
-        click.echo(f"{done.count} pilots revoked")
+        click.echo(f"{count_text(done.count, 'pilot')} revoked")
         for stamp in done.unknown_stamps:
             click.echo(f"no live pilot {stamp}", err=True)
     if done.unknown_stamps:
         context.exit(FAILED)
-
-
-def _batch_job(pilot: PilotStatus) -> str:
-    """Return the id of the pilot's job in its batch system, without the stamp that it ends with or begins with."""
-    return pilot.glidein_id.removesuffix(f".{pilot.stamp}").removeprefix(f"{pilot.stamp}.")
 
 
 @click.command(name="pilot-token")
@@ -361,10 +382,17 @@ def pilot_command(server: str, token_file: Path) -> list[str]:
 @click.option("--node", metavar="[SITE/]NODE", help="The pilots on a node.")
 @click.option("--reason", default="drained by an operator", help="The reason; shown with the pilot.")
 @click.option("--evict", is_flag=True, help="Evict running jobs, which return to the queue.")
+@ONE_JSON
 @with_operator_client
 @click.pass_context
 def drain(
-    ctx: click.Context, client: Client, targets: tuple[str, ...], node: str | None, reason: str, evict: bool
+    ctx: click.Context,
+    client: Client,
+    targets: tuple[str, ...],
+    node: str | None,
+    reason: str,
+    evict: bool,
+    as_json: bool,
 ) -> None:
     """Drain pilots, also all of a site, a CE, a queue or a node: they take no new jobs, and end.
 
@@ -376,7 +404,9 @@ def drain(
     place = node_names(targets[0]) if targets and not stamps else ()
     on = _nodes(client, [node])[0] if node is not None else None
     done = client.drain_pilots(stamps, place=place, node=on, reason=reason, evict=evict)
-    if not stamps:
+    if as_json:
+        echo_json(DrainedJson(drained=done.count, unknown=list(done.unknown_stamps)))
+    elif not stamps:
         click.echo("1 pilot drains" if done.count == 1 else f"{done.count} pilots drain")
     for stamp in done.unknown_stamps:
         click.echo(f"no live pilot {stamp}", err=True)
@@ -387,12 +417,37 @@ def drain(
 _NODES = click.option("--node", "names", multiple=True, metavar="SITE/NODE", help="A node; may be repeated.")
 
 
+def _node_rows(of: NodeAttributeSet) -> Iterator[Mapping[str, object]]:
+    """Yield a row for each attribute."""
+    for each in of.settings:
+        yield {
+            "node": f"{of.site}/{of.node}",
+            "attribute": each.name,
+            "expression": each.expression,
+            "set": each.set,
+            "by": each.set_by,
+        }
+
+
+NODES = Listing(
+    NodeJson,
+    NodeAttributeSet.as_json,
+    Column("node", priority=0, shortest=12),
+    Column("attribute", priority=0),
+    Column("expression", priority=1, shortest=16),
+    Column("set", text=local_time, priority=3),
+    Column("by", priority=2),
+    empty="no attributes are set",
+    rows=_node_rows,
+)
+
+
 @click.command("set")
 @_NODES
 @click.argument("settings", nargs=-1, required=True, metavar="ATTR=EXPR...")
-@AS_JSON
+@view_options(NODES)
 @with_operator_client
-def set_attributes(client: Client, names: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> None:
+def set_attributes(client: Client, names: tuple[str, ...], settings: tuple[str, ...], view: View) -> None:
     """Set attributes of nodes; they outlive the pilots on them."""
     found: dict[str, str] = {}
     for setting in settings:
@@ -400,26 +455,26 @@ def set_attributes(client: Client, names: tuple[str, ...], settings: tuple[str, 
         if not (equals and name.strip() and expression.strip()):
             raise InvalidInputError(Violation(setting, "is not ATTR=EXPR, such as OnlyMulticore=True"))
         found[name.strip()] = expression.strip()
-    _print_node_settings(client.set_node_attributes(_nodes(client, names), found), as_json=as_json)
+    NODES.echo(client.set_node_attributes(_nodes(client, names), found), view)
 
 
 @click.command("unset")
 @_NODES
 @click.argument("attributes", nargs=-1, required=True, metavar="ATTR...")
-@AS_JSON
+@view_options(NODES)
 @with_operator_client
-def unset_attributes(client: Client, names: tuple[str, ...], attributes: tuple[str, ...], as_json: bool) -> None:
+def unset_attributes(client: Client, names: tuple[str, ...], attributes: tuple[str, ...], view: View) -> None:
     """Restore the policies' values of attributes."""
-    _print_node_settings(client.set_node_attributes(_nodes(client, names), {}, attributes), as_json=as_json)
+    NODES.echo(client.set_node_attributes(_nodes(client, names), {}, attributes), view)
 
 
 @click.command("list")
 @_NODES
-@AS_JSON
+@view_options(NODES)
 @with_operator_client
-def list_attributes(client: Client, names: tuple[str, ...], as_json: bool) -> None:
+def list_attributes(client: Client, names: tuple[str, ...], view: View) -> None:
     """Show the attributes set on nodes, with time and author."""
-    _print_node_settings(client.node_attributes(_nodes(client, names) if names else ()), as_json=as_json)
+    NODES.echo(client.node_attributes(_nodes(client, names) if names else ()), view)
 
 
 def _nodes(client: Client, names: Sequence[str], option: str = "--node") -> list[NodeName]:
@@ -439,16 +494,3 @@ def _site_of(host: str, sites: set[str], option: str) -> str:
         return next(iter(sites))
     why = f"nodes of this name are at {', '.join(sorted(sites))}" if sites else "it has no live pilot"
     raise InvalidInputError(Violation(option, f"{host}: {why}; give SITE/{host}"))
-
-
-def _print_node_settings(found: Sequence[NodeAttributeSet], *, as_json: bool) -> None:
-    if as_json:
-        for settings in found:
-            echo_json(settings.as_json())
-        return
-    rows = [
-        (f"{of.site}/{of.node}", each.name, each.expression, time_text(each.set), each.set_by)
-        for of in found
-        for each in of.settings
-    ]
-    echo_table(("NODE", "ATTRIBUTE", "EXPRESSION", "SET", "BY"), rows, empty="no attributes are set")

@@ -15,47 +15,59 @@ from pilotage.resources.selection import EligibleNodes, NodeType, get_eligible_n
 from pilotage.resources.tree import ResourceTree
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
-    AS_JSON,
     ONE_JSON,
     echo_json,
-    echo_table,
     queue_text,
     section_text,
     server_options,
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
+from pilotage_client.cli.show.outputs import PoolJson, QueueJson
 from pilotage_client.cli.workflows import is_dag, workflow_as_json
 from pilotage_client.connection import ServerOptions
 from pilotage_client.files import faults_of, read_tree, read_tree_file, tree_format
+from pilotage_client.models.grid import PoolInfo, QueueInfo
 from pilotage_client.readers import LANGUAGES, read_jobs
 from pilotage_client.readers.draft import as_json as description_json
 from pilotage_client.readers.requirements import read_require_options
 from pilotage_client.workflows import read_dag
 
+POOLS = Listing(
+    PoolJson,
+    PoolInfo.as_json,
+    Column("id", "POOL", text=lambda pool_id: pool_id[:12], priority=0),
+    Column("vo", priority=3),
+    Column("waiting", priority=1),
+    Column("running", priority=1),
+    Column("queues", text=lambda queues: str(len(queues)), right=True, priority=2),
+    Column("requirements", text=section_text, priority=4, shortest=16),
+    empty="no pools",
+)
+
 
 @click.command()
-@AS_JSON
+@view_options(POOLS)
 @with_client
-def pools(client: Client, as_json: bool) -> None:
+def pools(client: Client, view: View) -> None:
     """Show submit pools with their requirements, jobs and eligible queues."""
-    found = client.pools()
-    if as_json:
-        for pool in found:
-            echo_json(pool.as_json())
-        return
-    rows = [
-        (
-            pool.id[:12],
-            pool.vo,
-            pool.waiting,
-            pool.running,
-            len(pool.queues),
-            section_text(pool.requirements),
-        )
-        for pool in found
-    ]
-    echo_table(("POOL", "VO", "WAITING", "RUNNING", "QUEUES", "REQUIREMENTS"), rows, empty="no pools")
+    POOLS.echo(client.pools(), view)
+
+
+QUEUES = Listing(
+    QueueJson,
+    QueueInfo.as_json,
+    Column("where", "QUEUE", value=lambda queue: queue_text(queue), priority=0, shortest=24),
+    Column("enabled", priority=4, state=True),
+    Column("pilots", priority=3),
+    Column("pools", priority=6),
+    Column("waiting", priority=2),
+    Column("matched", priority=5),
+    Column("running", priority=1),
+    Column("problem", value=lambda queue: queue.problem, text=with_local_times, priority=3, shortest=16),
+    empty="no queues",
+)
 
 
 @click.command()
@@ -63,34 +75,14 @@ def pools(client: Client, as_json: bool) -> None:
     "--vo", default="", help='As this VO sees them; "*" = of all VOs, for operators. Default: all that you may see.'
 )
 @click.option("--site", default="", help="Only queues of this site.")
-@AS_JSON
+@view_options(QUEUES)
 @with_client
-def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
+def queues(client: Client, vo: str, site: str, view: View) -> None:
     """Show the batch queues with their effective values, their jobs, and why they have no pilots.
 
     MATCHED counts jobs that were sent there and have not started, such as those that wait in Slurm.
     """
-    found = client.queues(vo="" if vo == "*" else vo, site=site)
-    if as_json:
-        for queue in found:
-            echo_json(queue.as_json())
-        return
-    rows = [
-        (
-            queue_text(queue),
-            "yes" if queue.enabled else "no",
-            queue.pilots,
-            queue.pools,
-            queue.waiting,
-            queue.matched,
-            queue.running,
-            queue.problem,
-        )
-        for queue in found
-    ]
-    echo_table(
-        ("QUEUE", "ENABLED", "PILOTS", "POOLS", "WAITING", "MATCHED", "RUNNING", "PROBLEM"), rows, empty="no queues"
-    )
+    QUEUES.echo(client.queues(vo="" if vo == "*" else vo, site=site), view)
 
 
 TREE = click.argument("tree_file", metavar="TREE", type=click.Path(path_type=Path))

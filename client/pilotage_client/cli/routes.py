@@ -2,70 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import click
 
-from pilotage.values.routing import RouteOutline
+from pilotage.values.routing import LeftOutRoute, RouteOutline
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
     IDS,
     echo_job_heading,
     echo_json,
-    echo_table,
     for_each_job,
     queue_text,
     time_text,
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
+from pilotage_client.cli.show.outputs import RaceCostJson, RaceJson, RoutedJobJson, RouteJson
 from pilotage_client.models import JobStatus, iso
-from pilotage_client.models.routes import RaceCostInfo, RaceInfo, RouteExplanation, RouterInfo
+from pilotage_client.models.routes import RaceCostInfo, RaceInfo, RoutedJobInfo, RouteExplanation, RouterInfo
+
+_Route: TypeAlias = tuple[RouterInfo, RouteOutline | LeftOutRoute]
+"""A router with one of its routes, or with an unused route that may still have routed jobs."""
+
+
+def _route_json(pair: _Route) -> RouteJson:
+    router, route = pair
+    used = route if isinstance(route, RouteOutline) else None
+    return {
+        "route": route.name,
+        "target": used.target if used else None,
+        "requirements": used.requirements if used else None,
+        "constraint": router.constraint if used else None,
+        "copies": route.copies,
+        "max_jobs": used.max_jobs if used else None,
+        "idle": route.idle,
+        "max_idle_jobs": used.max_idle_jobs if used else None,
+        "throttled": (used.throttled or None) if used else None,
+        "closed": (used.closed or None) if used else None,
+        "left_out": route.reason if isinstance(route, LeftOutRoute) else None,
+        "router": router.name,
+        "told": iso(router.reported),
+    }
+
+
+def _route_rows(pair: _Route) -> Iterator[Mapping[str, object]]:
+    """Yield a row for a route; of unused ones only for those that still have routed jobs."""
+    shown = _route_json(pair)
+    if shown["left_out"] is not None and not shown["copies"]:
+        return
+    reasons = {"not used": shown["left_out"], "closed": shown["closed"], "throttled": shown["throttled"]}
+    most_idle = "-" if shown["left_out"] is not None else "any"
+    yield {
+        **shown,
+        "target": shown["target"] or "-",
+        "max_jobs": "-" if shown["max_jobs"] is None else shown["max_jobs"],
+        "max_idle_jobs": most_idle if shown["max_idle_jobs"] is None else shown["max_idle_jobs"],
+        "obstacle": "; ".join(f"{cause}: {why}" for cause, why in reasons.items() if why),
+    }
+
+
+ROUTES = Listing(
+    RouteJson,
+    _route_json,
+    Column("route", priority=0, shortest=12),
+    Column("target", priority=2, shortest=12),
+    Column("copies", priority=1),
+    Column("max_jobs", "OF", priority=4),
+    Column("idle", priority=1),
+    Column("max_idle_jobs", "OF", priority=5),
+    Column("router", priority=3, shortest=10),
+    Column("told", priority=6),
+    Column("obstacle", "GETS NO JOB", text=with_local_times, priority=2, shortest=16),
+    empty="no job router has reported a route",
+    rows=_route_rows,
+)
 
 
 @click.command("list")
-@AS_JSON
+@view_options(ROUTES)
 @with_client
-def list_routes(client: Client, as_json: bool) -> None:
+def list_routes(client: Client, view: View) -> None:
     """Show the routes of all job routers, and the number of their routed jobs."""
     routers = client.routers()
-    if as_json:
-        for router in routers:
-            for row in _routes_json(router):
-                echo_json(row)
-        return
-    rows = [row for router in routers for row in _rows(router)]
-    header = ("ROUTE", "TARGET", "COPIES", "OF", "IDLE", "OF", "ROUTER", "TOLD", "GETS NO JOB")
-    echo_table(header, rows, empty="no job router has reported a route")
-    for line in (line for router in routers for line in _notes(router)):
+    found: list[_Route] = []
+    for router in routers:
+        found += ((router, route) for route in router.routes)
+        found += ((router, route) for route in router.left_out)
+    ROUTES.echo(found, view)
+    for line in (line for router in routers if not view.as_json for line in _notes(router)):
         click.echo(line)
-
-
-def _rows(router: RouterInfo) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each route, and for each unused route that still has routed jobs."""
-    yield from (_route_row(router, route) for route in router.routes)
-    reported = time_text(router.reported)
-    for each in router.left_out:
-        if each.copies:
-            counts = each.copies, "-", each.idle, "-"
-            yield each.name, "-", *counts, router.name, reported, f"not used: {each.reason}"
-
-
-def _route_row(router: RouterInfo, route: RouteOutline) -> tuple[object, ...]:
-    most_idle = "any" if route.max_idle_jobs is None else route.max_idle_jobs
-    reported = time_text(router.reported)
-    copies = route.copies, route.max_jobs, route.idle, most_idle
-    reasons = {"closed": route.closed, "throttled": route.throttled}
-    return (
-        route.name,
-        route.target,
-        *copies,
-        router.name,
-        reported,
-        "; ".join(f"{cause}: {why}" for cause, why in reasons.items() if why),
-    )
 
 
 def _notes(router: RouterInfo) -> Iterator[str]:
@@ -76,36 +105,6 @@ def _notes(router: RouterInfo) -> Iterator[str]:
     for route in router.left_out:
         if not route.copies:
             yield f"{router.name}: route {route.name} is not used: {route.reason}"
-
-
-def _routes_json(router: RouterInfo) -> Iterator[dict[str, Any]]:
-    shared = {"router": router.name, "told": iso(router.reported)}
-    for route in router.routes:
-        yield {
-            "route": route.name,
-            "target": route.target,
-            "requirements": route.requirements,
-            "constraint": router.constraint,
-            "copies": route.copies,
-            "max_jobs": route.max_jobs,
-            "idle": route.idle,
-            "max_idle_jobs": route.max_idle_jobs,
-            "throttled": route.throttled or None,
-            "closed": route.closed or None,
-            "left_out": None,
-            **shared,
-        }
-    for each in router.left_out:
-        yield {
-            "route": each.name,
-            **dict.fromkeys(("target", "requirements", "constraint")),
-            "copies": each.copies,
-            "max_jobs": None,
-            "idle": each.idle,
-            **dict.fromkeys(("max_idle_jobs", "throttled", "closed")),
-            "left_out": each.reason,
-            **shared,
-        }
 
 
 @click.command()
@@ -155,27 +154,96 @@ def routed_job_lines(answer: RouteExplanation) -> Iterator[str]:
         yield f"    {copy.unwanted}"
 
 
+ROUTED_JOBS = Listing(
+    RoutedJobJson,
+    RoutedJobInfo.as_json,
+    Column("job", priority=0),
+    Column("attempt", priority=3),
+    Column("state", priority=1, state=True),
+    Column("route", priority=2, shortest=12),
+    Column("target", priority=2, shortest=12),
+    Column("reference", priority=1, shortest=12),
+    empty="",
+)
+
+
 @click.command("give-up")
 @click.argument("router")
-@AS_JSON
+@view_options(ROUTED_JOBS)
 @with_operator_client
-def give_up(client: Client, router: str, as_json: bool) -> None:
+def give_up(client: Client, router: str, view: View) -> None:
     """Free the jobs of a job router that is lost for good, and show its routed jobs, which may still run."""
     copies = client.give_up_router(router)
-    if as_json:
-        for copy in copies:
-            echo_json(copy.as_json())
+    if view.as_json:
+        ROUTED_JOBS.echo(copies, view)
         return
     if not copies:
         click.echo(f"{router} has no routed jobs; its routes are removed")
         return
-    rows = [(each.job_id, each.attempt, each.state, each.route, each.target, each.reference) for each in copies]
-    echo_table(("JOB", "ATTEMPT", "STATE", "ROUTE", "TARGET", "REFERENCE"), rows, empty="")
+    ROUTED_JOBS.echo(copies, view)
     click.echo("The jobs are free. Their routed jobs may still run: stop them at the targets.", err=True)
 
 
-_RACE_HEADINGS = ("JOB", "RACER", "STATE", "WHERE", "BEGAN", "ENDED", "WINNER", "LOST h", "WHY")
-_COST_HEADINGS = ("ACCOUNT", "RACES", "WON BY COPIES", "LOST h")
+def _race_rows(race: RaceInfo) -> Iterator[Mapping[str, object]]:
+    """Yield a row for the original, and one for each copy."""
+    job = race.original
+    yield {
+        "job": job.id,
+        "racer": "the job itself",
+        "state": job.state,
+        "where": _where(job),
+        "began": race.began,
+        "ended": race.ended,
+        "winner": race.winner or None,
+        "lost_h": race.lost_core_s / 3600,
+        "why": race.outcome or race.reason,
+    }
+    for copy in race.copies:
+        yield {
+            "racer": f"copy {copy.id}",
+            "state": copy.state,
+            "where": _where(copy),
+            "began": copy.started,
+            "ended": copy.ended,
+            "why": copy.reason,
+        }
+
+
+def _where(job: JobStatus) -> str:
+    return queue_text(job) if job.site else "-"
+
+
+RACES = Listing(
+    RaceJson,
+    RaceInfo.as_json,
+    Column("job", priority=0),
+    Column("racer", priority=1),
+    Column("state", priority=1, state=True),
+    Column("where", priority=2, shortest=16),
+    Column("began", priority=5),
+    Column("ended", priority=6),
+    Column("winner", priority=3),
+    Column("lost_h", "LOST h", right=True, priority=4),
+    Column("why", priority=3, shortest=16),
+    empty="no races",
+    rows=_race_rows,
+)
+
+
+COSTS = Listing(
+    RaceCostJson,
+    RaceCostInfo.as_json,
+    Column(
+        "account",
+        value=lambda cost: f"{cost.vo}/{cost.group}/{cost.owner}",
+        priority=0,
+        shortest=16,
+    ),
+    Column("races", priority=1),
+    Column("won_by_copies", priority=1),
+    Column("lost_core_s", "LOST h", text=lambda seconds: f"{seconds / 3600:.2f}", priority=1),
+    empty="no race has ended",
+)
 
 
 @click.command()
@@ -183,57 +251,13 @@ _COST_HEADINGS = ("ACCOUNT", "RACES", "WON BY COPIES", "LOST h")
 @click.option("--open", "open_only", is_flag=True, help="Only races that have not ended.")
 @click.option("--owner", default="", help='Only jobs of this owner; "*" = all that you may see. Default: you.')
 @click.option("--costs", is_flag=True, help="The costs of ended races, by account.")
-@AS_JSON
+@view_options(RACES, COSTS)
 @with_client
-def races(client: Client, ids: Sequence[str], open_only: bool, owner: str, costs: bool, as_json: bool) -> None:
+def races(client: Client, ids: Sequence[str], open_only: bool, owner: str, costs: bool, view: View) -> None:
     """Show races of jobs: of the given originals, or of yours."""
     if costs:
-        _show_costs(client.race_costs(owner=owner), as_json=as_json)
+        COSTS.echo(client.race_costs(owner=owner), view)
         return
     # given ids select jobs of any owner
     found = client.races(client.find_jobs(ids).ids, owner=owner or ("*" if ids else ""), open_only=open_only)
-    if as_json:
-        for race in found:
-            echo_json(race.as_json())
-        return
-    echo_table(_RACE_HEADINGS, (row for race in found for row in _race_rows(race)), empty="no races")
-
-
-def _race_rows(race: RaceInfo) -> Iterator[Sequence[object]]:
-    """Yield a row for the original, and one for each copy."""
-    job = race.original
-    yield (
-        job.id,
-        "the job itself",
-        job.state,
-        _where(job),
-        time_text(race.began),
-        time_text(race.ended) or "-",
-        race.winner or "-",
-        f"{race.lost_core_s / 3600:.2f}",
-        race.outcome or race.reason,
-    )
-    for copy in race.copies:
-        times = (time_text(copy.started) or "-", time_text(copy.ended) or "-")
-        yield ("", f"copy {copy.id}", copy.state, _where(copy), *times, "", "", copy.reason)
-
-
-def _where(job: JobStatus) -> str:
-    return queue_text(job) if job.site else "-"
-
-
-def _show_costs(found: Sequence[RaceCostInfo], *, as_json: bool) -> None:
-    if as_json:
-        for cost in found:
-            echo_json(cost.as_json())
-        return
-    rows = (
-        (
-            f"{cost.vo}/{cost.group}/{cost.owner}",
-            cost.races,
-            cost.won_by_copies,
-            f"{cost.lost_core_s / 3600:.2f}",
-        )
-        for cost in found
-    )
-    echo_table(_COST_HEADINGS, rows, empty="no race has ended")
+    RACES.echo(found, view)

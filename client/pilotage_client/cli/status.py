@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import click
 
 from pilotage_client.api import Client
-from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_client
+from pilotage_client.cli.options import echo_json, with_client
 from pilotage_client.cli.output import warn_truncated
+from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
+from pilotage_client.cli.show.outputs import AttemptJson, ClusterJson, JobJson
 from pilotage_client.cli.usage import usage_text
-from pilotage_client.models import LIVE_STATES, STATES, ClusterStatus, JobStatus
+from pilotage_client.models import LIVE_STATES, STATES, ClusterStatus, JobAttempt, JobStatus
 
 DEFAULT_LIMIT = 100
 """The number of clusters, or of jobs, that `status` shows without ids."""
@@ -22,6 +25,96 @@ MAX_OUTPUT_CHECKS = 20
 """The largest number of jobs whose details `status` shows, with a call for each."""
 
 Shown = TypeVar("Shown", ClusterStatus, JobStatus)
+
+
+_GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "DONE": ("=", ["DONE"]),
+    "FAILED": ("x", ["FAILED"]),
+    "REMOVED": ("-", ["REMOVED"]),
+    "HELD": ("!", ["HELD"]),
+    "RUNNING": (">", ["MATCHED", "RUNNING", "SUSPENDED", "COMPLETING", "RACING"]),
+    "WAITING": (".", ["RECEIVED", "WAITING"]),
+    "BLOCKED": (":", ["BLOCKED"]),
+}
+"""The columns of a cluster's line: the letter in the bar, and the states that they count."""
+
+BAR_WIDTH = 20
+
+
+def bar(counts: Sequence[int], jobs: int) -> str:
+    """Return the counts of the groups as parts of a bar; jobs that are in no state leave a gap."""
+    ends = [round(BAR_WIDTH * end / jobs) for end in accumulate(counts)]
+    parts = zip((letter for letter, _ in _GROUPS.values()), (0, *ends), ends, strict=False)
+    drawn = "".join(letter * (end - begin) for letter, begin, end in parts)
+    return f"[{drawn.ljust(BAR_WIDTH)}]"
+
+
+def _place(at: JobStatus | JobAttempt) -> str:
+    """Return where a job or an attempt runs or ran, as SITE/CE/QUEUE."""
+    return "/".join(part for part in (at.site, at.ce, at.queue) if part)
+
+
+JOBS = Listing(
+    JobJson,
+    JobStatus.as_json,
+    Column("id", value=attrgetter("id"), priority=0),
+    Column("job", value=lambda job: f"{job.cluster}.{job.process}", priority=3),
+    Column("name", value=attrgetter("name"), priority=2, shortest=10),
+    Column("state", value=attrgetter("state"), priority=1, state=True),
+    Column("where", value=_place, priority=5, shortest=12),
+    Column("attempt", value=attrgetter("attempt"), text=lambda attempt: str(attempt or ""), priority=7),
+    Column("exit_code", "EXIT", value=attrgetter("exit_code"), priority=4),
+    Column("submitted", value=attrgetter("submitted"), priority=6),
+    Column("reason", value=attrgetter("reason"), text=with_local_times, priority=3, shortest=14),
+    empty="no jobs",
+)
+
+
+def _cpu_s(attempt: JobAttempt) -> float:
+    return attempt.usage.user_cpu_s + attempt.usage.system_cpu_s
+
+
+ATTEMPTS = Listing(
+    AttemptJson,
+    JobAttempt.as_json,
+    Column("job", "ID", value=attrgetter("job_id"), right=True, priority=0),
+    Column("attempt", priority=0),
+    Column("outcome", priority=1, state=True),
+    Column("exit_code", "EXIT", priority=2),
+    Column("where", value=_place, priority=3, shortest=12),
+    Column("node", priority=4, shortest=10),
+    Column("started", priority=7),
+    Column("ended", priority=8),
+    Column("run_s", "RUN s", value=attrgetter("usage.wall_s"), text="{:.1f}".format, right=True, priority=5),
+    Column("cpu_s", "CPU s", value=_cpu_s, text="{:.1f}".format, right=True, priority=6),
+    Column("memory", "MEMORY MiB", value=attrgetter("usage.peak_memory_mib"), right=True, priority=6),
+    Column("reason", priority=2, text=with_local_times, shortest=14),
+    empty="",
+)
+
+
+def _count(states: Sequence[str]) -> Callable[[ClusterStatus], int]:
+    return lambda cluster: sum(cluster.states.get(state, 0) for state in states)
+
+
+def _bar_of(cluster: ClusterStatus) -> str:
+    return bar([_count(states)(cluster) for _, states in _GROUPS.values()], cluster.jobs)
+
+
+CLUSTERS = Listing(
+    ClusterJson,
+    ClusterStatus.as_json,
+    Column("cluster", value=attrgetter("selection"), priority=0),
+    Column("name", value=attrgetter("name"), priority=3, shortest=10),
+    Column("jobs", value=attrgetter("jobs"), priority=1),
+    *(
+        Column(group.lower(), value=_count(states), text=lambda jobs: str(jobs or ""), right=True, priority=2)
+        for group, (_, states) in _GROUPS.items()
+    ),
+    Column("bar", " ", value=_bar_of, priority=4),
+    Column("submitted", value=attrgetter("submitted"), priority=5),
+    empty="no clusters",
+)
 
 
 @click.command()
@@ -40,7 +133,7 @@ Shown = TypeVar("Shown", ClusterStatus, JobStatus)
 @click.option(
     "--limit", type=click.IntRange(min=0), help=f"Only the newest N; 0 = all. Default: {DEFAULT_LIMIT}, with --json 0."
 )
-@AS_JSON
+@view_options(JOBS, CLUSTERS)
 @with_client
 def status(
     client: Client,
@@ -51,33 +144,33 @@ def status(
     owner: str,
     pool: str,
     limit: int | None,
-    as_json: bool,
+    view: View,
 ) -> None:
     """Show your active work, one line a cluster or workflow; or the given jobs, in any state.
 
     Of a given workflow, such as w12, its clusters with active or failed jobs are shown too, and with --all all of them.
     --json prints what is shown; for given jobs it prints single jobs, unless --clusters is given: then all clusters.
     """
-    most = limit if limit is not None else 0 if as_json else DEFAULT_LIMIT
+    most = limit if limit is not None else 0 if view.as_json else DEFAULT_LIMIT
     wanted = states or (() if ended_too else LIVE_STATES)
     empty = "no {}" if ended_too or states else "no active {}; --all shows those that have ended"
     if ids:
         if owner or pool or limit is not None:
             raise click.UsageError("--owner, --pool and --limit select among all jobs; they cannot restrict given IDs")
-        _show_given(client, ids, single, states, ended_too=ended_too, as_json=as_json)
+        _show_given(client, ids, single, states, view, ended_too=ended_too)
     elif single:
         jobs = client.list_jobs(states=wanted, owner=owner, pool=pool, newest_first=most > 0)
-        _show(_newest(jobs, most, "jobs") if most else jobs, _job_table, empty.format("jobs"), as_json=as_json)
+        JOBS.echo(_newest(jobs, most, "jobs") if most else jobs, view, empty=empty.format("jobs"))
     else:
         newest_first = client.clusters(
             states=wanted, owner=owner, pool=pool, page_size=min(most + 1, MOST_LISTED) if most else 0
         )
         clusters = _newest(newest_first, most, "clusters") if most else [*newest_first][::-1]
-        _show(clusters, _cluster_table, empty.format("clusters"), as_json=as_json)
+        CLUSTERS.echo(clusters, view, empty=empty.format("clusters"))
 
 
 def _show_given(
-    client: Client, ids: Sequence[str], single: bool | None, states: Sequence[str], *, ended_too: bool, as_json: bool
+    client: Client, ids: Sequence[str], single: bool | None, states: Sequence[str], view: View, *, ended_too: bool
 ) -> None:
     """Show whole clusters in one line each, a workflow with its clusters, and other jobs singly.
 
@@ -89,23 +182,23 @@ def _show_given(
         by_name = {each.selection: each for each in (*found.clusters, *of_others)}
         clusters = [each for each in by_name.values() if not states or any(map(each.states.get, states))]
         others = []
-    elif single or states or as_json:
+    elif single or states or view.as_json:
         clusters, others = [], found.ids
     else:
         clusters = [each for each in found.clusters if each.jobs > 1 or each.workflow]
         alone = {each.id for each in found.clusters if each not in clusters}.union(found.others)
         others = [job for job in found.ids if job in alone]
     if clusters:
-        shown = _with_those_of_workflows(client, clusters, states, everything=ended_too or as_json)
-        _show(shown, _cluster_table, "", as_json=as_json)
+        shown = _with_those_of_workflows(client, clusters, states, everything=ended_too or view.as_json)
+        CLUSTERS.echo(shown, view)
     if clusters and others:
         click.echo()
     if others or not clusters:
         jobs = [job for job in client.jobs(others) if not states or job.state in states] if others else []
-        if as_json:
-            _print_with_attempts(client, jobs)
+        if view.as_json and not view.columns:
+            _print_with_attempts(client, list(JOBS.ordered(jobs, view)))
             return
-        _job_table(jobs, "no jobs")
+        JOBS.echo(jobs, view)
         if len(jobs) <= MAX_OUTPUT_CHECKS:
             _print_details(client, jobs)
 
@@ -163,49 +256,9 @@ def _print_details(client: Client, jobs: Sequence[JobStatus]) -> None:
 
 
 def _print_attempts(client: Client, ids: Sequence[int]) -> None:
-    if not ids:
-        return
-    click.echo()
-    headings = (
-        "ID",
-        "ATTEMPT",
-        "OUTCOME",
-        "EXIT",
-        "WHERE",
-        "NODE",
-        "STARTED",
-        "ENDED",
-        "RUN s",
-        "CPU s",
-        "MEMORY MiB",
-        "REASON",
-    )
-    rows = (
-        (
-            each.job_id,
-            each.attempt,
-            each.outcome,
-            each.exit_code,
-            "/".join(part for part in (each.site, each.ce, each.queue) if part),
-            each.node,
-            time_text(each.started),
-            time_text(each.ended),
-            f"{each.usage.wall_s:.1f}",
-            f"{each.usage.user_cpu_s + each.usage.system_cpu_s:.1f}",
-            each.usage.peak_memory_mib or "",
-            each.reason,
-        )
-        for each in client.attempts(ids)
-    )
-    echo_table(headings, rows, empty="")
-
-
-def _show(shown: Iterable[Shown], table: Callable[[Iterable[Shown], str], None], empty: str, *, as_json: bool) -> None:
-    if not as_json:
-        table(shown, empty)
-        return
-    for each in shown:
-        echo_json(each.as_json())
+    if ids:
+        click.echo()
+        ATTEMPTS.echo(client.attempts(ids), View())
 
 
 def _newest(newest_first: Iterator[Shown], limit: int, what: str) -> list[Shown]:
@@ -214,63 +267,3 @@ def _newest(newest_first: Iterator[Shown], limit: int, what: str) -> list[Shown]
     if len(newest) > limit:
         click.echo(f"Showing the newest {limit} {what}; --limit 0 shows all, --state RUNNING the running.", err=True)
     return newest[:limit][::-1]
-
-
-def _job_table(jobs: Iterable[JobStatus], empty: str) -> None:
-    headings = ("ID", "JOB", "NAME", "STATE", "WHERE", "ATTEMPT", "EXIT", "SUBMITTED", "REASON")
-    echo_table(headings, map(_job_row, jobs), empty=empty)
-
-
-def _job_row(job: JobStatus) -> tuple[object, ...]:
-    where = "/".join(part for part in (job.site, job.ce, job.queue) if part)
-    return (
-        job.id,
-        f"{job.cluster}.{job.process}",
-        job.name,
-        job.state,
-        where,
-        job.attempt or "",
-        job.exit_code,
-        time_text(job.submitted),
-        job.reason,
-    )
-
-
-_GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
-    "DONE": ("=", ["DONE"]),
-    "FAILED": ("x", ["FAILED"]),
-    "REMOVED": ("-", ["REMOVED"]),
-    "HELD": ("!", ["HELD"]),
-    "RUNNING": (">", ["MATCHED", "RUNNING", "SUSPENDED", "COMPLETING", "RACING"]),
-    "WAITING": (".", ["RECEIVED", "WAITING"]),
-    "BLOCKED": (":", ["BLOCKED"]),
-}
-"""The columns of a cluster's line: the letter in the bar, and the states that they count."""
-
-BAR_WIDTH = 20
-
-
-def _cluster_table(clusters: Iterable[ClusterStatus], empty: str) -> None:
-    headings = ("CLUSTER", "NAME", "JOBS", *_GROUPS, "", "SUBMITTED")
-    echo_table(headings, map(_cluster_row, clusters), empty=empty)
-
-
-def _cluster_row(cluster: ClusterStatus) -> tuple[object, ...]:
-    counts = [sum(cluster.states.get(state, 0) for state in states) for _, states in _GROUPS.values()]
-    numbers = (number or "" for number in counts)
-    return (
-        cluster.selection,
-        cluster.name,
-        cluster.jobs,
-        *numbers,
-        bar(counts, cluster.jobs),
-        time_text(cluster.submitted),
-    )
-
-
-def bar(counts: Sequence[int], jobs: int) -> str:
-    """Return the counts of the groups as parts of a bar; jobs that are in no state leave a gap."""
-    ends = [round(BAR_WIDTH * end / jobs) for end in accumulate(counts)]
-    parts = zip((letter for letter, _ in _GROUPS.values()), (0, *ends), ends, strict=False)
-    drawn = "".join(letter * (end - begin) for letter, begin, end in parts)
-    return f"[{drawn.ljust(BAR_WIDTH)}]"

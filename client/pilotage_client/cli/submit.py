@@ -22,11 +22,13 @@ from pilotage_client.cli.jobs import ranges, show_ends
 from pilotage_client.cli.notify import with_subscriptions
 from pilotage_client.cli.options import (
     PATIENCE,
+    count_text,
     echo_json,
     retry_option,
     with_client,
 )
 from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
+from pilotage_client.cli.show.progress import activity, wait_progress
 from pilotage_client.cli.workflows import RESCUE, read_workflow
 from pilotage_client.connection import new_request_id
 from pilotage_client.dependencies import read_parent, resolve_dependencies
@@ -124,7 +126,8 @@ def submit(
     """Submit the jobs of job files, or the workflow of a DAG file, all or none."""
     if follow and validate_only:
         raise InvalidInputError(Violation("--follow", "cannot be combined with --validate-only"))
-    read = _read_files(client, files, language, rescues, appended, ignore_unsupported=ignore_unsupported)
+    with activity("reading the job files"):
+        read = _read_files(client, files, language, rescues, appended, ignore_unsupported=ignore_unsupported)
     by_file = read.by_file
     for template in templates:
         job_template = find_template(template, [folder] if folder else [])
@@ -137,7 +140,9 @@ def submit(
     with (
         _unknown_outcome(request_id or new_request_id(), validate_only=validate_only) as request_id,
         _in_files(by_file, descriptions, all_dependencies, are_nodes=read.workflow is not None),
+        activity(f"submitting {count_text(_number(descriptions), 'job')}") as say,
     ):
+        client.report_upload = lambda sent, total: say(f"uploading input files: {sent >> 20} of {total >> 20} MiB")
         submitted = client.submit(
             descriptions,
             group=group,
@@ -153,7 +158,7 @@ def submit(
         more = {"workflow": submitted.workflow} if submitted.workflow else {}
         echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings), "trace_id": trace_id()} | more)
     else:
-        number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
+        number = _number(descriptions) if validate_only else len(submitted.job_ids)
         _echo_submission(number, warnings, "would be submitted" if validate_only else f"submitted: {names}")
     if follow:
         _follow(ctx, client, submitted.job_ids, retry_option(patience), as_json=as_json)
@@ -161,10 +166,15 @@ def submit(
         click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
 
 
+def _number(descriptions: Iterable[JobDescription]) -> int:
+    """Return the number of jobs that descriptions make."""
+    return sum(each.count or 1 for each in descriptions)
+
+
 def _echo_submission(jobs: int, warnings: Iterable[str], what: str) -> None:
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{jobs} job{'s' if jobs != 1 else ''} {what}")
+    click.echo(f"{count_text(jobs, 'job')} {what}")
 
 
 @contextmanager
@@ -220,7 +230,8 @@ def _follow(ctx: click.Context, client: Client, job_ids: Sequence[int], retry: R
         jobs = retry(lambda: client.jobs(job_ids))
         if logs := retry(lambda: find_user_logs(client, jobs)):
             write_user_logs(client, jobs, logs, retry)
-        finished = wait_until_final(client, job_ids, retry)
+        with wait_progress() as show:
+            finished = wait_until_final(client, job_ids, retry, show=show)
     except KeyboardInterrupt:
         click.echo(f"pilotage: the jobs go on; to follow them again: pilotage userlog {ranges(job_ids)}", err=True)
         raise

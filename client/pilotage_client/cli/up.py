@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from pilotage.errors import InvalidInputError, Violation
-from pilotage_client.cli.options import AS_JSON, ONE_JSON, echo_json, echo_table
+from pilotage_client.cli.options import ONE_JSON, echo_json
+from pilotage_client.cli.show.columns import Column, Listing, View, view_options
+from pilotage_client.cli.show.outputs import ContextJson
 from pilotage_client.connection import data_folder
 from pilotage_client.contexts import Context, load_contexts
 from pilotage_client.joining import JoinToken, join, with_port
@@ -98,8 +100,15 @@ def _joined(name: str | None) -> tuple[str, Context]:
     help="The authority of the server's certificate, if the token names none.",
 )
 @click.option("--cpus", type=click.IntRange(1, 1024), help="The cores for jobs (default: all of this machine).")
+@ONE_JSON
 def join_server(
-    address: str, text: str, name: str | None, machine: str | None, ca_file: Path | None, cpus: int | None
+    address: str,
+    text: str,
+    name: str | None,
+    machine: str | None,
+    ca_file: Path | None,
+    cpus: int | None,
+    as_json: bool,
 ) -> None:
     """Join a server on another machine: check its authority, and keep its address and tokens in a context."""
     token = JoinToken.parse(sys.stdin.read() if text == "-" else text)
@@ -118,6 +127,9 @@ def join_server(
         disk_mib=here.disk_mib,
     )
     contexts.put(name, joined)
+    if as_json:
+        echo_json(_context_json((name, joined, True)))
+        return
     click.echo(f"joined {address}; the context {name} is the current one")
     if joined.token:
         click.echo("submit jobs: pilotage submit FILE")
@@ -125,21 +137,43 @@ def join_server(
         click.echo(f"run jobs here, in the queue {joined.queue}: pilotage up --pilot-only")
 
 
+def _context_json(context: tuple[str, Context, bool]) -> ContextJson:
+    """Return a context with its name, and whether it is the current one."""
+    name, found, is_current = context
+    return {
+        "name": name,
+        "current": is_current,
+        "server": found.server,
+        "authority": found.fingerprint() or None,
+        "submits": bool(found.token),
+        "queue": found.queue or None,
+    }
+
+
+def _may(context: Context) -> str:
+    may = {"submit jobs": context.token, "run jobs": context.director_token}
+    return " and ".join(what for what, token in may.items() if token)
+
+
+CONTEXTS = Listing(
+    ContextJson,
+    _context_json,
+    Column("current", " ", text=lambda is_current: "*" if is_current else "", priority=0),
+    Column("name", priority=0),
+    Column("server", priority=1, shortest=16),
+    Column("may", value=lambda context: _may(context[1]), priority=2),
+    Column("queue", priority=3, shortest=16),
+    empty="no context; `pilotage join` makes one",
+)
+
+
 @click.command("list")
-@AS_JSON
-def list_contexts(as_json: bool) -> None:
+@view_options(CONTEXTS)
+def list_contexts(view: View) -> None:
     """Show the contexts; * marks the current one."""
     contexts = load_contexts()
     chosen = contexts.chosen()
-    if as_json:
-        for name, each in contexts.by_name.items():
-            echo_json(_context_json(name, each, chosen))
-        return
-    rows = [
-        ("*" if name == chosen else "", name, each.server, _may(each), each.queue)
-        for name, each in contexts.by_name.items()
-    ]
-    echo_table(("", "NAME", "SERVER", "MAY", "QUEUE"), rows, empty="no context; `pilotage join` makes one")
+    CONTEXTS.echo([(name, each, name == chosen) for name, each in contexts.by_name.items()], view)
 
 
 @click.command("show")
@@ -154,40 +188,35 @@ def show_context(name: str | None, as_json: bool) -> None:
         raise InvalidInputError(Violation("context", "none is current; `pilotage context use NAME` chooses one"))
     found = contexts.named(name)
     if as_json:
-        echo_json(_context_json(name, found, chosen))
+        echo_json(_context_json((name, found, name == chosen)))
         return
     click.echo(f"{name}{' (current)' if name == chosen else ''}, in {contexts.file}")
     click.echo(f"server {found.server}, authority {found.fingerprint() or 'of the system'}")
     click.echo(f"may {_may(found)}{f' in the queue {found.queue}' if found.queue else ''}")
 
 
-def _context_json(name: str, context: Context, chosen: str) -> dict[str, object]:
-    return {
-        "name": name,
-        "current": name == chosen,
-        "server": context.server,
-        "authority": context.fingerprint() or None,
-        "submits": bool(context.token),
-        "queue": context.queue or None,
-    }
-
-
-def _may(context: Context) -> str:
-    may = {"submit jobs": context.token, "run jobs": context.director_token}
-    return " and ".join(what for what, token in may.items() if token)
-
-
 @click.command("use")
 @click.argument("name")
-def use_context(name: str) -> None:
+@ONE_JSON
+def use_context(name: str, as_json: bool) -> None:
     """Make a context the current one."""
-    load_contexts().use(name)
-    click.echo(f"the context {name} is the current one")
+    contexts = load_contexts()
+    contexts.use(name)
+    if as_json:
+        echo_json(_context_json((name, contexts.named(name), True)))
+    else:
+        click.echo(f"the context {name} is the current one")
 
 
 @click.command("remove")
 @click.argument("name")
-def remove_context(name: str) -> None:
+@ONE_JSON
+def remove_context(name: str, as_json: bool) -> None:
     """Remove a context with its tokens from this machine; they stay valid until they end or are revoked."""
-    load_contexts().remove(name)
-    click.echo(f"the context {name} is removed")
+    contexts = load_contexts()
+    removed = contexts.named(name)
+    contexts.remove(name)
+    if as_json:
+        echo_json(_context_json((name, removed, False)))
+    else:
+        click.echo(f"the context {name} is removed")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, date
+from typing import cast
 
 import click
 
@@ -14,7 +15,9 @@ from pilotage import clock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.units import parse_duration
 from pilotage_client.api import Client
-from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, with_client
+from pilotage_client.cli.options import count_text, with_client
+from pilotage_client.cli.show.columns import Column, Listing, View, view_options
+from pilotage_client.cli.show.outputs import UsageSumJson
 from pilotage_client.models import JobUsage
 from pilotage_client.models.accounts import USAGE_KEYS, UsageTotal
 
@@ -60,13 +63,38 @@ def _hours(seconds: float) -> float:
 
 def usage_text(usage: JobUsage) -> str:
     """Return what an attempt has used, for people."""
-    parts = [f"{usage.wall_s:.1f} s of run time on {usage.cpus} core{'s' if usage.cpus != 1 else ''}"]
-    parts += [f"{usage.gpus} GPU{'s' if usage.gpus != 1 else ''}"] if usage.gpus else []
+    parts = [f"{usage.wall_s:.1f} s of run time on {count_text(usage.cpus, 'core')}"]
+    parts += [count_text(usage.gpus, "GPU")] if usage.gpus else []
     parts += [f"{usage.suspended_s:.1f} s suspended"] if usage.suspended_s >= 0.1 else []
     parts += [f"{usage.user_cpu_s:.1f} s of user CPU, {usage.system_cpu_s:.1f} s of system CPU"]
     parts += [f"{usage.peak_memory_mib} MiB of memory"] if usage.peak_memory_mib else []
     parts += [f"{usage.peak_disk_mib} MiB of disk"] if usage.peak_disk_mib else []
     return f"attempt {usage.attempt} used {', '.join(parts)}"
+
+
+def _sum_json(keys: Mapping[str, str], sums: Sequence[UsageTotal]) -> UsageSumJson:
+    figures = figures_of(sums)
+    return cast(UsageSumJson, {**keys, **{each.name: getattr(figures, each.name) for each in fields(figures)}})
+
+
+def _same(row: UsageSumJson) -> UsageSumJson:
+    return row
+
+
+USAGE = Listing(
+    UsageSumJson,
+    _same,
+    *(Column(key, priority=0, shortest=10) for key in USAGE_KEYS),
+    Column("done", priority=2),
+    Column("failed", priority=2),
+    Column("interrupted", priority=4),
+    Column("core_h", "CORE h", priority=1),
+    Column("failed_core_h", "FAILED h", priority=3),
+    Column("interrupted_core_h", "INTERRUPTED h", priority=5),
+    Column("efficiency", text=lambda part: "" if part is None else f"{100 * part:.0f} %", priority=2),
+    Column("gpu_h", "GPU h", priority=3),
+    empty="no ended jobs",
+)
 
 
 @click.command()
@@ -80,7 +108,7 @@ def usage_text(usage: JobUsage) -> str:
 @click.option("--owner", "owners", multiple=True, help="Only this owner; may be repeated.")
 @click.option("--site", "sites", multiple=True, help="Only this site; may be repeated.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
-@AS_JSON
+@view_options(USAGE)
 @with_client
 def usage(
     client: Client,
@@ -92,14 +120,14 @@ def usage(
     owners: Sequence[str],
     sites: Sequence[str],
     as_csv: bool,
-    as_json: bool,
+    view: View,
 ) -> None:
     """Sum what ended jobs have used: core hours, efficiency and failures by owner, group, site and time.
 
     Days are in UTC. An attempt counts on the day of its end. The server keeps these sums for ever.
     """
-    if as_csv and as_json:
-        raise InvalidInputError(Violation("--csv", "cannot be combined with --json"))
+    if as_csv and view:
+        raise InvalidInputError(Violation("--csv", "cannot be combined with --json, --columns and --sort"))
     keys = _keys(by)
     sums = client.usage(
         keys,
@@ -110,42 +138,21 @@ def usage(
         owners=owners,
         sites=sites,
     )
-    rows = [(each.keys, figures_of([each])) for each in sums]
-    names = [each.name for each in fields(UsageFigures)]
-    if as_json:
-        for values, figures in rows:
-            shown = {name: getattr(figures, name) for name in names}
-            echo_json({**dict(zip(keys, values, strict=True)), **shown})
-    elif as_csv:
+    rows = [_sum_json(dict(zip(keys, each.keys, strict=True)), [each]) for each in sums]
+    if as_csv:
+        names = [*keys, *(each.name for each in fields(UsageFigures))]
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow([*keys, *names])
-        writer.writerows([*values, *(getattr(figures, name) for name in names)] for values, figures in rows)
-    else:
-        _echo_usage(keys, rows, figures_of(sums))
-
-
-def _echo_usage(keys: Sequence[str], rows: list[tuple[tuple[str, ...], UsageFigures]], total: UsageFigures) -> None:
-    headings = ("DONE", "FAILED", "INTERRUPTED", "CORE h", "FAILED h", "INTERRUPTED h", "EFFICIENCY")
-    has_gpus = total.gpu_h > 0
-    if len(rows) > 1:
-        rows = [*rows, (("total", *[""] * (len(keys) - 1)), total)]
-    echo_table(
-        (*(key.upper() for key in keys), *headings, *(["GPU h"] if has_gpus else [])),
-        [(*values, *_cells(figures), *([f"{figures.gpu_h:.2f}"] if has_gpus else [])) for values, figures in rows],
-        empty="no ended jobs",
-    )
-
-
-def _cells(figures: UsageFigures) -> tuple[object, ...]:
-    return (
-        figures.done,
-        figures.failed,
-        figures.interrupted,
-        f"{figures.core_h:.2f}",
-        f"{figures.failed_core_h:.2f}",
-        f"{figures.interrupted_core_h:.2f}",
-        "" if figures.efficiency is None else f"{100 * figures.efficiency:.0f} %",
-    )
+        writer.writerow(names)
+        writer.writerows([row[name] for name in names] for row in map(dict[str, object], rows))
+        return
+    if len(rows) > 1 and not view.as_json:
+        rows = [*USAGE.ordered(rows, view), _sum_json({keys[0]: "total"}, sums)]
+        view = replace(view, sort="")  # the total stays the last
+    if not (view.columns or view.as_json):
+        has_gpus = any(row["gpu_h"] for row in rows)
+        figures = (column.name for column in USAGE.usual if column.name not in USAGE_KEYS)
+        view = replace(view, columns=(*keys, *(name for name in figures if has_gpus or name != "gpu_h")))
+    USAGE.echo(rows, view)
 
 
 def _keys(text: str) -> list[str]:

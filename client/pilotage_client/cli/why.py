@@ -11,7 +11,6 @@ from pilotage_client.cli.options import (
     AS_JSON,
     IDS,
     echo_json,
-    echo_table,
     for_each_job,
     queue_text,
     section_text,
@@ -19,6 +18,7 @@ from pilotage_client.cli.options import (
     with_client,
 )
 from pilotage_client.cli.routes import routed_job_lines
+from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.models.explanations import JobExplanation
 from pilotage_client.models.routes import RouteExplanation
 

@@ -11,7 +11,8 @@ import click
 
 from pilotage.errors import InvalidInputError, StateConflictError, Violation
 from pilotage_client.api import Client
-from pilotage_client.cli.options import with_client
+from pilotage_client.cli.options import ONE_JSON, count_text, echo_json, with_client
+from pilotage_client.cli.show.outputs import RescueJson
 from pilotage_client.files import whole_file
 from pilotage_client.models import LIVE_STATES, JobStatus
 from pilotage_client.readers import guess_language, text_of
@@ -118,8 +119,9 @@ def workflow_as_json(workflow: DagWorkflow) -> Iterator[dict[str, Any]]:
 @click.command()
 @click.argument("workflows", nargs=-1, required=True, metavar="wID...")
 @click.option("-o", "--to", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the file there.")
+@ONE_JSON
 @with_client
-def rescue(client: Client, workflows: Sequence[str], file: Path | None) -> None:
+def rescue(client: Client, workflows: Sequence[str], file: Path | None, as_json: bool) -> None:
     """Print a rescue file, as DAGMan writes it: the nodes of workflows that are DONE.
 
     `submit flow.dag --rescue FILE` then submits only the others. While the server has the jobs, `reschedule` of the
@@ -135,9 +137,12 @@ def rescue(client: Client, workflows: Sequence[str], file: Path | None) -> None:
             click.echo(f"warning: {live}", err=True)
         done |= done_nodes(jobs)
     shown = rescue_text(done, " ".join(workflows))
-    if file is None:
+    if file is not None:
+        with whole_file(file) as output:
+            output.write(shown.encode())
+    if as_json:
+        echo_json(RescueJson(nodes=sorted(done), path=None if file is None else str(file)))
+    elif file is None:
         click.echo(shown, nl=False)
-        return
-    with whole_file(file) as output:
-        output.write(shown.encode())
-    click.echo(f"{len(done)} node{'s are' if len(done) != 1 else ' is'} done: {file}")
+    else:
+        click.echo(f"{count_text(len(done), 'node is', 'nodes are')} done: {file}")

@@ -28,6 +28,12 @@ _WAIT = Verb(
     ("pilotage wait 12", "pilotage wait w12 --timeout 3600"),
     short=("wait",),
 )
+_WATCH = Verb(
+    "show.watch:watch",
+    "Show a live view of active work, or of given jobs",
+    ("pilotage watch", "pilotage watch 12 w13"),
+    short=("watch",),
+)
 _HOLD = Verb(
     "jobs:hold",
     "Hold jobs until they are released",
@@ -56,6 +62,7 @@ _JOB = Noun(
         "submit": _SUBMIT,
         "status": _STATUS,
         "wait": _WAIT,
+        "watch": _WATCH,
         "why": Verb(
             "why:why", "Explain why jobs are in their states", ("pilotage why 12", "pilotage why 12.3 --json"), ("why",)
         ),
@@ -118,6 +125,7 @@ _WORKFLOW = Noun(
         "submit": _SUBMIT,
         "status": _STATUS,
         "wait": _WAIT,
+        "watch": _WATCH,
         "rescue": Verb(
             "workflows:rescue",
             "Print a rescue file of DAGMan with the nodes that are DONE",
@@ -414,7 +422,7 @@ NAMES: Table = all_names(TABLE)
 
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Every day": (
-        *("submit", "status", "wait", "why", "events", "logs", "output"),
+        *("submit", "status", "wait", "watch", "why", "events", "logs", "output"),
         *("edit", "hold", "release", "remove", "reschedule"),
     ),
     "Jobs and the grid": ("job", "workflow", *_GRID),

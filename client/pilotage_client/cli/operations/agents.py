@@ -9,47 +9,10 @@ import click
 
 from pilotage import clock
 from pilotage_client.api import Client
-from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_operator_client
+from pilotage_client.cli.options import with_operator_client
+from pilotage_client.cli.show.columns import Column, Listing, View, local_time, view_options
+from pilotage_client.cli.show.outputs import AgentJson
 from pilotage_client.models.operations import AgentInfo
-
-_AGENT_HEADINGS = ("AGENT", "STATE", "HOST", "VERSION", "LAST SEEN", "LAST CYCLE", "FAILED", "SERVES")
-
-
-@click.command()
-@AS_JSON
-@with_operator_client
-def agents(client: Client, as_json: bool) -> None:
-    """Show the agents: which replica leads, what it serves, its last cycle and its last error.
-
-    Replicas that have ended or fallen silent are listed for some time.
-    """
-    found = client.agents()
-    if as_json:
-        for each in found:
-            echo_json(each.as_json())
-        return
-    echo_table(_AGENT_HEADINGS, map(_agent_row, found), empty="no agent has called")
-    now = clock.now()
-    for each in found:
-        if each.last_error and each.state != "ended":
-            ago = _ago(each.last_error_time, now)
-            over = "" if each.failures else ", and it has worked since"
-            click.echo(f"{_name(each)} on {each.host} failed {ago}{over}: {each.last_error}")
-    for name in _leaderless(found):
-        click.echo(f"{name} has no leader: nothing acts")
-
-
-def _agent_row(replica: AgentInfo) -> Sequence[object]:
-    return (
-        _name(replica),
-        replica.state,
-        replica.host,
-        replica.version or "?",
-        time_text(replica.last_seen),
-        time_text(replica.last_cycle) or "-",
-        replica.failures or "",
-        _served(replica),
-    )
 
 
 def _name(replica: AgentInfo) -> str:
@@ -79,3 +42,40 @@ def _ago(time: datetime | None, now: datetime) -> str:
     minutes = max(0, int((now - time).total_seconds() // 60))
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min ago" if hours else f"{minutes} min ago"
+
+
+AGENTS = Listing(
+    AgentJson,
+    AgentInfo.as_json,
+    Column("name", "AGENT", value=_name, priority=0, shortest=12),
+    Column("state", priority=1, state=True),
+    Column("host", priority=2, shortest=12),
+    Column("version", text=lambda version: version or "?", priority=7),
+    Column("last_seen", priority=5),
+    Column("last_cycle", text=lambda time: local_time(time) or "-", priority=3),
+    Column("failures", "FAILED", text=lambda failures: str(failures or ""), priority=4),
+    Column("serves", value=_served, priority=6, shortest=16),
+    empty="no agent has called",
+)
+
+
+@click.command()
+@view_options(AGENTS)
+@with_operator_client
+def agents(client: Client, view: View) -> None:
+    """Show the agents: which replica leads, what it serves, its last cycle and its last error.
+
+    Replicas that have ended or fallen silent are listed for some time.
+    """
+    found = client.agents()
+    AGENTS.echo(found, view)
+    if view.as_json:
+        return
+    now = clock.now()
+    for each in found:
+        if each.last_error and each.state != "ended":
+            ago = _ago(each.last_error_time, now)
+            over = "" if each.failures else ", and it has worked since"
+            click.echo(f"{_name(each)} on {each.host} failed {ago}{over}: {each.last_error}")
+    for name in _leaderless(found):
+        click.echo(f"{name} has no leader: nothing acts")

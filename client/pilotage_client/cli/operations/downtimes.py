@@ -10,16 +10,45 @@ from pilotage import clock
 from pilotage.units import parse_duration
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
-    AS_JSON,
     ONE_JSON,
     coming_time,
     echo_json,
-    echo_table,
     node_names,
     time_text,
     with_operator_client,
 )
+from pilotage_client.cli.show.columns import Column, Listing, View, view_options
+from pilotage_client.cli.show.outputs import DowntimeJson
 from pilotage_client.models.operations import DowntimeInfo
+
+
+def _length(seconds: float) -> str:
+    """Return a length in the largest unit of which it is a whole number, such as "90 min"."""
+    unit, name = next((each for each in ((3600, "h"), (60, "min")) if seconds % each[0] == 0), (1, "s"))
+    return f"{seconds / unit:.10g} {name}"
+
+
+def _times(downtime: DowntimeInfo) -> str:
+    return f"{time_text(downtime.start)} to {time_text(downtime.end)}"
+
+
+def _downtime_json(downtime: DowntimeInfo) -> dict[str, Any]:
+    return {**downtime.as_json(), "state": downtime.state_at(clock.now())}
+
+
+DOWNTIMES = Listing(
+    DowntimeJson,
+    _downtime_json,
+    Column("id", priority=0),
+    Column("place", priority=0, shortest=16),
+    Column("state", priority=1, state=True),
+    Column("from", priority=2),
+    Column("to", priority=2),
+    Column("drain_s", "DRAIN", text=lambda seconds: _length(seconds) if seconds else "", priority=5),
+    Column("by", priority=4),
+    Column("reason", priority=3, shortest=16),
+    empty="no downtimes are planned",
+)
 
 
 @click.command("plan")
@@ -48,30 +77,11 @@ def plan(client: Client, place: str, start: str, end: str, reason: str, drain: s
 
 
 @click.command("list")
-@AS_JSON
+@view_options(DOWNTIMES)
 @with_operator_client
-def list_downtimes(client: Client, as_json: bool) -> None:
+def list_downtimes(client: Client, view: View) -> None:
     """Show the downtimes that are not over."""
-    found = client.downtimes()
-    if as_json:
-        for each in found:
-            echo_json(_downtime_json(each))
-        return
-    rows = [
-        (
-            each.id,
-            each.place,
-            each.state_at(clock.now()),
-            time_text(each.start),
-            time_text(each.end),
-            _length(each.drain_s) if each.drain_s else "",
-            each.by,
-            each.reason,
-        )
-        for each in found
-    ]
-    header = ("ID", "PLACE", "STATE", "FROM", "TO", "DRAIN", "BY", "REASON")
-    echo_table(header, rows, empty="no downtimes are planned")
+    DOWNTIMES.echo(client.downtimes(), view)
 
 
 @click.command("cancel")
@@ -85,17 +95,3 @@ def cancel(client: Client, number: int, as_json: bool) -> None:
         echo_json(_downtime_json(cancelled))
     else:
         click.echo(f"downtime {number} of {cancelled.place} is cancelled")
-
-
-def _length(seconds: float) -> str:
-    """Return a length in the largest unit of which it is a whole number, such as "90 min"."""
-    unit, name = next((each for each in ((3600, "h"), (60, "min")) if seconds % each[0] == 0), (1, "s"))
-    return f"{seconds / unit:.10g} {name}"
-
-
-def _times(downtime: DowntimeInfo) -> str:
-    return f"{time_text(downtime.start)} to {time_text(downtime.end)}"
-
-
-def _downtime_json(downtime: DowntimeInfo) -> dict[str, Any]:
-    return {**downtime.as_json(), "state": downtime.state_at(clock.now())}

@@ -1,0 +1,1 @@
+"""What commands show: tables, columns, colours, progress, live views, and the JSON objects with their schemas."""
