@@ -31,6 +31,7 @@ rule sum:
 
 rule broken:
     output: "broken.txt"
+    resources: disk_mb=100
     shell: "echo it breaks here; exit 3"
 
 rule misspelt:
@@ -40,6 +41,7 @@ rule misspelt:
 
 rule slow:
     output: "out/slow.txt"
+    resources: disk_mb=100
     shell: "touch out/started; sleep 3600; touch {output}"
 
 rule nowhere:
