@@ -39,6 +39,11 @@ rule misspelt:
     resources: pilotage_memroy="1 GB"
     shell: "touch {output}"
 
+rule many:
+    output: "many.txt"
+    resources: pilotage_count=2
+    shell: "touch {output}"
+
 rule slow:
     output: "out/slow.txt"
     resources: disk_mb=100
