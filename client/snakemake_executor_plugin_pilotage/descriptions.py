@@ -9,13 +9,15 @@ from typing import Any
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import JobDescription
-from pilotage_client.readers.values import job
+from pilotage_client.readers.values import PROGRAM_KEYS, check_user_keys, job
 
 KEY_PREFIX = "pilotage_"
 """Resources with this prefix are keys of job files: `pilotage_image`, `pilotage_sites`, ..."""
 
 LOG = "snakemake.log"
 """The file with all that the job prints."""
+
+_OWN_KEYS = PROGRAM_KEYS | {"folder", "input_files", "inputs", "output_files", "outputs"}
 
 # Snakemake derives these from mem_mb and disk_mb, which are of 10^6 bytes.
 _UNITS = {"mem_mib": ("memory", "MB"), "disk_mib": ("disk", "MB"), "runtime": ("wall_time", "min")}
@@ -29,17 +31,18 @@ def keys_of_resources(threads: int, resources: Mapping[str, Any]) -> dict[str, A
     Raises
     ------
     InvalidInputError
-        A resource that has a meaning is not a number.
+        A resource that has a meaning is not a number, or a key is one that the executor sets itself.
     """
+    given = {name.removeprefix(KEY_PREFIX): value for name, value in resources.items() if name.startswith(KEY_PREFIX)}
+    check_user_keys(given.keys(), _OWN_KEYS, KEY_PREFIX)
     keys: dict[str, Any] = {"cpus": threads}
     for name, value in resources.items():
-        if name.startswith(KEY_PREFIX):
-            keys[name.removeprefix(KEY_PREFIX)] = value
-        elif name in _UNITS:
+        if name in _UNITS:
             key, unit = _UNITS[name]
             keys[key] = f"{_number(name, value)} {unit}"
         elif name in _GPUS:
             keys["gpus"] = _number(name, value)
+    keys |= given
     requirements = keys.pop("require", None)
     return keys if requirements is None else {**keys, "require": _requirements(requirements)}
 

@@ -29,7 +29,7 @@ def test_notebook_runs(tmp_path: Path, install_tool: InstallTool) -> None:
     shown = "\n".join(_texts(json.loads(printed)))
     assert "DONE Hello from " in shown
     assert "[0, 1, 4, 9, 16]" in shown
-    assert "<p>5 jobs: 5 done</p>" in shown
+    assert "5 jobs: 5 done" in shown
     assert "squares" in shown
     assert "pi is 3.1" in shown
     assert "warning: no queue satisfies the requirements" in shown

@@ -44,12 +44,12 @@ found = {}
 good = config("good", f"export PATH={sys.prefix}/bin:$PATH TMPDIR=/tmp", 2)
 with parsl.load(good):
     calls = [square(number) for number in range(200)]
-    found["results"] = [call.result(60) for call in calls]
-    found["error"] = repr(fail().exception(60))
+    found["results"] = [call.result(120) for call in calls]
+    found["error"] = repr(fail().exception(120))
     until_scaled_in(good.executors[0])
-    found["after"] = square(3).result(60)
+    found["after"] = square(3).result(120)
 with parsl.load(config("bad", "echo no environment here >&2; exit 7", 1)):
-    found["lost"] = str(never().exception(60))
+    found["lost"] = str(never().exception(120))
 print(json.dumps(found))
 """
 
@@ -64,7 +64,7 @@ def test_apps_run_in_blocks_that_are_jobs(tmp_path: Path, install_tool: InstallT
         with up.client() as client:
             jobs = list(client.list_jobs())
     good = {str(job.id): job for job in jobs if job.name.startswith("parsl.good.")}
-    (bad,) = (job for job in jobs if job.name.startswith("parsl.bad."))
+    bad = next(job for job in jobs if job.name == "parsl.bad.block-0")
     assert [square for square, _, _ in found["results"]] == [number**2 for number in range(200)]
     first_blocks = {block for _, block, _ in found["results"]}
     assert {cores for _, _, cores in found["results"]} == {"1"}

@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -31,6 +32,7 @@ rule sum:
 
 rule broken:
     output: "broken.txt"
+    resources: disk_mb=100
     shell: "echo it breaks here; exit 3"
 
 rule misspelt:
@@ -38,8 +40,14 @@ rule misspelt:
     resources: pilotage_memroy="1 GB"
     shell: "touch {output}"
 
+rule many:
+    output: "many.txt"
+    resources: pilotage_count=2
+    shell: "touch {output}"
+
 rule slow:
     output: "out/slow.txt"
+    resources: disk_mb=100
     shell: "touch out/started; sleep 3600; touch {output}"
 
 rule nowhere:
@@ -65,7 +73,7 @@ class Workflow:
         self.folder = folder
         for name in ("out", "logs", "scripts"):
             # Each job runs as a user of its own if the pilot is root.
-            (folder / name).mkdir(parents=True)
+            (folder / name).mkdir()
             (folder / name).chmod(0o777)
         (folder / "Snakefile").write_text(SNAKEFILE)
         (folder / "scripts" / "sum.py").write_text(SUM)
@@ -112,9 +120,9 @@ def client(up: UpCommand) -> Iterator[Client]:
 
 
 @pytest.fixture
-def workflow(request: pytest.FixtureRequest, tools: Path, up: UpCommand) -> Workflow:
+def workflow(tools: Path, up: UpCommand) -> Workflow:
     # Beside the data folder: jobs may write there.
-    return Workflow(up.data.parent / request.node.name, tools, up)
+    return Workflow(Path(mkdtemp(dir=up.data.parent)), tools, up)
 
 
 def test_workflow_runs_in_a_shared_folder(workflow: Workflow, client: Client) -> None:
@@ -145,9 +153,16 @@ def test_failure_names_reason_log_and_command(workflow: Workflow) -> None:
     assert "it breaks here" in log.read_text()
 
 
-def test_unknown_key_is_refused_with_the_rule(workflow: Workflow) -> None:
-    printed = workflow.run("misspelt.txt", *NOT_SHARED, exits=1)
-    assert "Pilotage does not take jobs of misspelt: memroy: is not a key of a job; is memory meant?" in printed
+@pytest.mark.parametrize(
+    ("rule", "fault"),
+    [
+        ("misspelt", "memroy: is not a key of a job; is memory meant?"),
+        ("many", "pilotage_count: is set by the executor itself"),
+    ],
+)
+def test_wrong_key_is_refused_with_the_rule(workflow: Workflow, rule: str, fault: str) -> None:
+    printed = workflow.run(f"{rule}.txt", *NOT_SHARED, exits=1)
+    assert f"Pilotage does not take jobs of {rule}: {fault}" in printed
 
 
 def test_interrupt_removes_running_and_waiting_jobs(workflow: Workflow, client: Client, up: UpCommand) -> None:

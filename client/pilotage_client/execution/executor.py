@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import cloudpickle
 
 from pilotage.clock import boot_time_s
-from pilotage.errors import InvalidInputError, PilotageError, Violation
+from pilotage.errors import PilotageError
 from pilotage.job_description import InputFile, JobDescription
 from pilotage_client.api import Client
 from pilotage_client.connection import new_request_id
@@ -43,7 +43,7 @@ from pilotage_client.execution.tasks import keys_of
 from pilotage_client.job_sets import progress_bar
 from pilotage_client.models import FINAL_STATES, JobEvent
 from pilotage_client.readers.files import resolve_local_files
-from pilotage_client.readers.values import job
+from pilotage_client.readers.values import check_user_keys, job
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, event_pages_since
 
 if TYPE_CHECKING:
@@ -53,9 +53,6 @@ Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 RECORDS, ERRORS = "records", "stderr"
-_OWN_KEYS = frozenset({"executable", "arguments", "stdin", "stdout", "stderr", "count"})
-"""Keys of `job` that make the program of a batch."""
-
 _FOLLOWED_AFTER_S = 2.0
 _MOST_FOLLOWED = 16
 _TICK_S = 1.0
@@ -252,8 +249,7 @@ class PilotageExecutor(Executor):
     def _queue(self, keys: Mapping[str, Any]) -> CallQueue:
         """Return the queue of the calls with these keys."""
         wanted = {"name": "calls", **self._keys, **keys}
-        if own := sorted(_OWN_KEYS & wanted.keys()):
-            raise InvalidInputError(*(Violation(key, "is set by the executor itself") for key in own))
+        check_user_keys(wanted.keys())
         name = repr(sorted((key, repr(value)) for key, value in wanted.items()))
         if name not in self._queues:
             files = [*_as_list(wanted.pop("input_files", [])), call_runner.__file__, str(self._library)]

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -12,10 +13,12 @@ from parsl.providers.base import ExecutionProvider
 from parsl.providers.errors import SubmitException
 
 from pilotage.errors import PilotageError, WorldError
+from pilotage.job_description import InputFile
 from pilotage_client import models
 from pilotage_client.api import Client
 from pilotage_client.connection import new_request_id
-from pilotage_client.readers.values import job
+from pilotage_client.readers.files import resolve_local_files
+from pilotage_client.readers.values import check_user_keys, job
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
 
 _LOGGER = logging.getLogger(__name__)
@@ -55,6 +58,7 @@ class PilotageProvider(ExecutionProvider):  # type: ignore[misc] # its package h
         parallelism: float = 1,
         **keys: Any,
     ) -> None:
+        check_user_keys(keys.keys())
         asked = job("/bin/bash", **keys)
         self._keys = keys
         self._group = group
@@ -89,15 +93,9 @@ class PilotageProvider(ExecutionProvider):  # type: ignore[misc] # its package h
         exports = [f"export {name}={value}" for name, value in sizes.items() if value is not None]
         script.write_text("\n".join([*exports, self._worker_init, command, ""]))
         try:
-            description = job(
-                "/bin/bash",
-                script.name,
-                **{
-                    "name": job_name,
-                    **self._keys,
-                    "input_files": [*self._keys.get("input_files", []), str(script)],
-                },
-            )
+            block = job("/bin/bash", script.name, **{"name": job_name, **self._keys})
+            files = (*block.input_files, InputFile(script.name, source=str(script)))
+            description = resolve_local_files(replace(block, input_files=files), script.parent)
             submit = partial(self._client.submit, description, group=self._group, request_id=new_request_id())
             submitted = RetryBudget(DEFAULT_RETRY_S, _LOGGER.warning)(submit)
         except PilotageError as error:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import JobDescription
 from pilotage_client.readers.files import resolve_local_files
 from pilotage_client.readers.toml import read_table
+
+PROGRAM_KEYS = frozenset({"executable", "arguments", "stdin", "stdout", "stderr", "count"})
+"""Keys of `job` that make the program, which executors set themselves."""
 
 
 def job(executable: str | Path = "", *arguments: object, folder: Path | None = None, **keys: Any) -> JobDescription:
@@ -25,3 +30,9 @@ def job(executable: str | Path = "", *arguments: object, folder: Path | None = N
     named = {"executable": str(executable)} if executable else {}
     listed = {"arguments": [str(each) for each in arguments]} if arguments else {}
     return resolve_local_files(read_table({**keys, **named, **listed}), folder or Path())
+
+
+def check_user_keys(keys: AbstractSet[str], own: AbstractSet[str] = PROGRAM_KEYS, prefix: str = "") -> None:
+    """Raise InvalidInputError if a user sets keys that an executor sets itself; messages name them with `prefix`."""
+    if taken := sorted(keys & own):
+        raise InvalidInputError(*(Violation(f"{prefix}{key}", "is set by the executor itself") for key in taken))
