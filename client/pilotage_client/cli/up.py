@@ -139,7 +139,7 @@ def list_contexts(as_json: bool) -> None:
 
 
 @click.command("show")
-@click.argument("name", required=False)
+@click.argument("name", metavar="[CONTEXT]", required=False)
 @ONE_JSON
 def show_context(name: str | None, as_json: bool) -> None:
     """Show a context (default: the current one), without its tokens."""
@@ -174,7 +174,7 @@ def _may(context: Context) -> str:
 
 
 @click.command("use")
-@click.argument("name")
+@click.argument("name", metavar="CONTEXT")
 def use_context(name: str) -> None:
     """Make a context the current one."""
     load_contexts().use(name)
@@ -182,7 +182,7 @@ def use_context(name: str) -> None:
 
 
 @click.command("remove")
-@click.argument("name")
+@click.argument("name", metavar="CONTEXT")
 def remove_context(name: str) -> None:
     """Remove a context with its tokens from this machine; they stay valid until they end or are revoked."""
     load_contexts().remove(name)

@@ -178,7 +178,7 @@ _GRID: Table = {
             "list": Verb(
                 "pilots:slots",
                 "Show the slots of live pilots",
-                ("pilotage slot list", "pilotage slots --constraint 'Cpus > 4' --af Name Cpus"),
+                ("pilotage slot list", "pilotage slots --constraint 'Cpus >= 4' --af Name Cpus"),
                 short=("slots",),
             )
         },
@@ -347,7 +347,10 @@ _OPERATIONS: Table = {
             "revoke": Verb(
                 "admin:revoke_tokens",
                 "Revoke tokens",
-                ("pilotage token revoke alice.token --reason lost", "pilotage token revoke --mine --reason lost"),
+                (
+                    "pilotage token revoke --owner alice --reason 'has left'",
+                    "pilotage token revoke --mine --reason lost",
+                ),
             ),
             "revocations": Verb(
                 "admin:list_revocations", "Show the present revocations", ("pilotage token revocations",)

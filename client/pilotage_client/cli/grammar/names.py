@@ -73,7 +73,10 @@ class TableGroup(CommandGroup):
         """Return the command of this name, None = there is none."""
         entry = self.names.get(cmd_name)
         if isinstance(entry, Verb):
-            return command_of(entry)
+            command = command_of(entry)
+            if ctx.resilient_parsing:  # a shell asks for completions
+                import_module("pilotage_client.cli.grammar.completion").complete_values(command)
+            return command
         return None if entry is None else _group(entry)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
