@@ -348,7 +348,7 @@ _OPERATIONS: Table = {
                 "admin:revoke_tokens",
                 "Revoke tokens",
                 (
-                    "pilotage token revoke --owner alice --reason 'has left'",
+                    "pilotage token revoke --owner alice --reason left",
                     "pilotage token revoke --mine --reason lost",
                 ),
             ),
