@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.rpc.channel import Endpoint, open_channel
+from pilotage.rpc.channel import UNARY_TIMEOUT_S, Endpoint, open_channel
 from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
 from pilotage.v1.audit_service_pb2_grpc import AuditServiceStub
 from pilotage.v1.diagnosis_service_pb2_grpc import DiagnosisServiceStub
@@ -177,15 +177,18 @@ def _read_up_file(path: Path) -> dict[str, str]:
 class Connection:
     """A channel to `server` ("host:port", several with commas) with one token.
 
-    `root_ca` = the trusted authorities of its certificate (PEM), None = the system's.
+    `root_ca` = the trusted authorities of its certificate (PEM), None = the system's. `timeout_s` is the default
+    deadline of calls.
     """
 
-    def __init__(self, server: str, token: str, root_ca: bytes | None = None) -> None:
+    def __init__(
+        self, server: str, token: str, root_ca: bytes | None = None, timeout_s: float = UNARY_TIMEOUT_S
+    ) -> None:
         self.server = server
         self.public = ""
         """The address at which other machines reach a server of this machine; "" = they do not, or it is `server`."""
-        self._opened_with = server, token, root_ca
-        self._channel = open_channel(Endpoint.parse(server, token, root_ca))
+        self._opened_with = server, token, root_ca, timeout_s
+        self._channel = open_channel(Endpoint.parse(server, token, root_ca), timeout_s=timeout_s)
         self._agents = AgentServiceStub(self._channel)
         self._audit = AuditServiceStub(self._channel)
         self._jobs = JobServiceStub(self._channel)
@@ -201,10 +204,10 @@ class Connection:
         self._diagnosis = DiagnosisServiceStub(self._channel)
 
     @classmethod
-    def located(cls, options: ServerOptions | None = None) -> Self:
+    def located(cls, options: ServerOptions | None = None, timeout_s: float = UNARY_TIMEOUT_S) -> Self:
         """Connect to the server of the options, the environment or the data folder."""
         address = resolve_server(options or ServerOptions())
-        located = cls(address.server, address.token, address.root_ca)
+        located = cls(address.server, address.token, address.root_ca, timeout_s)
         located.public = address.public
         return located
 

@@ -37,13 +37,24 @@ def environment_of(home: Path, **variables: str) -> dict[str, str]:
 
 
 def commands_below(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Yield the commands of a program by their names, such as "job submit", without groups."""
+    """Yield the commands of a program by their names, such as "job submit", without groups.
+
+    A command of several nouns has the name of the first one.
+    """
+    seen: list[click.Command] = []
+    for name, command in _all_below(group, above):
+        if command not in seen:
+            seen.append(command)
+            yield name, command
+
+
+def _all_below(group: click.Group, above: str) -> Iterator[tuple[str, click.Command]]:
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None, f"{above}{name} is a command"
         if isinstance(command, click.Group):
-            yield from commands_below(command, f"{above}{name} ")
+            yield from _all_below(command, f"{above}{name} ")
         else:
             yield f"{above}{name}", command
 

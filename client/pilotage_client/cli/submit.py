@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -18,6 +19,13 @@ from pilotage.telemetry import trace_id
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
+from pilotage_client.cli.grammar.job_options import (
+    COMMAND,
+    STANDARD_INPUT,
+    CommandAfterDashes,
+    JobOptions,
+    with_job_options,
+)
 from pilotage_client.cli.jobs import ranges, show_ends
 from pilotage_client.cli.notify import with_subscriptions
 from pilotage_client.cli.options import (
@@ -46,8 +54,14 @@ _DEPENDENCY = re.compile(r"dependencies\[(?P<index>\d+)\]", re.ASCII)
 _NAMED_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]", re.ASCII)
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.command(cls=CommandAfterDashes)
+@click.argument(
+    "files",
+    nargs=-1,
+    metavar="[FILE...] [-- COMMAND [ARG...]]",
+    type=click.Path(path_type=Path, allow_dash=True),
+)
+@with_job_options
 @LANGUAGE
 @click.option(
     "-a",
@@ -94,7 +108,10 @@ _NAMED_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]", re.ASCII)
     help="Repeat the submission with this id, which a failed one printed: the jobs are submitted once.",
 )
 @click.option(
-    "--follow", is_flag=True, help="Wait until the jobs have ended, as `wait` does, and write their user logs (log=)."
+    "--follow",
+    "--wait",
+    is_flag=True,
+    help="Wait until the jobs have ended, as `wait` does, and write their user logs (log=).",
 )
 @PATIENCE
 @click.option(
@@ -107,6 +124,8 @@ def submit(
     /,
     client: Client,
     files: Sequence[Path],
+    command: Sequence[str],
+    options: JobOptions,
     language: str | None,
     appended: Sequence[str],
     templates: Sequence[str],
@@ -123,16 +142,20 @@ def submit(
     notify: Sequence[NewSubscription],
     **parents: Sequence[str],
 ) -> None:
-    """Submit the jobs of job files, or the workflow of a DAG file, all or none."""
+    """Submit the jobs of job files, the workflow of a DAG file, or one command; all jobs or none.
+
+    FILE - is the standard input. The options from --name to --site change the jobs of files too.
+    """
     if follow and validate_only:
         raise InvalidInputError(Violation("--follow", "cannot be combined with --validate-only"))
-    with activity("reading the job files"):
-        read = _read_files(client, files, language, rescues, appended, ignore_unsupported=ignore_unsupported)
-    by_file = read.by_file
-    for template in templates:
-        job_template = find_template(template, [folder] if folder else [])
-        by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
-    descriptions, dependencies = _with_dependencies([by_file[file] for file in files], parents)
+    if command:
+        read = _read_command(files, command, options, language=language, append=appended, rescue=rescues)
+    else:
+        with activity("reading the job files"):
+            read = _read_files(client, files, language, rescues, appended, ignore_unsupported=ignore_unsupported)
+        read = _changed(read, options)
+    by_file = _with_templates(read.by_file, templates, folder)
+    descriptions, dependencies = _with_dependencies(list(by_file.values()), parents)
     if not descriptions:
         click.echo("nothing is left to submit: all nodes are done", err=True)
         return
@@ -153,17 +176,11 @@ def submit(
             workflow=workflow or read.workflow,
         )
     warnings = (*read.warnings, *_warnings_of_readers(by_file), *submitted.warnings)
-    names = _selection_of(descriptions, submitted)
-    if as_json:
-        more = {"workflow": submitted.workflow} if submitted.workflow else {}
-        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings), "trace_id": trace_id()} | more)
-    else:
-        number = _number(descriptions) if validate_only else len(submitted.job_ids)
-        _echo_submission(number, warnings, "would be submitted" if validate_only else f"submitted: {names}")
+    _show_submission(descriptions, submitted, warnings, validate_only=validate_only, as_json=as_json)
     if follow:
         _follow(ctx, client, submitted.job_ids, retry_option(patience), as_json=as_json)
     elif submitted.job_ids and any(user_log_of(each) for each in descriptions):
-        click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
+        _advise_user_logs(descriptions, submitted)
 
 
 def _number(descriptions: Iterable[JobDescription]) -> int:
@@ -171,9 +188,49 @@ def _number(descriptions: Iterable[JobDescription]) -> int:
     return sum(each.count or 1 for each in descriptions)
 
 
-def _echo_submission(jobs: int, warnings: Iterable[str], what: str) -> None:
+def _read_command(files: Sequence[Path], command: Sequence[str], options: JobOptions, **of_files: object) -> _ReadFiles:
+    """Return the job of a command; raises UsageError for files, and for options that say how they are read."""
+    if files:
+        raise click.UsageError("give either job files or -- COMMAND")
+    if given := [f"--{name}" for name, value in of_files.items() if value]:
+        raise click.UsageError(f"{', '.join(given)}: belongs to files, not to -- COMMAND")
+    return _ReadFiles({COMMAND: [options.job_of(command)]})
+
+
+def _with_templates(
+    by_file: Mapping[Path, Sequence[JobDescription]], templates: Sequence[str], folder: Path | None
+) -> dict[Path, list[JobDescription]]:
+    """Return the jobs with the additions of templates; `folder` has those of the site."""
+    found = {file: list(jobs) for file, jobs in by_file.items()}
+    for template in templates:
+        job_template = find_template(template, [folder] if folder else [])
+        found = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in found.items()}
+    return found
+
+
+def _advise_user_logs(descriptions: Sequence[JobDescription], submitted: JobSet) -> None:
+    names = _selection_of(descriptions, submitted)
+    click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
+
+
+def _show_submission(
+    descriptions: Sequence[JobDescription],
+    submitted: JobSet,
+    warnings: Sequence[str],
+    *,
+    validate_only: bool,
+    as_json: bool,
+) -> None:
+    if as_json:
+        more = {"workflow": submitted.workflow} if submitted.workflow else {}
+        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings), "trace_id": trace_id()} | more)
+        return
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
+    if validate_only:
+        jobs, what = _number(descriptions), "would be submitted"
+    else:
+        jobs, what = len(submitted.job_ids), f"submitted: {_selection_of(descriptions, submitted)}"
     click.echo(f"{count_text(jobs, 'job')} {what}")
 
 
@@ -258,12 +315,27 @@ def _read_files(
     ignore_unsupported: bool,
 ) -> _ReadFiles:
     """Return the jobs of job files, or of one DAG; raises InvalidInputError with the faults of all files."""
-    dag = read_workflow(client, files, language, rescues, ignore_unsupported=ignore_unsupported)
+    if not files:
+        raise click.UsageError("give job files (- = the standard input), or -- COMMAND")
+    stored = [file for file in files if str(file) != STANDARD_INPUT]
+    dag = read_workflow(client, stored, language, rescues, ignore_unsupported=ignore_unsupported)
     if dag is None:
         return _ReadFiles(_read_all(files, language, appended, ignore_unsupported))
+    if len(files) > 1:
+        raise InvalidInputError(Violation(str(stored[0]), "a DAG is submitted alone; SPLICE puts several into one"))
     if appended:
         raise InvalidInputError(Violation("--append", "cannot be combined with a DAG file; see its VARS"))
     return _ReadFiles({files[0]: list(dag.descriptions)}, dag.dependencies, dag.name, dag.warnings)
+
+
+def _changed(read: _ReadFiles, options: JobOptions) -> _ReadFiles:
+    """Return the jobs of files with the changes that options make."""
+    if not options.changes and not options.keys:
+        return read
+    if read.workflow is not None:
+        raise click.UsageError("options that describe a job do not go with a DAG file; see its VARS")
+    options.refuse_for([job for jobs in read.by_file.values() for job in jobs])
+    return replace(read, by_file={file: [*map(options.changed, jobs)] for file, jobs in read.by_file.items()})
 
 
 def _read_all(
@@ -274,8 +346,10 @@ def _read_all(
     errors: list[InvalidInputError] = []
     for file in files:
         try:
-            by_file[file] = read_jobs_with_files(
-                file, language=language, ignore_unsupported=ignore_unsupported, appended=appended
+            text = sys.stdin.read() if str(file) == STANDARD_INPUT else None
+            named = file if text is None else Path("standard input")
+            by_file[named] = read_jobs_with_files(
+                named, language=language, ignore_unsupported=ignore_unsupported, appended=appended, text=text
             )
         except InvalidInputError as error:
             errors.append(error)

@@ -177,7 +177,7 @@ def list_contexts(view: View) -> None:
 
 
 @click.command("show")
-@click.argument("name", required=False)
+@click.argument("name", metavar="[CONTEXT]", required=False)
 @ONE_JSON
 def show_context(name: str | None, as_json: bool) -> None:
     """Show a context (default: the current one), without its tokens."""
@@ -196,7 +196,7 @@ def show_context(name: str | None, as_json: bool) -> None:
 
 
 @click.command("use")
-@click.argument("name")
+@click.argument("name", metavar="CONTEXT")
 @ONE_JSON
 def use_context(name: str, as_json: bool) -> None:
     """Make a context the current one."""
@@ -209,7 +209,7 @@ def use_context(name: str, as_json: bool) -> None:
 
 
 @click.command("remove")
-@click.argument("name")
+@click.argument("name", metavar="CONTEXT")
 @ONE_JSON
 def remove_context(name: str, as_json: bool) -> None:
     """Remove a context with its tokens from this machine; they stay valid until they end or are revoked."""

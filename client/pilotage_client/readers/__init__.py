@@ -70,9 +70,16 @@ def read_jobs(path: Path, *, language: str | None = None, ignore_unsupported: bo
 
 
 def read_jobs_with_files(
-    path: Path, *, language: str | None = None, ignore_unsupported: bool = False, appended: Sequence[str] = ()
+    path: Path,
+    *,
+    language: str | None = None,
+    ignore_unsupported: bool = False,
+    appended: Sequence[str] = (),
+    text: str | None = None,
 ) -> list[JobDescription]:
     """Return the jobs that a file describes, ready for submission: with all their local files resolved.
+
+    `text` = it has been read, such as from the standard input; None = it is read from `path`.
 
     `appended` are statements that precede each queue statement of a submit file, as with condor_submit -append.
 
@@ -85,7 +92,7 @@ def read_jobs_with_files(
     InvalidInputError
         Statements cannot be appended: they are invalid, or the file is not a submit file.
     """
-    text = text_of(path)
+    text = text_of(path) if text is None else text
     language = language or guess_language(path, text)
     # HTCondor transfers the executable from any path (its manual, transfer_executable).
     files = FileResolver(path.parent, ships_programs=language == "submit")

@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -169,14 +169,3 @@ def _object(code: str, message: str, violations: Collection[tuple[str, str]] = (
 def _discard_output() -> None:
     """Redirect the standard output to /dev/null: a flush at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """Return a decorator that adds options to a command, in this order."""
-
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add

@@ -32,7 +32,7 @@ def test_convert_prints_one_json_object_per_line(shared_data: Path) -> None:
 
 def test_convert_error_has_file_line_and_cause(shared_data: Path) -> None:
     file = shared_data / "data/jdl/WMS-Test-Suite__dag2.jdl"
-    done = pilotage("convert", file, "--json")
+    done = pilotage("convert", file)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"{file}:2: a DAG is not supported\n"
 

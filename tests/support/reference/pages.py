@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from support.reference import (
+    commands,
     exit_codes,
     hold_codes,
     http,
@@ -19,6 +20,7 @@ from support.reference import (
 FOLDER = Path(__file__).parents[3] / "docs" / "reference"
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "commands.md": commands.page,
     "exit-codes.md": exit_codes.page,
     "hold-codes.md": hold_codes.page,
     "http.md": http.page,

@@ -186,7 +186,7 @@ _GRID: Table = {
             "list": Verb(
                 "pilots:slots",
                 "Show the slots of live pilots",
-                ("pilotage slot list", "pilotage slots --constraint 'Cpus > 4' --af Name Cpus"),
+                ("pilotage slot list", "pilotage slots --constraint 'Cpus >= 4' --af Name Cpus"),
                 short=("slots",),
             )
         },
@@ -355,7 +355,10 @@ _OPERATIONS: Table = {
             "revoke": Verb(
                 "admin:revoke_tokens",
                 "Revoke tokens",
-                ("pilotage token revoke alice.token --reason lost", "pilotage token revoke --mine --reason lost"),
+                (
+                    "pilotage token revoke --owner alice --reason left",
+                    "pilotage token revoke --mine --reason lost",
+                ),
             ),
             "revocations": Verb(
                 "admin:list_revocations", "Show the present revocations", ("pilotage token revocations",)

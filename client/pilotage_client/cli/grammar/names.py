@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from pilotage.command_line.groups import CommandGroup, ProgramGroup, examples
 from pilotage.errors import InvalidInputError, PilotageError
@@ -73,8 +74,21 @@ class TableGroup(CommandGroup):
         """Return the command of this name, None = there is none."""
         entry = self.names.get(cmd_name)
         if isinstance(entry, Verb):
-            return command_of(entry)
+            command = command_of(entry)
+            if ctx.resilient_parsing:  # a shell asks for completions
+                import_module("pilotage_client.cli.grammar.completion").complete_values(command)
+            return command
         return None if entry is None else _group(entry)
+
+    def shown(self) -> Sequence[str]:
+        """Return the names that completion offers."""
+        return list(self.table)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands and options that begin like this, without importing any command."""
+        names = [name for name in self.shown() if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self.names[name].help) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with what they do, without importing them."""
@@ -108,7 +122,7 @@ class NounGroup(TableGroup):
             return ""
         return self.noun.of_words or (self.noun.default if args[0].startswith("-") else "")
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the verbs, and the options of the default verb."""
         found = super().shell_complete(ctx, incomplete)
         if self.noun.default and incomplete.startswith("-"):
@@ -129,6 +143,10 @@ class ClientProgram(TableGroup, ProgramGroup):
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sections = sections
+
+    def shown(self) -> Sequence[str]:
+        """Return the names that help shows."""
+        return [name for names in self.sections.values() for name in names]
 
     def text_of(self, error: PilotageError) -> str:
         """Return the message for an error."""
