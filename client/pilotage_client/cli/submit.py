@@ -151,8 +151,7 @@ def submit(
     if command:
         read = _read_command(files, command, options, language=language, append=appended, rescue=rescues)
     else:
-        with activity("reading the job files"):
-            read = _read_files(client, files, language, rescues, appended, ignore_unsupported=ignore_unsupported)
+        read = _read_files(client, files, language, rescues, appended, ignore_unsupported=ignore_unsupported)
         read = _changed(read, options)
     by_file = _with_templates(read.by_file, templates, folder)
     descriptions, dependencies = _with_dependencies(list(by_file.values()), parents)
@@ -163,9 +162,8 @@ def submit(
     with (
         _unknown_outcome(request_id or new_request_id(), validate_only=validate_only) as request_id,
         _in_files(by_file, descriptions, all_dependencies, are_nodes=read.workflow is not None),
-        activity(f"submitting {count_text(_number(descriptions), 'job')}") as say,
+        _submission_shown(client, descriptions),
     ):
-        client.report_upload = lambda sent, total: say(f"uploading input files: {sent >> 20} of {total >> 20} MiB")
         submitted = client.submit(
             descriptions,
             group=group,
@@ -232,6 +230,14 @@ def _show_submission(
     else:
         jobs, what = len(submitted.job_ids), f"submitted: {_selection_of(descriptions, submitted)}"
     click.echo(f"{count_text(jobs, 'job')} {what}")
+
+
+@contextmanager
+def _submission_shown(client: Client, descriptions: Sequence[JobDescription]) -> Iterator[None]:
+    """Show at a terminal how far a submission is, and its uploads."""
+    with activity(f"submitting {count_text(_number(descriptions), 'job')}") as say:
+        client.report_upload = lambda sent, total: say(f"uploading input files: {sent >> 20} of {total >> 20} MiB")
+        yield
 
 
 @contextmanager
@@ -318,9 +324,10 @@ def _read_files(
     if not files:
         raise click.UsageError("give job files (- = the standard input), or -- COMMAND")
     stored = [file for file in files if str(file) != STANDARD_INPUT]
-    dag = read_workflow(client, stored, language, rescues, ignore_unsupported=ignore_unsupported)
-    if dag is None:
-        return _ReadFiles(_read_all(files, language, appended, ignore_unsupported))
+    with activity("reading the job files"):
+        dag = read_workflow(client, stored, language, rescues, ignore_unsupported=ignore_unsupported)
+        if dag is None:
+            return _ReadFiles(_read_all(files, language, appended, ignore_unsupported))
     if len(files) > 1:
         raise InvalidInputError(Violation(str(stored[0]), "a DAG is submitted alone; SPLICE puts several into one"))
     if appended:

@@ -10,7 +10,7 @@ import click
 from pilotage.errors import InvalidInputError, Violation
 from pilotage_client.cli.options import ONE_JSON, echo_json
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options
-from pilotage_client.cli.show.outputs import ContextJson
+from pilotage_client.cli.show.operator_outputs import ContextJson
 from pilotage_client.connection import data_folder
 from pilotage_client.contexts import Context, load_contexts
 from pilotage_client.joining import JoinToken, join, with_port

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import cloudpickle
 
 from pilotage.clock import boot_time_s
-from pilotage.errors import PilotageError
+from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage.job_description import InputFile, JobDescription
 from pilotage_client.api import Client
 from pilotage_client.connection import new_request_id

@@ -14,6 +14,7 @@ from support.reference import (
     job_environment,
     job_states,
     metrics,
+    schemas,
     settings,
 )
 
@@ -29,4 +30,5 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "job-states.md": job_states.page,
     "metrics.md": metrics.page,
     "settings.md": settings.page,
+    **schemas.files(),
 }

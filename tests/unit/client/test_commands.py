@@ -31,7 +31,8 @@ from pilotage_client.cli.grammar.commands import SECTIONS
 from pilotage_client.cli.grammar.names import error_text
 from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.main import main
-from pilotage_client.cli.options import echo_table, node_names
+from pilotage_client.cli.options import node_names
+from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.cli.status import active_of_workflow, bar
 from pilotage_client.models import ClusterStatus
 from pilotage_client.readers import read_jobs

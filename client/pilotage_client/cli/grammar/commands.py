@@ -267,6 +267,11 @@ _GRID: Table = {
         "Sum what ended jobs have used",
         ("pilotage usage --by group,month --since 2026-01-01", "pilotage usage --by site --csv"),
     ),
+    "top": Verb(
+        "top.command:top",
+        "Show jobs, sites, pools, slots and owners on a screen",
+        ("pilotage top", "pilotage top --interval 2"),
+    ),
     "whoami": Verb("admin:whoami", "Show who you are for the server", ("pilotage whoami",)),
 }
 

@@ -81,12 +81,12 @@ def _places(client: Client, incomplete: str) -> Iterable[tuple[str, str]]:
     """Return sites; behind a slash queues."""
     if "/" not in incomplete:
         return _sites(client, incomplete)
-    found = [each.queue for each in client.queues(site=incomplete.partition("/")[0])]
+    found = client.queues(site=incomplete.partition("/")[0])
     return [(f"{each.site}/{each.ce}/{each.queue}", "") for each in found]
 
 
 def _sites(client: Client, _incomplete: str) -> Iterable[tuple[str, str]]:
-    return [(each.queue.site, "") for each in client.queues()]
+    return [(each.site, "") for each in client.queues()]
 
 
 def _pools(client: Client, _incomplete: str) -> Iterable[tuple[str, str]]:
@@ -94,7 +94,7 @@ def _pools(client: Client, _incomplete: str) -> Iterable[tuple[str, str]]:
 
 
 def _owners(client: Client, _incomplete: str) -> Iterable[tuple[str, str]]:
-    return [(each.account.owner, f"{each.account.vo}/{each.account.group}") for each in client.shares().accounts]
+    return [(each.owner, f"{each.vo}/{each.group}") for each in client.shares().accounts]
 
 
 def _stamps(client: Client, _incomplete: str) -> Iterable[tuple[str, str]]:

@@ -152,7 +152,7 @@ EventJson = TypedDict(
         "actor": str,
     },
 )
-"""A change of a job's state."""
+EventJson.__doc__ = "A change of a job's state."
 
 
 class OutputFileJson(TypedDict):
@@ -271,15 +271,16 @@ class QueueJson(TypedDict):
 
 
 class SiteJson(TypedDict):
-    """A site with the numbers of its queues, pilots and jobs; `usable` queues take jobs."""
+    """A site with the sums of its queues; `waiting` is that of the queue with most, and `usable` queues take jobs."""
 
     site: str
     queues: int
     usable: int
-    pilots: int
     waiting: int
     matched: int
     running: int
+    pilots: int
+    problem: str
 
 
 class PilotJson(TypedDict):
@@ -411,20 +412,6 @@ class ShareJson(TypedDict):
     is_set: bool
 
 
-class FactorJson(TypedDict):
-    """The priority factor that was set for an account; None = that of the settings."""
-
-    account: str
-    factor: float | None
-
-
-class QuotaJson(TypedDict):
-    """The quota that was set for a group; None = that of the settings."""
-
-    group: str
-    quota: str | None
-
-
 class UsageSumJson(TypedDict):
     """A sum of what ended attempts have used; the keys of --by come first."""
 
@@ -455,201 +442,6 @@ class IdentityJson(TypedDict):
     expires: Time | None
     server: str
     server_version: str
-
-
-class FindingJson(TypedDict):
-    """A finding of `doctor`."""
-
-    server: str
-    check: str
-    level: str
-    text: str
-    advice: str | None
-
-
-class TreeJson(TypedDict):
-    """The active tree as it was given."""
-
-    version: int
-    format: str | None
-    created: Time | None
-    created_by: str | None
-    text: str
-
-
-class PoolChangeJson(TypedDict):
-    """The queues that a pool gains and loses; the lists may be cut, the counts are whole."""
-
-    pool: str
-    gained: list[str]
-    gained_count: int
-    lost: list[str]
-    lost_count: int
-
-
-class TreeChangesJson(TypedDict):
-    """What a new version of the tree changes."""
-
-    version: int
-    jobs_runnable: int
-    jobs_stuck: int
-    pools_changed: int
-    pools_rekeyed: int
-    changes: list[PoolChangeJson]
-    warnings: list[str]
-
-
-class ResolvedQueueJson(TypedDict):
-    """A queue of a tree file with its effective values."""
-
-    ce: str
-    params: dict[str, Any]
-    queue: str
-    site: str
-
-
-EligibleJson: TypeAlias = dict[str, dict[str, list[str]]] | dict[str, list[str]] | list[str]
-"""Sites with their computing elements and queues, down to the wanted level."""
-
-
-class BanJson(TypedDict):
-    """A ban of a site, a computing element or a queue."""
-
-    node: str
-    site: str
-    ce: str | None
-    queue: str | None
-    reason: str
-    since: Time | None
-    until: Time | None
-    by: str
-
-
-class ThrottleJson(TypedDict):
-    """A place that is throttled or held, or was opened recently."""
-
-    place: str
-    site: str
-    ce: str | None
-    queue: str | None
-    node: str | None
-    state: str
-    since: Time | None
-    failures: int
-    attempts: int
-    proofs: int
-    next_trial: Time | None
-    by: str | None
-    reason: str
-
-
-class DrainedJson(TypedDict):
-    """The number of pilots that drain, and the stamps that no live pilot has."""
-
-    drained: int
-    unknown: list[str]
-
-
-class RevokedPilotsJson(TypedDict):
-    """The number of pilots whose credentials were ended, and the stamps that no live pilot has."""
-
-    revoked: int
-    unknown: list[str]
-
-
-class PilotTokenJson(TypedDict):
-    """The enrolment secret of a pilot, and the command that starts it."""
-
-    stamp: str
-    token_file: str
-    command: list[str]
-
-
-class TokenJson(TypedDict):
-    """A new token, in its file."""
-
-    owner: str
-    vo: str | None
-    groups: list[str]
-    roles: list[str]
-    token_file: str
-
-
-class JoinTokenJson(TypedDict):
-    """The command with which machines join a server."""
-
-    server: str
-    token: str
-    command: list[str]
-
-
-class RevocationJson(TypedDict):
-    """A revocation of a token, of an owner's tokens, or of a pilot."""
-
-    kind: str
-    subject: str
-    issuer: str | None
-    owner: str | None
-    vo: str | None
-    by: str
-    made: Time | None
-    expires: Time | None
-    reason: str
-
-
-class AgentJson(TypedDict):
-    """A replica of an agent."""
-
-    agent: str
-    replica: str
-    state: str
-    host: str
-    owner: str | None
-    version: str | None
-    queues: list[str]
-    ce_types: list[str]
-    bounds: list[str]
-    since: Time | None
-    last_seen: Time | None
-    last_cycle: Time | None
-    last_success: Time | None
-    failures: int
-    last_error: str | None
-    last_error_time: Time | None
-
-
-class AuditJson(TypedDict):
-    """A change that an operator or an agent has made."""
-
-    id: int
-    time: Time | None
-    who: str
-    vo: str | None
-    roles: list[str]
-    agent: str | None
-    what: str
-    subject: str
-    difference: str
-    reason: str | None
-
-
-DowntimeJson = TypedDict(
-    "DowntimeJson",
-    {
-        "id": int,
-        "place": str,
-        "site": str,
-        "ce": "str | None",
-        "queue": "str | None",
-        "state": Literal["planned", "draining", "down"],
-        "from": "Time | None",
-        "to": "Time | None",
-        "drain_s": float,
-        "by": str,
-        "reason": str,
-    },
-)
-"""A planned downtime of a site, a computing element or a queue."""
 
 
 class RaceCopyJson(TypedDict):
@@ -783,15 +575,35 @@ class UnsubscribedJson(TypedDict):
     removed: list[int]
 
 
-class ContextJson(TypedDict):
-    """A server that this machine has joined."""
+class ConvertedJobJson(TypedDict):
+    """A job of a job file, or an array of jobs; sizes are in MiB, times in seconds."""
 
-    name: str
-    current: bool
-    server: str
-    authority: str | None
-    submits: bool
-    queue: str | None
+    node: NotRequired[str]
+    executable: str
+    arguments: str | None
+    requirements: dict[str, Any] | None
+    requirements_expression: str | None
+    site: list[str] | None
+    banned_sites: list[str] | None
+    platform: list[str] | None
+    cpu_time_s: float | None
+    request_cpus: int | None
+    request_memory_mb: int | None
+    request_disk_mb: int | None
+    request_gpus: int | None
+    input_files: list[str] | None
+    output_files: list[str] | None
+    stdout: str | None
+    stderr: str | None
+    environment: dict[str, str] | None
+    attributes: dict[str, Any]
+    count: int | None
+    warnings: list[str]
+    after: NotRequired[list[int | str]]
+    after_ok: NotRequired[list[int | str]]
+    after_any: NotRequired[list[int | str]]
+    after_settled: NotRequired[list[int | str]]
+    notify: NotRequired[list[dict[str, Any]]]
 
 
 class RescueJson(TypedDict):
@@ -799,10 +611,3 @@ class RescueJson(TypedDict):
 
     nodes: list[str]
     path: str | None
-
-
-class WrittenJson(TypedDict):
-    """A file or a folder that a command has written."""
-
-    path: str
-    what: str
