@@ -66,7 +66,6 @@ class JobCalls(Connection):
         descriptions: JobDescription | Sequence[JobDescription],
         *,
         group: str = "",
-        validate_only: bool = False,
         request_id: str | None = None,
         cluster: bool = False,
         dependencies: Sequence[Dependency] = (),
@@ -88,32 +87,33 @@ class JobCalls(Connection):
         InvalidInputError
             A description is invalid; the error lists every fault with its path.
         """
-        if isinstance(descriptions, JobDescription):
-            descriptions = [descriptions]
-        continues = [place > 0 and (cluster or each.continues_cluster) for place, each in enumerate(descriptions)]
-        descriptions = [
-            each if each.continues_cluster == flag else replace(each, continues_cluster=flag)
-            for each, flag in zip(descriptions, continues, strict=True)
-        ]
-        descriptions, named = resolve_dependencies(descriptions)
-        descriptions, subscriptions = resolve_subscriptions(descriptions, notify)
-        messages = _messages(descriptions)
-        request = job_service_pb2.SubmitJobsRequest(
-            request_id=request_id or new_request_id(),
-            descriptions=messages,
-            group=group,
-            validate_only=validate_only,
-            dependencies=[dependency_to_wire(each) for each in (*named, *dependencies)],
-            workflow=None if workflow is None else job_service_pb2.Workflow(name=workflow),
-            subscriptions=map(submitted_subscription_to_wire, subscriptions),
+        descriptions, request = _submission(
+            descriptions, group, dependencies, workflow, notify, is_cluster=cluster, request_id=request_id
         )
         set_up_tracing("pilotage")
         with span("submit", SpanKind.CLIENT, {"pilotage.request_id": request.request_id}) as attributes:
-            if not validate_only:
-                files.upload_missing(self._jobs, descriptions)
+            files.upload_missing(self._jobs, descriptions)
             submitted = submitted_jobs_from_wire(self._jobs.SubmitJobs(request, timeout=300))
             attributes["pilotage.jobs"] = len(submitted.job_ids)
         return JobSet(self, submitted.job_ids, submitted.warnings, submitted.workflow)
+
+    def dry_run(
+        self,
+        descriptions: JobDescription | Sequence[JobDescription],
+        *,
+        group: str = "",
+        cluster: bool = False,
+        dependencies: Sequence[Dependency] = (),
+        workflow: str | None = None,
+        notify: Sequence[NewSubscription] = (),
+    ) -> job_service_pb2.SubmitJobsResponse:
+        """Return what `submit` would do: warnings, quotas, and the explanation of the first descriptions that differ.
+
+        Nothing is stored or uploaded. Raises as `submit`.
+        """
+        _, request = _submission(descriptions, group, dependencies, workflow, notify, is_cluster=cluster)
+        request.validate_only = True
+        return self._jobs.SubmitJobs(request, timeout=300)
 
     def job(self, job_id: int) -> Job:
         """Return the handle of a job; the server is not called."""
@@ -430,6 +430,37 @@ class JobCalls(Connection):
     def stream_output(self, job_id: int, file: JobFile) -> Iterator[bytes]:
         """Yield the content of one output file piece by piece; raises WorldError at the end if it is damaged."""
         return files.download(self._jobs, job_id, file)
+
+
+def _submission(
+    descriptions: JobDescription | Sequence[JobDescription],
+    group: str,
+    dependencies: Sequence[Dependency],
+    workflow: str | None,
+    notify: Sequence[NewSubscription],
+    *,
+    is_cluster: bool,
+    request_id: str | None = None,
+) -> tuple[Sequence[JobDescription], job_service_pb2.SubmitJobsRequest]:
+    """Return the descriptions as they are submitted, and the request; raises InvalidInputError."""
+    if isinstance(descriptions, JobDescription):
+        descriptions = [descriptions]
+    continues = [place > 0 and (is_cluster or each.continues_cluster) for place, each in enumerate(descriptions)]
+    descriptions = [
+        each if each.continues_cluster == flag else replace(each, continues_cluster=flag)
+        for each, flag in zip(descriptions, continues, strict=True)
+    ]
+    descriptions, named = resolve_dependencies(descriptions)
+    descriptions, subscriptions = resolve_subscriptions(descriptions, notify)
+    request = job_service_pb2.SubmitJobsRequest(
+        request_id=request_id or new_request_id(),
+        descriptions=_messages(descriptions),
+        group=group,
+        dependencies=[dependency_to_wire(each) for each in (*named, *dependencies)],
+        workflow=None if workflow is None else job_service_pb2.Workflow(name=workflow),
+        subscriptions=map(submitted_subscription_to_wire, subscriptions),
+    )
+    return descriptions, request
 
 
 def _messages(descriptions: Sequence[JobDescription]) -> list[jobs_pb2.JobDescription]:

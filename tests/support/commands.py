@@ -228,7 +228,7 @@ KEYS: Mapping[str, Sequence[str]] = {
             "queues_of_vo",
             "excluded",
         ),
-        *("eligible", "jobs_ahead", "order", "blockers"),
+        *("eligible", "jobs_ahead", "order", "relaxations", "slots", "start", "resources", "blockers"),
     ],
     "hold": ["id", "state", "refusal"],
     "notify": [

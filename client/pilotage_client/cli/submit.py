@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -27,6 +28,7 @@ from pilotage_client.cli.options import (
     with_client,
 )
 from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
+from pilotage_client.cli.what_if.submission import echo_submission, show_dry_run
 from pilotage_client.cli.workflows import RESCUE, read_workflow
 from pilotage_client.connection import new_request_id
 from pilotage_client.dependencies import read_parent, resolve_dependencies
@@ -83,7 +85,13 @@ _NAMED_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]", re.ASCII)
 @RESCUE
 @with_subscriptions
 @click.option("--group", default="", help="Submit under this group (default: your first).")
-@click.option("--validate-only", is_flag=True, help="Only check the jobs.")
+@click.option(
+    "--dry-run",
+    "--validate-only",
+    "dry_run",
+    is_flag=True,
+    help="Only check the jobs, and explain where they would run and when, as `why` does.",
+)
 @IGNORE_UNSUPPORTED
 @click.option(
     "--request-id",
@@ -110,7 +118,7 @@ def submit(
     templates: Sequence[str],
     folder: Path | None,
     group: str,
-    validate_only: bool,
+    dry_run: bool,
     ignore_unsupported: bool,
     request_id: str | None,
     follow: bool,
@@ -122,60 +130,57 @@ def submit(
     **parents: Sequence[str],
 ) -> None:
     """Submit the jobs of job files, or the workflow of a DAG file, all or none."""
-    if follow and validate_only:
-        raise InvalidInputError(Violation("--follow", "cannot be combined with --validate-only"))
+    if follow and dry_run:
+        raise InvalidInputError(Violation("--follow", "cannot be combined with --dry-run"))
     read = _read_files(client, files, language, rescues, appended, ignore_unsupported=ignore_unsupported)
-    by_file = read.by_file
-    for template in templates:
-        job_template = find_template(template, [folder] if folder else [])
-        by_file = {file: [apply_template(job_template, each) for each in jobs] for file, jobs in by_file.items()}
+    by_file = _with_templates(read.by_file, templates, folder)
     descriptions, dependencies = _with_dependencies([by_file[file] for file in files], parents)
     if not descriptions:
         click.echo("nothing is left to submit: all nodes are done", err=True)
         return
     all_dependencies = [*dependencies, *read.dependencies]
-    with (
-        _unknown_outcome(request_id or new_request_id(), validate_only=validate_only) as request_id,
-        _in_files(by_file, descriptions, all_dependencies, are_nodes=read.workflow is not None),
-    ):
-        submitted = client.submit(
-            descriptions,
-            group=group,
-            validate_only=validate_only,
-            request_id=request_id,
-            dependencies=all_dependencies,
-            notify=notify,
-            workflow=workflow or read.workflow,
-        )
-    warnings = (*read.warnings, *_warnings_of_readers(by_file), *submitted.warnings)
+    details: dict[str, Any] = {"group": group, "dependencies": all_dependencies, "notify": notify}
+    details["workflow"] = workflow or read.workflow
+    warnings = (*read.warnings, *_warnings_of_readers(by_file))
+    in_files = _in_files(by_file, descriptions, all_dependencies, are_nodes=read.workflow is not None)
+    if dry_run:
+        with in_files:
+            tried = client.dry_run(descriptions, **details)
+        show_dry_run(tried, descriptions, warnings, as_json=as_json)
+        return
+    with _unknown_outcome(request_id or new_request_id()) as request_id, in_files:
+        submitted = client.submit(descriptions, request_id=request_id, **details)
+    warnings = (*warnings, *submitted.warnings)
     names = _selection_of(descriptions, submitted)
     if as_json:
         more = {"workflow": submitted.workflow} if submitted.workflow else {}
         echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings), "trace_id": trace_id()} | more)
     else:
-        number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
-        _echo_submission(number, warnings, "would be submitted" if validate_only else f"submitted: {names}")
+        echo_submission(len(submitted.job_ids), warnings, f"submitted: {names}")
     if follow:
         _follow(ctx, client, submitted.job_ids, retry_option(patience), as_json=as_json)
     elif submitted.job_ids and any(user_log_of(each) for each in descriptions):
         click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
 
 
-def _echo_submission(jobs: int, warnings: Iterable[str], what: str) -> None:
-    for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{jobs} job{'s' if jobs != 1 else ''} {what}")
+def _with_templates(
+    by_file: Mapping[Path, list[JobDescription]], templates: Sequence[str], folder: Path | None
+) -> dict[Path, list[JobDescription]]:
+    """Return the jobs of each file with the templates applied, in their order."""
+    for template in templates:
+        found = find_template(template, [folder] if folder else [])
+        by_file = {file: [apply_template(found, each) for each in jobs] for file, jobs in by_file.items()}
+    return dict(by_file)
 
 
 @contextmanager
-def _unknown_outcome(request_id: str, *, validate_only: bool) -> Iterator[str]:
+def _unknown_outcome(request_id: str) -> Iterator[str]:
     """Say how to repeat a submission of which no answer came."""
     try:
         yield request_id
     except WorldError:
-        if not validate_only:
-            repeat = f"repeat the command with --request-id {request_id}, which submits them once"
-            click.echo(f"pilotage: it is unknown whether the jobs were submitted: {repeat}", err=True)
+        repeat = f"repeat the command with --request-id {request_id}, which submits them once"
+        click.echo(f"pilotage: it is unknown whether the jobs were submitted: {repeat}", err=True)
         raise
 
 

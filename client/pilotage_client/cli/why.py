@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from pilotage.rpc.wire import section_from_wire
+from pilotage.rpc.wire import section_from_wire, value_from_wire
+from pilotage.units import amount_text
 from pilotage.v1 import job_service_pb2, jobs_pb2, route_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
@@ -16,12 +17,13 @@ from pilotage_client.cli.options import (
     echo_json,
     echo_table,
     for_each_job,
+    queue_text,
     section_text,
     time_text,
     with_client,
 )
 from pilotage_client.cli.routes import routed_job_lines
-from pilotage_client.models import iso, job_status, time_of
+from pilotage_client.models import JobStatus, iso, job_status, time_of
 
 SHOWN_QUEUES = 15
 
@@ -49,9 +51,13 @@ def why(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -
 
 
 def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
-    """Return the explanation as a JSON object."""
+    """Return the explanation of a job as a JSON object."""
+    return {**_status(answer.job), **reasons(answer)}
+
+
+def reasons(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
+    """Return the explanation as a JSON object, without the job."""
     return {
-        **_status(answer.job),
         "summary": answer.summary,
         "requirements": section_from_wire(answer.requirements),
         "pool_mapped": iso(time_of(answer, "pool_mapped")),
@@ -82,21 +88,78 @@ def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
         ],
         "jobs_ahead": answer.jobs_ahead,
         "order": answer.order,
+        "relaxations": [_relaxation(each) for each in answer.relaxations],
+        "slots": {
+            "seen": answer.slots_seen,
+            "matching": answer.slots_matching,
+            "excluded": [
+                {
+                    "clause": each.clause,
+                    "slots": each.slots,
+                    "slots_alone": each.slots_alone,
+                    "example": each.example,
+                }
+                for each in answer.slot_exclusions
+            ],
+        },
+        "start": _start(answer.start) if answer.HasField("start") else None,
+        "resources": [_resource(each) for each in answer.resources],
         "blockers": [{"kind": _kind(blocker), **_status(blocker.job)} for blocker in answer.blockers],
+    }
+
+
+def _relaxation(relaxation: job_service_pb2.Relaxation) -> dict[str, Any]:
+    return {
+        "field": relaxation.field,
+        "value": value_from_wire(relaxation.value) if relaxation.HasField("value") else None,
+        "parameter": relaxation.parameter,
+        "asked": relaxation.asked or None,
+        "relaxed": relaxation.relaxed or None,
+        "opens": relaxation.opens,
+        "closes": relaxation.closes,
+        "example": queue_text(relaxation.example),
+    }
+
+
+def _resource(use: job_service_pb2.ResourceUse) -> dict[str, Any]:
+    return {
+        "resource": use.resource,
+        "unit": use.unit or None,
+        "asked": use.asked if use.HasField("asked") else None,
+        "used": use.used if use.HasField("used") else None,
+    }
+
+
+def _start(start: job_service_pb2.StartEstimate) -> dict[str, Any]:
+    is_none = bool(start.why_none)
+    return {
+        "why_none": start.why_none or None,
+        "basis": start.basis or None,
+        "starts": start.starts,
+        "early_s": None if is_none else start.early_s,
+        "median_s": None if is_none else start.median_s,
+        "late_s": None if is_none else start.late_s,
     }
 
 
 def _status(job: jobs_pb2.Job) -> dict[str, Any]:
     """Return the status of a job as a JSON object, without what the answer does not have."""
     status = job_status(job).as_json()
-    del status["usage"], status["futile"]
+    del status["usage"], status["futile"]  # `resources` compares the use with what was asked
     return status
 
 
 def show(answer: job_service_pb2.ExplainJobResponse) -> None:
-    """Print the explanation."""
+    """Print the explanation of a job."""
     job = job_status(answer.job)
     click.echo(f"Job {job.id} is {job.state}. {answer.summary}")
+    show_details(answer, job)
+
+
+def show_details(answer: job_service_pb2.ExplainJobResponse, job: JobStatus) -> None:
+    """Print the explanation without its first line."""
+    if answer.HasField("start"):
+        click.echo(start_text(answer.start))
     if job.ignored:
         click.echo(f"Ignored in its job file: {'; '.join(job.ignored)}")
     if job.state == "WAITING" and job.attempt and job.reason:
@@ -118,16 +181,85 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
         click.echo(
             f"Queues: {answer.queues_total} in all, {answer.queues_of_vo} for VO {job.vo}, {eligible} can run it."
         )
+    _show_resources(answer)
     if answer.exclusions:
         click.echo("\nExcluded queues:")
         rows = [
             (each.parameter, each.asked, each.queues, each.queues_alone, each.example) for each in answer.exclusions
         ]
         echo_table(("PARAMETER", "ASKED", "EXCLUDES", "IT ALONE", "FOR EXAMPLE"), rows, empty="")
+    _show_relaxations(answer)
     _show_outlooks(answer)
+    _show_slots(answer)
     if answer.order:
         ahead = {0: "No job goes", 1: "1 job goes"}.get(answer.jobs_ahead, f"{answer.jobs_ahead} jobs go")
         click.echo(f"{ahead} before it: {answer.order}")
+
+
+def start_text(start: job_service_pb2.StartEstimate) -> str:
+    """Return the estimate of the start in one sentence."""
+    if start.why_none:
+        return f"Start: no estimate, {start.why_none}."
+    early, median, late = map(_length, (start.early_s, start.median_s, start.late_s))
+    return f"Start: in about {median}, with 80 % in {early} to {late}, by {start.starts} {start.basis}."
+
+
+def _length(seconds: float) -> str:
+    """Return a length with two or three digits, such as "90 s", "15 min" or "8 h"."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _show_relaxations(answer: job_service_pb2.ExplainJobResponse) -> None:
+    if not answer.relaxations:
+        return
+    click.echo("\nA single change that opens more queues:")
+    rows = [
+        (
+            each.parameter,
+            each.asked or "not asked",
+            each.relaxed or "not asked",
+            f"+{each.opens}" + (f" -{each.closes}" if each.closes else ""),
+            queue_text(each.example),
+        )
+        for each in answer.relaxations
+    ]
+    echo_table(("PARAMETER", "NOW", "CHANGED TO", "QUEUES", "FOR EXAMPLE"), rows, empty="")
+
+
+def _show_slots(answer: job_service_pb2.ExplainJobResponse) -> None:
+    if not answer.slot_exclusions:
+        return
+    click.echo(f"\nOf {answer.slots_seen} slots at these queues, {answer.slots_matching} match. Excluded slots:")
+    rows = [(each.clause, each.slots, each.slots_alone, each.example) for each in answer.slot_exclusions]
+    echo_table(("CLAUSE", "EXCLUDES", "IT ALONE", "FOR EXAMPLE"), rows, empty="")
+
+
+def _show_resources(answer: job_service_pb2.ExplainJobResponse) -> None:
+    if not answer.resources:
+        return
+    click.echo("\nUsed by the last attempt:")
+    rows = [
+        (
+            each.resource,
+            _amount(each.asked, each.unit) if each.HasField("asked") else "",
+            _amount(each.used, each.unit) if each.HasField("used") else "",
+            f"{each.used / each.asked:.0%}" if each.HasField("used") and each.asked else "",
+        )
+        for each in answer.resources
+    ]
+    echo_table(("RESOURCE", "ASKED", "USED", "PART"), rows, empty="")
+
+
+def _amount(number: float, unit: str) -> str:
+    """Return an amount in a unit in which it is short: exact if it is whole, else with a digit after the point."""
+    if not unit:
+        return f"{number:.2g}"
+    if unit == "MiB" and number >= 1024 and number % 1024:
+        return f"{number / 1024:.1f} GB"
+    return amount_text(int(number), unit) if number.is_integer() else f"{number:.1f} {unit}"
 
 
 def _kind(blocker: job_service_pb2.Blocker) -> str:

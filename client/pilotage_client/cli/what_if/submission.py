@@ -1,0 +1,58 @@
+"""Shows what a submission would do: its jobs, quotas, and the explanation of each description that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import click
+
+from pilotage.job_description import JobDescription
+from pilotage.telemetry import trace_id
+from pilotage.v1 import job_service_pb2
+from pilotage_client.cli.options import echo_json
+from pilotage_client.cli.why import reasons, show_details
+from pilotage_client.models import job_status
+
+
+def echo_submission(jobs: int, warnings: Iterable[str], what: str) -> None:
+    """Print the warnings on the standard error, and how many jobs there are."""
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"{jobs} job{'s' if jobs != 1 else ''} {what}")
+
+
+def show_dry_run(
+    tried: job_service_pb2.SubmitJobsResponse,
+    descriptions: Sequence[JobDescription],
+    warnings: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Print what a submission would do; `warnings` are those of the client."""
+    if as_json:
+        echo_json(
+            {
+                "jobs": [],
+                "warnings": [*warnings, *tried.warnings],
+                "trace_id": trace_id(),
+                "quotas": [{"holder": each.holder, "jobs": each.jobs, "most": each.most} for each in tried.quotas],
+                "outlooks": [
+                    {"description": each.description, "jobs": each.jobs, **reasons(each.explanation)}
+                    for each in tried.outlooks
+                ],
+            }
+        )
+        return
+    jobs = sum(each.count or 1 for each in descriptions)
+    echo_submission(jobs, (*warnings, *tried.warnings), "would be submitted")
+    for quota in tried.quotas:
+        click.echo(f"Quota: {quota.holder} has {quota.jobs} of {quota.most} jobs.")
+    for each in tried.outlooks:
+        job = job_status(each.explanation.job)
+        named = f" {job.name}" if job.name else ""
+        what = f"Job {each.description + 1}{named}: " if len(descriptions) > 1 else ""
+        click.echo(f"\n{what}If it is submitted now: {each.explanation.summary}")
+        show_details(each.explanation, job)
+    explained = sum(each.jobs for each in tried.outlooks)
+    if explained < jobs:
+        click.echo(f"\n... and {jobs - explained} more jobs, which are checked and not explained")
