@@ -40,12 +40,10 @@ class OperatorCalls(Connection):
         """Return the active tree as it was given."""
         return self._resources.GetTree(resource_service_pb2.GetTreeRequest())
 
-    def put_tree(
-        self, text: str, format_name: str, *, validate_only: bool = False
-    ) -> resource_service_pb2.PutTreeResponse:
+    def put_tree(self, text: str, format_name: str, *, dry_run: bool = False) -> resource_service_pb2.PutTreeResponse:
         """Activate a new version of the tree, or only return its changes; raises InvalidInputError with all faults."""
         request = resource_service_pb2.PutTreeRequest(
-            request_id=new_request_id(), text=text, format=format_name, validate_only=validate_only
+            request_id=new_request_id(), text=text, format=format_name, validate_only=dry_run
         )
         return self._resources.PutTree(request, timeout=300)
 

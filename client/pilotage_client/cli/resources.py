@@ -14,7 +14,7 @@ from pilotage.resources.parameters import SHIPPED
 from pilotage.resources.selection import EligibleNodes, NodeType, get_eligible_nodes, node_type
 from pilotage.resources.tree import ResourceTree
 from pilotage.rpc.wire import section_from_wire
-from pilotage.v1 import resource_service_pb2, values_pb2
+from pilotage.v1 import values_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -28,6 +28,7 @@ from pilotage_client.cli.options import (
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.what_if.tree import changes_json, show_changes
 from pilotage_client.cli.workflows import is_dag, workflow_as_json
 from pilotage_client.connection import ServerOptions
 from pilotage_client.files import faults_of, read_tree, read_tree_file, tree_format
@@ -269,9 +270,6 @@ def _tree_of(file: Path) -> ResourceTree:
     return tree
 
 
-SHOWN_CHANGES = 20
-
-
 @click.group(
     cls=SectionedGroup,
     sections={"The active tree": ("show", "put"), "Tree files, without a server": ("resolve", "eligible")},
@@ -308,48 +306,20 @@ def show(client: Client, as_json: bool) -> None:
 
 @tree.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--validate-only", is_flag=True, help="Only show the changes.")
+@click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Only show what it would change.")
 @ONE_JSON
 @with_operator_client
-def put(client: Client, file: Path, validate_only: bool, as_json: bool) -> None:
+def put(client: Client, file: Path, dry_run: bool, as_json: bool) -> None:
     """Activate a new version of the tree, whole or not at all."""
     text, format_name = read_tree_file(file), tree_format(file)
     with faults_of(file):
-        answer = client.put_tree(text, format_name, validate_only=validate_only)
+        answer = client.put_tree(text, format_name, dry_run=dry_run)
     for warning in answer.warnings:
         click.echo(f"warning: {warning}", err=True)
     if as_json:
-        echo_json(_changes_json(answer))
+        echo_json(changes_json(answer))
     else:
-        click.echo(f"tree version {answer.version} {'would be' if validate_only else 'is'} active")
-        for change in answer.changes[:SHOWN_CHANGES]:
-            click.echo(f"pool {change.pool_id[:12]}: +{change.gained_count} -{change.lost_count} queues")
-        if answer.pools_changed > SHOWN_CHANGES:
-            click.echo(
-                f"... and {answer.pools_changed - SHOWN_CHANGES} more pools (--json shows {len(answer.changes)})"
-            )
-        click.echo(f"waiting jobs that become runnable: {answer.jobs_runnable}, that become stuck: {answer.jobs_stuck}")
-
-
-def _changes_json(answer: resource_service_pb2.PutTreeResponse) -> dict[str, object]:
-    return {
-        "version": answer.version,
-        "jobs_runnable": answer.jobs_runnable,
-        "jobs_stuck": answer.jobs_stuck,
-        "pools_changed": answer.pools_changed,
-        "pools_rekeyed": answer.pools_rekeyed,
-        "changes": [
-            {
-                "pool": change.pool_id,
-                "gained": [queue_text(queue) for queue in change.gained],
-                "gained_count": change.gained_count,
-                "lost": [queue_text(queue) for queue in change.lost],
-                "lost_count": change.lost_count,
-            }
-            for change in answer.changes
-        ],
-        "warnings": list(answer.warnings),
-    }
+        show_changes(answer, dry_run=dry_run)
 
 
 COMMANDS = (pools, queues, convert, tree)
