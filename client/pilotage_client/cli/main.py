@@ -27,6 +27,7 @@ from pilotage_client.cli.demo import condor_commands, demo, init
 from pilotage_client.cli.operations import agents, audit, downtimes
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.up import COMMANDS as UP_COMMANDS
+from pilotage_client.cli.what_if.policies import policy
 
 _OBJECTS_OF_A_COLLECTION = 50_000
 """A command reads thousands of jobs and keeps them: with 700, collections take a sixth of its time and free nothing."""
@@ -68,6 +69,7 @@ SECTIONS = {
         "audit",
         "tree show",
         "tree put",
+        "policy try",
         "ban",
         "unban",
         "bans",
@@ -139,6 +141,7 @@ for command in (
     *routes.COMMANDS,
     *usage.COMMANDS,
     *workflows.COMMANDS,
+    policy,
 ):
     main.add_command(command)
 

@@ -1,4 +1,4 @@
-"""`pilotage-pilot check`: prints a policy's expressions and their values for a slot and a job."""
+"""`pilotage-pilot check`: prints a policy's expressions and their values for a slot and a job, or for live slots."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from pilotage_pilot.core.policy import Evaluated, evaluate_all
 from pilotage_pilot.core.slots.layout import Layout, StaticSlot
 from pilotage_pilot.node.node import identity
 from pilotage_pilot.node.resources import Probe, ProbeContext, Stated
+from pilotage_pilot.policy.live import print_live
 from pilotage_pilot.policy.loading import load_policy
 
 _WRONG = 2
@@ -40,12 +41,21 @@ def add_check_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpus", type=int, metavar="CPUS", help="cores of the node; default: this node's")
     parser.add_argument("--memory-mib", type=int, metavar="MIB", help="memory of the node; default: this node's")
     parser.add_argument("--allow-commands", action="store_true", help="allow the policy to run commands")
+    parser.add_argument(
+        "--slots",
+        type=Path,
+        metavar="FILE",
+        help="live slots, as `pilotage policy try` sends them; - = stdin",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object of names to texts and values")
 
 
 def check(options: argparse.Namespace) -> int:
     """Print the values; returns 0, or 2 after an error message of one line."""
     try:
+        if options.slots is not None:
+            print_live(options.policy, options.slots, ReadingSurroundings(allow_commands=options.allow_commands))
+            return 0
         answers = ask(
             options.policy,
             options.slot,

@@ -26,9 +26,11 @@ _RECENT = """
         SELECT id, task_queue_id, vo, pool_id, started FROM jobs WHERE {} ORDER BY {} DESC LIMIT ?
     ) AS newest WHERE vo = ? AND pool_id = ? AND started >= ? LIMIT ?
 """
-_OF_OWNER = _RECENT.format("owner = ?", "id")
-_LEASED = _RECENT.format("lease_until IS NOT NULL", "lease_until")
-_ENDED = _RECENT.format("ended IS NOT NULL", "ended")
+_PLACES = {
+    "owner": _RECENT.format("owner = ?", "id"),
+    "leases": _RECENT.format("lease_until IS NOT NULL", "lease_until"),
+    "ends": _RECENT.format("ended IS NOT NULL", "ended"),
+}
 _EVENTS = """
     SELECT job_id, time, to_state FROM job_events WHERE job_id = ANY(?) AND to_state = ANY(?) ORDER BY id
 """
@@ -45,17 +47,24 @@ class RecentWaits(NamedTuple):
 
 def recent_waits(session: Session, task_queue: TaskQueue, since: datetime) -> RecentWaits:
     """Return the waits of jobs that started at `since` or later, from the last WAITING to RUNNING."""
-    traits, time = task_queue.traits, sql.column_time(session, since)
-    of_pool = (traits.account.vo, traits.pool_id, time, MOST_JOBS)
     queues: dict[int, int] = {}
-    queues.update(map(tuple, sql.rows(session, _OF_OWNER, traits.account.owner, MOST_ROWS, *of_pool)))
-    for statement in (_LEASED, _ENDED):
-        queues.update(map(tuple, sql.rows(session, statement, MOST_ROWS, *of_pool)))
+    for place in _PLACES:
+        queues |= recent_jobs(session, place, task_queue.traits, since)
     alike: list[float] = []
     others: list[float] = []
     for job_id, wait_s in _waits(session, queues, since):
         (alike if queues[job_id] == task_queue.id else others).append(wait_s)
     return RecentWaits(alike, alike + others)
+
+
+def recent_jobs(session: Session, place: str, traits: Traits, since: datetime) -> dict[int, int]:
+    """Return the jobs of the same pool that started at `since` or later, with their task queues.
+
+    `place` = where to look: among the newest jobs of the "owner", the newest "leases", or the newest "ends".
+    """
+    of_pool = (traits.account.vo, traits.pool_id, sql.column_time(session, since), MOST_JOBS)
+    owner = (traits.account.owner,) if place == "owner" else ()
+    return dict(map(tuple, sql.rows(session, _PLACES[place], *owner, MOST_ROWS, *of_pool)))
 
 
 def _waits(session: Session, job_ids: Iterable[int], since: datetime) -> list[tuple[int, float]]:
