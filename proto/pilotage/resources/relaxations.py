@@ -47,7 +47,7 @@ from pilotage.resources.parameters import ParameterDeclaration, ParameterDeclara
 from pilotage.resources.requirements import JobNeeds, Requirement, Requirements, job_needs, read_requirements
 from pilotage.resources.tree import CPU_TIME, MAX_WALL_TIME, PLATFORM, REQUIRED_TAGS, TAGS, QueueId
 from pilotage.text import fold
-from pilotage.units import Amount, amount_text
+from pilotage.units import Amount, amount_of, amount_text
 
 MOST = 5
 """The most relaxations of a job that are returned."""
@@ -273,8 +273,8 @@ def _as_typed(declaration: ParameterDeclaration, key: Any, offers: Iterable[Valu
 
 
 def _amount_as_typed(amount: Amount, unit: str | None) -> Value:
-    text = amount_text(amount, unit)
-    return amount if text == str(amount) else text
+    is_plain = amount_of(1, unit) == 1  # a plain number is in the base unit
+    return amount if is_plain else amount_text(amount, unit)
 
 
 def _steps_down(counts: Counter[Any], value_of: Callable[[Any], Value | None]) -> list[_Step]:
