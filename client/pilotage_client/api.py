@@ -93,10 +93,10 @@ class OperatorCalls(Connection):
         """Return the active tree as it was given."""
         return value_of(TreeInfo, self._resources.GetTree(resource_service_pb2.GetTreeRequest()))
 
-    def put_tree(self, text: str, format_name: str, *, validate_only: bool = False) -> TreeChanges:
+    def put_tree(self, text: str, format_name: str, *, dry_run: bool = False) -> TreeChanges:
         """Activate a new version of the tree, or only return its changes; raises InvalidTreeError with all faults."""
         request = resource_service_pb2.PutTreeRequest(
-            request_id=new_request_id(), text=text, format=format_name, validate_only=validate_only
+            request_id=new_request_id(), text=text, format=format_name, validate_only=dry_run
         )
         return value_of(TreeChanges, self._resources.PutTree(request, timeout=300))
 

@@ -46,7 +46,7 @@ from pilotage_client.models import (
     job_status,
     output_part,
 )
-from pilotage_client.models.explanations import JobExplanation, job_explanation
+from pilotage_client.models.explanations import JobExplanation, SubmissionDryRun, job_explanation, submission_dry_run
 from pilotage_client.models.reading import one_of
 from pilotage_client.notifications import resolve_subscriptions
 from pilotage_client.selections import read_selections
@@ -72,7 +72,6 @@ class JobCalls(Connection):
         descriptions: JobDescription | Sequence[JobDescription],
         *,
         group: str = "",
-        validate_only: bool = False,
         request_id: str | None = None,
         cluster: bool = False,
         dependencies: Sequence[Dependency] = (),
@@ -100,28 +99,33 @@ class JobCalls(Connection):
         WorldError
             An input file cannot be read.
         """
-        if isinstance(descriptions, JobDescription):
-            descriptions = [descriptions]
-        descriptions = _with_files(_clusters(descriptions, one=cluster))
-        descriptions, named = resolve_dependencies(descriptions)
-        descriptions, subscriptions = resolve_subscriptions(descriptions, notify)
-        messages = _messages(descriptions)
-        request = job_service_pb2.SubmitJobsRequest(
-            request_id=request_id or new_request_id(),
-            descriptions=messages,
-            group=group,
-            validate_only=validate_only,
-            dependencies=[dependency_to_wire(each) for each in (*named, *dependencies)],
-            workflow=None if workflow is None else job_service_pb2.Workflow(name=workflow),
-            subscriptions=map(submitted_subscription_to_wire, subscriptions),
+        descriptions, request = _submission(
+            descriptions, group, dependencies, workflow, notify, is_cluster=cluster, request_id=request_id
         )
         set_up_tracing("pilotage")
         with span("submit", SpanKind.CLIENT, {"pilotage.request_id": request.request_id}) as attributes:
-            if not validate_only:
-                files.upload_missing(self._jobs, descriptions, self.report_upload)
+            files.upload_missing(self._jobs, descriptions, self.report_upload)
             submitted = submitted_jobs_from_wire(self._jobs.SubmitJobs(request, timeout=300))
             attributes["pilotage.jobs"] = len(submitted.job_ids)
         return JobSet(self, submitted.job_ids, submitted.warnings, submitted.workflow)
+
+    def dry_run(
+        self,
+        descriptions: JobDescription | Sequence[JobDescription],
+        *,
+        group: str = "",
+        cluster: bool = False,
+        dependencies: Sequence[Dependency] = (),
+        workflow: str | None = None,
+        notify: Sequence[NewSubscription] = (),
+    ) -> SubmissionDryRun:
+        """Return what `submit` would do: warnings, quotas, and the explanation of the first descriptions that differ.
+
+        Nothing is stored or uploaded. Raises as `submit`.
+        """
+        _, request = _submission(descriptions, group, dependencies, workflow, notify, is_cluster=cluster)
+        request.validate_only = True
+        return submission_dry_run(self._jobs.SubmitJobs(request, timeout=300))
 
     def job(self, job_id: int) -> Job:
         """Return the handle of a job; the server is not called."""
@@ -472,6 +476,33 @@ class JobCalls(Connection):
         Raises NotFoundError.
         """
         return files.download(self._jobs, job_id, file)
+
+
+def _submission(
+    descriptions: JobDescription | Sequence[JobDescription],
+    group: str,
+    dependencies: Sequence[Dependency],
+    workflow: str | None,
+    notify: Sequence[NewSubscription],
+    *,
+    is_cluster: bool,
+    request_id: str | None = None,
+) -> tuple[Sequence[JobDescription], job_service_pb2.SubmitJobsRequest]:
+    """Return the descriptions as they are submitted, and the request; raises InvalidInputError."""
+    if isinstance(descriptions, JobDescription):
+        descriptions = [descriptions]
+    descriptions = _with_files(_clusters(descriptions, one=is_cluster))
+    descriptions, named = resolve_dependencies(descriptions)
+    descriptions, subscriptions = resolve_subscriptions(descriptions, notify)
+    request = job_service_pb2.SubmitJobsRequest(
+        request_id=request_id or new_request_id(),
+        descriptions=_messages(descriptions),
+        group=group,
+        dependencies=[dependency_to_wire(each) for each in (*named, *dependencies)],
+        workflow=None if workflow is None else job_service_pb2.Workflow(name=workflow),
+        subscriptions=map(submitted_subscription_to_wire, subscriptions),
+    )
+    return descriptions, request
 
 
 def _messages(descriptions: Sequence[JobDescription]) -> list[jobs_pb2.JobDescription]:

@@ -124,6 +124,24 @@ def _factor(unit: str | None) -> Fraction:
     return measure.factors[fold(unit)] if measure is not None and unit is not None else Fraction(1)
 
 
+_SHOWN = {"MiB": ("TB", "GB"), "s": ("d", "h", "min")}
+
+
+def amount_text(amount: Amount, unit: str | None) -> str:
+    """Return an amount in the base unit of `unit`'s measure as text that `amount_of` reads, such as "60 GB".
+
+    It is in the largest unit in which it is whole.
+    """
+    measure = measure_of(unit)
+    if measure is None:
+        return str(amount)
+    for larger in _SHOWN[measure.base]:
+        whole, rest = divmod(amount, measure.factors[fold(larger)])
+        if whole and not rest:
+            return f"{whole} {larger}"
+    return f"{amount} {measure.base}"
+
+
 def _plain(amount: Fraction) -> Amount:
     if amount.denominator == 1 or amount.numerator.bit_length() > _EXACT_BITS:
         return round(amount)

@@ -126,7 +126,7 @@ def test_keys_of_grid_commands(pilotage: Command, operator: Command, data: Path,
     assert list(tree) == KEYS["tree show"]
     assert (tree["format"], tree["text"]) == ("toml", (data / "tree.toml").read_text())
     assert TIME.fullmatch(tree["created"])
-    (change,) = operator.json_objects("tree", "put", data / "tree.toml", "--validate-only")
+    (change,) = operator.json_objects("tree", "put", data / "tree.toml", "--dry-run")
     assert list(change) == KEYS["tree put"]
     place = "/".join(pilot[key] for key in ("site", "ce", "queue"))
     (credential,) = operator.json_objects("pilot-token", place, "--to", tmp_path / "token")

@@ -285,7 +285,7 @@ KEYS: Mapping[str, Sequence[str]] = {
             "queues_of_vo",
             "excluded",
         ),
-        *("eligible", "jobs_ahead", "order", "blockers"),
+        *("eligible", "jobs_ahead", "order", "relaxations", "slots", "start", "resources", "blockers"),
     ],
     "hold": ["id", "state", "refusal"],
     "notify": [
@@ -316,7 +316,10 @@ KEYS: Mapping[str, Sequence[str]] = {
     "whoami": ["owner", "vo", "groups", "roles", "expires", "server", "server_version"],
     "context list": ["name", "current", "server", "authority", "submits", "queue"],
     "tree show": ["version", "format", "created", "created_by", "text"],
-    "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_changed", "pools_rekeyed", "changes", "warnings"],
+    "tree put": [
+        *("version", "jobs_runnable", "jobs_stuck", "first_runnable", "first_stuck", "pools_changed", "pools_rekeyed"),
+        *("changes", "warnings"),
+    ],
     "tree resolve": ["ce", "params", "queue", "site"],
     "agents": [
         *("agent", "replica", "state", "host", "owner", "version", "queues", "ce_types", "bounds", "since"),

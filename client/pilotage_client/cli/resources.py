@@ -25,6 +25,7 @@ from pilotage_client.cli.options import (
 )
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
 from pilotage_client.cli.show.outputs import PoolJson, QueueJson
+from pilotage_client.cli.what_if.tree import show_changes
 from pilotage_client.cli.workflows import is_dag, workflow_as_json
 from pilotage_client.connection import ServerOptions
 from pilotage_client.files import faults_of, read_tree, read_tree_file, tree_format
@@ -223,9 +224,6 @@ def _tree_of(file: Path) -> ResourceTree:
     return tree
 
 
-SHOWN_CHANGES = 20
-
-
 @click.command()
 @ONE_JSON
 @with_operator_client
@@ -242,24 +240,17 @@ def show(client: Client, as_json: bool) -> None:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--validate-only", is_flag=True, help="Only show the changes.")
+@click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Only show what it would change.")
 @ONE_JSON
 @with_operator_client
-def put(client: Client, file: Path, validate_only: bool, as_json: bool) -> None:
+def put(client: Client, file: Path, dry_run: bool, as_json: bool) -> None:
     """Activate a new version of the tree, whole or not at all."""
     text, format_name = read_tree_file(file), tree_format(file)
     with faults_of(file):
-        answer = client.put_tree(text, format_name, validate_only=validate_only)
+        answer = client.put_tree(text, format_name, dry_run=dry_run)
     for warning in answer.warnings:
         click.echo(f"warning: {warning}", err=True)
     if as_json:
         echo_json(answer.as_json())
     else:
-        click.echo(f"tree version {answer.version} {'would be' if validate_only else 'is'} active")
-        for change in answer.changes[:SHOWN_CHANGES]:
-            click.echo(f"pool {change.pool_id[:12]}: +{change.gained_count} -{change.lost_count} queues")
-        if answer.pools_changed > SHOWN_CHANGES:
-            click.echo(
-                f"... and {answer.pools_changed - SHOWN_CHANGES} more pools (--json shows {len(answer.changes)})"
-            )
-        click.echo(f"waiting jobs that become runnable: {answer.jobs_runnable}, that become stuck: {answer.jobs_stuck}")
+        show_changes(answer, dry_run=dry_run)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -37,6 +38,7 @@ from pilotage_client.cli.options import (
 )
 from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
 from pilotage_client.cli.show.progress import activity, wait_progress
+from pilotage_client.cli.what_if.submission import echo_submission, number_of, show_dry_run
 from pilotage_client.cli.workflows import RESCUE, read_workflow
 from pilotage_client.connection import new_request_id
 from pilotage_client.dependencies import read_parent, resolve_dependencies
@@ -99,7 +101,13 @@ _NAMED_DESCRIPTION = re.compile(r"descriptions\[(?P<index>\d+)\]", re.ASCII)
 @RESCUE
 @with_subscriptions
 @click.option("--group", default="", help="Submit under this group (default: your first).")
-@click.option("--validate-only", is_flag=True, help="Only check the jobs.")
+@click.option(
+    "--dry-run",
+    "--validate-only",
+    "dry_run",
+    is_flag=True,
+    help="Only check the jobs, and explain where they would run and when, as `why` does.",
+)
 @IGNORE_UNSUPPORTED
 @click.option(
     "--request-id",
@@ -131,7 +139,7 @@ def submit(
     templates: Sequence[str],
     folder: Path | None,
     group: str,
-    validate_only: bool,
+    dry_run: bool,
     ignore_unsupported: bool,
     request_id: str | None,
     follow: bool,
@@ -146,8 +154,8 @@ def submit(
 
     FILE - is the standard input. The options from --name to --site change the jobs of files too.
     """
-    if follow and validate_only:
-        raise InvalidInputError(Violation("--follow", "cannot be combined with --validate-only"))
+    if follow and dry_run:
+        raise InvalidInputError(Violation("--follow", "cannot be combined with --dry-run"))
     if command:
         read = _read_command(files, command, options, language=language, append=appended, rescue=rescues)
     else:
@@ -159,31 +167,29 @@ def submit(
         click.echo("nothing is left to submit: all nodes are done", err=True)
         return
     all_dependencies = [*dependencies, *read.dependencies]
-    with (
-        _unknown_outcome(request_id or new_request_id(), validate_only=validate_only) as request_id,
-        _in_files(by_file, descriptions, all_dependencies, are_nodes=read.workflow is not None),
-        _submission_shown(client, descriptions),
-    ):
-        submitted = client.submit(
-            descriptions,
-            group=group,
-            validate_only=validate_only,
-            request_id=request_id,
-            dependencies=all_dependencies,
-            notify=notify,
-            workflow=workflow or read.workflow,
-        )
-    warnings = (*read.warnings, *_warnings_of_readers(by_file), *submitted.warnings)
-    _show_submission(descriptions, submitted, warnings, validate_only=validate_only, as_json=as_json)
+    details: dict[str, Any] = {"group": group, "dependencies": all_dependencies, "notify": notify}
+    details["workflow"] = workflow or read.workflow
+    warnings = (*read.warnings, *_warnings_of_readers(by_file))
+    in_files = _in_files(by_file, descriptions, all_dependencies, are_nodes=read.workflow is not None)
+    if dry_run:
+        with in_files:
+            tried = client.dry_run(descriptions, **details)
+        show_dry_run(tried, descriptions, warnings, as_json=as_json)
+        return
+    shown = _submission_shown(client, descriptions)
+    with _unknown_outcome(request_id or new_request_id()) as request_id, in_files, shown:
+        submitted = client.submit(descriptions, request_id=request_id, **details)
+    names = _selection_of(descriptions, submitted)
+    warnings = (*warnings, *submitted.warnings)
+    if as_json:
+        more = {"workflow": submitted.workflow} if submitted.workflow else {}
+        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings), "trace_id": trace_id()} | more)
+    else:
+        echo_submission(len(submitted.job_ids), warnings, f"submitted: {names}")
     if follow:
         _follow(ctx, client, submitted.job_ids, retry_option(patience), as_json=as_json)
     elif submitted.job_ids and any(user_log_of(each) for each in descriptions):
-        _advise_user_logs(descriptions, submitted)
-
-
-def _number(descriptions: Iterable[JobDescription]) -> int:
-    """Return the number of jobs that descriptions make."""
-    return sum(each.count or 1 for each in descriptions)
+        click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
 
 
 def _read_command(files: Sequence[Path], command: Sequence[str], options: JobOptions, **of_files: object) -> _ReadFiles:
@@ -206,49 +212,22 @@ def _with_templates(
     return found
 
 
-def _advise_user_logs(descriptions: Sequence[JobDescription], submitted: JobSet) -> None:
-    names = _selection_of(descriptions, submitted)
-    click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
-
-
-def _show_submission(
-    descriptions: Sequence[JobDescription],
-    submitted: JobSet,
-    warnings: Sequence[str],
-    *,
-    validate_only: bool,
-    as_json: bool,
-) -> None:
-    if as_json:
-        more = {"workflow": submitted.workflow} if submitted.workflow else {}
-        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings), "trace_id": trace_id()} | more)
-        return
-    for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
-    if validate_only:
-        jobs, what = _number(descriptions), "would be submitted"
-    else:
-        jobs, what = len(submitted.job_ids), f"submitted: {_selection_of(descriptions, submitted)}"
-    click.echo(f"{count_text(jobs, 'job')} {what}")
-
-
 @contextmanager
 def _submission_shown(client: Client, descriptions: Sequence[JobDescription]) -> Iterator[None]:
     """Show at a terminal how far a submission is, and its uploads."""
-    with activity(f"submitting {count_text(_number(descriptions), 'job')}") as say:
+    with activity(f"submitting {count_text(number_of(descriptions), 'job')}") as say:
         client.report_upload = lambda sent, total: say(f"uploading input files: {sent >> 20} of {total >> 20} MiB")
         yield
 
 
 @contextmanager
-def _unknown_outcome(request_id: str, *, validate_only: bool) -> Iterator[str]:
+def _unknown_outcome(request_id: str) -> Iterator[str]:
     """Say how to repeat a submission of which no answer came."""
     try:
         yield request_id
     except WorldError:
-        if not validate_only:
-            repeat = f"repeat the command with --request-id {request_id}, which submits them once"
-            click.echo(f"pilotage: it is unknown whether the jobs were submitted: {repeat}", err=True)
+        repeat = f"repeat the command with --request-id {request_id}, which submits them once"
+        click.echo(f"pilotage: it is unknown whether the jobs were submitted: {repeat}", err=True)
         raise
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from pilotage.units import amount_text
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
@@ -19,7 +20,8 @@ from pilotage_client.cli.options import (
 )
 from pilotage_client.cli.routes import routed_job_lines
 from pilotage_client.cli.show.tables import echo_table
-from pilotage_client.models.explanations import JobExplanation
+from pilotage_client.models import JobStatus
+from pilotage_client.models.explanations import JobExplanation, StartForecast
 from pilotage_client.models.routes import RouteExplanation
 
 SHOWN_QUEUES = 15
@@ -48,9 +50,16 @@ def why(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -
 
 
 def show(answer: JobExplanation) -> None:
-    """Print the explanation."""
+    """Print the explanation of a job."""
     job = answer.job
     click.echo(f"Job {job.id} is {job.state}. {answer.summary}")
+    show_details(answer, job)
+
+
+def show_details(answer: JobExplanation, job: JobStatus) -> None:
+    """Print the explanation without its first line."""
+    if answer.start is not None:
+        click.echo(start_text(answer.start))
     if job.ignored:
         click.echo(f"Ignored in its job file: {'; '.join(job.ignored)}")
     if job.state == "WAITING" and job.attempt and job.reason:
@@ -72,16 +81,85 @@ def show(answer: JobExplanation) -> None:
         click.echo(
             f"Queues: {answer.queues_total} in all, {answer.queues_of_vo} for VO {job.vo}, {eligible} can run it."
         )
+    _show_resources(answer)
     if answer.exclusions:
         click.echo("\nExcluded queues:")
         rows = [
             (each.parameter, each.asked, each.queues, each.queues_alone, each.example) for each in answer.exclusions
         ]
         echo_table(("PARAMETER", "ASKED", "EXCLUDES", "IT ALONE", "FOR EXAMPLE"), rows, empty="")
+    _show_relaxations(answer)
     _show_outlooks(answer)
+    _show_slots(answer)
     if answer.order:
         ahead = {0: "No job goes", 1: "1 job goes"}.get(answer.jobs_ahead, f"{answer.jobs_ahead} jobs go")
         click.echo(f"{ahead} before it: {answer.order}")
+
+
+def start_text(start: StartForecast) -> str:
+    """Return the estimate of the start in one sentence."""
+    if start.why_none:
+        return f"Start: no estimate, {start.why_none}."
+    early, median, late = map(_length, (start.early_s, start.median_s, start.late_s))
+    return f"Start: in about {median}, with 80 % in {early} to {late}, by {start.starts} {start.basis}."
+
+
+def _length(seconds: float) -> str:
+    """Return a length with two or three digits, such as "90 s", "15 min" or "8 h"."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _show_relaxations(answer: JobExplanation) -> None:
+    if not answer.relaxations:
+        return
+    click.echo("\nA single change that opens more queues:")
+    rows = [
+        (
+            each.parameter,
+            each.asked or "not asked",
+            each.relaxed or "not asked",
+            f"+{each.opens}" + (f" -{each.closes}" if each.closes else ""),
+            each.example,
+        )
+        for each in answer.relaxations
+    ]
+    echo_table(("PARAMETER", "NOW", "CHANGED TO", "QUEUES", "FOR EXAMPLE"), rows, empty="")
+
+
+def _show_slots(answer: JobExplanation) -> None:
+    if not answer.slot_exclusions:
+        return
+    click.echo(f"\nOf {answer.slots_seen} slots at these queues, {answer.slots_matching} match. Excluded slots:")
+    rows = [(each.clause, each.slots, each.slots_alone, each.example) for each in answer.slot_exclusions]
+    echo_table(("CLAUSE", "EXCLUDES", "IT ALONE", "FOR EXAMPLE"), rows, empty="")
+
+
+def _show_resources(answer: JobExplanation) -> None:
+    if not answer.resources:
+        return
+    click.echo("\nUsed by the last attempt:")
+    rows = [
+        (
+            each.resource,
+            "" if each.asked is None else _amount(each.asked, each.unit),
+            "" if each.used is None else _amount(each.used, each.unit),
+            f"{each.used / each.asked:.0%}" if each.used is not None and each.asked else "",
+        )
+        for each in answer.resources
+    ]
+    echo_table(("RESOURCE", "ASKED", "USED", "PART"), rows, empty="")
+
+
+def _amount(number: float, unit: str) -> str:
+    """Return an amount in a unit in which it is short: exact if it is whole, else with a digit after the point."""
+    if not unit:
+        return f"{number:.2g}"
+    if unit == "MiB" and number >= 1024 and number % 1024:
+        return f"{number / 1024:.1f} GB"
+    return amount_text(int(number), unit) if number.is_integer() else f"{number:.1f} {unit}"
 
 
 def show_routes(job_id: int, answer: RouteExplanation) -> None:

@@ -240,7 +240,7 @@ def _print_ads(client: Client, ids: range) -> None:
 
 def _dry_run(client: Client, file: str, descriptions: Sequence[JobDescription], note: Callable[[str], None]) -> int:
     """Have the server check the jobs, and write what their ads would say."""
-    for warning in client.submit(descriptions, validate_only=True).warnings:
+    for warning in client.dry_run(descriptions).warnings:
         note(f"WARNING: {warning}")
     texts, process, cluster = [], 0, 0
     for each in descriptions:

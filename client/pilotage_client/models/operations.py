@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
 from pilotage.v1 import agent_service_pb2, audit_service_pb2, diagnosis_service_pb2, resource_service_pb2
 from pilotage_client.models.jobs import time_of
@@ -29,9 +31,12 @@ class TreeInfo(AsJson):
 
 @dataclass(frozen=True, slots=True)
 class PoolChanges(AsJson):
-    """The queues that a pool gains and loses; of many only the first are named, and all counted."""
+    """A pool, its waiting jobs, and the queues that it gains and loses; of many only the first are named."""
 
     pool_id: str
+    vo: str
+    requirements: Mapping[str, Value]
+    waiting: int
     gained: tuple[QueueId, ...]
     gained_count: int
     lost: tuple[QueueId, ...]
@@ -47,12 +52,15 @@ class PoolChanges(AsJson):
 class TreeChanges(AsJson):
     """What a version of the tree changes: pools, and waiting jobs that become runnable or stuck.
 
-    `changes` are those of the first 1,000 pools, `pools_changed` counts all. `pools_rekeyed` have got another id.
+    `first_runnable` and `first_stuck` are the ids of the first ones. `changes` are those of the first 1,000 pools,
+    `pools_changed` counts all. `pools_rekeyed` have got another id.
     """
 
     version: int
     jobs_runnable: int
     jobs_stuck: int
+    first_runnable: tuple[int, ...]
+    first_stuck: tuple[int, ...]
     pools_changed: int
     pools_rekeyed: int
     changes: tuple[PoolChanges, ...]

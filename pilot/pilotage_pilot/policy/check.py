@@ -1,4 +1,4 @@
-"""`pilotage-pilot check`: prints a policy's expressions and their values for a slot and a job."""
+"""`pilotage-pilot check`: prints a policy's expressions and their values for a slot and a job, or for live slots."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from pilotage_pilot.core.policy import Evaluated, evaluate_all
 from pilotage_pilot.core.slots.layout import Layout, StaticSlot
 from pilotage_pilot.node.node import identity
 from pilotage_pilot.node.resources import Probe, ProbeContext, Stated
+from pilotage_pilot.policy.live import print_live
 from pilotage_pilot.policy.loading import load_policy
 
 _LONGEST_NAME = 24
@@ -48,6 +49,10 @@ _PATH = click.Path(path_type=Path)
 @click.option("--cpus", type=int, metavar="CPUS", help="Cores of the node; default: this node's.")
 @click.option("--memory-mib", type=int, metavar="MIB", help="Memory of the node; default: this node's.")
 @click.option("--allow-commands", is_flag=True, help="Allow the policy to run commands.")
+@click.option(
+    "--slots", "live", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
+    help="Live slots, as `pilotage policy try` sends them; - = the standard input.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object of names to texts and values.")
 def check(
     policy: Path,
@@ -57,9 +62,13 @@ def check(
     cpus: int | None,
     memory_mib: int | None,
     allow_commands: bool,
+    live: Path | None,
     as_json: bool,
 ) -> int:
     """Evaluate POLICY, an HTCondor configuration file, for a slot and a job."""
+    if live is not None:
+        print_live(policy, live, ReadingSurroundings(allow_commands=allow_commands))
+        return 0
     node = _node(cpus, memory_mib)
     answers = ask(policy, slot, _changes(changes), node, job=job, allow_commands=allow_commands)
     if as_json:

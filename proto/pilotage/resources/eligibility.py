@@ -213,11 +213,11 @@ def full_verdict(
     in_force = active_bans(bans, queue.id, now)
     refusals += (ban_refusal(ban) for ban in in_force)
     if not in_force:
-        refusals += _downtime(needs, queue, bans, now)
+        refusals += downtime_refusals(needs, queue, bans, now)
     return verdict_from(refusals)
 
 
-def _downtime(needs: JobNeeds, queue: EffectiveQueue, bans: Iterable[Ban], now: datetime) -> Iterator[Refusal]:
+def downtime_refusals(needs: JobNeeds, queue: EffectiveQueue, bans: Iterable[Ban], now: datetime) -> Iterator[Refusal]:
     """Yield a refusal if a job may run into the next downtime of the queue."""
     ban = next_downtime(bans, queue.id, now)
     if ban is None or ban.downtime is None or needs.wall_time_s is None:

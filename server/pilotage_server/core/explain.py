@@ -113,10 +113,18 @@ def asked_text(asked: Value | None) -> str:
 
 
 class Obstacle(NamedTuple):
-    """A reason why one slot does not fit a job; `seen` = the values of this slot, "" = none."""
+    """A reason why one slot does not fit a job; `seen` = the values of this slot, "" = none.
+
+    `clause` is what excludes the slot, without its values, such as "cpus"; "" = `why`.
+    """
 
     why: str
     seen: str = ""
+    clause: str = ""
+
+    def __str__(self) -> str:
+        """Return the reason with the values in brackets."""
+        return f"{self.why} ({self.seen})" if self.seen else self.why
 
 
 def policy_obstacles(requirements: str, job: Ad, slot: Ad) -> Iterator[Obstacle]:
@@ -142,9 +150,99 @@ def slots_obstacle(obstacles_of_slots: Sequence[Sequence[Obstacle]]) -> str:
         return ""
     counts = Counter(obstacle.why for obstacles in obstacles_of_slots for obstacle in obstacles)
     most, count = min(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    seen = next(each.seen for obstacles in obstacles_of_slots for each in obstacles if each.why == most)
-    text = f"{most} ({seen})" if seen else most
+    text = next(str(each) for obstacles in obstacles_of_slots for each in obstacles if each.why == most)
     return text if len(obstacles_of_slots) == 1 else f"{text} ({count} of {len(obstacles_of_slots)} free slots)"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotExclusion:
+    """One clause of an expression, or one size, that excludes slots for a job, as condor_q -better-analyze counts.
+
+    `slots` = how many it excludes, `slots_alone` = how many it alone excludes; `example` = one of these with its
+    values.
+    """
+
+    clause: str
+    slots: int
+    slots_alone: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAnalysis:
+    """What excludes slots for a job; `seen` slots were examined, and `matching` of them are excluded by nothing."""
+
+    exclusions: tuple[SlotExclusion, ...] = ()
+    seen: int = 0
+    matching: int = 0
+
+
+def slot_analysis(obstacles_of_slots: Mapping[str, Sequence[Obstacle]]) -> SlotAnalysis:
+    """Return the exclusions of slots, given by their names; those of most slots first."""
+    excluded, alone = Counter[str](), Counter[str]()
+    examples: dict[str, str] = {}
+    for name, obstacles in obstacles_of_slots.items():
+        of_slot = {each.clause or each.why: each for each in reversed(obstacles)}
+        excluded.update(of_slot.keys())
+        if len(of_slot) == 1:
+            alone.update(of_slot.keys())
+        for clause, obstacle in of_slot.items():
+            if clause not in examples or (len(of_slot) == alone[clause] == 1):  # a slot that only this excludes
+                examples[clause] = f"{name}: {obstacle}"
+    order = sorted(excluded, key=lambda clause: (-excluded[clause], -alone[clause], clause))
+    return SlotAnalysis(
+        tuple(SlotExclusion(clause, excluded[clause], alone[clause], examples[clause]) for clause in order),
+        len(obstacles_of_slots),
+        sum(not obstacles for obstacles in obstacles_of_slots.values()),
+    )
+
+
+LEAST_STARTS = 10
+"""The fewest starts that an estimate is made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartEstimate:
+    """When a job may start, in seconds from now, by how long comparable jobs have waited lately.
+
+    Half of `starts` jobs that had waited as long as this one started within `median_s`, 80 % of them between `early_s`
+    and `late_s`. `basis` says which jobs these are. `why_none` = why there is no estimate; "" = there is one.
+    """
+
+    why_none: str
+    basis: str = ""
+    starts: int = 0
+    early_s: float = 0.0
+    median_s: float = 0.0
+    late_s: float = 0.0
+
+
+def start_estimate(waits_s: Sequence[float], waited_s: float, basis: str, days: float) -> StartEstimate:
+    """Return the estimate for a job that has waited `waited_s`; `waits_s` are those of jobs that started in `days`.
+
+    Waits that were over before count for nothing: a job that still waits is not like these.
+    """
+    left_s = sorted(wait - waited_s for wait in waits_s if wait >= waited_s)
+    if len(waits_s) < LEAST_STARTS:
+        found = f"only {len(waits_s)}" if waits_s else "none"
+        return StartEstimate(
+            f"fewer than {LEAST_STARTS} {basis} have started in the last {days:g} days: {found}", basis
+        )
+    if len(left_s) < LEAST_STARTS:
+        why = f"it has waited longer than {len(waits_s) - len(left_s)} of the {len(waits_s)} {basis} that have started"
+        return StartEstimate(f"{why} in the last {days:g} days", basis)
+    early, median, late = (left_s[round(part * (len(left_s) - 1))] for part in (0.1, 0.5, 0.9))
+    return StartEstimate("", basis, len(left_s), early, median, late)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceUse:
+    """What a job asked of a resource and what its last attempt used at most; None = not asked, or unknown."""
+
+    resource: str
+    unit: str
+    asked: float | None
+    used: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import islice
 
 from pilotage.classads.evaluation import Ad
 from pilotage.errors import InvalidRequirementsError, Violation
 from pilotage.job_description import JobDescription, Value
 from pilotage.resources.eligibility import Refusal, Refused, Verdict, full_verdict, next_downtime
 from pilotage.resources.inheritance import EffectiveQueue
-from pilotage.resources.requirements import read_requirements
+from pilotage.resources.relaxations import QueuesOfJob, Relaxation, relaxations
+from pilotage.resources.requirements import pool_id, read_requirements
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold, folded_set
 from pilotage.values.accounts import Account, OwnerId
@@ -23,16 +25,22 @@ from pilotage.values.offers import SlotOffer
 from pilotage.values.pilots import PilotState
 from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.explain import (
+    LEAST_STARTS,
     Exclusion,
     Obstacle,
     QueueOutlook,
+    ResourceUse,
+    SlotAnalysis,
+    StartEstimate,
     WaitingFacts,
     count_of_vo,
     count_text,
     eligible,
     exclusions,
     policy_obstacles,
+    slot_analysis,
     slots_obstacle,
+    start_estimate,
     waiting_summary,
 )
 from pilotage_server.core.identity import Identity
@@ -40,7 +48,8 @@ from pilotage_server.core.jobs.attributes import run_history_of
 from pilotage_server.core.jobs.changes import summary
 from pilotage_server.core.jobs.dependencies import Blocker
 from pilotage_server.core.jobs.record import JobRecord, is_matchable
-from pilotage_server.core.jobs.states import FINAL
+from pilotage_server.core.jobs.states import FINAL, JobState
+from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.core.pilots.pilots import ARRIVING, PilotFilter, PilotRecord, SlotInfo
 from pilotage_server.core.pilots.slot_listing import match_weight, slot_ads
 from pilotage_server.core.queueing.job_ads import full_job_ad
@@ -55,10 +64,12 @@ from pilotage_server.operations.resources.supply import pilot_problems
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import pilots as stored_pilots
 from pilotage_server.storage import task_queues
+from pilotage_server.storage.attempts import load_usages
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.pilots import load_slots
 from pilotage_server.storage.submission.templates import load_description
+from pilotage_server.storage.waits import recent_waits, task_queue_id
 
 
 def queue_verdicts(
@@ -140,8 +151,13 @@ class Explanation:
     tree_version: int
     requirements: Mapping[str, Value]
     ignored: tuple[str, ...]
+    relaxations: tuple[Relaxation, ...]
+    slots: SlotAnalysis
+    start: StartEstimate | None
     pool_sites: tuple[str, ...] = ()
     blockers: tuple[Blocker, ...] = ()
+    usage: AttemptUsage | None = None
+    resources: tuple[ResourceUse, ...] = ()
 
 
 def explain_job(transaction: Transaction, state: ServerState, identity: Identity, job_id: int) -> Explanation:
@@ -149,15 +165,70 @@ def explain_job(transaction: Transaction, state: ServerState, identity: Identity
     (job,) = get_jobs(transaction, identity, [job_id])
     description = load_description(transaction.session, job.template_id)
     task_queue = _task_queue(state, job, description)
+    usage = load_usages(transaction.session, [job], transaction.now).get(job.id)
+    explained = _explained(transaction, state, job, description, task_queue)
+    return replace(
+        explained,
+        blockers=path_to_root_cause(transaction, job),
+        usage=usage,
+        resources=() if usage is None or job.started is None else tuple(_resources(task_queue, usage)),
+    )
+
+
+def explain_new_job(
+    transaction: Transaction, state: ServerState, account: Account, description: JobDescription
+) -> Explanation:
+    """Return the explanation of a job that is not submitted yet, as if it waited behind all others; its id is 0."""
+    section = description.requirements
+    pool = pool_id(read_requirements(section, account.vo, state.tree.declarations)) if section else ""
+    job = JobRecord(
+        id=0,
+        template_id=0,
+        cluster=0,
+        process=0,
+        owner=account.owner,
+        vo=account.vo,
+        group=account.group,
+        name=description.name,
+        state=JobState.WAITING,
+        reason="",
+        priority=description.priority,
+        task_queue_id=0,
+        pool_id=pool,
+        attempt=0,
+        spent_attempts=0,
+        lease=description.lease,
+        lease_until=None,
+        pilot_stamp="",
+        queue=None,
+        node="",
+        slot="",
+        exit_code=None,
+        signal=None,
+        submitted=transaction.now,
+        started=None,
+        ended=None,
+    )
+    task_queue = _task_queue(state, job, description)
+    known = task_queue_id(transaction.session, task_queue.traits)
+    return _explained(transaction, state, job, description, TaskQueue(known, task_queue.traits))
+
+
+def _explained(
+    transaction: Transaction, state: ServerState, job: JobRecord, description: JobDescription, task_queue: TaskQueue
+) -> Explanation:
+    """Return the explanation of a job, without what it waits for before the queue, and what it has used."""
     verdicts = queue_verdicts(transaction, state, description, task_queue)
-    explained = _ExplainedJob(task_queue, _job_ad(transaction, state, job, description, task_queue))
-    outlooks = _outlooks(transaction, state, explained, eligible(verdicts))
-    ahead, order = _order(transaction, state, job, task_queue, outlooks) if is_matchable(job) else (0, "")
+    explained = _ExplainedJob(task_queue, _job_ad(transaction, state, job, description, task_queue), is_new=not job.id)
+    outlooks, slots = _outlooks(transaction, state, explained, eligible(verdicts))
+    waits = is_matchable(job)
+    ahead, order = _order(transaction, state, job, task_queue, outlooks) if waits else (0, "")
     picture = WaitingFacts(job.vo, len(verdicts), count_of_vo(verdicts), exclusions(verdicts), outlooks, ahead)
     mapping = state.mappings.get(job.pool_id)
+    queues = QueuesOfJob(state.tree.view_for(job.vo), state.tree.declarations, state.bans, transaction.now)
     return Explanation(
         job=job,
-        summary=waiting_summary(picture) if is_matchable(job) else summary(job),
+        summary=waiting_summary(picture) if waits else summary(job),
         queues_total=picture.queues_total,
         queues_of_vo=picture.queues_of_vo,
         exclusions=picture.exclusions,
@@ -168,9 +239,45 @@ def explain_job(transaction: Transaction, state: ServerState, identity: Identity
         tree_version=state.tree.version,
         requirements=description.requirements or {},
         ignored=description.ignored,
+        relaxations=() if job.state in FINAL else relaxations(description, job.vo, queues, verdicts),
+        slots=slots,
+        start=_start(transaction, job, task_queue, can_run=bool(outlooks)) if waits else None,
         pool_sites=few_sites(state, job.pool_id) if job.state not in FINAL else (),
-        blockers=path_to_root_cause(transaction, job),
     )
+
+
+RECENT = timedelta(days=3)
+"""The age of the oldest starts that an estimate is made from."""
+
+
+def _start(transaction: Transaction, job: JobRecord, task_queue: TaskQueue, *, can_run: bool) -> StartEstimate:
+    """Return when a waiting job may start, by the jobs like it of its owner, or else by those of its pool."""
+    if not can_run:
+        return StartEstimate("no queue can run it")
+    waits = recent_waits(transaction.session, task_queue, transaction.now - RECENT)
+    waited_s = (transaction.now - (job.state_since or job.submitted)).total_seconds()
+    days = RECENT / timedelta(days=1)
+    alike = start_estimate(waits.of_task_queue, waited_s, "jobs like it of its owner", days)
+    if not alike.why_none or len(waits.of_task_queue) >= LEAST_STARTS:
+        return alike
+    basis = "jobs with the same requirements" if job.pool_id else "jobs of its VO without requirements"
+    return start_estimate(waits.of_pool, waited_s, basis, days)
+
+
+def _resources(task_queue: TaskQueue, usage: AttemptUsage) -> Iterator[ResourceUse]:
+    """Yield what an attempt used against what the job asks for; resources without either are left out."""
+    needs = task_queue.needs
+    cores = usage.cpu_s / usage.wall_s if usage.wall_s else None
+    for resource, unit, asked, used in (
+        ("memory", "MiB", needs.memory_mib, usage.peak_memory_mib or None),
+        ("disk", "MiB", needs.disk_mib, usage.peak_disk_mib or None),
+        ("cores, on average", "", needs.cpus or usage.cpus, cores),
+        ("GPUs", "", needs.gpus, None),
+        ("wall time", "s", needs.wall_time_s, usage.wall_s),
+        ("CPU time", "s", needs.cpu_time_s, usage.cpu_s),
+    ):
+        if asked is not None or used is not None:
+            yield ResourceUse(resource, unit, asked, used)
 
 
 def _task_queue(state: ServerState, job: JobRecord, description: JobDescription) -> TaskQueue:
@@ -181,10 +288,11 @@ def _task_queue(state: ServerState, job: JobRecord, description: JobDescription)
 
 @dataclass(frozen=True, slots=True)
 class _ExplainedJob:
-    """The explained job: its task queue for queues, its ad for slots."""
+    """The explained job: its task queue for queues, its ad for slots. `is_new` = it is not submitted yet."""
 
     task_queue: TaskQueue
     ad: Ad
+    is_new: bool
 
 
 def _job_ad(
@@ -199,8 +307,8 @@ def _job_ad(
 
 def _outlooks(
     transaction: Transaction, state: ServerState, explained: _ExplainedJob, queues: Sequence[QueueId]
-) -> tuple[QueueOutlook, ...]:
-    """Return the pilots and slots at each queue that serve the job's VO, the best queue first."""
+) -> tuple[tuple[QueueOutlook, ...], SlotAnalysis]:
+    """Return the pilots and slots at each queue that serve the job's VO, the best queue first, and all slots."""
     serving = {
         pilot.stamp: pilot
         for pilot in stored_pilots.list_pilots(transaction.session, PilotFilter())
@@ -213,12 +321,50 @@ def _outlooks(
     for info in load_slots(transaction.session) if serving else ():
         if info.pilot_stamp in serving:
             slots.get(info.queue, []).append(info)
-    outlooks = [_outlook(transaction, state, explained, queue, pilots[queue], slots[queue]) for queue in queues]
+    outlooks: list[QueueOutlook] = []
+    seen: dict[str, tuple[Obstacle, ...]] = {}
+    for queue in queues:
+        at_queue = _slots_at(transaction, state, explained, queue, slots[queue])
+        outlooks.append(_outlook(transaction, state, explained, queue, pilots[queue], at_queue))
+        named = ((f"{queue} {each.info.slot.name}@{each.info.node} {each.info.pilot_stamp}", each) for each in at_queue)
+        seen |= {name: each.obstacles for name, each in islice(named, MOST_SLOTS - len(seen))}
     view = state.tree.view_for(explained.task_queue.account.vo)
     bare = {each.queue: view[each.queue] for each in outlooks if not (each.pilots or each.obstacle)}
     problems = pilot_problems(transaction, bare) if bare else {}
     outlooks = [replace(each, obstacle=problems.get(each.queue, each.obstacle)) for each in outlooks]
-    return tuple(sorted(outlooks, key=lambda each: (-each.free_slots, -each.pilots, -each.pilots_waiting)))
+    outlooks.sort(key=lambda each: (-each.free_slots, -each.pilots, -each.pilots_waiting))
+    return tuple(outlooks), slot_analysis(seen)
+
+
+MOST_SLOTS = 2000
+"""The most slots whose obstacles are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SlotView:
+    """A slot with what keeps the job out of it; of a busy slot only what would do so if it were free."""
+
+    info: SlotInfo
+    obstacles: tuple[Obstacle, ...]
+
+
+def _slots_at(
+    transaction: Transaction, state: ServerState, explained: _ExplainedJob, queue: QueueId, slots: Sequence[SlotInfo]
+) -> list[_SlotView]:
+    bound = _bound_pilots(transaction, slots)
+    coming = next_downtime(state.bans, queue, transaction.now)
+    left = None if coming is None or coming.downtime is None else coming.downtime - transaction.now
+    views: list[_SlotView] = []
+    for info, ad in slot_ads(slots, transaction.now):
+        offer = info.offer(transaction.now)
+        if info.asks_for_work:
+            offer = offer._replace(bound_to=bound.get(info.pilot_stamp))
+        else:
+            offer = offer._replace(free=info.slot.amounts)
+        offer = offer if left is None else until(offer, left)
+        if info.asks_for_work or len(views) < MOST_SLOTS:
+            views.append(_SlotView(info, tuple(_slot_obstacles(state, explained, info, ad, offer))))
+    return views
 
 
 def _outlook(
@@ -227,42 +373,34 @@ def _outlook(
     explained: _ExplainedJob,
     queue: QueueId,
     pilots: Sequence[PilotRecord],
-    slots: Sequence[SlotInfo],
+    slots: Sequence[_SlotView],
 ) -> QueueOutlook:
     return QueueOutlook(
         queue=queue,
         pilots=sum(pilot.state is PilotState.RUNNING for pilot in pilots),  # those that drain take no job
         pilots_waiting=sum(pilot.state in ARRIVING and not pilot.is_overdue(transaction.now) for pilot in pilots),
-        free_slots=sum(info.asks_for_work for info in slots),
-        obstacle=_obstacle(transaction, state, explained, queue, slots),
+        free_slots=sum(each.info.asks_for_work for each in slots),
+        obstacle=_obstacle(transaction, state, explained, queue, [each for each in slots if each.info.asks_for_work]),
     )
 
 
 def _obstacle(
-    transaction: Transaction, state: ServerState, explained: _ExplainedJob, queue: QueueId, slots: Sequence[SlotInfo]
+    transaction: Transaction, state: ServerState, explained: _ExplainedJob, queue: QueueId, free: Sequence[_SlotView]
 ) -> str:
     task_queue = explained.task_queue
-    why = mapping_obstacle(state, task_queue, queue)
-    if why:
-        return why
+    if not (explained.is_new and state.mappings.get(task_queue.pool_id) is None):  # its pool is made at submission
+        why = mapping_obstacle(state, task_queue, queue)
+        if why:
+            return why
     reached = LimitRound(running_counts(transaction, state, [queue])).reached(task_queue.traits)
     if reached is not None:
         return f"the limit is reached: {reached}"
     throttles = throttles_at(state, queue)
     if throttles:
         return str(throttles[0])
-    free = [(info, ad) for info, ad in slot_ads(slots, transaction.now) if info.asks_for_work]
-    bound = _bound_pilots(transaction, slots)
-    if _is_barred(transaction, state, task_queue, [info for info, _ in free]):
+    if _is_barred(transaction, state, task_queue, [each.info for each in free]):
         return f"its group has a quota of {state.shares.settings.quota(task_queue.account.group_id)} and uses them"
-    offered = [
-        (info, ad, info.offer(transaction.now)._replace(bound_to=bound.get(info.pilot_stamp))) for info, ad in free
-    ]
-    coming = next_downtime(state.bans, queue, transaction.now)
-    if coming is not None and coming.downtime is not None:
-        left = coming.downtime - transaction.now
-        offered = [(info, ad, until(offer, left)) for info, ad, offer in offered]
-    return slots_obstacle([tuple(_slot_obstacles(state, explained, *each)) for each in offered])
+    return slots_obstacle([each.obstacles for each in free])
 
 
 def _bound_pilots(transaction: Transaction, slots: Sequence[SlotInfo]) -> dict[str, OwnerId]:
@@ -278,11 +416,13 @@ def _slot_obstacles(
 ) -> Iterator[Obstacle]:
     weak = state.queue_access.too_weak(info.isolation, info.queue, explained.task_queue.account.vo)
     if weak:
-        yield Obstacle(weak)
+        yield Obstacle(weak, clause="isolation")
+    if info.draining:
+        yield Obstacle("its pilot drains")
     for throttle in throttles_at(state, info.queue, info.node):
-        yield Obstacle(str(throttle))
+        yield Obstacle(str(throttle), clause="circuit breaker")
     for why in obstacles(explained.task_queue, offer, state.rules.end_margin):
-        yield Obstacle(why)
+        yield Obstacle(why, clause=why.partition(":")[0])
     yield from policy_obstacles(explained.task_queue.traits.requirements_expression, explained.ad, ad)
 
 
@@ -295,6 +435,10 @@ def _is_barred(transaction: Transaction, state: ServerState, task_queue: TaskQue
             return False
         weights = [match_weight(info, asked, transaction.now) for info in free]
         return shares.bars(account, min(weights, default=float(asked.cpus)))
+
+
+_LAST_ID = 2**63 - 1
+"""The id of a job that is not submitted yet: it comes after all others of its priority."""
 
 
 def _order(
@@ -315,7 +459,7 @@ def _order(
         own_share, used_s = shares.share(account), state.shares.use(account, transaction.now).core_s
     before = [each for share, each in rivals if share < own_share]
     equal = [each.task_queue.id for share, each in rivals if share == own_share]
-    first = task_queues.count_before(transaction.session, equal, QueueHead(job.priority, job.id))
+    first = task_queues.count_before(transaction.session, equal, QueueHead(job.priority, job.id or _LAST_ID))
     accounts = len({each.task_queue.account for each in before})
     of_group = _group_order_text(state, account, transaction.now)
     return sum(each.count for each in before) + first, _order_text(account, used_s, of_group, accounts, first)

@@ -51,6 +51,33 @@ def try_tree(transaction: Transaction, state: ServerState, new: NewTree) -> Tree
     return _plan(transaction, state, new, active_tree(transaction, state), cooperative)
 
 
+FIRST_JOBS = 10
+"""The jobs that are named of those that become runnable, and of those that become stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedJobs:
+    """The ids of the first waiting jobs that a tree makes runnable, and of those that it makes stuck."""
+
+    runnable: tuple[int, ...] = ()
+    stuck: tuple[int, ...] = ()
+
+
+NO_JOBS = AffectedJobs()
+
+
+def first_affected_jobs(transaction: Transaction, effect: TreeEffect) -> AffectedJobs:
+    """Return the first jobs concerned; to be called before the tree is active."""
+    return AffectedJobs(_first_jobs(transaction, effect.runnable), _first_jobs(transaction, effect.stuck))
+
+
+def _first_jobs(transaction: Transaction, task_queues: Sequence[int]) -> tuple[int, ...]:
+    ids: list[int] = []
+    for task_queue in task_queues[:FIRST_JOBS]:
+        ids += (job.id for job in stored_task_queues.load_first_waiting(transaction.session, task_queue, FIRST_JOBS))
+    return tuple(sorted(ids)[:FIRST_JOBS])
+
+
 @dataclass(frozen=True, slots=True)
 class TreeDifference:
     """The difference of a new tree and the active one, which has this version."""

@@ -20,7 +20,16 @@ from pilotage_server.core.resources.downtimes import Downtime
 from pilotage_server.operations.cooperative import cooperative, gc_paused
 from pilotage_server.operations.health import hold_place, list_health, open_place
 from pilotage_server.operations.matching.demand import get_demand
-from pilotage_server.operations.put_tree import TreeDifference, compare_tree, get_tree, put_tree, try_tree
+from pilotage_server.operations.put_tree import (
+    NO_JOBS,
+    AffectedJobs,
+    TreeDifference,
+    compare_tree,
+    first_affected_jobs,
+    get_tree,
+    put_tree,
+    try_tree,
+)
 from pilotage_server.operations.resources.bans import BanOrder, ban, list_bans, unban
 from pilotage_server.operations.resources.downtimes import cancel_downtime, list_downtimes, plan_downtime
 from pilotage_server.operations.resources.pools import (
@@ -48,14 +57,19 @@ MAX_QUEUES_NAMED = 5000
 """Limit of the queues in these lists: 10,000 pools times 5,000 queues would exceed any message."""
 
 
-def tree_effect_to_wire(effect: TreeEffect) -> resource_service_pb2.PutTreeResponse:
+def tree_effect_to_wire(effect: TreeEffect, affected: AffectedJobs = NO_JOBS) -> resource_service_pb2.PutTreeResponse:
     """Return the effect of a tree."""
     budget = MAX_QUEUES_NAMED
     changes: list[resource_service_pb2.PoolChange] = []
     for change in effect.changes[:MAX_CHANGES]:
         message = resource_service_pb2.PoolChange(
-            pool_id=change.pool_id, gained_count=len(change.gained), lost_count=len(change.lost)
+            pool_id=change.pool_id,
+            gained_count=len(change.gained),
+            lost_count=len(change.lost),
+            vo=change.vo,
+            waiting=change.waiting,
         )
+        section_to_wire(change.section, message.requirements)
         message.gained.extend(map(queue_to_wire, _first(budget, change.gained)))
         message.lost.extend(map(queue_to_wire, _first(budget - len(message.gained), change.lost)))
         budget -= len(message.gained) + len(message.lost)
@@ -68,6 +82,8 @@ def tree_effect_to_wire(effect: TreeEffect) -> resource_service_pb2.PutTreeRespo
         jobs_runnable=effect.jobs_runnable,
         jobs_stuck=effect.jobs_stuck,
         pools_rekeyed=effect.pools_rekeyed,
+        first_runnable=affected.runnable,
+        first_stuck=affected.stuck,
     )
 
 
@@ -368,7 +384,8 @@ def _plan_tree(
 ) -> tuple[TreePlan, TreeDifference, resource_service_pb2.PutTreeResponse]:
     """Return the plan of a tree, its difference and its answer, made before the transaction: they may take long."""
     plan = try_tree(transaction, state, new)
-    return plan, compare_tree(get_tree(transaction), new), tree_effect_to_wire(plan.effect)
+    affected = first_affected_jobs(transaction, plan.effect)
+    return plan, compare_tree(get_tree(transaction), new), tree_effect_to_wire(plan.effect, affected)
 
 
 class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):

@@ -587,7 +587,7 @@ def test_owner_is_warned_unless_a_notifier_runs(jobs: NotifiedJobs) -> None:
                 ALICE,
                 groups,
                 subscriptions,
-                submit_jobs(transaction, state, ALICE, groups, validate_only=True),
+                SubmittedJobs((), ()),
             )
         ).warnings
 

@@ -23,6 +23,7 @@ from pilotage_server.core.jobs.record import FeedEvent
 from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.core.rules import Rules
 from pilotage_server.core.submission.submit_policy import SubmitPolicy, SubmitTransform
+from pilotage_server.operations.dry_run import try_submission
 from pilotage_server.operations.jobs.queries import get_description, get_events, get_jobs, read_feed
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
@@ -135,12 +136,10 @@ def test_too_many_jobs_in_one_call_are_refused(database: Database) -> None:
     assert len(submit(database, state, a_description(count=5)).job_ids) == 5
 
 
-def test_validation_of_a_submission_changes_nothing(database: Database, state: ServerState) -> None:
+def test_dry_run_of_a_submission_changes_nothing(database: Database, state: ServerState) -> None:
     descriptions = [a_description(requirements={"Memory": 1}, attributes={"AcctGroup": "x"})]
-    tried = database.read(
-        lambda transaction: submit_jobs(transaction, state, ALICE, single_groups(descriptions), validate_only=True)
-    )
-    assert tried.job_ids == ()
+    tried = database.read(lambda transaction: try_submission(transaction, state, ALICE, single_groups(descriptions)))
+    assert [outlook.jobs for outlook in tried.outlooks] == [1]
     assert any("AcctGroup" in warning for warning in tried.warnings)
     assert database.read(lambda transaction: read_feed(transaction, ALICE, 0)).events == ()
 

@@ -71,8 +71,8 @@ def test_validation_needs_no_uploaded_input(shared_server: RunningServer, tmp_pa
     (tmp_path / "never.dat").write_text(f"never uploaded {tmp_path}")
     file = tmp_path / "job.toml"
     file.write_text('executable = "/bin/true"\ninput_files = ["never.dat"]')
-    done = shell.run("submit", "--validate-only", str(file))
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "1 job would be submitted\n", "")
+    done = shell.run("submit", "--dry-run", str(file))
+    assert (done.exit_code, done.stdout.splitlines()[0], done.stderr) == (0, "1 job would be submitted", "")
 
 
 def test_status_of_given_jobs_filters_by_state_and_refuses_other_filters(

@@ -11,7 +11,7 @@ import pytest
 from pilotage.errors import InvalidInputError
 from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
-from support.commands import Command, environment_of
+from support.commands import KEYS, Command, environment_of
 from support.server import VO, RunningServer, running_server
 
 TREE = {
@@ -150,3 +150,50 @@ def test_sites_of_a_pool_are_shown_with_its_jobs(pilotage: Command, grid: Runnin
     assert "\nSites of the pool: CERN, FNAL\n" in pilotage("why", job_id)
     pilotage("remove", job_id)
     assert pilotage.json_objects("status", job_id)[0]["pool_sites"] == []
+
+
+def test_dry_run_shows_what_would_help_and_stores_nothing(pilotage: Command, tmp_path: Path) -> None:
+    file = tmp_path / "big.toml"
+    file.write_text('executable = "/bin/true"\ncount = 5\n[requirements]\nMemory = 6000\nOS = "el9"\n')
+    before = pilotage.json_objects("status", "--jobs", "--all", "--limit", 0)
+    lines = pilotage("submit", "--dry-run", file).splitlines()
+    assert lines[0] == "5 jobs would be submitted"
+    assert lines[1].startswith("Quota: alice of the VO ")
+    table = lines[lines.index("A single change that opens more queues:") + 2 :][:2]
+    assert [line.split() for line in table] == [
+        ["Memory", "6000", "MiB", "4000", "MiB", "+2", "CERN/ce01/long"],
+        ["OS", "el9", "el9,", "el7", "+1", "CERN/ce02/long"],
+    ]
+    (tried,) = pilotage.json_objects("submit", "--validate-only", file)
+    assert list(tried) == [*KEYS["submit"], "quotas", "outlooks"]
+    (outlook,) = tried["outlooks"]
+    assert (tried["jobs"], outlook["jobs"], outlook["start"]["why_none"]) == ([], 5, "no queue can run it")
+    change = outlook["relaxations"][0]
+    assert (change["field"], change["value"], change["opens"]) == ("requirements.Memory", 4000, 2)
+    assert pilotage.json_objects("status", "--jobs", "--all", "--limit", 0) == before
+
+    # The job that is edited so gets these queues.
+    (job_id,) = pilotage.json_objects("submit", file)[0]["jobs"][:1]
+    pilotage("edit", job_id, "--set", f"{change['field']}={change['value']}")
+    assert len(pilotage.json_objects("why", job_id)[0]["eligible"]) == 2
+
+
+def test_dry_run_of_a_tree_names_jobs_and_queues(pilotage: Command, grid: RunningServer, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('executable = "/bin/true"\nsites = ["FNAL"]\n[requirements]\nMemory = 3999\n')
+    (job_id,) = pilotage.json_objects("submit", tmp_path / "job.toml")[0]["jobs"]
+    smaller = json.loads(json.dumps(TREE))
+    del smaller["sites"]["FNAL"]
+    (tmp_path / "tree.json").write_text(json.dumps(smaller))
+    token = grid.token(Role.OPERATOR, owner="olga")
+    operator = Command(environment_of(tmp_path, PILOTAGE_SERVER=grid.address, PILOTAGE_TOKEN=token))
+    (answer,) = operator.json_objects("tree", "put", tmp_path / "tree.json", "--dry-run")
+    assert list(answer) == KEYS["tree put"]
+    assert job_id in answer["first_stuck"]
+    assert answer["jobs_stuck"] == len(answer["first_stuck"])
+    change = next(each for each in answer["changes"] if each["requirements"] == {"Memory": 3999})
+    assert (change["vo"], change["waiting"], change["lost"]) == (VO, 1, ["FNAL/ce/q"])
+    shown = operator("tree", "put", tmp_path / "tree.json", "--dry-run")
+    stuck = ", ".join(map(str, answer["first_stuck"]))
+    assert f"waiting jobs that become stuck: {answer['jobs_stuck']} ({stuck})" in shown
+    assert "1: FNAL/ce/q" in shown
+    assert len(pilotage.json_objects("why", job_id)[0]["eligible"]) == 1

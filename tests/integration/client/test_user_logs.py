@@ -94,8 +94,8 @@ def test_submission_names_the_command_that_writes_its_logs(grid: WireGrid, tmp_p
     grid.put_tree()
     file = tmp_path / "job.sub"
     file.write_text("executable = /bin/true\ntransfer_executable = false\nlog = job.log\nhold = true\nqueue\n")
-    refused = run(grid, tmp_path, "submit", "--follow", "--validate-only", file)
-    assert (refused.exit_code, refused.stderr) == (2, "--follow: cannot be combined with --validate-only\n")
+    refused = run(grid, tmp_path, "submit", "--follow", "--dry-run", file)
+    assert (refused.exit_code, refused.stderr) == (2, "--follow: cannot be combined with --dry-run\n")
 
     submitted = run(grid, tmp_path, "submit", file, "--json")
 

@@ -281,7 +281,7 @@ _OPERATIONS: Table = {
         {
             "show": Verb("resources:show", "Print the active tree", ("pilotage tree show",)),
             "put": Verb(
-                "resources:put", "Activate a new version of the tree", ("pilotage tree put tree.toml --validate-only",)
+                "resources:put", "Activate a new version of the tree", ("pilotage tree put tree.toml --dry-run",)
             ),
             "resolve": Verb(
                 "resources:resolve",
@@ -296,6 +296,16 @@ _OPERATIONS: Table = {
                     "pilotage tree eligible --level Site",
                 ),
             ),
+        },
+    ),
+    "policy": Noun(
+        "Try a site's policy on live slots before pilots use it",
+        {
+            "try": Verb(
+                "what_if.policies:try_policy",
+                "Show what a policy would say now on live slots",
+                ("pilotage policy try site.conf", "pilotage policy try site.conf --slot CERN-PROD/b7g15p"),
+            )
         },
     ),
     "downtime": Noun(

@@ -47,6 +47,9 @@ class PoolChangeJson(TypedDict):
     """The queues that a pool gains and loses; the lists may be cut, the counts are whole."""
 
     pool: str
+    vo: str
+    requirements: dict[str, Any]
+    waiting: int
     gained: list[str]
     gained_count: int
     lost: list[str]
@@ -59,6 +62,8 @@ class TreeChangesJson(TypedDict):
     version: int
     jobs_runnable: int
     jobs_stuck: int
+    first_runnable: list[int]
+    first_stuck: list[int]
     pools_changed: int
     pools_rekeyed: int
     changes: list[PoolChangeJson]

@@ -203,10 +203,57 @@ class BlockerJson(_JobFacts):
     pool_sites: list[str]
 
 
-class ExplanationJson(_JobFacts):
-    """The reasons for the state of a job."""
+class HelpfulChangeJson(TypedDict):
+    """A single change of a description that opens queues; `value` None = the field is removed."""
 
-    pool_sites: list[str]
+    field: str
+    value: Any
+    parameter: str
+    asked: str | None
+    relaxed: str | None
+    opens: int
+    closes: int
+    example: str
+
+
+class ExcludedSlotsJson(TypedDict):
+    """A clause or a size that excludes slots, and how many it alone excludes."""
+
+    clause: str
+    slots: int
+    slots_alone: int
+    example: str
+
+
+class SlotCountsJson(TypedDict):
+    """The slots at eligible queues that were examined, and those that nothing excludes."""
+
+    seen: int
+    matching: int
+    excluded: list[ExcludedSlotsJson]
+
+
+class StartForecastJson(TypedDict):
+    """When a job may start, in seconds from now; `why_none` = why there is no estimate."""
+
+    why_none: str | None
+    basis: str | None
+    starts: int
+    early_s: float | None
+    median_s: float | None
+    late_s: float | None
+
+
+class UsedResourceJson(TypedDict):
+    """What a job asks of a resource, and what its last attempt used."""
+
+    resource: str
+    unit: str | None
+    asked: float | None
+    used: float | None
+
+
+class _Reasons(TypedDict):
     summary: str
     requirements: dict[str, Any]
     pool_mapped: Time | None
@@ -217,7 +264,57 @@ class ExplanationJson(_JobFacts):
     eligible: list[OutlookJson]
     jobs_ahead: int
     order: str
+    relaxations: list[HelpfulChangeJson]
+    slots: SlotCountsJson
+    start: StartForecastJson | None
+    resources: list[UsedResourceJson]
     blockers: list[BlockerJson]
+
+
+class ExplanationJson(_JobFacts, _Reasons):
+    """The reasons for the state of a job."""
+
+    pool_sites: list[str]
+
+
+class SubmissionForecastJson(_Reasons):
+    """What awaits the jobs of a description, and of others that differ in arguments and names only."""
+
+    description: int
+    jobs: int
+
+
+class QuotaOfJobsJson(TypedDict):
+    """A limit of jobs that have not ended."""
+
+    holder: str
+    jobs: int
+    most: int
+
+
+class SubmissionDryRunJson(TypedDict):
+    """What a submission would do; `jobs` is empty."""
+
+    jobs: list[int]
+    warnings: list[str]
+    trace_id: str | None
+    quotas: list[QuotaOfJobsJson]
+    outlooks: list[SubmissionForecastJson]
+
+
+class TriedPolicyJson(TypedDict):
+    """What a policy would say of a slot: truths for its job, and how many of `jobs` waiting jobs it starts."""
+
+    slot: str
+    node: str
+    site: str
+    state: str
+    activity: str
+    job: int | None
+    values: dict[str, bool | None]
+    jobs: int
+    starts: int
+    starts_now: int
 
 
 class ChangedJobJson(TypedDict):

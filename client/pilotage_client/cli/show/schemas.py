@@ -15,7 +15,7 @@ AnyObject = dict[str, Any]
 """An object whose keys follow from the input, such as the attributes of an ad."""
 
 OUTPUTS: Mapping[str, Sequence[Any]] = {
-    "submit": [outputs.SubmissionJson, outputs.JobJson],
+    "submit": [outputs.SubmissionJson, outputs.SubmissionDryRunJson, outputs.JobJson],
     "status": [outputs.ClusterJson, outputs.JobJson],
     "watch": [outputs.ClusterJson, outputs.JobJson],
     "wait": [outputs.JobJson],
@@ -59,6 +59,7 @@ OUTPUTS: Mapping[str, Sequence[Any]] = {
     "tree put": [operator_outputs.TreeChangesJson],
     "tree resolve": [operator_outputs.ResolvedQueueJson],
     "tree eligible": [operator_outputs.EligibleJson],
+    "policy try": [outputs.TriedPolicyJson],
     "ban": [operator_outputs.BanJson],
     "unban": [operator_outputs.BanJson],
     "bans": [operator_outputs.BanJson],

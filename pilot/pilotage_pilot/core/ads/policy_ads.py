@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from pilotage.classads.evaluation import CURRENT_TIME, Ad, NoValue, Result
 from pilotage.classads.library import AdValue, Expression, InvalidClassAdError, parse_value
+from pilotage.classads.text import overlaid
 from pilotage.text import fold, folded_set
 from pilotage_pilot.core.ads.attributes import (
     LAST_CLAIM_END,
@@ -268,6 +269,15 @@ def _shown(policy: Policy, key: SlotKey | None) -> dict[str, AdValue]:
         shown: _expression(name, expressions[name]) for name, shown in _IN_ADS.items() if name in expressions
     }
     return values | {name: parse_value(_expression(name, text).text) for name, text in policy.published(key).items()}
+
+
+def policy_attributes(policy: Policy, key: SlotKey) -> dict[str, AdValue]:
+    """Return all that a policy adds to the ad of a slot, also expressions by their knobs' names.
+
+    Raises InvalidInputError.
+    """
+    knobs: dict[str, AdValue] = {name: _expression(name, text) for name, text in policy.expressions(key).items()}
+    return overlaid(knobs, _shown(policy, key))
 
 
 def _expression(name: str, text: str) -> Expression:

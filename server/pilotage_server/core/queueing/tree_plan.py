@@ -12,8 +12,9 @@ Rules
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pilotage.errors import InvalidRequirementsError
@@ -33,19 +34,25 @@ from pilotage_server.core.resources.tree import ActiveTree
 
 @dataclass(frozen=True, slots=True)
 class PoolChange:
-    """What happens to the mapping of a pool; at least one of the two is not empty."""
+    """What happens to the mapping of a pool; at least one of the two is not empty.
+
+    `vo` and `section` are those of the pool, `waiting` = how many of its jobs wait.
+    """
 
     pool_id: str
     gained: Set[QueueId]
     lost: Set[QueueId]
+    vo: str = field(default="", compare=False)
+    section: Mapping[str, Value] = field(default_factory=dict, compare=False)
+    waiting: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class TreeEffect:
     """What a tree changes, or would: its version, warnings for its operator, and the effect on jobs.
 
-    `jobs_runnable` are waiting jobs that no queue could take and now one can, `jobs_stuck` the reverse. `pools_rekeyed`
-    counts the pools of which some jobs move to another pool.
+    `jobs_runnable` are waiting jobs that no queue could take and now one can, `jobs_stuck` the reverse; `runnable` and
+    `stuck` are the ids of their task queues. `pools_rekeyed` counts the pools of which some jobs move to another pool.
     """
 
     version: int
@@ -54,6 +61,8 @@ class TreeEffect:
     jobs_runnable: int = 0
     jobs_stuck: int = 0
     pools_rekeyed: int = 0
+    runnable: tuple[int, ...] = ()
+    stuck: tuple[int, ...] = ()
 
 
 def pool_change(pool: str, before: Set[QueueId], after: Set[QueueId]) -> PoolChange | None:
@@ -129,14 +138,17 @@ class WaitingChange:
     after: TaskQueue | None
 
 
-def runnable_and_stuck(waits: Iterable[WaitingChange], before: QueueAccess, after: QueueAccess) -> tuple[int, int]:
-    """Return how many jobs have become runnable on some queue, and how many no longer are on any."""
-    runnable = stuck = 0
+def runnable_and_stuck(
+    waits: Iterable[WaitingChange], before: QueueAccess, after: QueueAccess
+) -> tuple[list[WaitingChange], list[WaitingChange]]:
+    """Return the jobs that have become runnable on some queue, and those that no longer are on any."""
+    runnable: list[WaitingChange] = []
+    stuck: list[WaitingChange] = []
     for wait in waits:
         could = before.admits_anywhere(wait.before)
         can = wait.after is not None and after.admits_anywhere(wait.after)
-        runnable += wait.count if can and not could else 0
-        stuck += wait.count if could and not can else 0
+        if can is not could:
+            (runnable if can else stuck).append(wait)
     return runnable, stuck
 
 
@@ -284,9 +296,11 @@ def _effect(
         version=after.version,
         warnings=(*warnings, *_orphan_warnings(outcomes)),
         changes=_changes(present, mappings, after, outcomes, pace),
-        jobs_runnable=runnable,
-        jobs_stuck=stuck,
+        jobs_runnable=sum(each.count for each in runnable),
+        jobs_stuck=sum(each.count for each in stuck),
         pools_rekeyed=len({each.group.pool_id for each in outcomes if isinstance(each, Rekeyed) and each.changes_pool}),
+        runnable=tuple(each.before.id for each in runnable),
+        stuck=tuple(each.before.id for each in stuck),
     )
 
 
@@ -317,15 +331,20 @@ def _changes(
         if isinstance(outcome, Rekeyed):
             successors.setdefault(outcome.group.pool_id, set()).add(outcome.pool_id)
     same_numbers = after.order.extends(present.tree.order)
-    changes: list[PoolChange | None] = []
+    waiting = Counter[str]()
+    for queue, count in present.waiting:
+        waiting[queue.pool_id] += count
+    changes: list[PoolChange] = []
     for pool in pace(present.pools):
         before = present.mappings.queues(pool.id)
         if same_numbers and before.order is present.tree.order:
             before = before.in_order(after.order)
         own = mappings.get(pool.id)
         queues = own.queues if own else _united(after.order, map(mappings.queues, successors.get(pool.id, ())))
-        changes.append(pool_change(pool.id, before, queues))
-    return tuple(change for change in changes if change is not None)
+        change = pool_change(pool.id, before, queues)
+        if change is not None:
+            changes.append(replace(change, vo=pool.vo, section=pool.section, waiting=waiting[pool.id]))
+    return tuple(changes)
 
 
 def _united(order: QueueOrder, sets: Iterable[QueueSet]) -> QueueSet:

@@ -7,6 +7,8 @@ jobs may be exceeded for a short time by submissions to other servers, and no su
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from pilotage.errors import QuotaExceededError
 from pilotage_server.core.identity import Holder, Identity, holder_of
@@ -21,6 +23,14 @@ COUNT_EVERY_S = 30.0
 
 COUNT_AGAIN_S = 2.0
 """Interval at which they are counted when a quota is exceeded: jobs may have ended."""
+
+
+class JobQuota(NamedTuple):
+    """A limit of jobs that have not ended: whose it is, how many there are, and how many there may be."""
+
+    holder: str
+    jobs: int
+    most: int
 
 
 class JobQuotas:
@@ -52,16 +62,19 @@ class JobQuotas:
         """Add jobs that have been stored."""
         self._counts.setdefault(identity.vo, Counter())[identity.owner] += jobs
 
-    def _fault(self, identity: Identity, jobs: int) -> str:
+    def of(self, identity: Identity) -> Iterator[JobQuota]:
+        """Yield the quotas that a submission of the caller counts towards."""
         counts = self._counts.get(identity.vo, Counter[str]())
-        for who, present, most in (
-            (f"{identity.owner} of the VO {identity.vo}", counts[identity.owner], self._limits.max_live_jobs_of_owner),
-            (f"the VO {identity.vo}", counts.total(), self._limits.max_live_jobs_of_vo),
-        ):
-            if present + jobs > most:
+        owner = f"{identity.owner} of the VO {identity.vo}"
+        yield JobQuota(owner, counts[identity.owner], self._limits.max_live_jobs_of_owner)
+        yield JobQuota(f"the VO {identity.vo}", counts.total(), self._limits.max_live_jobs_of_vo)
+
+    def _fault(self, identity: Identity, jobs: int) -> str:
+        for quota in self.of(identity):
+            if quota.jobs + jobs > quota.most:
                 return (
-                    f"{jobs} more jobs are too many: {who} has {present} jobs that have not ended, and may "
-                    f"have {most}; wait until some have ended, or remove some"
+                    f"{jobs} more jobs are too many: {quota.holder} has {quota.jobs} jobs that have not ended, and may "
+                    f"have {quota.most}; wait until some have ended, or remove some"
                 )
         return ""
 

@@ -18,6 +18,7 @@ from pilotage.values.accounts import Account
 from pilotage.values.dependencies import Dependency
 from pilotage.values.jobs import SubmittedJobs
 from pilotage.values.notifications import SubmittedSubscription
+from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import Holder, Identity
 from pilotage_server.core.jobs.attributes import description_attributes
 from pilotage_server.core.jobs.descriptions import (
@@ -41,7 +42,7 @@ from pilotage_server.operations.jobs.notifications import add_subscriptions, che
 from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.submission.dependencies import lock_examination
+from pilotage_server.storage.submission.dependencies import Parents, lock_examination
 from pilotage_server.storage.submission.templates import sizes_of
 from pilotage_server.storage.submission.workflows import StoredWorkflow, insert_workflow
 
@@ -97,6 +98,37 @@ def _without(description: JobDescription, names: frozenset[str]) -> JobDescripti
     return description if len(kept) == len(description.attributes) else replace(description, attributes=kept)
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedJobs:
+    """A submission that is not stored yet: its account, its descriptions after the chain, warnings, and parents."""
+
+    account: Account
+    groups: Sequence[OptimizedGroup]
+    warnings: tuple[str, ...]
+    parents: Mapping[JobSelection, Parents]
+
+
+def check_jobs(
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity,
+    descriptions: Sequence[DescriptionGroup],
+    group: str = "",
+    *,
+    dependencies: Sequence[Dependency] = (),
+    files_follow: bool = False,
+) -> CheckedJobs:
+    """Return a submission that the server would accept; raises as `submit_jobs` does.
+
+    `files_follow` = its input files need not be uploaded yet.
+    """
+    account = Account(identity.vo, group_of(identity, group), identity.owner)
+    _check_counts(descriptions, state)
+    groups = optimize(transaction, state, account, descriptions, files_follow=files_follow)
+    parents = find_parents(transaction, identity, dependencies) if dependencies else {}
+    return CheckedJobs(account, groups, _warnings(groups, state), parents)
+
+
 def submit_jobs(
     transaction: Transaction,
     state: ServerState,
@@ -106,7 +138,6 @@ def submit_jobs(
     *,
     dependencies: Sequence[Dependency] = (),
     workflow: str = "",
-    validate_only: bool = False,
 ) -> SubmittedJobs:
     """Accept or reject a submission as a whole; owner and VO are always the caller's.
 
@@ -123,20 +154,15 @@ def submit_jobs(
     InvalidInputError, StateConflictError
         As `find_parents` raises them for dependencies.
     """
-    account = Account(identity.vo, group_of(identity, group), identity.owner)
-    _check_counts(descriptions, state)
-    optimized_groups = optimize(transaction, state, account, descriptions, files_follow=validate_only)
-    warnings = _warnings(optimized_groups, state)
-    parents = find_parents(transaction, identity, dependencies) if dependencies else {}
-    if validate_only:
-        return SubmittedJobs((), warnings)
+    checked = check_jobs(transaction, state, identity, descriptions, group, dependencies=dependencies)
+    account = checked.account
     if dependencies:
         lock_placement(transaction)  # before the examination of dependencies, and both before jobs are placed
-    if parents:
+    if checked.parents:
         lock_examination(transaction.session)
     placer = Placer(transaction, state)
-    accepted = [each for one in optimized_groups for each in _accepted(placer, account, one)]
-    plan = plan_dependencies(transaction, dependencies, parents) if dependencies else DependencyPlan()
+    accepted = [each for one in checked.groups for each in _accepted(placer, account, one)]
+    plan = plan_dependencies(transaction, dependencies, checked.parents) if dependencies else DependencyPlan()
     blocked = plan.blocked
     if blocked:
         accepted = [part for each in accepted for part in each.split(blocked)]
@@ -144,7 +170,7 @@ def submit_jobs(
     if workflow:
         new = StoredWorkflow(ids, account.owner, account.vo, account.group, workflow, transaction.now)
         insert_workflow(transaction.session, new)
-    return SubmittedJobs(tuple(ids), (*warnings, *plan.warnings), ids[0] if workflow else 0)
+    return SubmittedJobs(tuple(ids), (*checked.warnings, *plan.warnings), ids[0] if workflow else 0)
 
 
 def subscribe_to_new_jobs(

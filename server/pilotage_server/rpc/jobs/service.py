@@ -20,6 +20,7 @@ from pilotage.tracing.recording import span
 from pilotage.tracing.spans import SpanKind
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2
 from pilotage.values.dependencies import Dependency
+from pilotage.values.jobs import SubmittedJobs
 from pilotage.values.wire.dependencies import dependencies_from_wire
 from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, reason_from_wire
 from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_wire
@@ -31,6 +32,7 @@ from pilotage_server.core.jobs.descriptions import DescriptionGroup
 from pilotage_server.core.jobs.files import MAX_INLINE_BYTES, OutputFile
 from pilotage_server.core.jobs.record import FeedPage
 from pilotage_server.core.jobs.states import FINAL
+from pilotage_server.operations.dry_run import try_submission
 from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.ads import list_ads
 from pilotage_server.operations.jobs.changes import change_jobs
@@ -73,6 +75,7 @@ from pilotage_server.rpc.jobs.wire import (
     cluster_filter_from_wire,
     cluster_to_wire,
     condition_from_wire,
+    dry_run_to_wire,
     event_to_wire,
     explanation_to_wire,
     filter_from_wire,
@@ -376,6 +379,18 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
                 lambda transaction, _: self._live_jobs.count(transaction, identity.vo, self._boot_clock())
             )
 
+        def try_it(transaction: Any, state: Any) -> job_service_pb2.SubmitJobsResponse:
+            self._disk.check()
+            self._live_jobs.check(identity, jobs)
+            tried = try_submission(transaction, state, identity, descriptions, request.group, dependencies=dependencies)
+            checked = SubmittedJobs((), tried.warnings)
+            if subscriptions:
+                checked = subscribe_to_new_jobs(transaction, state, identity, descriptions, subscriptions, checked)
+            return dry_run_to_wire(tried, checked.warnings, self._live_jobs.of(identity))
+
+        if request.validate_only:
+            return await self._transactions.read(try_it)
+
         def submit(transaction: Any, state: Any) -> job_service_pb2.SubmitJobsResponse:
             self._disk.check()
             self._live_jobs.check(identity, jobs)
@@ -388,16 +403,12 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
                     request.group,
                     dependencies=dependencies,
                     workflow=workflow,
-                    validate_only=request.validate_only,
                 )
             if subscriptions:
                 done = subscribe_to_new_jobs(transaction, state, identity, descriptions, subscriptions, done)
-            if not request.validate_only:
-                transaction.after_commit(partial(self._live_jobs.add, identity, jobs))
+            transaction.after_commit(partial(self._live_jobs.add, identity, jobs))
             return submitted_jobs_to_wire(done)
 
-        if request.validate_only:
-            return await self._transactions.read(submit)
         response = await self._transactions.once(
             identity, "SubmitJobs", request, job_service_pb2.SubmitJobsResponse, submit
         )

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from pilotage.errors import Faults, InvalidInputError, InvalidJobError, Violation
 from pilotage.job_description import JobDescription
 from pilotage.jobs.file_names import is_checksum
 from pilotage.jobs.wire import description_from_wire
-from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
+from pilotage.resources.relaxations import Relaxation
+from pilotage.rpc.wire import (
+    enum_from_wire,
+    enum_to_wire,
+    queue_to_wire,
+    section_to_wire,
+    text_from_wire,
+    time_to_wire,
+    value_to_wire,
+)
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.jobs import JobCondition
 from pilotage.values.selections import JobSelection
@@ -25,10 +34,12 @@ from pilotage_server.core.jobs.files import OutputFile
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord
 from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.core.jobs.usage import AttemptUsage
+from pilotage_server.operations.dry_run import DryRun
 from pilotage_server.operations.explain import Explanation
 from pilotage_server.operations.jobs.ads import MOST_JOBS, AdFilter
 from pilotage_server.operations.jobs.conditions import JobsFound
 from pilotage_server.operations.jobs.queries import JobDetails, JobFilter
+from pilotage_server.operations.jobs.quotas import JobQuota
 from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty
 
 DEFAULT_PAGE, LARGEST_PAGE = 1000, 10_000
@@ -407,7 +418,7 @@ def output_files_to_wire(files: Iterable[OutputFile]) -> list[jobs_pb2.OutputFil
 def explanation_to_wire(explanation: Explanation) -> job_service_pb2.ExplainJobResponse:
     """Return the message that explains a job's state."""
     message = job_service_pb2.ExplainJobResponse(
-        job=job_to_wire(explanation.job, explanation.ignored, pool_sites=explanation.pool_sites),
+        job=job_to_wire(explanation.job, explanation.ignored, explanation.usage, pool_sites=explanation.pool_sites),
         summary=explanation.summary,
         queues_total=explanation.queues_total,
         queues_of_vo=explanation.queues_of_vo,
@@ -421,9 +432,49 @@ def explanation_to_wire(explanation: Explanation) -> job_service_pb2.ExplainJobR
             job_service_pb2.Blocker(kind=kind_to_wire(each.kind), job=job_to_wire(each.job))
             for each in explanation.blockers
         ],
+        relaxations=map(_relaxation, explanation.relaxations),
+        slot_exclusions=[
+            job_service_pb2.SlotExclusion(
+                clause=each.clause, slots=each.slots, slots_alone=each.slots_alone, example=each.example
+            )
+            for each in explanation.slots.exclusions
+        ],
+        slots_seen=explanation.slots.seen,
+        slots_matching=explanation.slots.matching,
+        start=None if explanation.start is None else job_service_pb2.StartEstimate(**asdict(explanation.start)),
+        resources=[job_service_pb2.ResourceUse(**asdict(each)) for each in explanation.resources],
     )
     section_to_wire(explanation.requirements, message.requirements)
     return message
+
+
+def _relaxation(relaxation: Relaxation) -> job_service_pb2.Relaxation:
+    return job_service_pb2.Relaxation(
+        field=relaxation.field,
+        value=None if relaxation.value is None else value_to_wire(relaxation.value),
+        parameter=relaxation.parameter,
+        asked=relaxation.asked,
+        relaxed=relaxation.relaxed,
+        opens=relaxation.opens,
+        closes=relaxation.closes,
+        example=queue_to_wire(relaxation.example),
+    )
+
+
+def dry_run_to_wire(
+    dry_run: DryRun, warnings: Sequence[str], quotas: Iterable[JobQuota]
+) -> job_service_pb2.SubmitJobsResponse:
+    """Return the answer to a submission that stores nothing."""
+    return job_service_pb2.SubmitJobsResponse(
+        warnings=warnings,
+        outlooks=[
+            job_service_pb2.SubmissionOutlook(
+                description=each.description, jobs=each.jobs, explanation=explanation_to_wire(each.explanation)
+            )
+            for each in dry_run.outlooks
+        ],
+        quotas=[job_service_pb2.JobQuota(**each._asdict()) for each in quotas],
+    )
 
 
 def _exclusion(exclusion: Exclusion) -> job_service_pb2.Exclusion:
