@@ -121,8 +121,8 @@ def event_pages_since(
 ) -> Iterator[list[JobEvent]]:
     """Yield the pages of events from the first one of `first_job`, each event once, across outages of the server.
 
-    `job_ids` are those of the events, none = all visible ones. It ends when the boot clock reaches `ends_s`, and with
-    an interruption when `is_over`, such as the one when the connection is closed.
+    `job_ids` are those of the events, none = all visible ones. It ends when the boot clock reaches `ends_s`, or when
+    the stream is interrupted and `is_over`: a follower ends so when its connection is closed.
     """
     retry = new_retry()
     seen = retry(partial(client.events, first_job))
@@ -138,7 +138,8 @@ def event_pages_since(
         except (WorldError, ValueError) as error:  # ValueError: the connection has been closed
             if is_over() or boot_time_s() >= ends_s:
                 return
-            retry.pause_after(error if isinstance(error, WorldError) else WorldError(str(error), transient=False))
+            interruption = error if isinstance(error, WorldError) else WorldError(str(error), transient=False)
+            retry.pause_after(interruption, until_s=ends_s)
 
 
 def follow_until_final(client: JobCalls, job_id: int, retry: RetryBudget) -> Iterator[JobEvent]:

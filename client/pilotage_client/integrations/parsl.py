@@ -29,7 +29,7 @@ _STATES = {
     "FAILED": JobState.FAILED,
     "REMOVED": JobState.CANCELLED,
 }
-_POLL_S = 5
+_POLL_S = 2
 _WITH_FILES = ("DONE", "FAILED")
 
 
