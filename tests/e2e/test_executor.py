@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, as_completed
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,81 @@ def test_calls_fail_when_their_batch_cannot_be_written(
         (scratch,) = tmp_path.glob("pilotage-calls-*")
         shutil.rmtree(scratch)  # as a cleaner of temporary files does
         assert isinstance(executor.submit(square, 1).exception(WAIT_TIMEOUT_S), FileNotFoundError)
+
+
+def test_held_job_fails_its_call_and_goes(client: Client, executor: PilotageExecutor) -> None:
+    list(executor.map(square, range(100)))  # now batches have several calls
+    slow = executor.submit(time.sleep, 3600)
+    others = [executor.submit(square, number) for number in range(10)]
+    held: list[int] = []
+    while not held:
+        running = client.list_jobs(states=["RUNNING"]) if slow.running() else ()
+        held = [result.job_id for result in client.hold([job.id for job in running], "too large") if not result.refusal]
+    error = slow.exception(WAIT_TIMEOUT_S)
+    assert isinstance(error, BatchFailedError)
+    assert "is HELD: too large" in str(error)
+    assert [future.result(WAIT_TIMEOUT_S) for future in others] == [number * number for number in range(10)]
+    assert {job.state for job in client.wait(held, WAIT_TIMEOUT_S)} <= {"REMOVED", "DONE"}
+
+
+def test_missing_module_is_named_with_the_option_that_sends_it(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_module.py").write_text("def double(number):\n    return 2 * number\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own_module = importlib.import_module("own_module")
+    with PilotageExecutor(client) as executor:
+        error = executor.submit(own_module.double, 1).exception(WAIT_TIMEOUT_S)
+    assert isinstance(error, ModuleNotFoundError)
+    assert "PilotageExecutor(modules=[own_module])" in error.__notes__[0]
+    with PilotageExecutor(client, modules=[own_module]) as executor:
+        assert executor.submit(own_module.double, 21).result(WAIT_TIMEOUT_S) == 42
+
+
+def test_map_reads_no_more_inputs_than_its_buffer(executor: PilotageExecutor) -> None:
+    read = 0
+
+    def inputs() -> Iterator[int]:
+        nonlocal read
+        for number in range(1, 1001):
+            read = number
+            yield number
+
+    results = executor.map(square, inputs(), buffersize=100, progress=True)
+    assert read == 100
+    assert next(results) == 1
+    assert read == 100
+    assert sum(results) == sum(number * number for number in range(2, 1001))
+
+
+def test_interrupt_removes_running_jobs(client: Client) -> None:
+    with suppress(KeyboardInterrupt), PilotageExecutor(client, name="interrupted") as executor:
+        running = executor.submit(time.sleep, 3600)
+        while not running.running():
+            time.sleep(0.05)
+        assert not running.cancel()
+        raise KeyboardInterrupt
+    assert isinstance(running.exception(), RuntimeError)
+    (job,) = client.wait([job.id for job in client.list_jobs() if job.name == "interrupted"], WAIT_TIMEOUT_S)
+    assert job.state == "REMOVED"
+
+
+def test_restart_of_the_server_loses_no_call_and_repeats_none(up: UpCommand, executor: PilotageExecutor) -> None:
+    marks = up.data.parent / "marks"
+    for folder in (up.data.parent, marks):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)  # of payloads with accounts of their own
+
+    def mark(number: int) -> int:
+        (marks / f"{number}.{time.time_ns()}").touch()
+        time.sleep(0.002)
+        return number
+
+    futures = [executor.submit(mark, number) for number in range(2000)]
+    futures[50].result(WAIT_TIMEOUT_S)
+    os.kill(up.children()[0], signal.SIGKILL)
+    assert [future.result(WAIT_TIMEOUT_S) for future in futures] == list(range(2000))
+    assert len(list(marks.iterdir())) == 2000
 
 
 def test_shut_down_executor_leaves_no_jobs(client: Client) -> None:

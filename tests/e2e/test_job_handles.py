@@ -76,9 +76,16 @@ def test_set_is_waited_for_with_a_timeout_and_cancelled(client: Client) -> None:
 
 def test_html_of_a_set_escapes_what_users_wrote(client: Client) -> None:
     jobs = client.submit(job("/bin/true", name="<script>alert(1)</script>", hold=True))
-    assert "<script>" not in jobs._repr_html_()
-    assert "&lt;script&gt;" in jobs._repr_html_()
+    for shown in (jobs, jobs[0]):
+        assert "<script>" not in shown._repr_html_()
+        assert "&lt;script&gt;" in shown._repr_html_()
     jobs.cancel()
+
+
+def test_queues_and_pilots_are_tables(client: Client) -> None:
+    assert "<th>pilots</th>" in client.queues()._repr_html_()
+    assert "<td>RUNNING</td>" in client.pilots()._repr_html_()
+    assert client.queues(site="nowhere")._repr_html_() == "<p>none</p>"
 
 
 async def test_async_client_waits_for_many_sets_at_once(up: UpCommand) -> None:

@@ -43,6 +43,7 @@ from pilotage_client.execution.tasks import keys_of
 from pilotage_client.job_sets import progress_bar
 from pilotage_client.models import FINAL_STATES, JobEvent
 from pilotage_client.readers.files import resolve_local_files
+from pilotage_client.readers.toml import SHORT_KEYS
 from pilotage_client.readers.values import check_user_keys, job
 from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget, event_pages_since
 
@@ -112,6 +113,7 @@ class CallBatch:
     runs_since_s: float | None = None
     is_followed: bool = False
     is_removed: bool = False
+    is_ending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +254,7 @@ class PilotageExecutor(Executor):
         check_user_keys(wanted.keys())
         name = repr(sorted((key, repr(value)) for key, value in wanted.items()))
         if name not in self._queues:
+            wanted = {SHORT_KEYS.get(key, key): value for key, value in wanted.items()}
             files = [*_as_list(wanted.pop("input_files", [])), call_runner.__file__, str(self._library)]
             outputs = [*_as_list(wanted.pop("output_files", [])), call_runner.RESULTS]
             description = job(
@@ -391,13 +394,14 @@ class PilotageExecutor(Executor):
             while self._is_sending and event.job_id not in self._batches:
                 self._changed.wait()
             batch = self._batches.get(event.job_id)
-            if batch is None:
+            if batch is None or batch.is_ending:
                 return
+            batch.is_ending = event.after in FINAL_STATES or event.after == "HELD"
             runs = event.after == "RUNNING"
             if runs != (batch.runs_since_s is not None):
                 batch.runs_since_s = boot_time_s() if runs else None
                 self._changed.notify_all()
-        if event.after in FINAL_STATES or event.after == "HELD":
+        if batch.is_ending:
             self._start_reader(partial(self._finish, batch, event))
 
     # Readers

@@ -213,8 +213,7 @@ class SubscriptionInfo(AsJson):
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented keys; the occasions are `on`."""
-        fields = AsJson.as_json(self)
-        return {"on": fields.pop("occasions"), **fields}
+        return self._renamed({"occasions": "on"})
 
 
 def share_report(message: share_service_pb2.ListSharesResponse) -> ShareReport:

@@ -74,8 +74,7 @@ class QueueInfo(AsJson):
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented keys; the values are `params`."""
-        fields = AsJson.as_json(self)
-        return {"params": fields.pop("parameters"), **fields}
+        return self._renamed({"parameters": "params"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +146,9 @@ class SlotDetails(AsJson):
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented keys, without the ad; `job` is None if there is none."""
-        left_out = ("free_memory_mib", "free_disk_mib", "free_gpus", "is_partitionable", "ad", "job_id")
-        shown = {name: value for name, value in AsJson.as_json(self).items() if name not in left_out}
-        return {**shown, "job": self.job_id or None}
+        left_out = ("free_memory_mib", "free_disk_mib", "free_gpus", "is_partitionable", "ad")
+        fields = self._renamed({"job_id": "job"}) | {"job": self.job_id or None}
+        return {name: value for name, value in fields.items() if name not in left_out}
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,7 @@ class PoolChanges(AsJson):
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented keys; the pool is `pool`."""
-        fields = AsJson.as_json(self)
-        return {"pool": fields.pop("pool_id"), **fields}
+        return self._renamed({"pool_id": "pool"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +119,7 @@ class DowntimeInfo(AsJson):
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented keys; its times are `from` and `to`."""
-        fields = AsJson.as_json(self)
-        return {"place": self.place, "from": fields.pop("start"), "to": fields.pop("end"), **fields}
+        return {"place": self.place, **self._renamed({"start": "from", "end": "to"})}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,8 @@ def value_of(kind: type[ServerValue], message: Message, /, **given: Any) -> Serv
 
     A field that may be None is None where the message does not have it.
     """
-    readers = _readers(kind)  # type: ignore[arg-type]  # mypy takes the hash of instances for that of the class
-    read = {name: reader(message, name) for name, reader in readers if name not in given}
-    return kind(**read, **given)
+    readers = _readers(kind, frozenset(given))  # type: ignore[arg-type]  # mypy takes the hash of its instances
+    return kind(**{name: reader(message, name) for name, reader in readers}, **given)
 
 
 def queue_parts(queue: values_pb2.QueueId) -> dict[str, str]:
@@ -64,6 +63,10 @@ class AsJson:
         """Return the documented keys; times as RFC 3339, missing values as None."""
         return _plain_fields(self)
 
+    def _renamed(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the keys with other names for some fields."""
+        return {names.get(name, name): value for name, value in _plain_fields(self).items()}
+
 
 def plain(value: Any) -> Any:
     """Return a field's value as JSON has it."""
@@ -89,9 +92,9 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 
 
 @cache
-def _readers(kind: Any) -> list[tuple[str, _Reader]]:
+def _readers(kind: Any, given: frozenset[str]) -> list[tuple[str, _Reader]]:
     hints = get_type_hints(kind)
-    return [(each.name, _reader(hints[each.name])) for each in fields(kind)]
+    return [(each.name, _reader(hints[each.name])) for each in fields(kind) if each.name not in given]
 
 
 def _reader(hint: Any) -> _Reader:

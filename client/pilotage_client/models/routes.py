@@ -46,9 +46,9 @@ class RoutedJobInfo(AsJson):
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented keys; the job is `job`."""
-        fields = AsJson.as_json(self)
+        fields = self._renamed({"job_id": "job"})
         del fields["unwanted"]
-        return {"job": fields.pop("job_id"), **fields}
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,7 @@ class RouteExplanation(AsJson):
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented keys; the verdicts are `routes`."""
-        fields = AsJson.as_json(self)
-        return {"job": fields.pop("job_id"), "routes": fields.pop("verdicts"), **fields}
+        return self._renamed({"job_id": "job", "verdicts": "routes"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, get_args, get_type_hints
 
 import pytest
 from google.protobuf.message import Message
 
 import pilotage_client
-from pilotage.v1 import jobs_pb2
+from pilotage.v1 import (
+    agent_service_pb2,
+    audit_service_pb2,
+    diagnosis_service_pb2,
+    identity_service_pb2,
+    jobs_pb2,
+    node_service_pb2,
+    notification_service_pb2,
+    notifications_pb2,
+    pilot_service_pb2,
+    pool_service_pb2,
+    race_service_pb2,
+    resource_service_pb2,
+    route_service_pb2,
+    share_service_pb2,
+    values_pb2,
+)
 from pilotage_client.api import Client
 from pilotage_client.job_sets import Job, JobSet
+from pilotage_client.models import accounts, grid, operations, routes
+from pilotage_client.models.reading import AsJson, value_of
 
+SUBSCRIPTION = notification_service_pb2.Subscription(
+    kind=notifications_pb2.RECIPIENT_KIND_URL,
+    notifications=[notification_service_pb2.Notification(occasion=notifications_pb2.OCCASION_END)],
+)
+ROUTE = route_service_pb2.RouteOutline(name="north")
+POOL_CHANGE = resource_service_pb2.PoolChange(gained=[values_pb2.QueueId()])
 METHODS = [name for name, member in inspect.getmembers(Client) if callable(member) and not name.startswith("_")]
 
 
@@ -51,6 +77,44 @@ def test_methods_take_and_return_values(name: str) -> None:
     assert "return" in hints
     found = [kind for hint in hints.values() for kind in types_in(hint, set())]
     assert not [kind for kind in found if is_message(kind) or kind is Any]
+
+
+@pytest.mark.parametrize(
+    ("convert", "message"),
+    [
+        (accounts.joined_machine, identity_service_pb2.JoinResponse()),
+        (accounts.share_report, share_service_pb2.ListSharesResponse(accounts=[share_service_pb2.AccountShare()])),
+        (accounts.subscription_info, SUBSCRIPTION),
+        (grid.node_attributes, node_service_pb2.NodeSettings(settings=[node_service_pb2.NodeSetting()])),
+        (grid.pilot_info, pilot_service_pb2.Pilot()),
+        (grid.queue_info, resource_service_pb2.QueueInfo()),
+        (grid.slot_info, node_service_pb2.SlotInfo()),
+        (operations.agent_info, agent_service_pb2.AgentReplica()),
+        (operations.audit_record, audit_service_pb2.AuditEntry()),
+        (operations.diagnosis, diagnosis_service_pb2.DiagnoseResponse(findings=[diagnosis_service_pb2.Finding()])),
+        (operations.throttle_info, resource_service_pb2.Throttle()),
+        (routes.race_cost_info, race_service_pb2.RaceCost()),
+        (routes.race_info, race_service_pb2.Race(copies=[jobs_pb2.Job()])),
+        (routes.routed_job_info, route_service_pb2.JobCopy()),
+        (routes.router_info, route_service_pb2.Router(routes=[ROUTE], left_out=[route_service_pb2.LeftOutRoute()])),
+        (partial(value_of, accounts.IdentityInfo), identity_service_pb2.WhoAmIResponse()),
+        (partial(value_of, accounts.IssuedToken), identity_service_pb2.IssueTokenResponse()),
+        (partial(value_of, accounts.RevocationInfo), identity_service_pb2.Revocation()),
+        (partial(value_of, accounts.UsageTotal), share_service_pb2.UsageSum()),
+        (partial(value_of, grid.PilotSecret), pilot_service_pb2.PilotCredential()),
+        (partial(value_of, grid.PoolInfo), pool_service_pb2.Pool(queues=[values_pb2.QueueId()])),
+        (partial(value_of, grid.RequestedReports), node_service_pb2.RequestReportsResponse()),
+        (partial(value_of, operations.BanInfo), resource_service_pb2.BanInfo()),
+        (partial(value_of, operations.DowntimeInfo), resource_service_pb2.Downtime()),
+        (partial(value_of, operations.TreeChanges), resource_service_pb2.PutTreeResponse(changes=[POOL_CHANGE])),
+        (partial(value_of, operations.TreeInfo), resource_service_pb2.GetTreeResponse()),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Message) else "",
+)
+def test_values_have_fields_of_their_messages(convert: Callable[[Any], Any], message: Message) -> None:
+    value = convert(message)
+    if isinstance(value, AsJson):
+        json.dumps(value.as_json())
 
 
 def test_all_public_names_can_be_imported() -> None:

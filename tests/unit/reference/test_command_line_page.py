@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+import pilotage_client
 from pilotage.command_line.settings_options import SettingOption
 from pilotage_agents.main import program as agents
 from pilotage_client.api import Client
@@ -88,6 +89,11 @@ def test_lists_each_method_of_the_client() -> None:
     listed = set(re.findall(r"`(\w+)[(`]", (REFERENCE / "python-api.md").read_text()))
     methods = {name for name in dir(Client) if not name.startswith("_")} - {"located", "close"}
     assert methods <= listed, methods - listed
+
+
+def test_examples_use_each_name_of_the_package() -> None:
+    examples = "".join(re.findall(r"```python\n(.*?)```", (REFERENCE / "python-api.md").read_text(), re.DOTALL))
+    assert not [name for name in pilotage_client.__all__ if not re.search(rf"\b{name}\b", examples)]
 
 
 @pytest.mark.parametrize("command", OPTIONS)
