@@ -25,6 +25,8 @@ class ProgramExit(IntEnum):
     """The request was wrong: an unknown option, job or queue, a file or setting with errors, a missing permission."""
     UNREACHABLE = 3
     """The server could not be reached."""
+    INTERRUPTED = 130
+    """Ctrl-C: 128 and the number of SIGINT, as shells have it."""
 
 
 def server() -> int:

@@ -48,7 +48,7 @@ def test_signalled_demo_leaves_no_processes(tmp_path: Path, number: signal.Signa
         assert any("== The stack is up" in line for line in demo.stdout)
         demo.send_signal(number)
         demo.communicate(timeout=TIMEOUT_S)
-    assert demo.returncode == (-number if number is signal.SIGKILL else 1)
+    assert demo.returncode == (-number if number is signal.SIGKILL else 130)
     if number is not signal.SIGKILL:
         assert list(tmp_path.glob("pilotage-demo-*")) == []
     deadline_s = boot_time_s() + TIMEOUT_S

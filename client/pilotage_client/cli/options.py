@@ -31,7 +31,7 @@ from pilotage_client.retry import DEFAULT_RETRY_S, RetryBudget
 if TYPE_CHECKING:
     from pilotage.classads.library import AdValue
 
-DONE, FAILED, INVALID_REQUEST, UNREACHABLE = ProgramExit
+DONE, FAILED = ProgramExit.DONE, ProgramExit.FAILED
 """The documented exit codes."""
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")

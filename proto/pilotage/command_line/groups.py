@@ -28,9 +28,6 @@ from pilotage.programs import ProgramExit
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 """Settings of click for all programs: `-h` on each command, and help as wide as a reader's eye."""
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
-
 _EXAMPLES = "Examples:"
 
 
@@ -139,7 +136,7 @@ class ProgramGroup(CommandGroup):
             return error.exit_code
         except click.Abort as stop:
             if isinstance(stop.__cause__ or stop.__context__, KeyboardInterrupt):
-                return INTERRUPTED
+                return ProgramExit.INTERRUPTED
             click.echo("Aborted!", err=True)
             return ProgramExit.FAILED
         except PilotageError as error:
