@@ -22,8 +22,10 @@ from click.testing import CliRunner, Result
 from pilotage.clock import boot_time_s
 from pilotage.errors import ServerUnreachableError
 from pilotage_client.api import Client
+from pilotage_client.cli.grammar.commands import NAMES, TABLE
+from pilotage_client.cli.grammar.names import Noun, verbs_of
 from pilotage_client.cli.main import main
-from pilotage_client.cli.show.schemas import OUTPUTS, schema_of
+from pilotage_client.cli.show.schemas import schema_of
 from pilotage_client.connection import ServerOptions
 
 PROGRAMS = Path(sys.executable).parent
@@ -117,10 +119,12 @@ def json_objects(printed: str) -> list[dict[str, Any]]:
 
 
 def command_of(arguments: Iterable[str]) -> str:
-    """Return the name of the command that arguments run, such as "tree show"."""
-    words = list(arguments)
-    names = (" ".join(words[:length]) for length in (2, 1))
-    return next(name for name in names if name in OUTPUTS)
+    """Return the full name of the command that arguments run, such as "tree show" or, for `status`, "job status"."""
+    first, *words = arguments
+    entry = NAMES[first]
+    if isinstance(entry, Noun):
+        entry = entry.verbs.get(words[0] if words else "", entry.verbs[entry.default])
+    return next(name for name, verb in verbs_of(TABLE) if verb.target == entry.target)
 
 
 def check_schema(arguments: Iterable[str], printed: Any) -> None:

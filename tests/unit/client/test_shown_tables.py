@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypedDict
@@ -17,6 +17,7 @@ from pilotage_client.cli.show.columns import Column, Listing, View, view_options
 from pilotage_client.cli.show.progress import bar_parts, progress_line
 from pilotage_client.cli.show.schemas import OUTPUTS, WITHOUT_JSON
 from pilotage_client.cli.show.tables import Table, TableColumn, cell_width, echo_table, shortened
+from support.commands import commands_below
 
 COLUMNS = (
     TableColumn("ID", right=True, priority=0),
@@ -158,25 +159,8 @@ def test_progress_shows_states_failures_and_rate() -> None:
     assert [len(part) for part, _ in bar_parts({"DONE": 60, "FAILED": 30, "WAITING": 10}, 10)] == [6, 3, 1]
 
 
-def commands(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from commands(command, f"{above}{name} ")
-        if not isinstance(command, click.Group) or command.invoke_without_command:
-            yield f"{above}{name}", command
-
-
 def test_each_command_prints_json_with_a_schema() -> None:
-    first_names: dict[int, str] = {}
-    for name, command in commands(main):
-        first_names.setdefault(id(command.callback), name)
-    printing = {
-        name
-        for name, command in commands(main)
-        if any("--json" in each.opts for each in command.params) and first_names[id(command.callback)] == name
-    }
-    assert {name for name in first_names.values() if name not in printing} == WITHOUT_JSON.keys()
+    commands = dict(commands_below(main))
+    printing = {name for name, each in commands.items() if any("--json" in option.opts for option in each.params)}
     assert printing == OUTPUTS.keys()
+    assert commands.keys() - printing == WITHOUT_JSON.keys()
