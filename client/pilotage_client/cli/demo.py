@@ -21,8 +21,8 @@ import click
 from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage_client.api import Client
-from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.options import AS_JSON, FAILED, count_text, echo_json
+from pilotage_client.cli.selection.bulk import ranges
 from pilotage_client.cli.show.operator_outputs import WrittenJson
 from pilotage_client.cli.why import show
 from pilotage_client.condor.main import write_scripts

@@ -37,6 +37,7 @@ DONE, FAILED = ProgramExit.DONE, ProgramExit.FAILED
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 ONE_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+SOME_IDS = click.argument("ids", nargs=-1, metavar="[ID...]")
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -123,8 +124,8 @@ def echo_json(value: Any) -> None:
 
 
 def count_text(number: int, noun: str, nouns: str = "") -> str:
-    """Return a number with its noun: "1 job", "2 jobs"; `nouns` is another plural than with an s."""
-    return f"{number} {noun if number == 1 else nouns or noun + 's'}"
+    """Return a number with its noun: "1 job", "2,000 jobs"; `nouns` is another plural than with an s."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def printable(text: str) -> str:

@@ -23,6 +23,8 @@ from pilotage_client.cli.options import (
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.selection.filters import read_place
+from pilotage_client.cli.selection.names import check_place
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
 from pilotage_client.cli.show.outputs import PoolJson, QueueJson
 from pilotage_client.cli.what_if.tree import show_changes
@@ -76,14 +78,20 @@ QUEUES = Listing(
     "--vo", default="", help='As this VO sees them; "*" = of all VOs, for operators. Default: all that you may see.'
 )
 @click.option("--site", default="", help="Only queues of this site.")
+@click.option("--ce", default="", metavar="[SITE/]CE", help="Only queues of this CE.")
+@click.option("--queue", "name", default="", metavar="SITE/CE/QUEUE", help="Only this queue.")
 @view_options(QUEUES)
 @with_client
-def queues(client: Client, vo: str, site: str, view: View) -> None:
+def queues(client: Client, vo: str, site: str, ce: str, name: str, view: View) -> None:
     """Show the batch queues with their effective values, their jobs, and why they have no pilots.
 
     MATCHED counts jobs that were sent there and have not started, such as those that wait in Slurm.
     """
-    QUEUES.echo(client.queues(vo="" if vo == "*" else vo, site=site), view)
+    place = read_place(site, ce, name)
+    found = [each for each in client.queues(vo="" if vo == "*" else vo, site=place.site) if place.has(each)]
+    if not found:
+        check_place(client, place.site, place.ce, place.queue)
+    QUEUES.echo(found, view)
 
 
 TREE = click.argument("tree_file", metavar="TREE", type=click.Path(path_type=Path))

@@ -27,7 +27,7 @@ from pilotage_client.cli.grammar.job_options import (
     JobOptions,
     with_job_options,
 )
-from pilotage_client.cli.jobs import ranges, show_ends
+from pilotage_client.cli.jobs import show_ends
 from pilotage_client.cli.notify import with_subscriptions
 from pilotage_client.cli.options import (
     PATIENCE,
@@ -37,6 +37,7 @@ from pilotage_client.cli.options import (
     with_client,
 )
 from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
+from pilotage_client.cli.selection.bulk import ranges
 from pilotage_client.cli.show.progress import activity, wait_progress
 from pilotage_client.cli.what_if.submission import echo_submission, number_of, show_dry_run
 from pilotage_client.cli.workflows import RESCUE, read_workflow

@@ -10,7 +10,7 @@ from pilotage.units import amount_text
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
-    IDS,
+    SOME_IDS,
     echo_json,
     for_each_job,
     queue_text,
@@ -19,6 +19,7 @@ from pilotage_client.cli.options import (
     with_client,
 )
 from pilotage_client.cli.routes import routed_job_lines
+from pilotage_client.cli.selection.filters import JobFilters, job_filters, selected_jobs
 from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.models import JobStatus
 from pilotage_client.models.explanations import JobExplanation, StartForecast
@@ -28,13 +29,14 @@ SHOWN_QUEUES = 15
 
 
 @click.command()
-@IDS
+@SOME_IDS
+@job_filters
 @AS_JSON
 @with_client
 @click.pass_context
-def why(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -> None:
+def why(ctx: click.Context, client: Client, ids: Sequence[str], filters: JobFilters, as_json: bool) -> None:
     """Explain the state of jobs: their pool, the excluded and eligible queues, the jobs before them."""
-    jobs = client.find_jobs(ids).ids
+    jobs = selected_jobs(client, ids, filters)
 
     def explain(job_id: int) -> None:
         answer = client.explain(job_id)

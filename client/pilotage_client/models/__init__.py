@@ -6,6 +6,7 @@ from pilotage_client.models.jobs import STATES as STATES
 from pilotage_client.models.jobs import ClusterStatus as ClusterStatus
 from pilotage_client.models.jobs import FoundJobs as FoundJobs
 from pilotage_client.models.jobs import JobAttempt as JobAttempt
+from pilotage_client.models.jobs import JobCount as JobCount
 from pilotage_client.models.jobs import JobEvent as JobEvent
 from pilotage_client.models.jobs import JobFile as JobFile
 from pilotage_client.models.jobs import JobOutput as JobOutput

@@ -79,7 +79,7 @@ FAILING: list[tuple[Role, type[PilotageError], str, Call]] = [
     (ADMIN, InvalidInputError, "issue_token", lambda c: c.issue_token("ann", ["no"], lifetime_s=60)),
     (USER, NotFoundError, "jobs", lambda c: c.jobs([NO_JOB])),
     (ADMIN, InvalidInputError, "join", lambda c: with_join_token(c).join("")),
-    (USER, InvalidInputError, "list_ads", lambda c: c.list_ads(constraint="a ==")),
+    (USER, InvalidInputError, "list_ads", lambda c: c.list_ads(JobCondition(where="a =="))),
     (USER, InvalidInputError, "list_jobs", lambda c: c.list_jobs(states=["NO"])),
     (OPERATOR, InvalidInputError, "open_place", lambda c: c.open_place([])),
     (OPERATOR, NotFoundError, "open_place", lambda c: c.open_place("SITE")),

@@ -29,9 +29,9 @@ from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
 from pilotage_client.cli.grammar.commands import SECTIONS
 from pilotage_client.cli.grammar.names import error_text
-from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.main import main
 from pilotage_client.cli.options import node_names
+from pilotage_client.cli.selection.bulk import ranges
 from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.cli.status import active_of_workflow, bar
 from pilotage_client.models import ClusterStatus

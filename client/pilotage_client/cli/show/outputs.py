@@ -124,6 +124,15 @@ class JobJson(_JobFacts):
     attempts: NotRequired[list[AttemptJson]]
 
 
+class JobCountJson(TypedDict):
+    """The number of jobs, as far as they were counted, by state and by VO/OWNER; `more` = there are more."""
+
+    jobs: int
+    more: bool
+    states: dict[State, int]
+    owners: dict[str, int]
+
+
 class ClusterJson(TypedDict):
     """A cluster or a workflow, with the numbers of its jobs by state."""
 

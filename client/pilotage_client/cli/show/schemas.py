@@ -16,7 +16,7 @@ AnyObject = dict[str, Any]
 
 OUTPUTS: Mapping[str, Sequence[Any]] = {
     "job submit": [outputs.SubmissionJson, outputs.SubmissionDryRunJson, outputs.JobJson],
-    "job status": [outputs.ClusterJson, outputs.JobJson],
+    "job status": [outputs.ClusterJson, outputs.JobJson, outputs.JobCountJson, AnyObject],
     "job watch": [outputs.ClusterJson, outputs.JobJson],
     "job wait": [outputs.JobJson],
     "job userlog": [outputs.JobJson],

@@ -18,9 +18,10 @@ from pilotage.classads.text import ad_text, new_job_ad, overlaid
 from pilotage.clock import now
 from pilotage.condor.job_file import read_job_file
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
-from pilotage.values.selections import JobSelection
+from pilotage.values.jobs import ALL_OWNERS, JobCondition
 from pilotage_client.api import Client
 from pilotage_client.cli.options import AS_JSON, count_text, echo_json, with_operator_client
+from pilotage_client.cli.selection.filters import ads_of_jobs
 from pilotage_client.cli.show.outputs import TriedPolicyJson
 from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.models.grid import SlotDetails
@@ -91,14 +92,14 @@ def _job_of(file: Path) -> str:
 
 
 def _waiting(client: Client) -> Iterable[str]:
-    return client.list_ads(states=["WAITING"], owner="*", newest_first=True)
+    return client.list_ads(JobCondition(frozenset({"WAITING"}), owner=ALL_OWNERS), newest_first=True)
 
 
 def _running(client: Client, slots: Sequence[SlotDetails]) -> dict[int, str]:
     """Return the ads of the jobs in these slots, as far as the caller may see them."""
     ids = sorted({info.job_id for info in slots if info.job_id})
     found: dict[int, str] = {}
-    for ad in client.list_ads([JobSelection(each) for each in ids], owner="*") if ids else ():
+    for ad in client.list_ads(ads_of_jobs(ids)) if ids else ():
         number = Ad.read(ad).value("PilotageJobId")
         if isinstance(number, int):
             found[number] = ad
