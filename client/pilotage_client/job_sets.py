@@ -229,7 +229,7 @@ class JobSet(Sequence[Job]):
 
 
 def progress_bar() -> Progress:
-    """Return a bar for a terminal or a notebook; elsewhere it shows nothing."""
+    """Return a bar for a terminal or a notebook; elsewhere only its last state is printed."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))

@@ -252,7 +252,9 @@ def whoami(client: Client, as_json: bool) -> None:
     """Show your identity at the server."""
     answer = client.who_am_i()
     if as_json:
-        echo_json({**answer.as_json(), "server": client.server})
+        identity = answer.as_json()
+        release = identity.pop("server_version")
+        echo_json({**identity, "server": client.server, "server_version": release})
         return
     click.echo(f"{answer.owner} of VO {answer.vo or '-'}, groups {', '.join(answer.groups) or '-'}")
     until = f", until {answer.expires.astimezone():%Y-%m-%d %H:%M}" if answer.expires else ""

@@ -33,7 +33,9 @@ def _times(downtime: DowntimeInfo) -> str:
 
 
 def _downtime_json(downtime: DowntimeInfo) -> dict[str, Any]:
-    return {**downtime.as_json(), "state": downtime.state_at(clock.now())}
+    fields = downtime.as_json()
+    named = {name: fields.pop(name) for name in ("id", "place", "site", "ce", "queue")}
+    return {**named, "state": downtime.state_at(clock.now()), **fields}
 
 
 DOWNTIMES = Listing(
