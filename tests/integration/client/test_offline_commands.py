@@ -48,7 +48,8 @@ def test_convert_reads_every_real_file_or_names_the_line(folder: str, files: int
             assert jobs
             assert all([key for key in job if key != "notify"] == KEYS and job["executable"] for job in jobs), file
         else:
-            line, _, cause = result.stderr.removeprefix(f"{file}:").partition(": ")
+            first = json.loads(result.stderr)["error"]["violations"][0]
+            line, cause = first["where"].removeprefix(f"{file}:"), first["why"]
             assert (result.exit_code, result.stdout, line.isdigit()) == (2, "", True), file
             assert cause
     assert count == files
@@ -95,7 +96,7 @@ def test_error_of_file_without_job_has_its_name(content: bytes | None, line: str
     file = tmp_path / "job.jdl"
     if content is not None:
         file.write_bytes(content)
-    result = run("convert", file, "--json")
+    result = run("convert", file)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"{file}{line}: {cause}")
 
@@ -142,5 +143,5 @@ def test_closed_output_pipe_is_no_error(shared_data: Path) -> None:
 
 def test_full_disk_is_one_error_line(tree: Path) -> None:
     with open("/dev/full", "w") as full:
-        done = pilotage("tree", "resolve", tree, "--json", stdout=full.fileno())
+        done = pilotage("tree", "resolve", tree, stdout=full.fileno())
     assert (done.returncode, done.stderr) == (1, "pilotage: no space left on device\n")

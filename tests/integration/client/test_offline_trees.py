@@ -141,7 +141,7 @@ def test_eligible_lists_and_counts_queues(tree: Path) -> None:
     ],
 )
 def test_invalid_requirement_is_rejected(requirement: str, error: str, tree: Path) -> None:
-    result = run("tree", "eligible", tree, "--vo", "cms", "--require", requirement, "--json")
+    result = run("tree", "eligible", tree, "--vo", "cms", "--require", requirement)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(error)
 

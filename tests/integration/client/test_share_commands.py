@@ -140,7 +140,7 @@ def test_invalid_share_command_exits_with_2(pilotage: Command, arguments: list[s
 def test_options_before_the_subcommand_are_rejected(pilotage: Command) -> None:
     done = pilotage.run("shares", "--server", "127.0.0.1:1", "set-factor", "sky//ann", "7")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "give the options of set-factor after it" in done.stderr
+    assert "unexpected extra arguments (set-factor" in done.stderr
     assert not pilotage.json_objects("shares")[0]["accounts"]
 
 
