@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
+import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
@@ -20,6 +22,7 @@ from pilotage.clock import boot_time_s
 from pilotage.errors import ServerUnreachableError
 from pilotage_client.api import Client
 from pilotage_client.cli.main import main
+from pilotage_client.cli.show.schemas import OUTPUTS, schema_of
 from pilotage_client.connection import ServerOptions
 
 PROGRAMS = Path(sys.executable).parent
@@ -49,7 +52,10 @@ class Command:
 
     def json_objects(self, *arguments: object, exits: int = 0) -> list[dict[str, Any]]:
         """Run the command with `--json` and return the JSON objects that it prints, one a line."""
-        return [json.loads(line) for line in self(*arguments, "--json", exits=exits).splitlines()]
+        objects = json_objects(self(*arguments, "--json", exits=exits))
+        for each in objects:
+            check_schema(map(str, arguments), each)
+        return objects
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         command = ["pilotage", *map(str, arguments)]
@@ -84,6 +90,33 @@ def run(*arguments: str | Path) -> Result:
 def json_objects(printed: str) -> list[dict[str, Any]]:
     """Return the JSON objects of an output, one a line."""
     return [json.loads(line) for line in printed.splitlines()]
+
+
+def command_of(arguments: Iterable[str]) -> str:
+    """Return the name of the command that arguments run, such as "tree show"."""
+    words = list(arguments)
+    names = (" ".join(words[:length]) for length in (2, 1))
+    return next(name for name in names if name in OUTPUTS)
+
+
+def check_schema(arguments: Iterable[str], printed: Any) -> None:
+    """Fail unless an object that a command printed satisfies its published schema and has no other keys."""
+    jsonschema.validate(printed, _strict_schema(command_of(arguments)))
+
+
+@cache
+def _strict_schema(command: str) -> Any:
+    return _without_other_keys(schema_of(command))
+
+
+def _without_other_keys(schema: Any) -> Any:
+    """Return a schema in which objects with named keys have no others."""
+    if isinstance(schema, list):
+        return [_without_other_keys(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: _without_other_keys(value) for key, value in schema.items()}
+    return inner | ({"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {})
 
 
 @pytest.fixture

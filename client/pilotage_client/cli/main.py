@@ -27,6 +27,7 @@ from pilotage_client.cli.demo import condor_commands, demo, init
 from pilotage_client.cli.operations import agents, audit, downtimes
 from pilotage_client.cli.options import SectionedGroup
 from pilotage_client.cli.show import watch
+from pilotage_client.cli.top import command as top
 from pilotage_client.cli.up import COMMANDS as UP_COMMANDS
 
 _OBJECTS_OF_A_COLLECTION = 50_000
@@ -62,6 +63,7 @@ SECTIONS = {
         "routes explain",
         "shares",
         "usage",
+        "top",
         "whoami",
     ),
     "Operations": (
@@ -129,6 +131,7 @@ for command in (
     why.why,
     status.status,
     watch.watch,
+    *top.COMMANDS,
     submit.submit,
     *jobs.COMMANDS,
     *output.COMMANDS,

@@ -111,7 +111,7 @@ CLUSTERS = Listing(
         Column(group.lower(), value=_count(states), text=lambda jobs: str(jobs or ""), right=True, priority=2)
         for group, (_, states) in _GROUPS.items()
     ),
-    Column("bar", " ", value=_bar_of, priority=4),
+    Column("progress", value=_bar_of, priority=3),
     Column("submitted", value=attrgetter("submitted"), priority=5),
     empty="no clusters",
 )
@@ -199,7 +199,7 @@ def _show_given(
             _print_with_attempts(client, list(JOBS.ordered(jobs, view)))
             return
         JOBS.echo(jobs, view)
-        if len(jobs) <= MAX_OUTPUT_CHECKS:
+        if len(jobs) <= MAX_OUTPUT_CHECKS and not view.as_json:
             _print_details(client, jobs)
 
 

@@ -13,6 +13,7 @@ from support.reference import (
     job_environment,
     job_states,
     metrics,
+    schemas,
     settings,
 )
 
@@ -27,4 +28,5 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "job-states.md": job_states.page,
     "metrics.md": metrics.page,
     "settings.md": settings.page,
+    **schemas.files(),
 }

@@ -29,7 +29,8 @@ from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
 from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.main import SECTIONS, main
-from pilotage_client.cli.options import echo_table, error_text, exit_code, node_names
+from pilotage_client.cli.options import error_text, exit_code, node_names
+from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.cli.status import active_of_workflow, bar
 from pilotage_client.models import ClusterStatus
 from pilotage_client.readers import read_jobs

@@ -152,7 +152,7 @@ EventJson = TypedDict(
         "actor": str,
     },
 )
-"""A change of a job's state."""
+EventJson.__doc__ = "A change of a job's state."
 
 
 class OutputFileJson(TypedDict):
@@ -637,7 +637,7 @@ DowntimeJson = TypedDict(
         "reason": str,
     },
 )
-"""A planned downtime of a site, a computing element or a queue."""
+DowntimeJson.__doc__ = "A planned downtime of a site, a computing element or a queue."
 
 
 class RaceCopyJson(TypedDict):
@@ -780,6 +780,37 @@ class ContextJson(TypedDict):
     authority: str | None
     submits: bool
     queue: str | None
+
+
+class ConvertedJobJson(TypedDict):
+    """A job of a job file, or an array of jobs; sizes are in MiB, times in seconds."""
+
+    node: NotRequired[str]
+    executable: str
+    arguments: str | None
+    requirements: dict[str, Any] | None
+    requirements_expression: str | None
+    site: list[str] | None
+    banned_sites: list[str] | None
+    platform: list[str] | None
+    cpu_time_s: float | None
+    request_cpus: int | None
+    request_memory_mb: int | None
+    request_disk_mb: int | None
+    request_gpus: int | None
+    input_files: list[str] | None
+    output_files: list[str] | None
+    stdout: str | None
+    stderr: str | None
+    environment: dict[str, str] | None
+    attributes: dict[str, Any]
+    count: int | None
+    warnings: list[str]
+    after: NotRequired[list[int | str]]
+    after_ok: NotRequired[list[int | str]]
+    after_any: NotRequired[list[int | str]]
+    after_settled: NotRequired[list[int | str]]
+    notify: NotRequired[list[dict[str, Any]]]
 
 
 class RescueJson(TypedDict):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 GAP = 2
 _HEADING_STYLE = "bold"
+_EMPTY = 1000
+"""The priority of columns without any text: they are the first to be dropped."""
 _SHORTEST_TEXT = 12
 """The width to which a text is shortened before columns are dropped, unless its column says another."""
 
@@ -53,12 +55,22 @@ class Table:
             max(map(cell_width, (column.heading, *(row[index] for row in self.rows))))
             for index, column in enumerate(self.columns)
         ]
-        return fitted_widths(self.columns, widths, width)
+        columns = [
+            replace(column, priority=_EMPTY) if self._is_empty(i) else column for i, column in enumerate(self.columns)
+        ]
+        return fitted_widths(columns, widths, width)
 
     def hidden(self, shown: Sequence[tuple[int, int]]) -> list[str]:
-        """Return the headings of the columns that are not among the shown ones."""
+        """Return the headings of the columns that are not among the shown ones, although they have some text."""
         present = {index for index, _ in shown}
-        return [column.heading for index, column in enumerate(self.columns) if index not in present]
+        return [
+            column.heading
+            for index, column in enumerate(self.columns)
+            if index not in present and not self._is_empty(index)
+        ]
+
+    def _is_empty(self, index: int) -> bool:
+        return not any(row[index] for row in self.rows)
 
     def plain(self, shown: Sequence[tuple[int, int]]) -> Iterator[str]:
         """Yield the lines without colours."""
@@ -77,7 +89,8 @@ class Table:
                 column = self.columns[index]
                 style = _HEADING_STYLE if number == 0 else column.style(row[index]) if column.style else ""
                 text.append(" " * GAP if place else "")
-                text.append(_cell(row[index], width, right=column.right), style)
+                cell = _cell(row[index], width, right=column.right)
+                text.append(cell.rstrip() if place == len(shown) - 1 else cell, style)
         return text
 
     def echo(self) -> None:
@@ -128,7 +141,8 @@ def shortened(text: str, width: int) -> str:
         return text
     from rich.cells import set_cell_size
 
-    ellipsis = "…" if (sys.stdout.encoding or "").lower().startswith("utf") else "~"
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # a live view's stream has none
+    ellipsis = "…" if encoding.lower().startswith("utf") else "~"
     return set_cell_size(text, width - 1).rstrip() + ellipsis
 
 

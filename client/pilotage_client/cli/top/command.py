@@ -1,0 +1,34 @@
+"""The command `top`, without the packages of its screen."""
+
+from __future__ import annotations
+
+import click
+
+from pilotage.errors import WorldError
+from pilotage.programs import install_advice, missing_packages
+from pilotage_client.api import Client
+from pilotage_client.cli.options import with_client
+from pilotage_client.cli.show.terminal import is_terminal
+
+EXTRA = "tui"
+
+
+@click.command()
+@click.option("--interval", "interval_s", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Seconds.")
+@with_client
+def top(client: Client, interval_s: float) -> None:
+    """Show jobs, sites, pools, slots, pilots and owners on a screen that refreshes itself.
+
+    Keys: 1 to 6 or the mouse choose what is shown, s sorts by the next column, S in the other order, / filters, Enter
+    shows details, such as why a job waits, r refreshes, q quits. Users see what they may see.
+    """
+    if missing := missing_packages(EXTRA):
+        raise WorldError(f"top: {install_advice(EXTRA, missing)}", transient=False)
+    if not is_terminal():
+        raise click.UsageError("a screen needs a terminal; use `status`, `pools` and `slots`")
+    from pilotage_client.cli.top.app import TopApp
+
+    TopApp(client, interval_s).run()
+
+
+COMMANDS = (top,)
