@@ -65,7 +65,8 @@ class ProcessChecks:
     def _keys(self) -> Finding:
         now = self.clock()
         signing, later = self.keys.signing(now), [key for key in self.keys.all() if key.signs_from > now]
-        text = f"{signing.kid} signs; {len(self.keys.all())} keys are accepted"
+        accepted = len(self.keys.all())
+        text = f"{signing.kid} signs; {'1 key is' if accepted == 1 else f'{accepted} keys are'} accepted"
         if later:
             text += f"; {later[-1].kid} signs from {later[-1].signs_from:%Y-%m-%d %H:%M} UTC"
         return ok("keys", text)

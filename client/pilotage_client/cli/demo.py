@@ -24,7 +24,7 @@ from pilotage.v1.job_service_pb2 import ExplainJobResponse
 from pilotage_client.api import Client
 from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.options import AS_JSON, FAILED, count_text, echo_json
-from pilotage_client.cli.show.outputs import WrittenJson
+from pilotage_client.cli.show.operator_outputs import WrittenJson
 from pilotage_client.cli.why import show
 from pilotage_client.condor.main import write_scripts
 from pilotage_client.connection import UP_FILE, ServerOptions, new_request_id

@@ -41,7 +41,8 @@ from pilotage_client.cli.options import (
     with_operator_client,
 )
 from pilotage_client.cli.show.columns import Column, Listing, View, local_time, view_options, with_local_times
-from pilotage_client.cli.show.outputs import DrainedJson, NodeJson, PilotJson, PilotLogJson, SlotJson
+from pilotage_client.cli.show.operator_outputs import DrainedJson
+from pilotage_client.cli.show.outputs import NodeJson, PilotJson, PilotLogJson, SlotJson
 from pilotage_client.files import write_private
 from pilotage_client.models import iso, time_of
 from pilotage_client.up.processes import program

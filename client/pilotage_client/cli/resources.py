@@ -107,8 +107,8 @@ QUEUES = Listing(
     Column("pools", priority=6),
     Column("waiting", priority=2),
     Column("matched", priority=5),
-    Column("running", priority=1),
-    Column("problem", value=_problem, text=with_local_times, priority=3, shortest=16),
+    Column("running", priority=2),
+    Column("problem", value=_problem, text=with_local_times, priority=1, shortest=28),
     empty="no queues",
 )
 

@@ -126,8 +126,7 @@ def submit(
     """Submit the jobs of job files, or the workflow of a DAG file, all or none."""
     if follow and validate_only:
         raise InvalidInputError(Violation("--follow", "cannot be combined with --validate-only"))
-    with activity("reading the job files"):
-        read = _read_files(client, files, language, rescues, appended, ignore_unsupported=ignore_unsupported)
+    read = _read_files(client, files, language, rescues, appended, ignore_unsupported=ignore_unsupported)
     by_file = read.by_file
     for template in templates:
         job_template = find_template(template, [folder] if folder else [])
@@ -140,9 +139,8 @@ def submit(
     with (
         _unknown_outcome(request_id or new_request_id(), validate_only=validate_only) as request_id,
         _in_files(by_file, descriptions, all_dependencies, are_nodes=read.workflow is not None),
-        activity(f"submitting {count_text(_number(descriptions), 'job')}") as say,
+        _submission_shown(client, descriptions),
     ):
-        client.report_upload = lambda sent, total: say(f"uploading input files: {sent >> 20} of {total >> 20} MiB")
         submitted = client.submit(
             descriptions,
             group=group,
@@ -175,6 +173,14 @@ def _echo_submission(jobs: int, warnings: Iterable[str], what: str) -> None:
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     click.echo(f"{count_text(jobs, 'job')} {what}")
+
+
+@contextmanager
+def _submission_shown(client: Client, descriptions: Sequence[JobDescription]) -> Iterator[None]:
+    """Show at a terminal how far a submission is, and its uploads."""
+    with activity(f"submitting {count_text(_number(descriptions), 'job')}") as say:
+        client.report_upload = lambda sent, total: say(f"uploading input files: {sent >> 20} of {total >> 20} MiB")
+        yield
 
 
 @contextmanager
@@ -258,9 +264,10 @@ def _read_files(
     ignore_unsupported: bool,
 ) -> _ReadFiles:
     """Return the jobs of job files, or of one DAG; raises InvalidInputError with the faults of all files."""
-    dag = read_workflow(client, files, language, rescues, ignore_unsupported=ignore_unsupported)
-    if dag is None:
-        return _ReadFiles(_read_all(files, language, appended, ignore_unsupported))
+    with activity("reading the job files"):
+        dag = read_workflow(client, files, language, rescues, ignore_unsupported=ignore_unsupported)
+        if dag is None:
+            return _ReadFiles(_read_all(files, language, appended, ignore_unsupported))
     if appended:
         raise InvalidInputError(Violation("--append", "cannot be combined with a DAG file; see its VARS"))
     return _ReadFiles({files[0]: list(dag.descriptions)}, dag.dependencies, dag.name, dag.warnings)

@@ -11,7 +11,7 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import identity_service_pb2
 from pilotage_client.cli.options import ONE_JSON, CommandGroup, echo_json
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options
-from pilotage_client.cli.show.outputs import ContextJson
+from pilotage_client.cli.show.operator_outputs import ContextJson
 from pilotage_client.connection import data_folder
 from pilotage_client.contexts import Context, load_contexts
 from pilotage_client.joining import JoinToken, join, with_port

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypedDict
 
 import click
@@ -143,8 +144,12 @@ def test_simple_table_aligns_numbers(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == "WHO  JOBS\nann     5\nbob    10\n"
 
 
-def test_times_in_texts_are_local(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert with_local_times("banned until 2020-01-31T12:00:00.5+00:00: x").startswith("banned until 2020-01-31 ")
+@pytest.mark.parametrize(
+    "time", ["2020-01-31T12:00:00.5+00:00", "2020-01-31T12:00Z", "2020-01-31 13:00:00+01:00", "2020-01-31 12:00 UTC"]
+)
+def test_times_in_texts_are_local(time: str) -> None:
+    here = datetime(2020, 1, 31, 12, tzinfo=UTC).astimezone()
+    assert with_local_times(f"banned until {time}: x") == f"banned until {here:%Y-%m-%d %H:%M}: x"
 
 
 def test_progress_shows_states_failures_and_rate() -> None:

@@ -21,7 +21,10 @@ from support.commands import KEYS
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 TEXT = (REFERENCE / "command-line.md").read_text()
-COMMON_OPTIONS = {"--server", "--context", "--token-file", "--ca-file", "--data", "--json", "--patience"}
+COMMON_OPTIONS = {
+    *("--server", "--context", "--token-file", "--ca-file", "--data", "--json", "--patience"),
+    *("--columns", "--sort", "--color"),
+}
 """Options that are explained once for all commands of `pilotage`."""
 
 

@@ -12,7 +12,7 @@ from pilotage.v1 import agent_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import with_operator_client
 from pilotage_client.cli.show.columns import Column, Listing, View, local_time, view_options
-from pilotage_client.cli.show.outputs import AgentJson
+from pilotage_client.cli.show.operator_outputs import AgentJson
 from pilotage_client.models import iso, time_of
 
 

@@ -20,7 +20,7 @@ from pilotage_client.cli.options import (
     with_operator_client,
 )
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options
-from pilotage_client.cli.show.outputs import DowntimeJson
+from pilotage_client.cli.show.operator_outputs import DowntimeJson
 from pilotage_client.models import iso, time_of
 
 

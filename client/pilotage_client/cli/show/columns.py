@@ -175,12 +175,19 @@ def local_time(time: datetime | str | None) -> str:
     return time_text(datetime.fromisoformat(time) if isinstance(time, str) else time)
 
 
-_TIME_IN_TEXT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
+_TIME_IN_TEXT = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(?P<zone>Z| UTC|[+-]\d\d:\d\d)", re.ASCII
+)
 
 
 def with_local_times(text: str) -> str:
     """Return a text of the server with the times in it as local times."""
-    return _TIME_IN_TEXT.sub(lambda found: local_time(found[0]), text)
+
+    def local(found: re.Match[str]) -> str:
+        zone = found["zone"] if found["zone"][0] in "+-" else "+00:00"
+        return local_time(found["time"] + zone)
+
+    return _TIME_IN_TEXT.sub(local, text)
 
 
 def _text(value: object) -> object:
