@@ -148,7 +148,7 @@ def _watch(client: Client, labels: Mapping[int, str], echo: Echo, retry: RetryBu
         places = {job.id: f"at {_where(job)}" for job in jobs}
         for event in events:
             position = event.position
-            moment = f"{event.time:%H:%M:%S.%f}"[:-3] if event.time else ""
+            moment = f"{event.time.astimezone():%H:%M:%S.%f}"[:-3] if event.time else ""
             remark = places[event.job_id] if event.after == "MATCHED" else event.reason
             echo(f"{moment}  {event.job_id:>3} {labels[event.job_id]:<8} {event.after:<10} {remark}".rstrip())
         if is_over:  # set before these events were read, so they are the last ones

@@ -107,7 +107,7 @@ def test_pilots_are_revoked_by_stamp_and_place(shared_server: RunningServer, ope
     grid = WireGrid(shared_server)
     grid.put_tree()
     first, second = grid.start_pilot(), grid.start_pilot()
-    assert operator("pilots", "revoke", first.stamp, "--reason", "stolen") == "1 pilots revoked\n"
+    assert operator("pilots", "revoke", first.stamp, "--reason", "stolen") == "1 pilot revoked\n"
     unknown = request_id()
     done = operator.run("pilots", "revoke", first.stamp, unknown, "--reason", "again")
     assert (done.returncode, done.stderr) == (1, f"no live pilot {unknown}\n")
