@@ -45,6 +45,10 @@ class TerminalCommand:
         """Press Ctrl-C."""
         self._process.send_signal(signal.SIGINT)
 
+    def press(self, keys: str) -> None:
+        """Type these keys."""
+        os.write(self._terminal, keys.encode())
+
     def end(self) -> int:
         """Read to the end; returns the exit code."""
         while self._read():

@@ -100,6 +100,15 @@ def test_interrupted_watch_restores_the_terminal(grid: WireGrid, tmp_path: Path)
     assert command.printed.rstrip().endswith("\x1b[?1049l")
 
 
+def test_top_runs_in_a_terminal_until_q(grid: WireGrid, tmp_path: Path) -> None:
+    (job_id,) = grid.submit(JobDescription("/bin/true", name="lonely"))
+    with terminal(grid, tmp_path, "top") as command:
+        command.until(lambda text: "lonely" in text)
+        command.press("q")
+        assert command.end() == 0
+    assert str(job_id) in command.text
+
+
 async def until_read(app: TopApp, pilot: Pilot[None]) -> None:
     await pilot.pause()
     await app.workers.wait_for_complete()

@@ -122,6 +122,7 @@ def test_programs_of_the_client_alone_show_their_version(client: Installation, p
         (("pilotage-server", "run"), "sqlmodel", "server"),
         (("pilotage-agents", "run"), "prometheus-client", "agents"),
         (("pilotage", "up", "--data", "data"), "sqlmodel", "all"),
+        (("pilotage", "top"), "textual", "tui"),
     ],
 )
 def test_missing_extra_names_the_command_that_installs_it(

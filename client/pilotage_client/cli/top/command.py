@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from pilotage.errors import WorldError
 from pilotage.programs import install_advice, missing_packages
 from pilotage_client.api import Client
-from pilotage_client.cli.options import with_client
+from pilotage_client.cli.options import server_options
 from pilotage_client.cli.show.terminal import is_terminal
+from pilotage_client.connection import ServerOptions
 
 EXTRA = "tui"
 
 
 @click.command()
 @click.option("--interval", "interval_s", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Seconds.")
-@with_client
-def top(client: Client, interval_s: float) -> None:
+@server_options
+def top(interval_s: float, **connection: Any) -> None:
     """Show jobs, sites, pools, slots, pilots and owners on a screen that refreshes itself.
 
     Keys: 1 to 6 or the mouse choose what is shown, s sorts by the next column, S in the other order, / filters, Enter
@@ -28,7 +31,8 @@ def top(client: Client, interval_s: float) -> None:
         raise click.UsageError("a screen needs a terminal; use `status`, `pools` and `slots`")
     from pilotage_client.cli.top.app import TopApp
 
-    TopApp(client, interval_s).run()
+    with Client.located(ServerOptions(**connection)) as client:
+        TopApp(client, interval_s).run()
 
 
 COMMANDS = (top,)
