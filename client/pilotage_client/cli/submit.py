@@ -182,15 +182,19 @@ def submit(
         submitted = client.submit(descriptions, request_id=request_id, **details)
     names = _selection_of(descriptions, submitted)
     warnings = (*warnings, *submitted.warnings)
-    if as_json:
-        more = {"workflow": submitted.workflow} if submitted.workflow else {}
-        echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings), "trace_id": trace_id()} | more)
-    else:
-        echo_submission(len(submitted.job_ids), warnings, f"submitted: {names}")
+    _show_submission(submitted, names, warnings, as_json=as_json)
     if follow:
         _follow(ctx, client, submitted.job_ids, retry_option(patience), as_json=as_json)
     elif submitted.job_ids and any(user_log_of(each) for each in descriptions):
         click.echo(f"pilotage: to write the user logs: pilotage userlog {names}", err=True)
+
+
+def _show_submission(submitted: JobSet, names: str, warnings: Sequence[str], *, as_json: bool) -> None:
+    if not as_json:
+        echo_submission(len(submitted.job_ids), warnings, f"submitted: {names}")
+        return
+    more = {"workflow": submitted.workflow} if submitted.workflow else {}
+    echo_json({"jobs": list(submitted.job_ids), "warnings": list(warnings), "trace_id": trace_id()} | more)
 
 
 def _read_command(files: Sequence[Path], command: Sequence[str], options: JobOptions, **of_files: object) -> _ReadFiles:

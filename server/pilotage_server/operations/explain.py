@@ -68,8 +68,8 @@ from pilotage_server.storage.attempts import load_usages
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.pilots import load_slots
+from pilotage_server.storage.queries.waits import recent_waits, task_queue_id
 from pilotage_server.storage.submission.templates import load_description
-from pilotage_server.storage.waits import recent_waits, task_queue_id
 
 
 def queue_verdicts(

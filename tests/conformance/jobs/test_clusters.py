@@ -28,8 +28,8 @@ from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.jobs import take_ids
+from pilotage_server.storage.queries.selection import JobFinder
 from pilotage_server.storage.retention import delete_ended_jobs
-from pilotage_server.storage.selection import JobFinder
 from support.jobs import a_description, a_user, an_operator
 from support.sql_statements import plan_of
 from support.virtual_clock import START

@@ -28,8 +28,8 @@ from pilotage_server.storage.notifications.subscriptions import (
     has_moving_job,
 )
 from pilotage_server.storage.pools import load_job_groups, pools_with_live_jobs
+from pilotage_server.storage.queries.selection import FoundPage, JobFinder
 from pilotage_server.storage.retention import delete_ended_jobs, first_watched, next_watched
-from pilotage_server.storage.selection import FoundPage, JobFinder
 from pilotage_server.storage.submission.templates import load_descriptions
 from support.sql_statements import plan_of
 

@@ -21,7 +21,7 @@ from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
-from pilotage_server.storage.selection import SMALL, WINDOW, JobFinder
+from pilotage_server.storage.queries.selection import SMALL, WINDOW, JobFinder
 from support.jobs import a_description, a_user
 
 NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)

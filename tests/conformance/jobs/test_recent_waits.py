@@ -9,7 +9,7 @@ import pytest
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.waits import recent_jobs, recent_waits
+from pilotage_server.storage.queries.waits import recent_jobs, recent_waits
 from support.grid import Grid, Pilot
 from support.jobs import a_user
 from support.sql_statements import plan_of

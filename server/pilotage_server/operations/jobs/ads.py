@@ -19,7 +19,7 @@ from pilotage_server.operations.jobs.conditions import MOST_EVALUATED, ads_of, q
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
-from pilotage_server.storage.selection import JobFinder
+from pilotage_server.storage.queries.selection import JobFinder
 
 MOST_CHARACTERS = 4 * 1024 * 1024
 """A page ends once its ads have so many characters."""

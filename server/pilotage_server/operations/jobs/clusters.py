@@ -17,7 +17,7 @@ from pilotage_server.operations.jobs.conditions import query_of
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
-from pilotage_server.storage.selection import JobFinder
+from pilotage_server.storage.queries.selection import JobFinder
 from pilotage_server.storage.submission.clusters import (
     ClusterJob,
     count_by_state,

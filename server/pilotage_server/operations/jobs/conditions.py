@@ -30,7 +30,7 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import load_usages
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
-from pilotage_server.storage.selection import FoundPage, JobFinder
+from pilotage_server.storage.queries.selection import FoundPage, JobFinder
 from pilotage_server.storage.submission.clusters import ClusterJob, load_first_job
 from pilotage_server.storage.submission.templates import load_descriptions
 from pilotage_server.storage.submission.workflows import load_workflow

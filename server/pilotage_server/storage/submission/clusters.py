@@ -14,7 +14,7 @@ from sqlmodel import Session
 
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.storage.database import sql
-from pilotage_server.storage.selection import FoundJob, JobFinder
+from pilotage_server.storage.queries.selection import FoundJob, JobFinder
 from pilotage_server.storage.submission.workflows import StoredWorkflow, newest_workflow
 
 
