@@ -46,6 +46,11 @@ def test_slurm_site(network: Network, tmp_path: Path) -> None:
         run_tutorial(TUTORIALS / "slurm-site.md", terminals, SLURM_CONF=str(folder / "slurm.conf"))
 
 
+def test_example_of_the_tree(network: Network, tmp_path: Path) -> None:
+    laptop = Machine(network, network.add_host("laptop"), tmp_path)
+    run_tutorial(TUTORIALS.parent / "concepts" / "tree.md", {"Terminal": laptop})
+
+
 PAGE = """
 ```{code-block} toml
 :caption: a.toml
