@@ -13,6 +13,7 @@ from support.reference import (
     job_environment,
     job_states,
     metrics,
+    protocol,
     settings,
 )
 
@@ -26,5 +27,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "job-environment.md": job_environment.page,
     "job-states.md": job_states.page,
     "metrics.md": metrics.page,
+    "protocol.md": protocol.page,
     "settings.md": settings.page,
 }
