@@ -104,8 +104,8 @@ $(RELEASE)/.stamp: pyproject.toml
 lock: $(RELEASE)/.stamp ## write deploy/requirements.lock, with the newest releases of all packages
 	@$(RELEASE)/bin/python deploy/release/release_check.py --lock
 
-release-check: $(RELEASE)/.stamp ## build wheel, source archive, SBOM and licence list in dist/release, and check them
-	@$(RELEASE)/bin/python deploy/release/release_check.py
+release-check: $(RELEASE)/.stamp $(VENV)/.stubs ## build and try a release in dist/release: wheel, bundle, docs, image; OPTIONS=--no-image
+	@$(RELEASE)/bin/python deploy/release/release_check.py $(OPTIONS)
 
 clean: ## remove the results of all targets
 	rm -rf $(VENV) $(COMPILED) $(RELEASE) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
