@@ -9,7 +9,6 @@ sys.path.insert(0, str(CHECKOUT / "tests"))
 from support.site.build import version as checkout_version  # noqa: E402 - found by the line above
 
 project = "Pilotage"
-author = "the Pilotage developers"
 version = release = checkout_version()
 extensions = ["myst_parser", "sphinx_copybutton", "support.site.extension"]
 exclude_patterns = ["language/*.toml"]
@@ -26,6 +25,7 @@ html_static_path = ["_static"]
 html_css_files = ["pilotage.css"]
 html_js_files = ["versions.js"]
 html_copy_source = False
+html_show_copyright = False
 templates_path = ["_templates"]
 html_sidebars = {
     "**": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -27,6 +28,8 @@ def version() -> str:
 def build(site: Path) -> int:
     """Build this version's pages below `site`; returns the exit code of Sphinx, to which each warning is an error."""
     pages, kept = site / version(), site / ".doctrees"
+    for folder in (pages, kept):  # Sphinx does not renew the navigation of pages that have not changed themselves
+        shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-j", "auto"]
     done = subprocess.run([*command, "-d", str(kept), str(CHECKOUT / "docs"), str(pages)], check=False)
     if done.returncode == 0:

@@ -74,8 +74,21 @@ def pilot_states() -> str:
     steps = []
     for name, text in member_texts(PilotState).items():
         _, _, after = text.partition(". ")
-        steps += [(name, "", each) for each in PilotState if re.search(rf"\b{each}\b[^.]* follow", after)]
+        steps += [
+            (name, _PILOT_EVENTS[each], each) for each in PilotState if re.search(rf"\b{each}\b[^.]* follow", after)
+        ]
     return _diagram(list(PilotState), steps, {})
+
+
+_PILOT_EVENTS = {
+    PilotState.REGISTERED: "registered",
+    PilotState.SUBMITTED: "submitted",
+    PilotState.RUNNING: "calls, takes jobs",
+    PilotState.DRAINING: "drains",
+    PilotState.ENDED: "ends",
+    PilotState.LOST: "silent",
+}
+"""What leads to each state."""
 
 
 def slot_states() -> str:
@@ -132,7 +145,7 @@ def _nodes(names: Iterable[str]) -> list[str]:
 
 def _arrow(before: str, after: str, labels: Iterable[str], anchors: Mapping[str, str]) -> str:
     """Return an arrow from a state, or from the box whose anchor is one of its states."""
-    label = "".join(f"{each}\\l" for each in labels if each)
+    label = "".join(f"{each}\\l" for each in labels)
     box = f', ltail="cluster_{before}"' if before in anchors else ""
     return f'  "{anchors.get(before, before)}" -> "{after}" [label="{label}"{box}]'
 
