@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from support.debian import find_or_install
 from support.site.build import CHECKOUT, build, list_versions, version
 from support.site.diagrams import DIAGRAMS
 
-pytestmark = pytest.mark.process
+ROOT_PAGES = sorted(CHECKOUT.glob("*.md"))
 
 
 class Site(NamedTuple):
@@ -62,3 +63,19 @@ def test_search_index_and_versions_are_files_of_the_site(site: Site) -> None:
     list_versions(site.folder)
     assert (site.folder / "versions.js").read_text() == f'window.pilotageVersions = ["{version()}", "0.0.9"];\n'
     assert f"url={version()}/index.html" in (site.folder / "index.html").read_text()
+
+
+@pytest.mark.parametrize("page", ROOT_PAGES, ids=lambda page: page.name)
+def test_links_of_pages_outside_the_site_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_citation_and_issue_forms_are_valid() -> None:
+    citation = yaml.safe_load((CHECKOUT / "CITATION.cff").read_text())
+    assert (citation["cff-version"], citation["version"], citation["type"]) == ("1.2.0", version(), "software")
+    forms = [path for path in (CHECKOUT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml"]
+    assert forms
+    for form in (yaml.safe_load(path.read_text()) for path in forms):
+        assert form.keys() >= {"name", "description", "body"}
+        assert {part["type"] for part in form["body"]} <= {"markdown", "textarea", "input", "dropdown", "checkboxes"}
