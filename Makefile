@@ -9,7 +9,7 @@ RELEASE := .venv-release
 
 .DEFAULT_GOAL := help
 
-.PHONY: help venv demo chaos fuzz test test-fast model-check check reference format compiled test-compiled bench bench-smoke sim-drain pilot-bundle lock release-check clean
+.PHONY: help venv demo chaos fuzz test test-fast model-check check reference docs format compiled test-compiled bench bench-smoke sim-drain pilot-bundle lock release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,6 +60,9 @@ check: $(VENV)/.stubs ## check lint, formats, import contracts, types and the ru
 reference: $(VENV)/.stubs ## write the pages of docs/reference that are made from code
 	@PYTHONPATH=tests $(BIN)/python -m support.reference
 
+docs: $(VENV)/.stubs ## build the documentation in build/docs; each warning is an error; needs dot (Debian: graphviz)
+	@PYTHONPATH=tests $(BIN)/python -m support.site
+
 format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -101,8 +104,8 @@ $(RELEASE)/.stamp: pyproject.toml
 lock: $(RELEASE)/.stamp ## write deploy/requirements.lock, with the newest releases of all packages
 	@$(RELEASE)/bin/python deploy/release/release_check.py --lock
 
-release-check: $(RELEASE)/.stamp ## build wheel, source archive, SBOM and licence list in dist/release, and check them
-	@$(RELEASE)/bin/python deploy/release/release_check.py
+release-check: $(RELEASE)/.stamp $(VENV)/.stubs ## build and try a release in dist/release: wheel, bundle, docs, image; OPTIONS=--no-image
+	@$(RELEASE)/bin/python deploy/release/release_check.py $(OPTIONS)
 
 clean: ## remove the results of all targets
 	rm -rf $(VENV) $(COMPILED) $(RELEASE) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -1,4 +1,7 @@
-"""Builds a release in `dist/release` and checks it: wheel, source archive, lock file, SBOM, licence list, checksums.
+"""Builds a release in `dist/release` and checks it.
+
+It has wheel, source archive, pilot bundle, documentation, lock file, SBOM, licence list and checksums. The image is
+built and tried, and not kept.
 
 Nothing is uploaded. Known vulnerabilities are not looked up: that needs an advisory database.
 """
@@ -42,18 +45,22 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lock", action="store_true", help="only write the lock file, with the newest releases")
+    parser.add_argument(
+        "--no-image", action="store_true", help="do not build the image, which needs podman and a registry"
+    )
+    options = parser.parse_args(arguments)
     try:
-        if parser.parse_args(arguments).lock:
+        if options.lock:
             compile_lock(LOCK, "--upgrade")
         else:
-            _check_release()
+            _check_release(with_image=not options.no_image)
     except ReleaseError as fault:
         print(f"release-check: {fault}", file=sys.stderr)
         return 1
     return 0
 
 
-def _check_release() -> None:
+def _check_release(*, with_image: bool) -> None:
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="pilotage-release-") as folder:
@@ -67,6 +74,10 @@ def _check_release() -> None:
         write_sbom(python)
         _run(python.with_name("pilotage"), "--version")
         _run(python.with_name("pilotage"), "demo", "--examples", ROOT / "deploy" / "examples", folder=scratch)
+        build_bundle(scratch)
+        if with_image:
+            try_image(wheel, scratch / "context")
+    build_documentation()
     shutil.copy(LOCK, RESULTS)
     sums = [f"{_sha256(path)}  {path.name}\n" for path in sorted(RESULTS.iterdir())]
     (RESULTS / "SHA256SUMS").write_text("".join(sums))
@@ -130,6 +141,38 @@ def install(wheel: Path, folder: Path) -> Path:
     _run(*pip, "install", "--no-deps", "--no-index", "--find-links", wheel.parent, f"pilotage=={version}")
     _run(*pip, "check")
     return python
+
+
+def build_bundle(scratch: Path) -> None:
+    """Build the pilot bundle for this Python and start it, with the standard library only."""
+    _run(sys.executable, ROOT / "deploy" / "pilot_bundle" / "build_bundle.py", "--to", RESULTS)
+    (bundle,) = RESULTS.glob("*.pyz")
+    _run(sys.executable, "-I", "-S", bundle, "--version", environment={"TMPDIR": str(scratch)})
+
+
+def try_image(wheel: Path, context: Path) -> None:
+    """Build the image from the wheel alone, and run a program in it; raises ReleaseError without podman."""
+    if shutil.which("podman") is None:
+        raise ReleaseError("the image needs podman: install it, or give --no-image")
+    (context / "dist").mkdir(parents=True)
+    shutil.copy(wheel, context / "dist")
+    shutil.copytree(ROOT / "deploy", context / "deploy")
+    file = context / "deploy" / "containers" / "Containerfile"
+    image = f"localhost/pilotage-release-check:{wheel.name.split('-')[1]}"
+    _run("podman", "build", "--file", file, "--tag", image, context)
+    try:
+        _run("podman", "run", "--rm", image, "pilotage-server", "--version")
+    finally:
+        _run("podman", "rmi", image, quiet=True)
+
+
+def build_documentation() -> None:
+    """Build the documentation and pack this version's pages."""
+    _run("make", "docs")
+    (wheel,) = RESULTS.glob("*.whl")
+    version = wheel.name.split("-")[1]
+    with tarfile.open(RESULTS / f"pilotage-docs-{version}.tar.gz", "w:gz") as archive:
+        archive.add(ROOT / "build" / "docs" / version, arcname=version)
 
 
 def write_licences(python: Path) -> None:

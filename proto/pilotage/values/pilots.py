@@ -21,7 +21,7 @@ class PilotState(StrEnum):
     ENDED = "ENDED"
     """It has said that it ends, or its glidein is gone. Final."""
     LOST = "LOST"
-    """Silent for too long, revoked, or its node is out of reach. A call with a valid credential revives it."""
+    """Silent for too long, revoked, or out of reach. RUNNING or DRAINING (it calls again) or ENDED follows."""
 
 
 @dataclass(frozen=True, slots=True)

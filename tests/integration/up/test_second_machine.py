@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from pilotage import clock
-from pilotage_client.cli.main import main
 from pilotage_client.joining import JoinToken
 from pilotage_server.core.identity import Identity, Invitation, Role
 from pilotage_server.rpc.framework.key_files import KeyFiles, KeySet
 from pilotage_server.rpc.framework.tokens import TokenIssuer
-from support.commands import WAIT_TIMEOUT_S, environment_of
-from support.network import Host, Network
+from support.machines import Machine
+from support.network import Network
 
 pytestmark = pytest.mark.process
 
@@ -33,77 +29,6 @@ sites = ["workers"]
 """
 
 
-class Machine:
-    """A machine of the test; its commands see its network, host name and home."""
-
-    def __init__(self, network: Network, host: Host, folder: Path) -> None:
-        self.home = folder / host.name
-        self.home.mkdir()
-        (self.home / "job.toml").write_text(JOB)
-        # HTCondor's library waits for a name service that is away, unless the machine knows its own name.
-        (self.home / "hosts").write_text(f"127.0.0.1 localhost\n{host.address} {host.name}\n")
-        self._network = network
-        self._host = host
-
-    @property
-    def address(self) -> str:
-        return self._host.address
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        with self._network.inside(self._host):
-            return subprocess.run(
-                self._command(arguments),
-                env=environment_of(self.home),
-                cwd=self.home,
-                capture_output=True,
-                text=True,
-                timeout=WAIT_TIMEOUT_S,
-                check=False,
-            )
-
-    def __call__(self, *arguments: str) -> str:
-        """Run a command that must succeed, and return its output."""
-        done = self.run(*arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def in_process(self, *arguments: str) -> Result:
-        """Run a command that makes no call to a server, which is quicker: gRPC would stay on its first host."""
-        with self._network.inside(self._host):
-            return CliRunner().invoke(main, arguments, env={"XDG_CONFIG_HOME": str(self.home / ".config")})
-
-    @contextmanager
-    def running(self, *arguments: str) -> Iterator[Callable[[str], str]]:
-        """Run a command until the end of the block; yields a function that waits for a text in its output."""
-        printed = self.home / f"{len(list(self.home.iterdir()))}.out"
-        with self._network.inside(self._host), printed.open("wb") as output:
-            process = subprocess.Popen(
-                self._command(arguments), env=environment_of(self.home), cwd=self.home, stdout=output, stderr=output
-            )
-
-        def until(text: str) -> str:
-            give_up_s = clock.boot_time_s() + WAIT_TIMEOUT_S
-            while text not in printed.read_text():
-                try:
-                    process.wait(0.02)
-                except subprocess.TimeoutExpired:
-                    if clock.boot_time_s() < give_up_s:
-                        continue
-                pytest.fail(f"{arguments} did not print {text!r}:\n{printed.read_text()}")
-            return printed.read_text()
-
-        try:
-            yield until
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(WAIT_TIMEOUT_S)
-
-    def _command(self, arguments: tuple[str, ...]) -> list[str]:
-        named = f'hostname {self._host.name}; mount --bind "$HOME/hosts" /etc/hosts; exec "$@"'
-        return ["unshare", "--uts", "--mount", "sh", "-c", named, "sh", *arguments]
-
-
 @pytest.fixture
 def network() -> Iterator[Network]:
     network = Network()
@@ -113,6 +38,8 @@ def network() -> Iterator[Network]:
 
 def test_team_on_three_machines(network: Network, tmp_path: Path) -> None:
     head, worker, laptop = (Machine(network, network.add_host(name), tmp_path) for name in ("head", "node2", "laptop"))
+    for machine in (head, worker):
+        (machine.home / "job.toml").write_text(JOB)
     with ExitStack() as stack:
         printed = stack.enter_context(head.running("pilotage", "up", "--listen", "--cpus", "1"))("prints such lines")
         submits, works = re.findall(LINE, printed)

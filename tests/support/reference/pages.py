@@ -14,6 +14,7 @@ from support.reference import (
     job_environment,
     job_states,
     metrics,
+    protocol,
     schemas,
     settings,
 )
@@ -29,6 +30,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "job-environment.md": job_environment.page,
     "job-states.md": job_states.page,
     "metrics.md": metrics.page,
+    "protocol.md": protocol.page,
     "settings.md": settings.page,
     **schemas.files(),
 }

@@ -38,7 +38,7 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionOrdered:
-    """The server wants the slot for a better job."""
+    """The server needs the slot for a better job."""
 
     reason: str
 

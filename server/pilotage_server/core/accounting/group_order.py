@@ -59,7 +59,7 @@ def check_group_order(text: str) -> str:
     refers = references(text)
     unknown = sorted((refers.in_my - _FOLDED_NAMES) | refers.target)
     if _ALLOCATED in unknown:
-        raise InvalidClassAdError("nothing is allocated to groups before slots ask: use GroupQuota instead of it")
+        raise InvalidClassAdError("nothing is allocated to groups before a match: use GroupQuota instead of it")
     if unknown:
         raise InvalidClassAdError(f"it refers to {', '.join(unknown)}; a group has {', '.join(_NAMES)}")
     return text

@@ -1,0 +1,67 @@
+"""Each command of `pilotage` that a page names exists, with the options that it has there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from pilotage_client.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+PAGES = {
+    path.relative_to(ROOT): path.read_text()
+    for path in (*(ROOT / "docs").rglob("*.md"), ROOT / "README.md")
+    if path.parent.name != "decisions"  # they keep commands of their time
+}
+
+
+def commands_in(text: str) -> list[str]:
+    """Return the commands in inline code, and those after a prompt."""
+    shown = re.findall(r"^ *\$ (?:\S*/)?(pilotage .*)$", re.sub(r"\\\n *", "", text), re.MULTILINE)
+    return [*re.findall(r"`(pilotage (?!…)[^`]+)`", text), *shown]
+
+
+def faults_of(line: str) -> list[str]:
+    """Return the words of a command line that are no command or no option there."""
+    words = shlex.split(re.split(r"\s#\s|\s[|;&]|\sN\b", line.replace("…", "X").replace("'", '"'))[0], posix=True)[1:]
+    command: click.Command = main
+    context = click.Context(main)
+    while words and isinstance(command, click.Group) and not words[0].startswith("-"):
+        try:
+            _, found, rest = command.resolve_command(context, words)  # a group may have a command for other words
+        except click.UsageError:
+            return [] if command.invoke_without_command and command is not main else [words[0]]
+        assert found is not None
+        command, words = found, rest
+    options = {name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts)}
+    named = [word.partition("=")[0].rstrip(",") for word in words if re.match(r"--?[a-z]", word)]
+    return [each for each in named if each.startswith("--") and each not in options]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=str)
+def test_page_names_commands_that_exist(path: Path) -> None:
+    assert not {line: faults for line in commands_in(PAGES[path]) if (faults := faults_of(line))}
+
+
+def test_commands_are_found_in_code_and_after_prompts() -> None:
+    text = "Run `pilotage why 7`.\n\n    $ pilotage submit \\\n        a.toml --follow\n"
+    assert commands_in(text) == ["pilotage why 7", "pilotage submit a.toml --follow"]
+
+
+@pytest.mark.parametrize(
+    ("line", "faults"),
+    [
+        ("pilotage submit FILE --after-ok 12", []),
+        ("pilotage submit --afterok 12", ["--afterok"]),
+        ("pilotage sumbit FILE", ["sumbit"]),
+        ("pilotage tree resolve TREE --vo=cms", []),
+        ("pilotage tree resovle TREE", ["resovle"]),
+        ("pilotage token --owner O --to FILE", []),
+    ],
+)
+def test_unknown_commands_and_options_are_faults(line: str, faults: list[str]) -> None:
+    assert faults_of(line) == faults
