@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright: pages of a server as a visitor sees them, with all that goes wrong in them."""
+"""Debian's Chromium, driven by Playwright: the pages of a server as a visitor sees them, with all faults in them."""
 
 from __future__ import annotations
 

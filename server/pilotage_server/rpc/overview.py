@@ -8,6 +8,7 @@ from typing import Any
 from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import overview_service_pb2, overview_service_pb2_grpc
 from pilotage.values.wire.fields import Fields
+from pilotage_server.core.accounting.job_counts import MINUTE
 from pilotage_server.operations.overview import DEFAULT_STEP, GridOverview, SiteSummary, get_overview
 from pilotage_server.rpc.framework.calls import caller
 from pilotage_server.rpc.framework.transactions import Transactions
@@ -50,6 +51,7 @@ def overview_to_wire(overview: GridOverview) -> overview_service_pb2.GetOverview
                 done=counts.done,
                 failed=counts.failed,
                 removed=counts.removed,
+                covered_s=counts.minutes * MINUTE.total_seconds(),
             )
             for time, counts in overview.history
         ],

@@ -15,7 +15,7 @@ from pilotage_server.storage.database.tables import ENDED_JOB, HELD_JOB, metadat
 COUNTS = metadata.tables["job_counts"]
 
 _ENDED = f"SELECT vo, state, count(*) FROM jobs WHERE {ENDED_JOB} AND ended >= ? AND ended < ? GROUP BY vo, state"  # noqa: S608
-_HELD = f"SELECT count(*) FROM (SELECT 1 FROM jobs WHERE {HELD_JOB} {{}} LIMIT ?) AS some"  # noqa: S608
+_HELD = f"SELECT count(*) FROM (SELECT 1 FROM jobs WHERE {HELD_JOB} {{}} LIMIT ?) AS counted"  # noqa: S608
 
 
 def count_ended(session: Session, start: datetime, end: datetime) -> dict[tuple[str, str], int]:
@@ -65,6 +65,11 @@ def load_history(session: Session, vo: str | None, first: int, end: int, step: i
     of_vo = () if vo is None else (vo,)
     rows = sql.rows(session, _HISTORY.format("AND vo = ?" if of_vo else ""), step, first, end, *of_vo)
     return [
-        (int(part) * step, JobCounts(waiting / minutes, running / minutes, int(done), int(failed), int(removed)))
+        (
+            int(part) * step,
+            JobCounts(
+                float(waiting) / minutes, float(running) / minutes, int(done), int(failed), int(removed), minutes
+            ),
+        )
         for part, minutes, waiting, running, done, failed, removed in rows
     ]

@@ -12,13 +12,17 @@ LONGEST_HISTORY = timedelta(days=8)
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """Jobs that wait and run (means over several minutes), and jobs that have ended in the time, by their results."""
+    """Jobs that wait and run (means over several minutes), and jobs that have ended in the time, by their results.
+
+    `minutes` = how many have counts.
+    """
 
     waiting: float = 0.0
     running: float = 0.0
     done: int = 0
     failed: int = 0
     removed: int = 0
+    minutes: int = 1
 
 
 def minute_of(time: datetime) -> int:

@@ -96,8 +96,11 @@ class JobChanges:
         wanted = filter_of_form(form) if form.one("all") else None
         ids = _ids_of(form) if wanted is None else ()
         examples: Sequence[Any] = ()
+        left = 0
         if wanted is None:
-            examples = (await visit.calls("JobService/GetJobs", job_service_pb2.GetJobsRequest(job_ids=ids))).jobs
+            marked = (await visit.calls("JobService/GetJobs", job_service_pb2.GetJobsRequest(job_ids=ids))).jobs
+            examples = [job for job in marked if state_name(job.state) in change.states]
+            left, ids = len(marked) - len(examples), [job.id for job in examples]
             count, more = len(ids), False
         else:
             found = await _search(visit, wanted, change)
@@ -105,6 +108,7 @@ class JobChanges:
         shown = {
             "change": change,
             "count": count,
+            "left": left,
             "is_too_much": more or count > MOST_CHANGED,
             "most": MOST_CHANGED,
             "wanted": wanted,

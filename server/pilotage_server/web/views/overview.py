@@ -50,8 +50,8 @@ async def collect_counts(visit: Visit) -> Shown:
         "Jobs that ended over the last day",
         times,
         [
-            ChartSeries("good", [each.done for each in history]),
-            ChartSeries("bad", [each.failed for each in history]),
+            ChartSeries("good", [_per_hour(each.done, each) for each in history]),
+            ChartSeries("bad", [_per_hour(each.failed, each) for each in history]),
         ],
         STEP,
     )
@@ -62,6 +62,10 @@ async def collect_counts(visit: Visit) -> Shown:
         "now_chart": now_chart,
         "ended_chart": ended_chart,
     }
+
+
+def _per_hour(count: int, of: overview_service_pb2.JobsOverTime) -> float:
+    return count * timedelta(hours=1).total_seconds() / of.covered_s
 
 
 def _is_marked(site: Any) -> bool:
