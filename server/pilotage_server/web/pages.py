@@ -125,6 +125,13 @@ class PageMaker:
         """Return an endpoint for visitors who may make these calls; others get the log-in page, or a refusal."""
 
         async def serve(request: Request) -> Response:
+            response = await answer(request)
+            if response.status_code >= HTTPStatus.MULTIPLE_CHOICES and "hx-request" in request.headers:
+                # A part of the page was asked for, and the browser shows another page instead.
+                return Response(headers={**_PAGE_HEADERS, "HX-Redirect": _own_address(request)})
+            return response
+
+        async def answer(request: Request) -> Response:
             try:
                 return await act(await self._visit(request, needs))
             except CallFailedError as failed:
@@ -201,8 +208,12 @@ class PageMaker:
 
 def _frame(request: Request) -> dict[str, Any]:
     """Return what all templates show; `back` = where the switch of colours leads back to."""
-    back = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return {"scheme": scheme_of(request), "back": back if request.method == "GET" else "/", "visitor": None}
+    back = _own_address(request) if request.method == "GET" else "/"
+    return {"scheme": scheme_of(request), "back": back, "visitor": None}
+
+
+def _own_address(request: Request) -> str:
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
 
 def _to_login(request: Request) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -39,13 +39,13 @@ PAGE_VIEWS: Sequence[PageView] = (OVERVIEW, JOBS, JOB, POOLS, PLACES, SITE)
 _CHANGES = ("JobService/ChangeJobs",)
 
 
-def web_routes(handlers: Handlers, boot_clock: BootClock, clock: Clock) -> list[BaseRoute]:
-    """Return the routes of the page; `handlers` are the entry points of calls."""
+def web_routes(handlers: Handlers, boot_clock: BootClock, is_open: Callable[[], bool], clock: Clock) -> list[BaseRoute]:
+    """Return the routes of the page; `handlers` are the entry points of calls, `is_open` = the server does not stop."""
     pages = PageMaker(PAGE_VIEWS, handlers, clock, boot_clock)
     access, changes, life = Access(pages, clock), JobChanges(pages), JobLife(pages)
     return [
         *(Route(view.path, pages.page_of(view)) for view in PAGE_VIEWS),
-        Route("/live", pages.endpoint(OverviewLife(pages).follow, OVERVIEW.needs)),
+        Route("/live", pages.endpoint(OverviewLife(pages, is_open).follow, OVERVIEW.needs)),
         Route("/jobs/change", pages.endpoint(changes.confirm, _CHANGES), methods=["POST"]),
         Route("/jobs/changed", pages.endpoint(changes.make, _CHANGES), methods=["POST"]),
         Route("/jobs/{job_id:int}/live", pages.endpoint(life.follow, JOB.needs)),

@@ -193,7 +193,7 @@ async def test_page_is_used_by_keyboard(grid: WebGrid) -> None:
     assert await page.evaluate(outline) == "solid"
     await keys.press("Enter")
     await expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
-    mark = page.get_by_label("Mark job 1", exact=True)
+    mark = page.get_by_label("Mark job 2", exact=True)
     await mark.focus()
     await keys.press("Space")
     await page.get_by_role("button", name="Remove…").focus()
@@ -228,6 +228,11 @@ async def test_forms_of_other_sites_are_refused(grid: WebGrid) -> None:
     assert "held" not in grid.jobs.causes(1)
     for content, status in ((b"change=hold", 400), (b"change=eat&id=1", 400), (b"change=hold&id=x", 400)):
         assert http.call("POST", "/jobs/change", content, **cookie, Origin=own["Origin"]).status == status
+
+
+async def test_part_of_a_page_gives_way_to_the_log_in_page(grid: WebGrid) -> None:
+    headers = grid.http().call("GET", "/jobs?name=x", HX_Request="true").headers
+    assert headers["hx-redirect"] == "/jobs?name=x"
 
 
 async def test_every_answer_has_the_headers_that_protect(grid: WebGrid) -> None:

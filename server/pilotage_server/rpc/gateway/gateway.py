@@ -72,8 +72,8 @@ class CallTable:
         """Do nothing: `Gateway.start` begins to take requests."""
 
 
-PageRoutes = Callable[[Mapping[str, Callable[[Any], object]], BootClock], Sequence[BaseRoute]]
-"""Returns the routes of pages, which make the calls of a table by their full names."""
+PageRoutes = Callable[[Mapping[str, Callable[[Any], object]], BootClock, Callable[[], bool]], Sequence[BaseRoute]]
+"""Returns the routes of pages, which make the calls of a table by their full names; the last argument = it is open."""
 
 
 class Gateway:
@@ -134,6 +134,9 @@ class Gateway:
             self._server.should_exit = True
             await asyncio.to_thread(self._thread.join)
 
+    def _is_open(self) -> bool:
+        return self._server is None or not self._server.should_exit
+
     def _application(self, clock: BootClock) -> Starlette:
         routes: list[BaseRoute] = []
         for route in ROUTES:
@@ -147,7 +150,7 @@ class Gateway:
 
             routes.append(Route("/openapi.json", describe))
         if self._pages is not None:
-            routes += self._pages(self.calls.handlers, clock)
+            routes += self._pages(self.calls.handlers, clock, self._is_open)
         return Starlette(
             routes=routes,
             middleware=[_cross_origin(self._origins)] if self._origins else [],

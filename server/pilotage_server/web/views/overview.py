@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from pilotage_server.web.pages import PageMaker, PageView, Shown, Visit
 
 DAY = timedelta(days=1)
 STEP = timedelta(minutes=10)
-REFRESH_S = 5.0
+REFRESH_S = 5
 """Interval at which an open overview is made again; it is sent if it differs."""
 
 _LEVELS = {diagnosis_service_pb2.FINDING_LEVEL_FAULT: "fault", diagnosis_service_pb2.FINDING_LEVEL_WARNING: "warning"}
@@ -78,8 +79,9 @@ OVERVIEW = PageView("/", "Overview", ("OverviewService/GetOverview",), "overview
 class OverviewLife:
     """The counts of the overview as live updates."""
 
-    def __init__(self, pages: PageMaker) -> None:
+    def __init__(self, pages: PageMaker, is_open: Callable[[], bool]) -> None:
         self._pages = pages
+        self._is_open = is_open
         self._count = StreamCount()
 
     async def follow(self, visit: Visit) -> Response:
@@ -87,10 +89,12 @@ class OverviewLife:
 
         async def refresh(emit: Emit) -> None:
             before = ""
-            while True:
+            while self._is_open():
                 text = self._pages.part(OVERVIEW.template, "counts", visit, await collect_counts(visit))
                 await emit("counts" if text != before else "", text, "")
                 before = text
-                await asyncio.sleep(REFRESH_S)
+                for _ in range(REFRESH_S):
+                    if self._is_open():  # a stop of the server need not wait for long
+                        await asyncio.sleep(1.0)
 
         return LiveResponse((refresh,), self._count)
