@@ -33,6 +33,7 @@ from pilotage_client.models import (
     ClusterStatus,
     FoundJobs,
     JobAttempt,
+    JobCount,
     JobEvent,
     JobFile,
     JobOutput,
@@ -44,9 +45,16 @@ from pilotage_client.models import (
     job_file,
     job_status,
     output_part,
+    state_name,
 )
 from pilotage_client.notifications import resolve_subscriptions
 from pilotage_client.selections import read_selections
+
+OWN_JOBS = JobCondition()
+"""The condition that all jobs of the caller meet."""
+
+MOST_JOBS = 1_000_000
+"""The most jobs of one search."""
 
 MOST_IDS = 10_000  # the server's limit for one call
 ATTEMPT_JOBS = 100  # the server's limit for one call that lists attempts
@@ -138,6 +146,7 @@ class JobCalls(Connection):
 
     def list_jobs(
         self,
+        condition: JobCondition = OWN_JOBS,
         *,
         states: Sequence[str] = (),
         owner: str = "",
@@ -145,18 +154,19 @@ class JobCalls(Connection):
         newest_first: bool = False,
         copies: bool = False,
     ) -> Iterator[JobStatus]:
-        """Yield jobs in the order of ids; `owner` empty = the caller, "*" = all visible jobs.
+        """Yield the jobs that meet a condition, in the order of ids.
 
-        `copies` = race copies too.
+        `states`, `owner` and `pool` are short for those of the condition: `owner` empty = the caller, "*" = all visible
+        jobs. `copies` = race copies too.
         """
-        request = job_service_pb2.ListJobsRequest(owner=owner, pool=pool, newest_first=newest_first, copies=copies)
-        request.states.extend(map(_state_number, states))
-        while True:
-            page = self._jobs.ListJobs(request)
-            yield from (job_status(job) for job in page.jobs)
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
+        for some in _conditions(_with(condition, states, owner, pool), newest_first=newest_first):
+            request = job_service_pb2.ListJobsRequest(condition=some, newest_first=newest_first, copies=copies)
+            while True:
+                page = self._jobs.ListJobs(request)
+                yield from (job_status(job) for job in page.jobs)
+                if not page.next_page_token:
+                    break
+                request.page_token = page.next_page_token
 
     def find_jobs(self, names: Sequence[str], *, states: Sequence[str] = ()) -> FoundJobs:
         """Return the jobs of selections: "12" (cluster or job), "12.3", "12.0-99", "12-15" (job ids), "w12" (workflow).
@@ -195,15 +205,22 @@ class JobCalls(Connection):
             done += len(answer)
 
     def clusters(
-        self, *, states: Sequence[str] = (), owner: str = "", pool: str = "", page_size: int = 0, workflow: int = 0
+        self,
+        condition: JobCondition = OWN_JOBS,
+        *,
+        states: Sequence[str] = (),
+        owner: str = "",
+        pool: str = "",
+        page_size: int = 0,
+        workflow: int = 0,
     ) -> Iterator[ClusterStatus]:
-        """Yield the clusters that have a job in one of `states`, newest first, with the numbers of jobs by state.
+        """Yield the clusters that have a job which meets a condition, newest first, with the numbers of jobs by state.
 
-        `owner` is as in `list_jobs`. A workflow takes the place of its clusters; `workflow` = only the clusters of this
-        one.
+        `states`, `owner` and `pool` are as in `list_jobs`. A workflow takes the place of its clusters; `workflow` =
+        only the clusters of this one.
         """
-        request = job_service_pb2.ListClustersRequest(owner=owner, pool=pool, page_size=page_size, workflow=workflow)
-        request.states.extend(map(_state_number, states))
+        wanted = _condition_to_wire(_with(condition, states, owner, pool))
+        request = job_service_pb2.ListClustersRequest(condition=wanted, page_size=page_size, workflow=workflow)
         while True:
             page = self._jobs.ListClusters(request)
             yield from map(cluster_status, page.clusters)
@@ -217,27 +234,19 @@ class JobCalls(Connection):
 
     def list_ads(
         self,
-        selections: Sequence[JobSelection] = (),
+        condition: JobCondition = OWN_JOBS,
         *,
-        states: Sequence[str] = (),
-        owner: str = "",
-        constraint: str = "",
         attributes: Sequence[str] = (),
         newest_first: bool = False,
     ) -> Iterator[str]:
-        """Yield the ads of jobs in the order of ids, in new ClassAd syntax; without `selections` of all jobs.
+        """Yield the ads of the jobs that meet a condition in the order of ids, in new ClassAd syntax.
 
-        Selections of unknown jobs are left out, and `owner` is as in `list_jobs`. `constraint` = only ads that satisfy
-        this expression; `attributes` = the ads have these names only. Raises InvalidInputError for the constraint.
+        Selections of unknown jobs are left out. `attributes` = the ads have these names only. Raises InvalidInputError
+        for the expression `where`.
         """
-        for start in range(0, len(selections) or 1, AD_SELECTIONS):
+        for some in _conditions(condition, newest_first=newest_first):
             request = job_service_pb2.ListJobAdsRequest(
-                selections=map(selection_to_wire, selections[start : start + AD_SELECTIONS]),
-                states=map(_state_number, states),
-                owner=owner,
-                constraint=constraint,
-                attributes=attributes,
-                newest_first=newest_first,
+                condition=some, attributes=attributes, newest_first=newest_first
             )
             while True:
                 page = self._jobs.ListJobAds(request)
@@ -296,15 +305,34 @@ class JobCalls(Connection):
         Raises
         ------
         InvalidInputError
-            The condition contradicts itself, or would need all jobs to be read.
+            The condition contradicts itself.
         StateConflictError
             There are more than a million such jobs.
         """
-        request = job_service_pb2.SearchJobsRequest(condition=_condition_to_wire(condition))
-        found = self._jobs.SearchJobs(request, timeout=files.LONGEST_STREAM_S)
+        found = self.count_jobs(condition, MOST_JOBS)
         if found.more:
-            raise StateConflictError("more than 1,000,000 jobs meet the condition; narrow it")
-        return [job for run in found.runs for job in range(run.first, run.first + run.count)]
+            raise StateConflictError(f"more than {MOST_JOBS:,} jobs meet the condition; narrow it")
+        return list(found.ids)
+
+    def count_jobs(self, condition: JobCondition, most: int = 10_000) -> JobCount:
+        """Return the jobs that meet a condition with their numbers by owner and state; the newest `most`, or more."""
+        count = JobCount()
+        for some in _conditions(condition):
+            request = job_service_pb2.SearchJobsRequest(condition=some)
+            while True:
+                page = self._jobs.SearchJobs(request)
+                for run in page.runs:
+                    count.ids.extend(range(run.first, run.first + run.count))
+                count.owners.update({f"{each.vo}/{each.owner}": each.jobs for each in page.owners})
+                count.states.update({state_name(each.state): each.jobs for each in page.states})
+                if not page.next_page_token:
+                    break
+                if len(count.ids) > most:
+                    count.more = True
+                    return count
+                request.page_token = page.next_page_token
+        count.ids.sort()
+        return count
 
     def remove(self, job_ids: Sequence[int], reason: str = "", only: JobCondition | None = None) -> list[ChangeResult]:
         """Remove jobs; running ones are killed. `only` = those that still meet this condition; None = all."""
@@ -462,6 +490,32 @@ def _batches(job_ids: Sequence[int]) -> Iterator[Sequence[int]]:
     return (job_ids[start : start + MOST_IDS] for start in range(0, len(job_ids), MOST_IDS))
 
 
+def _with(condition: JobCondition, states: Sequence[str], owner: str, pool: str) -> JobCondition:
+    """Return the condition with these states, this owner and this pool where they are given."""
+    return replace(
+        condition,
+        states=frozenset(states) or condition.states,
+        owner=owner or condition.owner,
+        pool=pool or condition.pool,
+    )
+
+
+def _conditions(condition: JobCondition, *, newest_first: bool = False) -> Iterator[job_service_pb2.JobCondition]:
+    """Yield the condition for each part of its selections and runs of ids that the server accepts in one call."""
+    if not condition.selections and not condition.runs:
+        yield _condition_to_wire(condition)
+        return
+    parts = [
+        replace(condition, selections=condition.selections[start : start + AD_SELECTIONS], runs=())
+        for start in range(0, len(condition.selections), AD_SELECTIONS)
+    ]
+    parts += (
+        replace(condition, selections=(), runs=condition.runs[start : start + MOST_RUNS])
+        for start in range(0, len(condition.runs), MOST_RUNS)
+    )
+    yield from map(_condition_to_wire, reversed(parts) if newest_first else parts)
+
+
 def _condition_to_wire(condition: JobCondition) -> job_service_pb2.JobCondition:
     return job_service_pb2.JobCondition(
         states=sorted(map(_state_number, condition.states)),
@@ -472,4 +526,11 @@ def _condition_to_wire(condition: JobCondition) -> job_service_pb2.JobCondition:
         owner=condition.owner,
         since=time_to_wire(condition.since),
         until=time_to_wire(condition.until),
+        vo=condition.vo,
+        group=condition.group,
+        name=condition.name,
+        pool=condition.pool,
+        where=condition.where,
+        selections=map(selection_to_wire, condition.selections),
+        runs=[job_service_pb2.IdRun(first=run.start, count=len(run)) for run in condition.runs],
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +20,20 @@ STATES = tuple(name.removeprefix("JOB_STATE_") for name, number in jobs_pb2.JobS
 
 LIVE_STATES = tuple(state for state in STATES if state not in FINAL_STATES)
 """The states of jobs that have not ended."""
+
+
+@dataclass(slots=True)
+class JobCount:
+    """Jobs that were found, in the order of ids, and their numbers by owner (VO/OWNER) and by state.
+
+    `more` = there are more, which are not counted.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    owners: Counter[str] = field(default_factory=Counter)
+    states: Counter[str] = field(default_factory=Counter)
+    more: bool = False
+
 
 _NOT_PINNED = frozenset({"name", "signal", "hold_code", "hold_subcode", "description_id"})
 

@@ -24,7 +24,7 @@ from pilotage.classads.tokens import bracketed
 from pilotage.errors import InvalidInputError, InvalidRequirementsError, Violation
 from pilotage.job_description import NO_POLICY, JobDescription, JobPolicy, Value
 from pilotage.resources.parameters import SHIPPED
-from pilotage.text import fold
+from pilotage.text import did_you_mean, fold
 from pilotage.units import parse_duration, parse_size_mib, parse_whole_number
 from pilotage_client.files import content_of
 from pilotage_client.readers.draft import Draft, ReadError
@@ -120,21 +120,20 @@ def _field(name: str, text: str) -> tuple[str, Any]:
         return name, parse_duration(text, name) if text else None
     if name in _RETRYING:
         return _retrying(name, text)
-    known = ", ".join(
-        (
-            *_TEXTS,
-            *_LISTS,
-            *_COUNTS,
-            *_SIZES,
-            *_TIMES,
-            *_RETRYING,
-            *_POLICIES,
-            "priority",
-            "requirements.NAME",
-            "environment.NAME",
-        )
+    known = (
+        *_TEXTS,
+        *_LISTS,
+        *_COUNTS,
+        *_SIZES,
+        *_TIMES,
+        *_RETRYING,
+        *_POLICIES,
+        "priority",
+        "requirements.NAME",
+        "environment.NAME",
     )
-    raise InvalidInputError(Violation(name, f"cannot be changed; these can: {known}"))
+    why = f"cannot be changed{did_you_mean(name, known)}; these can: {', '.join(known)}"
+    raise InvalidInputError(Violation(name, why))
 
 
 def _retrying(name: str, text: str) -> tuple[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from difflib import get_close_matches
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import Scalar, Value
@@ -71,3 +72,10 @@ def fold(text: str) -> str:
 def folded_set(texts: Iterable[str]) -> frozenset[str]:
     """Return the distinct folded forms of `texts`."""
     return frozenset(fold(text) for text in texts)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean X?" with the known name most like a word in any letter case; "" = none is like it."""
+    spelled = {fold(name): name for name in known}
+    near = get_close_matches(fold(word), spelled, n=1)
+    return f"; did you mean {spelled[near[0]]}?" if near else ""

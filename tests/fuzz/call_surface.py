@@ -180,10 +180,20 @@ def _valid_messages(stamp: str, request: matcher_service_pb2.RequestJobsRequest)
     )
     queue = values_pb2.QueueId(site="SITE", ce="ce1", queue="long")
     turn = values_pb2.Turn(agent="job router", holder="h")
+    condition = job_service_pb2.JobCondition(
+        states=[jobs_pb2.JOB_STATE_HELD],
+        site="SITE",
+        owner="*",
+        name="a[b]*",
+        where='Owner == "a" && QDate > 5',
+        selections=[job_service_pb2.JobSelection(id=1)],
+        runs=[job_service_pb2.IdRun(first=1, count=9)],
+    )
     report = jobs_pb2.JobReport(job_id=1, attempt=1, state=jobs_pb2.JOB_STATE_RUNNING)
     messages = (
         job_service_pb2.SubmitJobsRequest(descriptions=[job]),
-        job_service_pb2.ListJobsRequest(),
+        job_service_pb2.ListJobsRequest(condition=condition),
+        job_service_pb2.SearchJobsRequest(condition=condition),
         job_service_pb2.FindJobsRequest(
             selections=[job_service_pb2.JobSelection(id=1, first_process=0, last_process=9)]
         ),

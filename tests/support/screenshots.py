@@ -24,9 +24,9 @@ from pilotage.v1 import job_service_pb2, jobs_pb2, resource_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage_server.core.accounting.job_counts import JobCounts, minute_of
 from pilotage_server.core.identity import Role
+from pilotage_server.storage.accounting import add_counts
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.job_counts import add_counts
 from support.browser import PHONE, WebVisitor, a_browser
 from support.server import RunningServer, request_id, running_server
 from support.wire_grid import WireGrid, submission
@@ -110,7 +110,8 @@ def fill(grid: WireGrid) -> None:
     for index, queue in enumerate(queues[:-2]):
         for _ in range(2):
             run_one(grid, queue, index, chance)
-    held = grid.jobs.ListJobs(job_service_pb2.ListJobsRequest(states=[jobs_pb2.JOB_STATE_WAITING], page_size=2)).jobs
+    waiting = job_service_pb2.JobCondition(states=[jobs_pb2.JOB_STATE_WAITING])
+    held = grid.jobs.ListJobs(job_service_pb2.ListJobsRequest(condition=waiting, page_size=2)).jobs
     grid.change(job_service_pb2.JOB_CHANGE_HOLD, *(job.id for job in held))
     operate(grid)
 
@@ -149,7 +150,7 @@ def operate(grid: WireGrid) -> None:
 def pages(grid: WireGrid) -> dict[str, str]:
     """Return the addresses of all views, by the names of their pictures."""
     operator = JobServiceStub(grid.channel(grid.server.token(Role.OPERATOR, owner="olga", vo=grid.vo)))
-    jobs = operator.ListJobs(job_service_pb2.ListJobsRequest(owner="*")).jobs
+    jobs = operator.ListJobs(job_service_pb2.ListJobsRequest(condition=job_service_pb2.JobCondition(owner="*"))).jobs
     by_state = {jobs_pb2.JobState.Name(job.state): job.id for job in jobs}
     return {
         "overview": "/",

@@ -22,8 +22,8 @@ from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage.v1.job_service_pb2 import ExplainJobResponse
 from pilotage_client.api import Client
-from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.options import FAILED
+from pilotage_client.cli.selection.bulk import ranges
 from pilotage_client.cli.why import show
 from pilotage_client.condor.main import write_scripts
 from pilotage_client.connection import UP_FILE, ServerOptions, new_request_id

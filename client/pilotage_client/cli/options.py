@@ -42,6 +42,7 @@ DONE, FAILED, INVALID_REQUEST, UNREACHABLE = ProgramExit
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 ONE_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+SOME_IDS = click.argument("ids", nargs=-1, metavar="[ID...]")
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")

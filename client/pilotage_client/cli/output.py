@@ -14,8 +14,8 @@ from pilotage.errors import InvalidInputError, StateConflictError, Violation
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
-    IDS,
     PATIENCE,
+    SOME_IDS,
     echo_job_heading,
     echo_json,
     echo_table,
@@ -24,6 +24,8 @@ from pilotage_client.cli.options import (
     time_text,
     with_client,
 )
+from pilotage_client.cli.selection.bulk import ranges
+from pilotage_client.cli.selection.filters import JobFilters, job_filters, selected_jobs
 from pilotage_client.job_calls import LONGEST_POLL_S
 from pilotage_client.models import FINAL_STATES, JobEvent, JobFile, OutputPart
 from pilotage_client.retry import (
@@ -34,7 +36,8 @@ from pilotage_client.retry import (
 
 
 @click.command()
-@IDS
+@SOME_IDS
+@job_filters
 @click.option("--to", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write the files there.")
 @click.option("--file", "name", metavar="NAME", help="Only this file.")
 @click.option("--list", "listed", is_flag=True, help="Only list the files.")
@@ -46,6 +49,7 @@ def output(
     ctx: click.Context,
     client: Client,
     ids: Sequence[str],
+    filters: JobFilters,
     folder: Path | None,
     name: str | None,
     listed: bool,
@@ -62,7 +66,7 @@ def output(
     """
     if folder is not None and listed:
         raise InvalidInputError(Violation("--list", "cannot be combined with --to"))
-    jobs = client.find_jobs(ids).ids
+    jobs = selected_jobs(client, ids, filters)
     several = len(jobs) > 1
 
     def show(job_id: int) -> None:
@@ -157,18 +161,28 @@ def _print_files(client: Client, job_id: int, files: Iterable[JobFile]) -> None:
 
 
 @click.command()
-@IDS
+@SOME_IDS
+@job_filters
 @click.option("--follow", "-f", is_flag=True, help="Continue until the job has ended; of one job only.")
 @PATIENCE
 @AS_JSON
 @with_client
 @click.pass_context
-def events(ctx: click.Context, client: Client, ids: Sequence[str], follow: bool, patience: str, as_json: bool) -> None:
+def events(
+    ctx: click.Context,
+    client: Client,
+    ids: Sequence[str],
+    filters: JobFilters,
+    follow: bool,
+    patience: str,
+    as_json: bool,
+) -> None:
     """Show the events of jobs, oldest first."""
     retry = retry_option(patience)
-    jobs = retry(lambda: client.find_jobs(ids)).ids
+    jobs = retry(lambda: selected_jobs(client, ids, filters))
     if follow and len(jobs) > 1:
-        raise InvalidInputError(Violation("--follow", f"follows one job, and {' '.join(ids)} are {len(jobs)} jobs"))
+        named = " ".join(ids) or "those with these options"
+        raise InvalidInputError(Violation("--follow", f"follows one job, and {named} are {len(jobs)} jobs"))
 
     def show(job_id: int) -> None:
         if len(jobs) > 1 and not as_json:
@@ -200,21 +214,26 @@ def _warn_futile(job_id: int) -> None:
 
 
 @click.command()
-@click.argument("job", metavar="ID")
+@click.argument("job", metavar="[ID]", default="")
+@job_filters
 @click.option("--follow", "-f", is_flag=True, help="Continue until the job has ended.")
 @click.option("--stderr", "error", is_flag=True, help="The standard error instead of the standard output.")
 @PATIENCE
 @with_client
-def logs(client: Client, job: str, follow: bool, error: bool, patience: str) -> None:
+def logs(client: Client, job: str, filters: JobFilters, follow: bool, error: bool, patience: str) -> None:
     """Print the standard output of a job, also while it runs.
 
     Of a running job these are the last 64 KiB so far, and with --follow all that it prints from then on. Of a job that
     has ended it is what was stored. The command "events" shows what happened to the job.
     """
     retry = retry_option(patience)
-    found = retry(lambda: client.find_jobs([job])).ids
-    if len(found) > 1:
+    found = retry(lambda: selected_jobs(client, [job] if job else [], filters))
+    if len(found) > 1 and job:
         raise InvalidInputError(Violation(job, f"names {len(found)} jobs; name one, such as {job}.0"))
+    if len(found) > 1:
+        raise InvalidInputError(
+            Violation("logs", f"shows one job, and {len(found)} meet the condition: {ranges(found)}")
+        )
     job_id = found[0]
     if follow:
         if not _print_parts(follow_output_until_final(client, job_id, retry, error=error)):

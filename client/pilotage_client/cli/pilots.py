@@ -15,11 +15,10 @@ from typing import Any
 import click
 
 from pilotage import clock
-from pilotage.classads.evaluation import Ad, CompiledExpression, NoValue, compile_expression, evaluate
-from pilotage.classads.library import Expression
-from pilotage.errors import Faults, InvalidInputError, StateConflictError, Violation
+from pilotage.errors import InvalidInputError, StateConflictError, Violation
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import section_from_wire, time_from_wire
+from pilotage.text import fold
 from pilotage.units import parse_duration, parse_time
 from pilotage.v1 import node_service_pb2, pilot_service_pb2
 from pilotage.values.offers import POLICY_FAULT
@@ -42,6 +41,9 @@ from pilotage_client.cli.options import (
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.selection.columns import AUTOFORMAT, AutoformatCommand, print_columns, read_columns
+from pilotage_client.cli.selection.filters import read_place
+from pilotage_client.cli.selection.names import NameChoice, check_place, stamps
 from pilotage_client.files import write_private
 from pilotage_client.models import iso, time_of
 from pilotage_client.up.processes import program
@@ -51,18 +53,25 @@ PILOT_STATES = tuple(
 )
 _SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
 _PILOT_HEADINGS = ("STAMP", "BATCH JOB", "QUEUE", "STATE", "NODE", "ISOLATION", "JOBS", "DONE", "LAST SEEN", "REASON")
+SLOT_STATES = ("Owner", "Unclaimed", "Claimed", "Preempting", "Drained")
 _DAY_S = 86400
 _ANSWER_TIME = "35 s"
 """Longer than the interval of heartbeats, at which every pilot answers."""
 _POLL_S = 0.2
+_WHOLE_STAMP = 32
 _WILDCARDS = frozenset("*?[")
-_STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_STAMP = re.compile(r"[0-9a-f]{6,32}", re.ASCII)
+"""A stamp, or the begin of one, which could also be the name of a site."""
 
 
-@click.command()
-@click.argument("attributes", nargs=-1, metavar="[ATTR...]")
-@click.option("--constraint", default="", metavar="EXPR", help="Only slots whose ad satisfies this ClassAd expression.")
-@click.option("--af", is_flag=True, help="Print only the values of ATTR..., attributes or expressions, a line a slot.")
+@click.command(cls=AutoformatCommand)
+@click.option("--site", default="", help="Only slots at a site.")
+@click.option("--ce", default="", metavar="[SITE/]CE", help="Only slots at a CE.")
+@click.option("--queue", default="", metavar="SITE/CE/QUEUE", help="Only slots in a queue.")
+@click.option("--node", "on", default="", metavar="[SITE/]NODE", help="Only slots on a node.")
+@click.option("--state", "states", multiple=True, type=NameChoice(SLOT_STATES), help="Only in a state, as Claimed.")
+@click.option("--where", "--constraint", default="", metavar="EXPR", help="Only whose ad makes this expression true.")
+@AUTOFORMAT
 @click.option("--long", "long", is_flag=True, help="Print the whole ad of every slot.")
 @click.option("--direct", metavar="[SITE/]NODE", help="Ask the pilots on this node, and show what they answer.")
 @click.option("--timeout", metavar="TIME", help=f"How long --direct waits for the answers; default {_ANSWER_TIME}.")
@@ -70,9 +79,13 @@ _STAMP = re.compile(r"[0-9a-f]{32}", re.ASCII)
 @with_client
 def slots(
     client: Client,
-    attributes: tuple[str, ...],
-    constraint: str,
-    af: bool,
+    site: str,
+    ce: str,
+    queue: str,
+    on: str,
+    states: Sequence[str],
+    where: str,
+    af: Sequence[str],
     long: bool,
     direct: str | None,
     timeout: str | None,
@@ -81,24 +94,21 @@ def slots(
     """Show the slots of live pilots with state, activity and load, as condor_status does."""
     if timeout is not None and direct is None:
         raise click.UsageError("--timeout belongs to --direct")
-    if bool(attributes) != af:
-        raise click.UsageError(
-            "--af needs attributes to print: slots --af Name State" if af else "attributes need --af"
-        )
-    if af and long:
+    form, place = read_columns(af), read_place(site, ce, queue, on)
+    if form is not None and long:
         raise click.UsageError("--af and --long cannot be combined")
-    faults, columns = Faults(), []
-    for text in attributes:
-        with faults.within(f"--af {text}"):
-            columns.append((text, compile_expression(text)))
-    faults.raise_any()
     node = None
     if direct is not None:
         (node,) = _nodes(client, [direct], "--direct")
         _await_answers(client, node, parse_duration(timeout or _ANSWER_TIME, "--timeout").total_seconds())
-    found = client.slots(constraint, node=node, ads_wanted=af or long)
-    if af:
-        _print_values(found, columns, as_json=as_json)
+    slots_there = client.slots(where, node=node, ads_wanted=form is not None or long)
+    found = [
+        each for each in slots_there if place.has(each.queue, each.node) and (not states or each.slot.state in states)
+    ]
+    if not found:
+        check_place(client, place.site, place.ce, place.queue)
+    if form is not None:
+        print_columns((each.ad for each in found), form, as_json=as_json)
     elif long:
         _print_ads(found, as_json=as_json)
     elif as_json:
@@ -173,28 +183,6 @@ def _seconds(length: timedelta) -> float:
     return max(0.0, length.total_seconds())
 
 
-def _print_values(
-    found: Sequence[node_service_pb2.SlotInfo], columns: Sequence[tuple[str, CompiledExpression]], *, as_json: bool
-) -> None:
-    for info in found:
-        ad = Ad.read(info.ad)
-        values = [(text, _plain(evaluate(expression, ad))) for text, expression in columns]
-        if as_json:
-            echo_json(dict(values))
-        else:
-            click.echo(" ".join(str(value).lower() if isinstance(value, bool) else str(value) for _, value in values))
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case NoValue():
-            return value.value
-        case Expression(text):
-            return text
-        case _:
-            return value
-
-
 def _print_ads(found: Sequence[node_service_pb2.SlotInfo], *, as_json: bool) -> None:
     if as_json:
         for info in found:
@@ -250,14 +238,18 @@ PILOT = "pilotage-pilot"
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--ended", is_flag=True, help="Also pilots that have ended, or were lost more than an hour ago.")
 @click.option("--site", default="", help="Only pilots of a site.")
-@click.option("--queue", metavar="SITE/CE/QUEUE", help="Only pilots of a queue.")
+@click.option("--ce", default="", metavar="[SITE/]CE", help="Only pilots of a CE.")
+@click.option("--queue", default="", metavar="SITE/CE/QUEUE", help="Only pilots of a queue.")
 @click.option("--node", default="", metavar="[SITE/]NODE", help="Only pilots on a node.")
-@click.option(
-    "--state", "states", multiple=True, type=click.Choice(PILOT_STATES, case_sensitive=False), help="Only in a state."
-)
+@click.option("--state", "states", multiple=True, type=NameChoice(PILOT_STATES), help="Only in a state.")
 @click.option("--since", metavar="TIME", help="Also ended ones, if they lived then: 2 h (ago), 02:00, ISO 8601.")
 @click.option("--owner", default="", help="Only pilots that this owner of a token has registered.")
-@click.option("--log", "log_of", metavar="STAMP", help="Print the end of the output of a pilot that died.")
+@click.option(
+    "--log",
+    "log_of",
+    metavar="STAMP",
+    help="Print the end of the output of a pilot that died; the begin of its stamp is enough.",
+)
 @AS_JSON
 @server_options
 @click.pass_context
@@ -266,7 +258,7 @@ def pilots(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is not None:
         refuse_options_of_group(context, options.values())
     elif stamp := options.pop("log_of"):
-        others = ("ended", "site", "queue", "node", "states", "since", "owner", "as_json")
+        others = ("ended", "site", "ce", "queue", "node", "states", "since", "owner", "as_json")
         if any(options.pop(name) for name in others):
             raise click.UsageError("--log STAMP goes with no other option")
         _show_log(stamp=stamp, **options)
@@ -276,7 +268,8 @@ def pilots(context: click.Context, /, **options: Any) -> None:
 
 @with_operator_client
 def _show_log(client: Client, stamp: str) -> None:
-    click.echo(client.pilot_log(stamp), nl=False)
+    (whole,) = stamps(client, [stamp], ended=True)
+    click.echo(client.pilot_log(whole), nl=False)
 
 
 @with_client
@@ -329,23 +322,28 @@ def _find_pilots(
     client: Client,
     ended: bool,
     site: str,
-    queue: str | None,
+    ce: str,
+    queue: str,
     node: str,
     states: Sequence[str],
     since: str | None,
     owner: str,
 ) -> list[pilot_service_pb2.Pilot]:
     """Return the pilots that the options of the command select."""
-    node_site, _, host = node.rpartition("/")
-    return client.pilots(
+    place = read_place(site, ce, queue, node)
+    found = client.pilots(
         ended=ended,
-        site=site or node_site,
+        site=place.site,
         queue=QueueId.parse(queue) if queue else None,
-        node=host,
-        states=[state.upper() for state in states],
+        node=place.node,
+        states=states,
         since=past_time(since, "--since"),
         registered_by=owner,
     )
+    found = [pilot for pilot in found if not place.ce or fold(pilot.queue.ce) == fold(place.ce)]
+    if not found:
+        check_place(client, place.site, place.ce, place.queue)
+    return found
 
 
 @pilots.command("revoke")
@@ -360,11 +358,11 @@ def revoke_pilots(context: click.Context, client: Client, targets: tuple[str, ..
     All servers refuse their calls within seconds, and their enrolment secrets. Their jobs return to the queue when the
     leases run out. Pilots that are registered later work: `pilotage ban` stops jobs to the place.
     """
-    stamps = [target for target in targets if _STAMP.fullmatch(target)]
-    if len(stamps) < len(targets) > 1:
+    named = _stamps_of(client, targets)
+    if len(named) < len(targets) > 1:
         raise click.UsageError("give stamps, or one site, CE or queue")
-    node = () if stamps else node_names(targets[0])
-    done = client.revoke_pilots(stamps, node=node, reason=reason)
+    node = () if named else node_names(targets[0])
+    done = client.revoke_pilots(named, node=node, reason=reason)
     if as_json:
         echo_json({"revoked": done.revoked, "unknown": list(done.unknown_stamps)})
     else:
@@ -373,6 +371,14 @@ def revoke_pilots(context: click.Context, client: Client, targets: tuple[str, ..
             click.echo(f"no live pilot {stamp}", err=True)
     if done.unknown_stamps:
         context.exit(FAILED)
+
+
+def _stamps_of(client: Client, targets: Sequence[str]) -> list[str]:
+    """Return the stamps that targets name, also by their begins; the name of a site is none."""
+    texts = [target for target in targets if _STAMP.fullmatch(target)]
+    if len(texts) == 1 and len(texts[0]) < _WHOLE_STAMP and texts[0] in {each.queue.site for each in client.queues()}:
+        return []
+    return stamps(client, texts)
 
 
 def _batch_job(pilot: pilot_service_pb2.Pilot) -> str:
@@ -438,13 +444,13 @@ def drain(
 
     Pilots that are sent later take jobs: `pilotage ban` and `pilotage downtime` close the place itself.
     """
-    stamps = [target for target in targets if _STAMP.fullmatch(target)]
-    if (node is None) is not bool(targets) or len(stamps) < len(targets) > 1:
+    named = _stamps_of(client, targets)
+    if (node is None) is not bool(targets) or len(named) < len(targets) > 1:
         raise click.UsageError("give stamps, one site, CE or queue, or --node")
-    place = node_names(targets[0]) if targets and not stamps else ()
+    place = node_names(targets[0]) if targets and not named else ()
     on = _nodes(client, [node])[0] if node is not None else None
-    done = client.drain_pilots(stamps, place=place, node=on, reason=reason, evict=evict)
-    if not stamps:
+    done = client.drain_pilots(named, place=place, node=on, reason=reason, evict=evict)
+    if not named:
         click.echo("1 pilot drains" if done.drained == 1 else f"{done.drained} pilots drain")
     for stamp in done.unknown_stamps:
         click.echo(f"no live pilot {stamp}", err=True)

@@ -28,6 +28,8 @@ from pilotage_client.cli.options import (
     with_client,
     with_operator_client,
 )
+from pilotage_client.cli.selection.filters import read_place
+from pilotage_client.cli.selection.names import check_place
 from pilotage_client.cli.workflows import is_dag, workflow_as_json
 from pilotage_client.connection import ServerOptions
 from pilotage_client.files import faults_of, read_tree, read_tree_file, tree_format
@@ -79,14 +81,19 @@ def pools(client: Client, as_json: bool) -> None:
     "--vo", default="", help='As this VO sees them; "*" = of all VOs, for operators. Default: all that you may see.'
 )
 @click.option("--site", default="", help="Only queues of this site.")
+@click.option("--ce", default="", metavar="[SITE/]CE", help="Only queues of this CE.")
+@click.option("--queue", "name", default="", metavar="SITE/CE/QUEUE", help="Only this queue.")
 @AS_JSON
 @with_client
-def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
+def queues(client: Client, vo: str, site: str, ce: str, name: str, as_json: bool) -> None:
     """Show the batch queues with their effective values, their jobs, and why they have no pilots.
 
     MATCHED counts jobs that were sent there and have not started, such as those that wait in Slurm.
     """
-    found = client.queues(vo="" if vo == "*" else vo, site=site)
+    place = read_place(site, ce, name)
+    found = [each for each in client.queues(vo="" if vo == "*" else vo, site=place.site) if place.has(each.queue)]
+    if not found:
+        check_place(client, place.site, place.ce, place.queue)
     if as_json:
         for queue in found:
             echo_json(

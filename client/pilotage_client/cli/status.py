@@ -9,37 +9,36 @@ from typing import Any, TypeVar
 import click
 
 from pilotage_client.api import Client
-from pilotage_client.cli.options import AS_JSON, echo_json, echo_table, time_text, with_client
+from pilotage_client.cli.options import AS_JSON, SOME_IDS, echo_json, echo_table, time_text, with_client
 from pilotage_client.cli.output import warn_truncated
+from pilotage_client.cli.selection.columns import AUTOFORMAT, AutoformatCommand, print_columns, read_columns
+from pilotage_client.cli.selection.filters import JobFilters, explain_none, job_filters
 from pilotage_client.cli.usage import usage_text
-from pilotage_client.models import LIVE_STATES, STATES, ClusterStatus, JobStatus
+from pilotage_client.models import LIVE_STATES, STATES, ClusterStatus, JobCount, JobStatus
 
 DEFAULT_LIMIT = 100
 """The number of clusters, or of jobs, that `status` shows without ids."""
 MOST_LISTED = 1000
 """The server's limit of the clusters of one page."""
+COUNTED = 10_000
+"""The jobs that --count counts at most."""
 MAX_OUTPUT_CHECKS = 20
 """The largest number of jobs whose details `status` shows, with a call for each."""
 
 Shown = TypeVar("Shown", ClusterStatus, JobStatus)
+Listed = TypeVar("Listed")
 
 
-@click.command()
-@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.command(cls=AutoformatCommand)
+@SOME_IDS
 @click.option("--jobs/--clusters", "single", default=None, help="Single jobs, or one line a cluster (the default).")
 @click.option("--all", "ended_too", is_flag=True, help="Also those that have ended.")
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice(STATES, case_sensitive=False),
-    help="Only jobs in this state, or clusters with such a job. May be repeated.",
-)
-@click.option("--owner", default="", help='Only jobs of this owner; "*" = all that you may see. Default: you.')
-@click.option("--pool", default="", help="Only jobs of this pool (its whole id).")
+@job_filters
+@click.option("--count", "counted", is_flag=True, help=f"Only the numbers of jobs by state, up to {COUNTED:,} of them.")
 @click.option(
     "--limit", type=click.IntRange(min=0), help=f"Only the newest N; 0 = all. Default: {DEFAULT_LIMIT}, with --json 0."
 )
+@AUTOFORMAT
 @AS_JSON
 @with_client
 def status(
@@ -47,33 +46,64 @@ def status(
     ids: Sequence[str],
     single: bool | None,
     ended_too: bool,
-    states: Sequence[str],
-    owner: str,
-    pool: str,
+    filters: JobFilters,
+    counted: bool,
     limit: int | None,
+    af: Sequence[str],
     as_json: bool,
 ) -> None:
     """Show your active work, one line a cluster or workflow; or the given jobs, in any state.
 
     Of a given workflow, such as w12, its clusters with active or failed jobs are shown too, and with --all all of them.
     --json prints what is shown; for given jobs it prints single jobs, unless --clusters is given: then all clusters.
+    --where, --count and --af are about single jobs. Without --owner they are yours.
     """
-    most = limit if limit is not None else 0 if as_json else DEFAULT_LIMIT
-    wanted = states or (() if ended_too else LIVE_STATES)
-    empty = "no {}" if ended_too or states else "no active {}; --all shows those that have ended"
-    if ids:
-        if owner or pool or limit is not None:
-            raise click.UsageError("--owner, --pool and --limit select among all jobs; they cannot restrict given IDs")
-        _show_given(client, ids, single, states, ended_too=ended_too, as_json=as_json)
-    elif single:
-        jobs = client.list_jobs(states=wanted, owner=owner, pool=pool, newest_first=most > 0)
-        _show(_newest(jobs, most, "jobs") if most else jobs, _job_table, empty.format("jobs"), as_json=as_json)
+    form = read_columns(af)
+    if ids and limit is not None:
+        raise click.UsageError("--limit selects among all jobs; it cannot restrict given IDs")
+    if single is False and (filters.where or form is not None):
+        raise click.UsageError("--where and --af are about single jobs, not --clusters")
+    if ids and not counted and form is None and filters == JobFilters(states=filters.states):
+        _show_given(client, ids, single, filters.states, ended_too=ended_too, as_json=as_json)
+        return
+    named = client.find_jobs(ids).ids if ids else []
+    states = () if ended_too or ids else LIVE_STATES
+    condition = filters.condition(client, states, ids=named)
+    most = limit if limit is not None else 0 if as_json or form is not None or ids else DEFAULT_LIMIT
+    empty = "no {}" if condition.states != set(LIVE_STATES) else "no active {}; --all shows those that have ended"
+    if counted:
+        _show_count(client.count_jobs(condition, COUNTED), as_json=as_json)
+    elif form is not None:
+        ads = client.list_ads(condition, attributes=form.attributes, newest_first=most > 0)
+        print_columns(_newest(ads, most, "jobs") if most else ads, form, as_json=as_json)
+    elif single or filters.where or ids:
+        jobs = client.list_jobs(condition, newest_first=most > 0)
+        found = _newest(jobs, most, "jobs") if most else jobs
+        _show(_or_explained(client, filters, found), _job_table, empty.format("jobs"), as_json=as_json)
     else:
-        newest_first = client.clusters(
-            states=wanted, owner=owner, pool=pool, page_size=min(most + 1, MOST_LISTED) if most else 0
-        )
+        newest_first = client.clusters(condition, page_size=min(most + 1, MOST_LISTED) if most else 0)
         clusters = _newest(newest_first, most, "clusters") if most else [*newest_first][::-1]
-        _show(clusters, _cluster_table, empty.format("clusters"), as_json=as_json)
+        _show(_or_explained(client, filters, clusters), _cluster_table, empty.format("clusters"), as_json=as_json)
+
+
+def _or_explained(client: Client, filters: JobFilters, found: Iterable[Shown]) -> Iterator[Shown]:
+    """Yield what was found; if it is nothing, raise InvalidInputError for a name in the filters that does not exist."""
+    is_empty = True
+    for each in found:
+        is_empty = False
+        yield each
+    if is_empty and filters.are_given:
+        explain_none(client, filters)
+
+
+def _show_count(count: JobCount, *, as_json: bool) -> None:
+    if as_json:
+        shown = {"jobs": len(count.ids), "more": count.more, "states": {**count.states}, "owners": {**count.owners}}
+        echo_json(shown)
+        return
+    total = f"more than {COUNTED:,}" if count.more else f"{len(count.ids):,}"
+    states = ", ".join(f"{count.states[state]:,} {state}" for state in STATES if count.states[state])
+    click.echo(f"{total} jobs" + (f": {states}" if states and not count.more else ""))
 
 
 def _show_given(
@@ -208,7 +238,7 @@ def _show(shown: Iterable[Shown], table: Callable[[Iterable[Shown], str], None],
         echo_json(each.as_json())
 
 
-def _newest(newest_first: Iterator[Shown], limit: int, what: str) -> list[Shown]:
+def _newest(newest_first: Iterator[Listed], limit: int, what: str) -> list[Listed]:
     """Return the first `limit`, oldest first; prints a note if there are more."""
     newest = list(islice(newest_first, limit + 1))
     if len(newest) > limit:

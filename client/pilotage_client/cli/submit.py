@@ -18,7 +18,7 @@ from pilotage.telemetry import trace_id
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
-from pilotage_client.cli.jobs import ranges, show_ends
+from pilotage_client.cli.jobs import show_ends
 from pilotage_client.cli.notify import with_subscriptions
 from pilotage_client.cli.options import (
     PATIENCE,
@@ -27,6 +27,7 @@ from pilotage_client.cli.options import (
     with_client,
 )
 from pilotage_client.cli.resources import IGNORE_UNSUPPORTED, LANGUAGE
+from pilotage_client.cli.selection.bulk import ranges
 from pilotage_client.cli.workflows import RESCUE, read_workflow
 from pilotage_client.connection import new_request_id
 from pilotage_client.dependencies import read_parent, resolve_dependencies

@@ -12,7 +12,7 @@ from pilotage.v1 import job_service_pb2, jobs_pb2, route_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     AS_JSON,
-    IDS,
+    SOME_IDS,
     echo_json,
     echo_table,
     for_each_job,
@@ -21,19 +21,21 @@ from pilotage_client.cli.options import (
     with_client,
 )
 from pilotage_client.cli.routes import routed_job_lines
+from pilotage_client.cli.selection.filters import JobFilters, job_filters, selected_jobs
 from pilotage_client.models import iso, job_status, time_of
 
 SHOWN_QUEUES = 15
 
 
 @click.command()
-@IDS
+@SOME_IDS
+@job_filters
 @AS_JSON
 @with_client
 @click.pass_context
-def why(ctx: click.Context, client: Client, ids: Sequence[str], as_json: bool) -> None:
+def why(ctx: click.Context, client: Client, ids: Sequence[str], filters: JobFilters, as_json: bool) -> None:
     """Explain the state of jobs: their pool, the excluded and eligible queues, the jobs before them."""
-    jobs = client.find_jobs(ids).ids
+    jobs = selected_jobs(client, ids, filters)
 
     def explain(job_id: int) -> None:
         answer = client.explain(job_id)

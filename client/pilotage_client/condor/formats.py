@@ -77,19 +77,28 @@ def read_format(arguments: CondorArguments) -> AdFormat:
     (kind,) = kinds
     if kind not in ("autoformat", "format"):
         return AdFormat(kind, named)
+    if kind == "autoformat":
+        texts = [text for option in given for text in option.values]
+        return autoformat(texts, "".join(each.qualifiers for each in given), "-autoformat")
     faults, columns = Faults(), []
     for option in given:
-        pairs = [("", text) for text in option.values] if kind == "autoformat" else [option.values]
-        for form, text in pairs:
-            with faults.within(f"-{option.name} {text}"):
-                columns.append(AdColumn(text, compile_expression(text), _unescaped(form)))
+        form, text = option.values
+        with faults.within(f"-{option.name} {text}"):
+            columns.append(AdColumn(text, compile_expression(text), _unescaped(form)))
     faults.raise_any()
-    qualifiers = "".join(each.qualifiers for each in given)
+    return AdFormat(kind, _needed(columns), tuple(columns))
+
+
+def autoformat(texts: Iterable[str], qualifiers: str, option: str) -> AdFormat:
+    """Return the format that prints the values of attributes and expressions; raises InvalidInputError."""
+    faults, columns = Faults(), []
+    for text in texts:
+        with faults.within(f"{option} {text}"):
+            columns.append(AdColumn(text, compile_expression(text)))
     if unknown := set(qualifiers) - set(",tngjlhVr"):
-        raise InvalidInputError(
-            Violation("-autoformat", f"has no qualifier {min(unknown)}; known are , t n g j l h V r")
-        )
-    return AdFormat(kind, _needed(columns), tuple(columns), qualifiers)
+        faults.add(option, f"has no qualifier {min(unknown)}; known are , t n g j l h V r")
+    faults.raise_any()
+    return AdFormat("autoformat", _needed(columns), tuple(columns), qualifiers)
 
 
 _KINDS = {

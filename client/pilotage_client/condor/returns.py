@@ -31,6 +31,7 @@ from pathlib import Path
 
 from pilotage.classads.evaluation import Ad
 from pilotage.errors import InvalidInputError, PilotageError, Violation, WorldError
+from pilotage.values.jobs import ALL_OWNERS, JobCondition
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
 from pilotage_client.connection import ServerOptions, resolve_server
@@ -254,7 +255,8 @@ class _Returner:
     def _read(self, path: Path, ids: range) -> dict[int, _JobReturn]:
         """Return where the output of the jobs of a cluster goes, by job id; unknown jobs are left out."""
         selection = JobSelection(ids.start, (0, len(ids) - 1))
-        ads = self._retry(lambda: [*self._client.list_ads([selection], owner="*", attributes=_ATTRIBUTES)])
+        condition = JobCondition(owner=ALL_OWNERS, selections=(selection,))
+        ads = self._retry(lambda: [*self._client.list_ads(condition, attributes=_ATTRIBUTES)])
         found: dict[int, _JobReturn] = {}
         for ad in map(Ad.read, ads):
             values = [ad.value(name) for name in _ATTRIBUTES]

@@ -12,6 +12,7 @@ from pilotage.classads.evaluation import Ad, compile_bounded
 from pilotage.classads.text import ad_text
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.text import fold, folded_set
+from pilotage.values.jobs import ALL_OWNERS, JobCondition
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
 from pilotage_client.condor.returns import AwaitedOutput
@@ -183,13 +184,8 @@ def wanted_ads(
     if wanted.ids:
         yield from _named(client, wanted, states, attributes)
     for owner in wanted.owners or (() if wanted.ids else ("",)):
-        yield from client.list_ads(
-            states=states,
-            owner=owner,
-            constraint=wanted.constraint,
-            attributes=attributes,
-            newest_first=newest_first,
-        )
+        condition = JobCondition(frozenset(states), owner=owner, vo=ALL_OWNERS, where=wanted.constraint)
+        yield from client.list_ads(condition, attributes=attributes, newest_first=newest_first)
 
 
 def _named(client: Client, wanted: WantedJobs, states: Sequence[str], attributes: Sequence[str]) -> Iterator[str]:
@@ -197,18 +193,19 @@ def _named(client: Client, wanted: WantedJobs, states: Sequence[str], attributes
     clusters = [each.id for each in wanted.ids if each.processes is None]
     for start in range(0, len(clusters), _CLUSTERS_OF_A_CALL):
         some = clusters[start : start + _CLUSTERS_OF_A_CALL]
-        yield from client.list_ads(
-            [JobSelection(each) for each in some],
-            states=states,
-            owner="*",
-            constraint=_both(_among(some), wanted.constraint),
-            attributes=attributes,
+        condition = JobCondition(
+            frozenset(states),
+            owner=ALL_OWNERS,
+            where=_both(_among(some), wanted.constraint),
+            selections=tuple(map(JobSelection, some)),
         )
+        yield from client.list_ads(condition, attributes=attributes)
     processes = [each for each in wanted.ids if each.processes is not None]
     if processes:
-        yield from client.list_ads(
-            processes, states=states, owner="*", constraint=wanted.constraint, attributes=attributes
+        condition = JobCondition(
+            frozenset(states), owner=ALL_OWNERS, where=wanted.constraint, selections=tuple(processes)
         )
+        yield from client.list_ads(condition, attributes=attributes)
 
 
 _CLUSTERS_OF_A_CALL = 100

@@ -20,6 +20,7 @@ from pilotage.classads.text import ad_lines, ad_text
 from pilotage.errors import InvalidInputError, InvalidJobError, PilotageError, Violation
 from pilotage.job_description import JobDescription
 from pilotage.text import fold
+from pilotage.values.jobs import JobCondition
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
 from pilotage_client.condor.arguments import (
@@ -233,7 +234,7 @@ def _log_submission(client: Client, ids: Sequence[int], retry: RetryBudget) -> N
 
 
 def _print_ads(client: Client, ids: range) -> None:
-    ads = client.list_ads([JobSelection(ids.start, (0, len(ids) - 1))])
+    ads = client.list_ads(JobCondition(selections=(JobSelection(ids.start, (0, len(ids) - 1)),)))
     for process, ad in enumerate(ads):
         sys.stdout.write(f"\n** Proc {ids.start}.{process}:\n{ad_lines(ad)}\n")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from pilotage.values.selections import JobSelection
+
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJobs:
@@ -34,11 +36,14 @@ class ChangeResult:
 class JobCondition:
     """What jobs have in common: all that is set must hold.
 
-    `states` = one of these. Place = where a job runs, or ran last. `since` (included) and `until` (not included) = when
-    its state began. Of jobs that have ended, `since` or `owner` is needed.
+    `states` = one of these, empty = any. Place = where a job runs, or ran last; jobs that wait or are blocked are at
+    none. `owner` "" = the caller, "*" = all that the caller may see. `vo` "" = the caller's, and all if the owner is
+    "*"; "*" = all that the caller may see. `since` (included) and `until` (not included) = when its state began. `name`
+    = a pattern of the whole name with *, ? and [...]. `where` = a ClassAd expression that is true of the job's ad.
+    `selections` and `runs` of ids = only these jobs; empty = any.
     """
 
-    states: frozenset[str]
+    states: frozenset[str] = frozenset()
     site: str = ""
     ce: str = ""
     queue: str = ""
@@ -46,8 +51,19 @@ class JobCondition:
     owner: str = ""
     since: datetime | None = None
     until: datetime | None = None
+    vo: str = ""
+    group: str = ""
+    name: str = ""
+    pool: str = ""
+    where: str = ""
+    selections: tuple[JobSelection, ...] = ()
+    runs: tuple[range, ...] = ()
 
     @property
     def has_place(self) -> bool:
         """Whether the condition is about the place of jobs."""
         return bool(self.site or self.ce or self.queue or self.node)
+
+
+ALL_OWNERS = "*"
+"""As the owner or the VO of a condition: all that the caller may see."""

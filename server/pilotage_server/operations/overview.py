@@ -20,7 +20,7 @@ from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.resources.pools import visible_vo
 from pilotage_server.operations.server_state import ServerState
-from pilotage_server.storage import job_counts as stored
+from pilotage_server.storage import accounting as stored
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.leases import LeasedJobs, leased_by_queue
 from pilotage_server.storage.pilots import PilotCounts, count_pilots

@@ -9,26 +9,22 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import RowMapping, Table, select, text
+from sqlalchemy import RowMapping, Table, select
 from sqlmodel import Session
 
 from pilotage.errors import NotFoundError
 from pilotage.job_description import render_text
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
-from pilotage.values.jobs import JobCondition
 from pilotage_server.core.jobs.record import Awaited, ExitCheck, JobRecord, PolicyWatch
 from pilotage_server.core.jobs.states import (
-    FINAL,
-    LEASED,
-    LIVE,
     NEVER_HELD,
     JobState,
     history_from_json,
     history_to_json,
 )
 from pilotage_server.storage.database import sql
-from pilotage_server.storage.database.tables import ENDED_JOB, HELD_JOB, LEASED_JOB, LIVE_JOB, metadata
+from pilotage_server.storage.database.tables import LIVE_JOB, metadata
 
 JOBS = metadata.tables["jobs"]
 
@@ -331,106 +327,3 @@ _LIVE = f"SELECT owner, count(*) FROM jobs WHERE vo = ? AND {LIVE_JOB} GROUP BY 
 def count_live_jobs(session: Session, vo: str) -> dict[str, int]:
     """Return the numbers of jobs of a VO that are not final, by owner."""
     return dict(sql.rows(session, _LIVE, vo))
-
-
-@dataclass(frozen=True, slots=True)
-class JobQuery:
-    """A query of jobs: empty `states`, `owner` or `vo` None, and `pool` "" = any; `nothing` = no job at all.
-
-    `copies` = with race copies, present and former ones.
-    """
-
-    states: frozenset[JobState] = frozenset()
-    owner: str | None = None
-    vo: str | None = None
-    pool: str = ""
-    newest_first: bool = False
-    nothing: bool = False
-    copies: bool = False
-
-
-def find_jobs(session: Session, wanted: JobQuery, after_id: int, limit: int) -> tuple[JobRecord, ...]:
-    """Return at most `limit` jobs after the one with `after_id` in the order of the query; 0 = from the first."""
-    if wanted.nothing:
-        return ()
-    query = select(JOBS).order_by(JOBS.c.id.desc() if wanted.newest_first else JOBS.c.id)
-    if after_id:
-        query = query.where(JOBS.c.id < after_id if wanted.newest_first else JOBS.c.id > after_id)
-    if not wanted.copies:
-        query = query.where(JOBS.c.race.in_((0, JOBS.c.id)))
-    if wanted.states:
-        query = query.where(JOBS.c.state.in_(sorted(wanted.states)))
-    for column, value in ((JOBS.c.owner, wanted.owner), (JOBS.c.vo, wanted.vo), (JOBS.c.pool_id, wanted.pool or None)):
-        if value is not None:
-            query = query.where(column == value)
-    rows = session.execute(query.limit(limit)).mappings()
-    return tuple(job_record(row) for row in rows)
-
-
-def next_jobs(session: Session, wanted: JobQuery, after_id: int, limit: int) -> tuple[JobRecord, ...]:
-    """Return the next jobs of an index, at most `limit`, of which the caller selects the wanted ones.
-
-    So the work is bounded however few jobs are wanted. Of live states only live jobs are read, and of an owner's jobs
-    only these.
-    """
-    if wanted.nothing:
-        return ()
-    order = JOBS.c.id.desc() if wanted.newest_first else JOBS.c.id
-    query = select(JOBS).order_by(order).limit(limit)
-    if after_id:
-        query = query.where(JOBS.c.id < after_id if wanted.newest_first else JOBS.c.id > after_id)
-    if wanted.owner is not None:
-        query = query.where(JOBS.c.owner == wanted.owner)
-    if wanted.states and FINAL.isdisjoint(wanted.states):
-        query = query.where(text(LIVE_JOB))
-        if wanted.owner is not None and wanted.vo is not None:
-            query = query.where(JOBS.c.vo == wanted.vo)
-    return tuple(job_record(row) for row in session.execute(query).mappings())
-
-
-_HELD = frozenset({JobState.HELD})
-_SOURCES = (
-    (FINAL, ENDED_JOB, "ended"),
-    (LEASED, LEASED_JOB, "coalesce(state_since, submitted)"),
-    (_HELD, HELD_JOB, "coalesce(state_since, submitted)"),
-    (LIVE - LEASED - _HELD, LIVE_JOB, "coalesce(state_since, submitted)"),
-)
-"""The states of each source, the condition of its index, and when a state began."""
-
-
-def search_jobs(session: Session, condition: JobCondition, vo: str | None, limit: int) -> list[int]:
-    """Return the ids of at most `limit` jobs that meet the condition, in their order, without race copies.
-
-    `vo` None = of all VOs. Jobs that have ended are found by their end, those with a lease and those on hold by indexes
-    of their own. Jobs that wait or are blocked have none but that of their owner.
-    """
-    found: list[int] = []
-    for states, of_index, began in _SOURCES:
-        if wanted := condition.states & states:
-            found += _search(session, condition, vo, wanted, (of_index, began), limit)
-    return sorted(found)[:limit]
-
-
-def _search(
-    session: Session,
-    condition: JobCondition,
-    vo: str | None,
-    states: frozenset[str],
-    source: tuple[str, str],
-    limit: int,
-) -> Iterator[int]:
-    of_index, began = source
-    given = {
-        "state = ANY(?)": sorted(states),
-        "site = ?": condition.site or None,
-        "ce = ?": condition.ce or None,
-        "queue = ?": condition.queue or None,
-        "lower(node) = ?": condition.node.lower() or None,
-        "owner = ?": condition.owner or None,
-        "vo = ?": vo,
-        f"{began} >= ?": condition.since and sql.column_time(session, condition.since),
-        f"{began} < ?": condition.until and sql.column_time(session, condition.until),
-    }
-    where = {text: value for text, value in given.items() if value is not None}
-    text = f"SELECT id FROM jobs WHERE {of_index} AND race IN (0, id) AND {' AND '.join(where)} LIMIT ?"  # noqa: S608
-    return (job_id for (job_id,) in sql.rows(session, text, *where.values(), limit))

@@ -11,23 +11,25 @@ import pytest
 
 from pilotage.errors import InvalidInputError, NotFoundError
 from pilotage.job_description import JobDescription
+from pilotage.values.jobs import JobCondition
 from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.clusters import ClusterSummary, SelectedJobs
+from pilotage_server.core.jobs.conditions import JobQuery
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.states import LIVE, JobState
 from pilotage_server.operations.jobs import clusters
 from pilotage_server.operations.jobs.changes import change_jobs
-from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
+from pilotage_server.operations.jobs.clusters import ClusterPage, find_jobs, list_clusters
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS, store_part
-from pilotage_server.operations.jobs.queries import JobFilter, get_jobs
+from pilotage_server.operations.jobs.queries import get_jobs
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.engine import Database
-from pilotage_server.storage.jobs import JobQuery, take_ids
+from pilotage_server.storage.jobs import take_ids
 from pilotage_server.storage.retention import delete_ended_jobs
-from pilotage_server.storage.submission.clusters import newest_clusters
+from pilotage_server.storage.selection import JobFinder
 from support.jobs import a_description, a_user, an_operator
 from support.sql_statements import plan_of
 from support.virtual_clock import START
@@ -62,12 +64,20 @@ def find(database: Database, *selections: JobSelection, identity: Identity = ALI
     return database.read(lambda transaction: find_jobs(transaction, identity, selections))
 
 
-def listed(database: Database, wanted: JobFilter, identity: Identity = ALICE, size: int = 2) -> list[ClusterSummary]:
+def page_of(
+    database: Database, wanted: JobCondition, identity: Identity = ALICE, size: int = 1, token: str = ""
+) -> ClusterPage:
+    return database.read(lambda transaction: list_clusters(transaction, ServerState(), identity, wanted, size, token))
+
+
+def listed(database: Database, wanted: JobCondition, identity: Identity = ALICE, size: int = 2) -> list[ClusterSummary]:
     """Return the clusters of all pages."""
     found: list[ClusterSummary] = []
     token = ""
     while True:
-        page = database.read(lambda transaction: list_clusters(transaction, identity, wanted, size, token))  # noqa: B023
+        page = database.read(
+            lambda transaction: list_clusters(transaction, ServerState(), identity, wanted, size, token)  # noqa: B023
+        )
         found += page.clusters
         token = page.next_page_token
         if not token:
@@ -122,7 +132,7 @@ def test_selections_name_clusters_parts_and_single_jobs(database: Database, stat
     for identity in (ALICE, OLGA):
         found = find(database, *expected, identity=identity)
         assert [(*each.runs, each.cluster and each.cluster.jobs) for each in found] == [*expected.values()]
-    assert find(database, JobSelection(cluster))[0].cluster == listed(database, JobFilter())[0]
+    assert find(database, JobSelection(cluster))[0].cluster == listed(database, JobCondition())[0]
 
 
 def test_selection_of_unknown_jobs_is_not_found(database: Database, state: ServerState) -> None:
@@ -157,7 +167,7 @@ def test_cluster_outlives_its_first_job(database: Database, state: ServerState) 
     change(database, state, [cluster, others[0]], JobChange.REMOVE)
     database.write(lambda transaction: delete_ended_jobs(transaction.session, START.replace(year=9999), 10))
     assert find(database, JobSelection(cluster))[0].runs == (range(others[1], others[1] + 1),)
-    (summary,) = listed(database, JobFilter())
+    (summary,) = listed(database, JobCondition())
     assert (summary.id, summary.jobs, summary.counts) == (cluster, 3, {JobState.WAITING: 1})
     with pytest.raises(NotFoundError, match=rf"there is no job {cluster}\.0"):
         find(database, JobSelection(cluster, (0, 1)))
@@ -170,19 +180,19 @@ def test_clusters_are_listed_with_counts_of_all_jobs(database: Database, state: 
     change(database, state, [first + 3, third], JobChange.REMOVE)
     change(database, state, [first], JobChange.HOLD)
 
-    clusters_of_alice = listed(database, JobFilter())
+    clusters_of_alice = listed(database, JobCondition())
     assert [each.id for each in clusters_of_alice] == [third, second, first]
     oldest = clusters_of_alice[-1]
     assert oldest.counts == {JobState.HELD: 1, JobState.WAITING: 2, JobState.REMOVED: 1}
     assert (oldest.jobs, oldest.owner, oldest.name) == (4, "alice", "sim-$(Process)")
 
-    live = JobFilter(LIVE)
+    live = JobCondition(LIVE)
     assert [each.id for each in listed(database, live)] == [second, first]
-    assert [each.id for each in listed(database, JobFilter(frozenset({JobState.REMOVED})))] == [third, first]
+    assert [each.id for each in listed(database, JobCondition(frozenset({JobState.REMOVED})))] == [third, first]
     assert [each.id for each in listed(database, replace(live, owner="*"), OLGA)] == [second, other, first]
     assert [each.id for each in listed(database, replace(live, owner="bob"), OLGA)] == [other]
-    assert listed(database, JobFilter(owner="bob")) == []
-    assert listed(database, JobFilter(pool="none")) == []
+    assert listed(database, JobCondition(owner="bob")) == []
+    assert listed(database, JobCondition(pool="none")) == []
 
 
 def test_answers_end_where_clusters_have_many_jobs(
@@ -190,17 +200,21 @@ def test_answers_end_where_clusters_have_many_jobs(
 ) -> None:
     monkeypatch.setattr(clusters, "MOST_JOBS", 4)
     ids = [submit(database, state, a_description(count=3))[0] for _ in range(3)]
-    page = database.read(lambda transaction: list_clusters(transaction, ALICE, JobFilter(), 10))
+    page = page_of(database, JobCondition(), size=10)
     assert [each.id for each in page.clusters] == [ids[2], ids[1]]
-    assert [each.id for each in listed(database, JobFilter(), size=10)] == ids[::-1]
+    assert [each.id for each in listed(database, JobCondition(), size=10)] == ids[::-1]
     assert len(find(database, *map(JobSelection, ids))) == 2
 
 
 def test_page_token_of_other_filters_is_rejected(database: Database, state: ServerState) -> None:
     submit(database, state, a_description(), a_description())
-    token = database.read(lambda transaction: list_clusters(transaction, ALICE, JobFilter(), 1)).next_page_token
+    token = database.read(
+        lambda transaction: list_clusters(transaction, ServerState(), ALICE, JobCondition(), 1)
+    ).next_page_token
     with pytest.raises(InvalidInputError, match="belongs to a query with other filters"):
-        database.read(lambda transaction: list_clusters(transaction, ALICE, JobFilter(LIVE), 1, token))
+        database.read(
+            lambda transaction: list_clusters(transaction, ServerState(), ALICE, JobCondition(LIVE), 1, token)
+        )
 
 
 @pytest.mark.parametrize(
@@ -213,7 +227,7 @@ def test_page_token_of_other_filters_is_rejected(database: Database, state: Serv
 )
 def test_next_cluster_is_found_by_an_index(database: Database, wanted: JobQuery, indexes: set[str]) -> None:
     """PostgreSQL chooses between the indexes by its statistics; both have the order."""
-    plan = plan_of(database, lambda transaction: next(newest_clusters(transaction.session, wanted, 7), None))
+    plan = plan_of(database, lambda transaction: JobFinder(transaction.session, wanted).next(7, 1))
     assert any(index in plan for index in indexes)
     assert "Sort" not in plan
     assert "TEMP B-TREE" not in plan

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pilotage.errors import InvalidInputError
 from pilotage.values.attempts import Outcome
-from pilotage.values.jobs import JobCondition
+from pilotage.values.jobs import ALL_OWNERS, JobCondition
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.operations.jobs.changes import change_jobs
-from pilotage_server.operations.jobs.conditions import search_jobs
+from pilotage_server.operations.jobs.conditions import query_of, search_jobs
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
 from support.jobs import a_user, an_operator
 from support.virtual_clock import VirtualClock
+
+NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)
 
 pytestmark = pytest.mark.any_database
 
@@ -29,7 +31,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 
 
 def found(grid: Grid, states: Sequence[str], identity: Identity | None = None, **condition: Any) -> list[int]:
-    wanted = JobCondition(frozenset(states), **condition)
+    wanted = JobCondition(frozenset(states), **{"owner": ALL_OWNERS, **condition})
     runs = grid.read(lambda transaction, state: search_jobs(transaction, state, identity or an_operator(), wanted)).runs
     return [job_id for run in runs for job_id in run]
 
@@ -75,16 +77,25 @@ def test_users_find_only_their_own_jobs(grid: Grid) -> None:
         assert found(grid, ["WAITING"], stranger, owner="alice") == []
 
 
+def test_owner_is_that_of_one_vo_unless_all_are_named(grid: Grid) -> None:
+    (here,) = grid.submit()
+    (there,) = grid.submit(user=a_user("alice", "cms"))
+    assert found(grid, ["WAITING"], owner="alice") == [here]
+    assert found(grid, ["WAITING"], owner="alice", vo="cms") == [there]
+    assert found(grid, ["WAITING"], owner="alice", vo="*") == [here, there]
+    assert found(grid, ["WAITING"]) == [here, there]
+
+
 @pytest.mark.parametrize(
     ("condition", "where"),
     [
-        (JobCondition(frozenset()), "states"),
-        (JobCondition(frozenset({"FAILED"}), node="n1"), "since"),
+        (JobCondition(where="("), "where"),
+        (JobCondition(since=NOON, until=NOON), "until"),
         (JobCondition(frozenset({"WAITING"}), site="CERN"), "states"),
         (JobCondition(frozenset({"HELD"}), site="CERN", queue="long"), "queue"),
     ],
 )
-def test_condition_without_an_index_or_sense_is_refused(grid: Grid, condition: JobCondition, where: str) -> None:
+def test_condition_without_sense_is_refused(grid: Grid, condition: JobCondition, where: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         grid.read(lambda transaction, state: search_jobs(transaction, state, an_operator(), condition))
     assert [violation.where for violation in caught.value.violations] == [where]
@@ -92,12 +103,19 @@ def test_condition_without_an_index_or_sense_is_refused(grid: Grid, condition: J
 
 def test_job_that_has_moved_on_is_not_changed(grid: Grid, clock: VirtualClock) -> None:
     failed, again = run_one(grid, "n1"), run_one(grid, "n1")
-    only = JobCondition(frozenset({"FAILED"}), node="n1", since=clock() - timedelta(hours=1))
+    since = clock() - timedelta(hours=1)
+    condition = JobCondition(frozenset({"FAILED"}), node="n1", owner=ALL_OWNERS, since=since, where="ExitCode == 1")
 
     def reschedule(*ids: int) -> list[str]:
         results = grid.write(
             lambda transaction, state: change_jobs(
-                transaction, state, an_operator(), ids, JobChange.RESCHEDULE, "", only
+                transaction,
+                state,
+                an_operator(),
+                ids,
+                JobChange.RESCHEDULE,
+                "",
+                query_of(transaction, state, an_operator(), condition),
             )
         )
         return [result.refusal for result in results]

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from pilotage.errors import FeedPositionLostError, InvalidInputError, NotFoundError
+from pilotage.values.jobs import JobCondition
 from pilotage_server.core.identity import Holder, Identity
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
@@ -16,7 +17,6 @@ from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.operations.jobs import queries
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.queries import (
-    JobFilter,
     JobPage,
     feed_owner,
     get_description,
@@ -45,12 +45,17 @@ def submit(database: Database, state: ServerState, identity: Identity, count: in
     ).job_ids
 
 
-def listing(database: Database, wanted: JobFilter, size: int, token: str = "") -> JobPage:
-    return database.read(lambda transaction: list_jobs(transaction, ALICE, wanted, size, token))
+def listing(
+    database: Database, wanted: JobCondition, size: int, token: str = "", *, newest_first: bool = False
+) -> JobPage:
+    return database.read(
+        lambda transaction: list_jobs(transaction, ServerState(), ALICE, wanted, size, token, newest_first=newest_first)
+    )
 
 
-def listed(database: Database, identity: Identity, wanted: JobFilter = JobFilter()) -> list[int]:  # noqa: B008
-    return [job.id for job in database.read(lambda transaction: list_jobs(transaction, identity, wanted)).jobs]
+def listed(database: Database, identity: Identity, wanted: JobCondition = JobCondition()) -> list[int]:  # noqa: B008
+    page = database.read(lambda transaction: list_jobs(transaction, ServerState(), identity, wanted))
+    return [job.id for job in page.jobs]
 
 
 def test_jobs_are_returned_in_requested_order_with_repeats(database: Database, state: ServerState) -> None:
@@ -75,7 +80,7 @@ def test_pages_have_no_gap_or_overlap(database: Database, state: ServerState) ->
     listed_ids: list[int] = []
     token = ""
     for size in (3, 3, 1):
-        page = listing(database, JobFilter(), 3, token)
+        page = listing(database, JobCondition(), 3, token)
         assert len(page.jobs) == size
         listed_ids += [job.id for job in page.jobs]
         token = page.next_page_token
@@ -85,13 +90,12 @@ def test_pages_have_no_gap_or_overlap(database: Database, state: ServerState) ->
 
 def test_newest_first_pages_have_their_own_tokens(database: Database, state: ServerState) -> None:
     ids = submit(database, state, ALICE, 5)
-    newest = JobFilter(newest_first=True)
-    first = listing(database, newest, 3)
-    rest = listing(database, newest, 3, first.next_page_token)
+    first = listing(database, JobCondition(), 3, newest_first=True)
+    rest = listing(database, JobCondition(), 3, first.next_page_token, newest_first=True)
     assert [job.id for job in (*first.jobs, *rest.jobs)] == [*reversed(ids)]
     assert rest.next_page_token == ""
     with pytest.raises(InvalidInputError, match="other filters"):
-        listing(database, JobFilter(), 3, first.next_page_token)
+        listing(database, JobCondition(), 3, first.next_page_token)
 
 
 def test_jobs_are_listed_by_state_owner_and_pool(database: Database, state: ServerState) -> None:
@@ -104,21 +108,21 @@ def test_jobs_are_listed_by_state_owner_and_pool(database: Database, state: Serv
     ).job_ids
     pool = database.read(lambda transaction: get_jobs(transaction, ALICE, with_pool))[0].pool_id
     database.write(lambda transaction: change_jobs(transaction, state, ALICE, [hers[0]], JobChange.HOLD, ""))
-    assert listed(database, ALICE, JobFilter(states=frozenset({JobState.HELD}))) == [hers[0]]
-    assert listed(database, ALICE, JobFilter(pool=pool)) == [*with_pool]
+    assert listed(database, ALICE, JobCondition(states=frozenset({JobState.HELD}))) == [hers[0]]
+    assert listed(database, ALICE, JobCondition(pool=pool)) == [*with_pool]
     assert listed(database, ALICE) == [*hers, *with_pool]
-    assert listed(database, ALICE, JobFilter(owner="*")) == [*hers, *with_pool]
-    assert listed(database, ALICE, JobFilter(owner="bob")) == []
+    assert listed(database, ALICE, JobCondition(owner="*")) == [*hers, *with_pool]
+    assert listed(database, ALICE, JobCondition(owner="bob")) == []
     assert listed(database, OLGA) == []
-    assert listed(database, OLGA, JobFilter(owner="bob")) == [his]
-    assert listed(database, OLGA, JobFilter(owner="*")) == [*hers, his, *with_pool]
+    assert listed(database, OLGA, JobCondition(owner="bob")) == [his]
+    assert listed(database, OLGA, JobCondition(owner="*")) == [*hers, his, *with_pool]
 
 
 def test_page_out_of_bounds_or_of_another_query_is_refused(database: Database, state: ServerState) -> None:
     submit(database, state, ALICE, 3)
-    token = listing(database, JobFilter(), 1).next_page_token
-    held = JobFilter(states=frozenset({JobState.HELD}))
-    for wanted, size, page_token in ((JobFilter(), -1, ""), (JobFilter(), 10_001, ""), (held, 1, token)):
+    token = listing(database, JobCondition(), 1).next_page_token
+    held = JobCondition(states=frozenset({JobState.HELD}))
+    for wanted, size, page_token in ((JobCondition(), -1, ""), (JobCondition(), 10_001, ""), (held, 1, token)):
         with pytest.raises(InvalidInputError):
             listing(database, wanted, size, page_token)
 

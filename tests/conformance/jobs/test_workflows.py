@@ -11,7 +11,7 @@ import pytest
 from pilotage.errors import InvalidInputError, NotFoundError, StateConflictError
 from pilotage.job_description import JobDescription
 from pilotage.values.dependencies import Dependency, DependencyKind
-from pilotage.values.jobs import SubmittedJobs
+from pilotage.values.jobs import JobCondition, SubmittedJobs
 from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.changes import JobChange
@@ -20,7 +20,6 @@ from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.states import LIVE, JobState
 from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
 from pilotage_server.operations.jobs.new_jobs import PART_JOBS
-from pilotage_server.operations.jobs.queries import JobFilter
 from pilotage_server.operations.jobs.retention import remove_finished
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.storage.database.engine import Database
@@ -30,7 +29,7 @@ from support.jobs import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 BOB = a_user("bob")
-ALL = JobFilter()
+ALL = JobCondition()
 ARRAY = JobDescription("/bin/true", count=3)
 
 
@@ -61,14 +60,14 @@ class Workflows(DependentJobs):
         return [job_id for run in found.runs for job_id in run], found.cluster
 
     def listed(
-        self, wanted: JobFilter = ALL, *, workflow: int = 0, identity: Identity = ALICE, size: int = 1
+        self, wanted: JobCondition = ALL, *, workflow: int = 0, identity: Identity = ALICE, size: int = 1
     ) -> list[tuple[int, int, bool]]:
         """Return id, number of jobs, and whether it is a workflow, of what is listed; from all pages."""
         found: list[tuple[int, int, bool]] = []
         token = ""
         while True:
             page = self.grid.read(
-                lambda transaction, _: list_clusters(transaction, identity, wanted, size, token, workflow)  # noqa: B023
+                lambda transaction, state: list_clusters(transaction, state, identity, wanted, size, token, workflow)  # noqa: B023
             )
             found += ((each.id, each.jobs, each.is_workflow) for each in page.clusters)
             token = page.next_page_token
@@ -114,7 +113,7 @@ def test_other_owners_do_not_see_a_workflow(flows: Workflows) -> None:
             flows.find(selection, identity=identity)
     with pytest.raises(NotFoundError, match=f"there is no workflow w{workflow}"):
         flows.listed(workflow=workflow, identity=BOB)
-    assert flows.listed(JobFilter(owner="*"), identity=BOB) == []
+    assert flows.listed(JobCondition(owner="*"), identity=BOB) == []
     assert flows.find(whole(workflow), identity=an_operator())[1].owner == "alice"
     assert len(flows.listed(workflow=workflow, identity=an_operator())) == 2
 
@@ -145,10 +144,10 @@ def test_listing_shows_a_workflow_in_place_of_its_clusters(flows: Workflows, siz
 def test_listing_has_workflows_with_a_wanted_job(flows: Workflows) -> None:
     first, second = flows.new(), flows.new()
     flows.change(JobChange.REMOVE, *first.job_ids, *second.job_ids[:-1])
-    live = JobFilter(LIVE)
+    live = JobCondition(LIVE)
     assert flows.listed(live) == [(second.workflow, 4, True)]
     assert flows.listed(live, workflow=second.workflow) == [(second.job_ids[1], 3, False)]
-    removed = JobFilter(frozenset({JobState.REMOVED}))
+    removed = JobCondition(frozenset({JobState.REMOVED}))
     assert flows.listed(removed) == [(second.workflow, 4, True), (first.workflow, 4, True)]
 
 

@@ -9,12 +9,13 @@ import pytest
 from pilotage.errors import StateConflictError
 from pilotage.job_description import JobDescription
 from pilotage.values.attempts import Outcome, ReportedOutput
+from pilotage.values.jobs import JobCondition
 from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.attempts.heartbeats import ReceivedHeartbeat, report_states
 from pilotage_server.operations.jobs.edit import edit_job
-from pilotage_server.operations.jobs.queries import JobFilter, list_jobs
+from pilotage_server.operations.jobs.queries import list_jobs
 from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.submission.templates import last_ended_attempt, outputs_of
@@ -193,8 +194,10 @@ def test_copies_are_listed_only_on_request(grid: Grid) -> None:
     original, copy_id = start_race(grid)
 
     def listed(*, copies: bool) -> list[int]:
-        job_filter = JobFilter(copies=copies)
-        return [job.id for job in grid.read(lambda transaction, _: list_jobs(transaction, a_user(), job_filter)).jobs]
+        page = grid.read(
+            lambda transaction, state: list_jobs(transaction, state, a_user(), JobCondition(), copies=copies)
+        )
+        return [job.id for job in page.jobs]
 
     assert listed(copies=False) == [original.job.id]
     assert listed(copies=True) == [original.job.id, copy_id]

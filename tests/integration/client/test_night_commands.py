@@ -94,10 +94,13 @@ def test_failed_jobs_of_a_node_are_rescheduled_together(
     for _ in failed:
         (match,) = pilot.request_jobs().matches
         pilot.finish(match.job_id, match.attempt, exit_code=1)
-    options = ("reschedule", "--node", "SITE/node1", "--since", "1 h", "--owner", "nina", "--reason", "disk of node1")
+    in_other_vo = pilotage.run("reschedule", "--node", "SITE/node1", "--owner", "nina", "--dry-run")
+    assert f"--owner: nina has no jobs in sky; give --vo {grid.vo}" in in_other_vo.stderr
+    named = ("--node", "SITE/node1", "--since", "1 h", "--owner", "nina", "--vo", grid.vo)
+    options = ("reschedule", *named, "--reason", "disk of node1")
     assert pilotage(*options, "--dry-run").strip() == f"reschedule would change 3 jobs: {failed[0]}-{failed[-1]}"
     done = pilotage.run(*options)
-    assert (done.exit_code, done.stderr) == (0, "pilotage: reschedule changes 3 jobs\n")
+    assert (done.exit_code, done.stderr) == (0, "pilotage: reschedule changes 3 jobs of nina\n")
     assert {state_of(user, job) for job in failed} == {jobs_pb2.JOB_STATE_WAITING}
     monkeypatch.setenv("PILOTAGE_TOKEN", shared_server.token(owner="nina", vo=grid.vo))
     own = pilotage("remove", "--state", "waiting", "--yes").splitlines()
@@ -106,11 +109,17 @@ def test_failed_jobs_of_a_node_are_rescheduled_together(
     monkeypatch.setenv("PILOTAGE_TOKEN", shared_server.token(Role.OPERATOR, owner="olga"))
     none = pilotage.run(*options)
     assert (none.exit_code, none.stderr) == (1, "pilotage: no job meets the condition\n")
-    unbounded = pilotage.run("reschedule", "--node", "SITE/node1")
-    assert (unbounded.exit_code, unbounded.stderr.split(":")[0]) == (2, "since")
     for elsewhere in (("--site", "X"), ("--queue", "X/ce1/long")):
         several = pilotage.run(*options, *elsewhere)
-        assert (several.exit_code, "name different sites" in several.stderr) == (2, True)
+        assert (several.exit_code, "name different places" in several.stderr) == (2, True)
+    for misspelled, hint in (
+        (("--site", "SITF"), "--site: the tree has no site SITF; did you mean SITE?"),
+        (("--ce", "SITE/ce2"), "--ce: SITE has no ce ce2; did you mean ce1?"),
+        (("--where", 'Ownr == "x"'), "--where: the ads of jobs have no attribute ownr; did you mean Owner?"),
+        (("--state", "REMOVD"), "did you mean REMOVED?"),
+    ):
+        refused = pilotage.run("hold", *misspelled)
+        assert (refused.exit_code, hint in refused.stderr) == (2, True), refused.stderr
     entry = pilotage.json_objects("audit", "--what", "jobs", "--limit", "1")[0]
     assert (entry["who"], entry["reason"], entry["difference"].count("\n")) == ("olga", "disk of node1", 2)
 
@@ -125,8 +134,12 @@ def test_pilots_are_listed_by_what_they_have_in_common(grid: WireGrid, pilotage:
         ("--owner", "olga", "--since", "2 h"),
     ):
         assert pilot.stamp in {each["stamp"] for each in pilotage.json_objects("pilots", *matching)}, matching
-    for other in (("--site", "X"), ("--queue", "SITE/ce1/short"), ("--node", "node2"), ("--state", "ended")):
+    for other in (("--node", "node2"), ("--state", "ended")):
         assert pilot.stamp not in {each["stamp"] for each in pilotage.json_objects("pilots", *other)}, other
+    for misspelled, nearest in ((("--site", "SITF"), "SITE"), (("--queue", "SITE/ce1/lng"), "long")):
+        refused = pilotage.run("pilots", *misspelled)
+        assert (refused.exit_code, f"did you mean {nearest}?" in refused.stderr) == (2, True), refused.stderr
+    assert pilotage("drain", pilot.stamp[:8]) == ""
 
 
 def test_audit_has_the_changes_of_operators(grid: WireGrid, pilotage: Pilotage, tmp_path: Path) -> None:

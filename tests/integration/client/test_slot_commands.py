@@ -85,8 +85,10 @@ def test_constraint_that_is_not_boolean_matches_no_slot(pilotage: Command) -> No
         (["--constraint", "1; Cpus"], "constraint: a semicolon inside a value"),
         (["--constraint", "random() > 0"], "constraint: random functions are not allowed"),
         (["--af"], "--af needs attributes to print"),
-        (["Name"], "attributes need --af"),
-        (["--af", "--long", "Name"], "--af and --long cannot be combined"),
+        (["--af", "Name", "--long"], "--af and --long cannot be combined"),
+        (["--af:jx", "Name"], "--af: has no qualifier x"),
+        (["--state", "claimd"], "did you mean Claimed?"),
+        (["--site", "SITF"], "the tree has no site SITF; did you mean SITE?"),
         (["--af", "Name", "((", "1 +"], "--af ((: ( is not closed\n--af 1 +: "),
     ],
 )

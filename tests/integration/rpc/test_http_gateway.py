@@ -87,7 +87,7 @@ def test_job_goes_from_submission_to_output(grid: WireGrid) -> None:
 def test_jobs_are_listed_in_pages_and_changed(grid: WireGrid) -> None:
     client = client_of(grid)
     first, second = submitted(client), submitted(client, hold=True)
-    path = "/v1/jobs?states=JOB_STATE_WAITING&states=JOB_STATE_HELD&page_size=1"
+    path = "/v1/jobs?condition.states=JOB_STATE_WAITING&condition.states=JOB_STATE_HELD&page_size=1"
     page = client.result("GET", path)
     rest = client.result("GET", f"{path}&page_token={page['next_page_token']}")
     assert [job["id"] for job in (*page["jobs"], *rest["jobs"])] == [first, second]
@@ -95,7 +95,7 @@ def test_jobs_are_listed_in_pages_and_changed(grid: WireGrid) -> None:
     answers = [client.result("POST", "/v1/jobs/change", change, Idempotency_Key="once") for _ in range(2)]
     assert answers[0] == answers[1], "a repeated call has one effect"
     assert [each["refusal"] for each in answers[0]["results"]] == ["", ""]
-    assert client.result("GET", "/v1/jobs?states=JOB_STATE_WAITING")["jobs"] == []
+    assert client.result("GET", "/v1/jobs?condition.states=JOB_STATE_WAITING")["jobs"] == []
     queue = "queue.site=SITE&queue.ce=ce1&queue.queue=long"
     grid.start_pilot()
     assert len(client_of(grid, Role.OPERATOR).result("GET", f"/v1/pilots?{queue}")["pilots"]) >= 1
@@ -140,7 +140,7 @@ def test_refusals_are_problems_with_their_status(grid: WireGrid) -> None:
         ("PUT", "/v1/jobs/7/description", {"job_id": 8}, "job_id"),
         ("GET", "/v1/jobs?page_size=many", None, "page_size"),
         ("GET", "/v1/jobs?newest_first=yes", None, "newest_first"),
-        ("GET", "/v1/jobs?owner=a&owner=b", None, "owner"),
+        ("GET", "/v1/jobs?condition.owner=a&condition.owner=b", None, "condition.owner"),
         ("GET", "/v1/slots?queue.place=x", None, "queue.place"),
         ("GET", "/v1/jobs/first", None, "job_ids[0]"),
     ],

@@ -242,7 +242,7 @@ def test_request_ids_are_per_user(grid: WireGrid) -> None:
 
 def test_nul_character_in_text_is_rejected(grid: WireGrid) -> None:
     with pytest.raises(InvalidInputError):
-        grid.jobs.ListJobs(job_service_pb2.ListJobsRequest(owner="x\0y"))
+        grid.jobs.ListJobs(job_service_pb2.ListJobsRequest(condition=job_service_pb2.JobCondition(owner="x\0y")))
 
 
 @pytest.mark.parametrize("job_ids", [[], [0], [-4], [1] * 10_001])

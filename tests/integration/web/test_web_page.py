@@ -90,7 +90,7 @@ async def test_jobs_are_filtered_held_and_released(grid: WebGrid) -> None:
     grid.jobs.submit(name="other")
     visitor = await grid.visitor(Role.OPERATOR)
     page = await visitor.open("/jobs")
-    await page.get_by_label("Name").fill("SIM-*")
+    await page.get_by_label("Name").fill("sim-*")
     await page.get_by_label("Name").press("Enter")
     await expect(page.get_by_role("row")).to_have_count(3)
     await page.get_by_label(f"Mark job {first}").check()

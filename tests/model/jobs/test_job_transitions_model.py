@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, invariant, multiple, rule
 
 from pilotage.errors import StateConflictError
+from pilotage.values.jobs import JobCondition
 from pilotage_server.core.jobs.changes import CAUSES, JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord, is_matchable
@@ -23,7 +24,7 @@ from pilotage_server.core.jobs.states import FINAL, LEASED, TRANSITIONS, JobCaus
 from pilotage_server.operations.attempts.transitions import apply_transition
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.edit import edit_job
-from pilotage_server.operations.jobs.queries import JobFilter, get_events, get_jobs, list_jobs, read_feed
+from pilotage_server.operations.jobs.queries import get_events, get_jobs, list_jobs, read_feed
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
 from support.database import quick_sqlite
@@ -112,10 +113,10 @@ class JobTransitions(RuleBasedStateMachine):
 
     @invariant()
     def memory_counts_waiting_jobs(self) -> None:
-        wanted = JobFilter(states=frozenset({JobState.WAITING}))
+        wanted = JobCondition(states=frozenset({JobState.WAITING}))
         waiting = [
             job
-            for job in self.database.read(lambda transaction: list_jobs(transaction, ALICE, wanted)).jobs
+            for job in self.database.read(lambda transaction: list_jobs(transaction, ServerState(), ALICE, wanted)).jobs
             if is_matchable(job)
         ]
         counts = {each.task_queue.id: each.count for each in self.state.waiting.waiting()}
@@ -123,7 +124,9 @@ class JobTransitions(RuleBasedStateMachine):
 
     @invariant()
     def events_lead_to_the_state_of_the_job(self) -> None:
-        for job in self.database.read(lambda transaction: list_jobs(transaction, ALICE, JobFilter())).jobs:
+        for job in self.database.read(
+            lambda transaction: list_jobs(transaction, ServerState(), ALICE, JobCondition())
+        ).jobs:
             events = self.database.read(partial(get_events, identity=ALICE, job_id=job.id))
             assert events[0].from_state is JobState.RECEIVED
             assert all(TRANSITIONS[event.from_state, event.cause] is event.to_state for event in events)

@@ -27,9 +27,9 @@ from pilotage.errors import (
 from pilotage.job_description import JobDescription
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
-from pilotage_client.cli.jobs import ranges
 from pilotage_client.cli.main import SECTIONS, main
 from pilotage_client.cli.options import echo_table, error_text, exit_code, node_names
+from pilotage_client.cli.selection.bulk import ranges
 from pilotage_client.cli.status import active_of_workflow, bar
 from pilotage_client.models import ClusterStatus
 from pilotage_client.readers import read_jobs

@@ -39,6 +39,14 @@ def section(title: str) -> str:
     return rest.partition("\n## ")[0]
 
 
+FILTERS = {"--state", "--name", "--owner", "--where"}
+"""Some of the options that select jobs, which are explained once for all commands that have them."""
+
+
+def section_of_filters() -> str:
+    return TEXT.partition("\n### Jobs by what they have in common\n")[2].partition("\n| command | does |")[0]
+
+
 def commands_of_client(group: click.Group, above: str = "") -> Iterator[tuple[str, set[str]]]:
     """Yield the commands of `pilotage` with their long options."""
     for name, command in group.commands.items():
@@ -88,7 +96,10 @@ def test_describes_each_command_and_its_options(title: str, command: str, option
         if len(row) == 2 and any(re.match(rf"{command}( |$)", name) for name in quoted(row[0]))
     ]
     assert explained
-    assert not [each for each in options if not re.search(rf"{each}(?![\w-])", " ".join(explained))]
+    text = " ".join(explained)
+    if options >= FILTERS and "[filters](#jobs-by-what-they-have-in-common)" in text:
+        text += section_of_filters()
+    assert not [each for each in options if not re.search(rf"{each}(?![\w-])", text)]
 
 
 def test_explains_common_options() -> None:

@@ -8,15 +8,16 @@ from typing import Any
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import JobDescription
 from pilotage.values.accounts import Account
-from pilotage.values.jobs import ChangeResult, JobCondition
+from pilotage.values.jobs import ChangeResult
 from pilotage_server.core.audit import AuditKind, cut, line_difference
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.changes import CAUSES, JobChange, may_change, refusal_of
-from pilotage_server.core.jobs.conditions import meets
+from pilotage_server.core.jobs.conditions import JobQuery
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
 from pilotage_server.operations.audit import record_change
+from pilotage_server.operations.jobs.conditions import still_met
 from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
@@ -34,11 +35,11 @@ def change_jobs(
     job_ids: Sequence[int],
     change: JobChange,
     reason: str,
-    only: JobCondition | None = None,
+    only: JobQuery | None = None,
 ) -> tuple[ChangeResult, ...]:
     """Apply the change where it is allowed, and return one result for each id, in the requested order.
 
-    `only` = a condition that each job must still meet; None = none.
+    `only` = a query that each job must still meet; None = none.
     """
     if change in _TO_WAITING:
         lock_placement(transaction)
@@ -53,9 +54,10 @@ def change_jobs(
     why = reason or f"{CAUSES[change]} by {identity.owner}"
     refusals: dict[int, str] = {}
     transitions: list[Transition] = []
+    met = jobs.keys() if only is None else still_met(transaction, only, jobs.values())
     for job in jobs.values():
         description = descriptions.get(job.template_id)
-        if only is not None and not meets(job, only):
+        if job.id not in met:
             refusals[job.id] = f"job {job.id} is {job.state} now; it does not meet the condition any more"
             continue
         decided = decided_changes(placer, job, change, description, is_bound=not identity.sees_everything)

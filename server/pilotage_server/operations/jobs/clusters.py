@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pilotage.errors import NotFoundError
+from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.values.jobs import JobCondition
 from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.changes import may_change
 from pilotage_server.core.jobs.clusters import ClusterSummary, SelectedJobs
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.paging import position_of, token_of
-from pilotage_server.operations.jobs.queries import JobFilter, job_query, token_key
+from pilotage_server.operations.jobs.conditions import query_of
+from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
+from pilotage_server.storage.selection import JobFinder
 from pilotage_server.storage.submission.clusters import (
     ClusterJob,
     count_by_state,
@@ -112,8 +115,9 @@ def _id_of_single_job(transaction: Transaction, identity: Identity, selection: J
 
 def list_clusters(
     transaction: Transaction,
+    state: ServerState,
     identity: Identity,
-    wanted: JobFilter,
+    condition: JobCondition,
     page_size: int,
     page_token: str = "",
     workflow: int = 0,
@@ -121,30 +125,33 @@ def list_clusters(
     """Return the next page of the clusters that have a wanted job, newest first; their counts are those of all jobs.
 
     A workflow is listed in place of its clusters. With `workflow`, only the clusters of this workflow are listed,
-    also if it has another owner.
+    also if it has another owner. A page may be empty although there are more.
 
     Raises
     ------
     InvalidInputError
-        The token belongs to another query.
+        The condition is invalid or has an expression, or the token belongs to another query.
     NotFoundError
         The caller cannot see the workflow.
     """
-    within = None
+    if condition.where:
+        raise InvalidInputError(Violation("condition.where", "selects single jobs, not clusters; list jobs"))
     if workflow:
         found = _visible_workflow(transaction, identity, workflow)
-        within, wanted = found.ids, replace(wanted, owner=found.owner)
-    query = job_query(identity, wanted)
-    key = (*token_key(query), str(workflow))
-    before = position_of(page_token, key) if page_token else None
-    page: list[ClusterSummary] = []
-    jobs = 0
-    for each in newest_clusters(transaction.session, query, before, within):
-        if len(page) == page_size or jobs >= MOST_JOBS:
-            return ClusterPage(tuple(page), token_of(page[-1].id, key))
-        page.append(_summary(each, count_by_state(transaction.session, each.ids)))
-        jobs += len(each.ids)
-    return ClusterPage(tuple(page), "")
+        condition = replace(condition, owner=found.owner, vo=found.vo, runs=(found.ids,))
+    query = query_of(transaction, state, identity, condition, newest_first=True)
+    key = (*query.key, str(workflow))
+    before = position_of(page_token, key) if page_token else 0
+    page = newest_clusters(
+        transaction.session,
+        JobFinder(transaction.session, query),
+        before,
+        page_size,
+        MOST_JOBS,
+        with_workflows=not workflow,
+    )
+    clusters = tuple(_summary(each, count_by_state(transaction.session, each.ids)) for each in page.clusters)
+    return ClusterPage(clusters, token_of(page.position, key) if page.position else "")
 
 
 def _summary(whole: ClusterJob | StoredWorkflow, counts: Mapping[JobState, int]) -> ClusterSummary:

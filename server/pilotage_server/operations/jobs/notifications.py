@@ -17,6 +17,7 @@ from datetime import timedelta
 
 from pilotage.errors import InvalidInputError, NotFoundError, QuotaExceededError, Violation
 from pilotage.notifications import DELIVERY_LEASE, NewSubscription, Occasion, RecipientKind, complete_mail
+from pilotage.values.jobs import ALL_OWNERS
 from pilotage.values.notifications import DeliveryReport, DueNotification
 from pilotage.values.selections import JobSelection
 from pilotage_server.core.identity import AGENT_NAMES, Holder, Identity, Role
@@ -24,7 +25,7 @@ from pilotage_server.core.jobs import notifications as core
 from pilotage_server.core.jobs.changes import may_change
 from pilotage_server.core.jobs.notifications import NotificationRules, Occurrences, Subscription
 from pilotage_server.operations.jobs.clusters import extent_of
-from pilotage_server.operations.jobs.queries import JobFilter, job_query
+from pilotage_server.operations.jobs.conditions import visible_jobs
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import first_after
@@ -163,10 +164,10 @@ def list_subscriptions(
     `jobs` empty = for any jobs. `owner` "" = the caller's, "*" = of all owners. Raises NotFoundError for unknown jobs.
     """
     ranges = [extent_of(transaction, identity, each) for each in jobs]
-    query = job_query(identity, JobFilter(owner=owner or ("*" if jobs else "")))
-    if query.nothing:
+    visible = visible_jobs(identity, owner or (ALL_OWNERS if jobs else ""))
+    if visible is None:
         return []
-    found = stored.find_subscriptions(transaction.session, query.vo, query.owner, ranges, MOST_LISTED)
+    found = stored.find_subscriptions(transaction.session, visible.vo, visible.owner, ranges, MOST_LISTED)
     of: dict[int, list[NotificationRecord]] = {}
     for each in outbox.load_notifications(transaction.session, [one.id for one in found]):
         of.setdefault(each.subscription, []).append(each)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pilotage.classads.library import AdValue
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.job_description import JobDescription
+from pilotage.values.jobs import JobCondition
 from pilotage_server.core.attempts.leases import AttemptFacts
 from pilotage_server.core.identity import Holder, Identity, Role
 from pilotage_server.core.incarnation import check_position, page_end
@@ -18,6 +19,7 @@ from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.core.queueing.job_ads import full_job_ad, reported_ad, with_mirrored
+from pilotage_server.operations.jobs.conditions import JobReader, query_of
 from pilotage_server.operations.jobs.dependencies import with_reasons
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import load_last_facts, load_usages
@@ -32,30 +34,13 @@ from pilotage_server.storage.events import (
     first_after,
     owners_between,
 )
-from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
+from pilotage_server.storage.jobs import load_job, load_jobs
 from pilotage_server.storage.routing import load_attributes, load_routed_jobs
 from pilotage_server.storage.submission.dependencies import lasting_futile_blocks
 from pilotage_server.storage.submission.templates import load_description, load_ignored
 
-ALL = "*"
-"""As an owner: all owners whose jobs the caller may see."""
-
 DEFAULT_PAGE = 1000
 LARGEST_PAGE = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """A selection of jobs: no `states` = all states; `owner` "" = the caller; `pool` "" = all pools.
-
-    `copies` = include jobs that are or were race copies.
-    """
-
-    states: frozenset[JobState] = frozenset()
-    owner: str = ""
-    pool: str = ""
-    newest_first: bool = False
-    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +120,34 @@ def list_attempts(transaction: Transaction, identity: Identity, job_ids: Sequenc
 
 
 def list_jobs(
-    transaction: Transaction, identity: Identity, wanted: JobFilter, page_size: int = 0, page_token: str = ""
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity,
+    condition: JobCondition,
+    page_size: int = 0,
+    page_token: str = "",
+    *,
+    newest_first: bool = False,
+    copies: bool = False,
 ) -> JobPage:
-    """Return the next page, in the order of ids; `page_size` 0 = 1,000.
+    """Return the next page, in the order of ids; `page_size` 0 = 1,000. It may be empty although there are more.
+
+    `copies` = include jobs that are or were race copies.
 
     Raises
     ------
     InvalidInputError
-        The page size is out of bounds, or the token belongs to another query.
+        The page size is out of bounds, the condition is invalid, or the token belongs to another query.
     """
     if not 0 <= page_size <= LARGEST_PAGE:
         raise InvalidInputError(Violation("page_size", f"{page_size} is not between 0 and {LARGEST_PAGE}"))
-    query = job_query(identity, wanted)
-    after = position_of(page_token, token_key(query)) if page_token else 0
-    size = page_size or DEFAULT_PAGE
-    jobs = find_jobs(transaction.session, query, after, size + 1)
-    more = token_of(jobs[size - 1].id, token_key(query)) if len(jobs) > size else ""
-    return JobPage(with_reasons(transaction, jobs[:size]), more)
+    query = query_of(transaction, state, identity, condition, newest_first=newest_first, copies=copies)
+    after = position_of(page_token, query.key) if page_token else 0
+    found = JobReader(transaction, query).next(after, page_size or DEFAULT_PAGE)
+    ids = [job.id for job in found.jobs]
+    jobs = load_jobs(transaction.session, ids)
+    more = token_of(found.position, query.key) if found.position else ""
+    return JobPage(with_reasons(transaction, (jobs[job_id] for job_id in ids)), more)
 
 
 def get_description(transaction: Transaction, identity: Identity, job_id: int) -> JobDescription:
@@ -177,31 +173,6 @@ def get_ad(transaction: Transaction, identity: Identity, job_id: int) -> Mapping
     if job.is_leased and copy is not None and copy.reference:
         ad["RoutedToJobId"] = copy.reference
     return with_mirrored(ad, load_attributes(transaction.session, key))
-
-
-def job_query(identity: Identity, wanted: JobFilter) -> JobQuery:
-    """Return the query of the wanted jobs, as far as the caller may see them."""
-    owner = wanted.owner or identity.owner
-    more = {"newest_first": wanted.newest_first, "copies": wanted.copies}
-    if identity.sees_everything:
-        own_vo = None if wanted.owner else identity.vo
-        any_owner = None if owner == ALL else owner
-        return JobQuery(wanted.states, any_owner, own_vo, wanted.pool, **more)
-    # Other callers must not see the jobs of this owner, so the query returns nothing.
-    is_hidden = owner not in {ALL, identity.owner}
-    return JobQuery(wanted.states, identity.owner, identity.vo, wanted.pool, nothing=is_hidden, **more)
-
-
-def token_key(query: JobQuery) -> tuple[str, ...]:
-    """Return what identifies the query in its page tokens."""
-    return (
-        ",".join(sorted(query.states)),
-        repr(query.owner),
-        repr(query.vo),
-        query.pool,
-        str(query.newest_first),
-        str(query.copies),
-    )
 
 
 WINDOW = 100_000

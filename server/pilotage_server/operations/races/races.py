@@ -11,6 +11,7 @@ from pilotage.job_description import JobDescription
 from pilotage.telemetry import new_trace, read_trace, trace_bound
 from pilotage.text import fold
 from pilotage.values.accounts import Account
+from pilotage.values.jobs import ALL_OWNERS
 from pilotage.values.races import NewRaceCopy, StartedRaceCopy
 from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity
 from pilotage_server.core.jobs.descriptions import single_groups
@@ -25,7 +26,7 @@ from pilotage_server.core.races.races import (
     is_current,
 )
 from pilotage_server.operations.jobs.new_jobs import AcceptedJobs, record_new_jobs
-from pilotage_server.operations.jobs.queries import ALL, DEFAULT_PAGE, LARGEST_PAGE
+from pilotage_server.operations.jobs.queries import DEFAULT_PAGE, LARGEST_PAGE
 from pilotage_server.operations.queueing.placement import Placer, lock_placement
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import races as stored
@@ -104,8 +105,8 @@ def _query(identity: Identity, wanted: RaceFilter) -> RaceQuery | None:
     owner = wanted.owner or identity.owner
     if identity.sees_everything:
         own_vo = None if wanted.owner else identity.vo
-        return RaceQuery(None if owner == ALL else owner, own_vo, wanted.job_ids, wanted.open_only)
-    if owner not in {ALL, identity.owner}:
+        return RaceQuery(None if owner == ALL_OWNERS else owner, own_vo, wanted.job_ids, wanted.open_only)
+    if owner not in {ALL_OWNERS, identity.owner}:
         return None
     return RaceQuery(identity.owner, identity.vo, wanted.job_ids, wanted.open_only)
 

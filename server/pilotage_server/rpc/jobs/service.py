@@ -35,7 +35,7 @@ from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.jobs.ads import list_ads
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.clusters import find_jobs, list_clusters
-from pilotage_server.operations.jobs.conditions import checked_condition, search_jobs
+from pilotage_server.operations.jobs.conditions import query_of, search_jobs
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.files import (
     check_download,
@@ -75,11 +75,12 @@ from pilotage_server.rpc.jobs.wire import (
     condition_from_wire,
     event_to_wire,
     explanation_to_wire,
-    filter_from_wire,
     job_to_wire,
     jobs_found_to_wire,
     jobs_to_wire,
+    listing_from_wire,
     output_files_to_wire,
+    runs_from_wire,
     selected_to_wire,
     selections_from_wire,
     submission_from_wire,
@@ -292,31 +293,15 @@ class EventCalls:
         )
 
 
-_MOST_RUNS = 1000
-
-
 def _feed_request(request: job_service_pb2.WatchEventsRequest) -> tuple[int, tuple[int, ...], tuple[range, ...]]:
     """Return the position, the ids and the runs of ids."""
     fields = Fields(request)
-    runs = fields("runs", _runs_from_wire)
+    runs = fields("runs", runs_from_wire)
     fields("job_ids", check_count)
     job_ids = fields("job_ids", lambda ids: all_from_wire(ids, job_id_from_wire))
     position = fields.count("after_position")
     fields.done()
     return position, job_ids, runs
-
-
-def _runs_from_wire(runs: Sequence[job_service_pb2.IdRun]) -> tuple[range, ...]:
-    if len(runs) > _MOST_RUNS:
-        raise InvalidInputError(Violation("", f"has {len(runs)} runs, more than {_MOST_RUNS}"))
-    return all_from_wire(runs, _run_from_wire)
-
-
-def _run_from_wire(run: job_service_pb2.IdRun) -> range:
-    if run.count < 1:
-        raise InvalidInputError(Violation("count", f"{run.count} is not at least 1"))
-    first = job_id_from_wire(run.first)
-    return range(first, first + run.count)
 
 
 def _jobs_from_wire(
@@ -428,11 +413,19 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
     async def ListJobs(
         self, request: job_service_pb2.ListJobsRequest, context: Any
     ) -> job_service_pb2.ListJobsResponse:
-        identity = caller()
-        wanted, page_size = filter_from_wire(request)
+        identity, wanted = caller(), listing_from_wire(request)
 
         def page(transaction: Any, state: Any) -> job_service_pb2.ListJobsResponse:
-            found = list_jobs(transaction, identity, wanted, page_size, request.page_token)
+            found = list_jobs(
+                transaction,
+                state,
+                identity,
+                wanted.condition,
+                wanted.page_size,
+                wanted.page_token,
+                newest_first=wanted.newest_first,
+                copies=wanted.copies,
+            )
             jobs = jobs_to_wire(found.jobs, details_of(transaction, state, found.jobs))
             return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=found.next_page_token)
 
@@ -455,9 +448,12 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
     ) -> job_service_pb2.SearchJobsResponse:
         identity, fields = caller(), Fields(request)
         condition = fields("condition", condition_from_wire)
+        page_token = fields.text("page_token")
         fields.done()
         return await self._transactions.read(
-            lambda transaction, state: jobs_found_to_wire(search_jobs(transaction, state, identity, condition))
+            lambda transaction, state: jobs_found_to_wire(
+                search_jobs(transaction, state, identity, condition, page_token)
+            )
         )
 
     async def ListClusters(
@@ -466,8 +462,8 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         identity = caller()
         wanted, page_size = cluster_filter_from_wire(request)
 
-        def page(transaction: Any, _: Any) -> job_service_pb2.ListClustersResponse:
-            found = list_clusters(transaction, identity, wanted, page_size, request.page_token, request.workflow)
+        def page(transaction: Any, state: Any) -> job_service_pb2.ListClustersResponse:
+            found = list_clusters(transaction, state, identity, wanted, page_size, request.page_token, request.workflow)
             clusters = [cluster_to_wire(each) for each in found.clusters]
             return job_service_pb2.ListClustersResponse(clusters=clusters, next_page_token=found.next_page_token)
 
@@ -495,7 +491,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         identity = caller()
         wanted, page_size = ad_filter_from_wire(request)
         page = await self._transactions.read(
-            lambda transaction, _: list_ads(transaction, identity, wanted, page_size, request.page_token)
+            lambda transaction, state: list_ads(transaction, state, identity, wanted, page_size, request.page_token)
         )
         return job_service_pb2.ListJobAdsResponse(ads=page.ads, next_page_token=page.next_page_token)
 
@@ -536,7 +532,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         require({permission}, caller_token().permissions, f"to {change} jobs")
 
         def make(transaction: Any, state: Any) -> job_service_pb2.ChangeJobsResponse:
-            only = None if condition is None else checked_condition(state, identity, condition)
+            only = None if condition is None else query_of(transaction, state, identity, condition)
             results = change_jobs(transaction, state, identity, job_ids, change, reason, only)
             return job_service_pb2.ChangeJobsResponse(results=[change_result_to_wire(each) for each in results])
 

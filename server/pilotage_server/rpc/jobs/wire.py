@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pilotage.errors import Faults, InvalidInputError, InvalidJobError, Violation
 from pilotage.job_description import JobDescription
 from pilotage.jobs.file_names import is_checksum
 from pilotage.jobs.wire import description_from_wire
-from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
+from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, time_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.values.jobs import JobCondition
 from pilotage.values.selections import JobSelection
 from pilotage.values.wire.dependencies import kind_to_wire
-from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire
+from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, name_from_wire
 from pilotage.values.wire.selections import selection_from_wire
 from pilotage_server.core.attempts.leases import AttemptFacts
 from pilotage_server.core.explain import Exclusion, QueueOutlook
@@ -26,13 +27,16 @@ from pilotage_server.core.jobs.record import FeedEvent, JobRecord
 from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.core.jobs.usage import AttemptUsage
 from pilotage_server.operations.explain import Explanation
-from pilotage_server.operations.jobs.ads import MOST_JOBS, AdFilter
-from pilotage_server.operations.jobs.conditions import JobsFound
-from pilotage_server.operations.jobs.queries import JobDetails, JobFilter
+from pilotage_server.operations.jobs.ads import AdFilter
+from pilotage_server.operations.jobs.conditions import MOST_EVALUATED, JobsFound
+from pilotage_server.operations.jobs.queries import JobDetails
 from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty
 
 DEFAULT_PAGE, LARGEST_PAGE = 1000, 10_000
 DEFAULT_CLUSTER_PAGE, LARGEST_CLUSTER_PAGE = 100, 1000
+
+MOST_SELECTIONS = 1000
+"""The most selections, and the most runs of ids, in a condition."""
 
 LONGEST_NAME = 255
 """The most characters of the name of a workflow."""
@@ -130,44 +134,42 @@ def checksum_from_wire(text: str) -> str:
     return text
 
 
-def filter_from_wire(message: job_service_pb2.ListJobsRequest) -> tuple[JobFilter, int]:
-    """Return the filter of a list of jobs, and the page size."""
+@dataclass(frozen=True, slots=True)
+class JobListing:
+    """What a list of jobs is asked for."""
+
+    condition: JobCondition
+    page_size: int
+    page_token: str
+    newest_first: bool
+    copies: bool
+
+
+def listing_from_wire(message: job_service_pb2.ListJobsRequest) -> JobListing:
+    """Return what a list of jobs is asked for."""
     fields = Fields(message)
-    states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
+    condition = fields("condition", condition_from_wire)
     page_size = fields("page_size", page_size_from_wire)
-    for name in ("owner", "pool", "page_token"):
-        fields(name, text_from_wire)
+    page_token = fields.text("page_token")
     fields.done()
-    wanted = JobFilter(frozenset(states), message.owner, message.pool, message.newest_first, message.copies)
-    return wanted, page_size
+    return JobListing(condition, page_size, page_token, message.newest_first, message.copies)
 
 
 def ad_filter_from_wire(message: job_service_pb2.ListJobAdsRequest) -> tuple[AdFilter, int]:
     """Return the filter of ads, and the page size."""
     fields = Fields(message)
     page_size = fields("page_size", _ad_page_size)
-    fields("selections", _check_ad_selections)
-    selections = fields("selections", lambda messages: all_from_wire(messages, selection_from_wire))
-    states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
-    for name in ("page_token", "owner", "constraint"):
-        fields(name, text_from_wire)
+    condition = fields("condition", condition_from_wire)
+    fields.text("page_token")
     attributes = fields("attributes", lambda names: all_from_wire(names, name_from_wire))
     fields.done()
-    jobs = JobFilter(frozenset(states), message.owner, newest_first=message.newest_first, copies=bool(selections))
-    return AdFilter(selections, jobs, message.constraint, attributes), page_size
+    return AdFilter(condition, message.newest_first, attributes), page_size
 
 
 def _ad_page_size(number: int) -> int:
-    if not 0 <= number <= MOST_JOBS:
-        raise InvalidInputError(Violation("", f"{number} is not the size of a page (1 to {MOST_JOBS})"))
-    return number or MOST_JOBS
-
-
-def _check_ad_selections(selections: Sequence[job_service_pb2.JobSelection]) -> None:
-    if len(selections) > MOST_JOBS:
-        raise InvalidInputError(Violation("", f"has {len(selections)} items, at most {MOST_JOBS} are allowed"))
-    if any(each.workflow for each in selections):
-        raise InvalidInputError(Violation("", "has a workflow; name its clusters"))
+    if not 0 <= number <= MOST_EVALUATED:
+        raise InvalidInputError(Violation("", f"{number} is not the size of a page (1 to {MOST_EVALUATED})"))
+    return number or MOST_EVALUATED
 
 
 def selections_from_wire(
@@ -187,25 +189,57 @@ def condition_from_wire(message: job_service_pb2.JobCondition) -> JobCondition:
     """Return what jobs have in common."""
     fields = Fields(message)
     states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
-    site, ce, queue, node, owner = (fields.text(name) for name in ("site", "ce", "queue", "node", "owner"))
+    texts = {name: fields.text(name) for name in _CONDITION_TEXTS}
+    fields("selections", _check_selections)
     condition = JobCondition(
         frozenset(states or ()),
-        site,
-        ce,
-        queue,
-        node,
-        owner,
         since=fields.time("since"),
         until=fields.time("until"),
+        selections=fields("selections", lambda messages: all_from_wire(messages, selection_from_wire)),
+        runs=fields("runs", runs_from_wire),
+        **texts,
     )
     fields.done()
     return condition
 
 
+_CONDITION_TEXTS = ("site", "ce", "queue", "node", "owner", "vo", "group", "name", "pool", "where")
+
+
+def _check_selections(selections: Sequence[Any]) -> None:
+    if len(selections) > MOST_SELECTIONS:
+        raise InvalidInputError(Violation("", f"has {len(selections)} items, at most {MOST_SELECTIONS} are allowed"))
+
+
+def runs_from_wire(runs: Sequence[job_service_pb2.IdRun]) -> tuple[range, ...]:
+    """Return runs of ids; raises InvalidInputError for too many or a malformed one."""
+    _check_selections(runs)
+    return all_from_wire(runs, _run_from_wire)
+
+
+def _run_from_wire(run: job_service_pb2.IdRun) -> range:
+    if run.count < 1:
+        raise InvalidInputError(Violation("count", f"{run.count} is not at least 1"))
+    first = job_id_from_wire(run.first)
+    return range(first, first + run.count)
+
+
 def jobs_found_to_wire(found: JobsFound) -> job_service_pb2.SearchJobsResponse:
     """Return the message of the jobs that meet a condition."""
     runs = [job_service_pb2.IdRun(first=run.start, count=len(run)) for run in found.runs]
-    return job_service_pb2.SearchJobsResponse(runs=runs, more=found.more)
+    owners = [
+        job_service_pb2.OwnerCount(owner=holder.owner, vo=holder.vo, jobs=jobs)
+        for holder, jobs in sorted(found.owners.items())
+    ]
+    return job_service_pb2.SearchJobsResponse(
+        runs=runs, next_page_token=found.next_page_token, owners=owners, states=_counts(found.states)
+    )
+
+
+def _counts(counts: Mapping[JobState, int]) -> list[jobs_pb2.StateCount]:
+    return [
+        jobs_pb2.StateCount(state=state_to_wire(state), jobs=counts[state]) for state in JobState if state in counts
+    ]
 
 
 def selected_to_wire(selected: SelectedJobs) -> job_service_pb2.SelectedJobs:
@@ -228,16 +262,15 @@ def workflow_from_wire(message: job_service_pb2.SubmitJobsRequest) -> str:
     return message.workflow.name
 
 
-def cluster_filter_from_wire(message: job_service_pb2.ListClustersRequest) -> tuple[JobFilter, int]:
-    """Return the filter of a list of clusters, and the page size."""
+def cluster_filter_from_wire(message: job_service_pb2.ListClustersRequest) -> tuple[JobCondition, int]:
+    """Return what the jobs of listed clusters have in common, and the page size."""
     fields = Fields(message)
-    states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
+    condition = fields("condition", condition_from_wire)
     page_size = fields("page_size", _cluster_page_size)
     fields.count("workflow")
-    for name in ("owner", "pool", "page_token"):
-        fields(name, text_from_wire)
+    fields.text("page_token")
     fields.done()
-    return JobFilter(frozenset(states), message.owner, message.pool), page_size
+    return condition, page_size
 
 
 def _cluster_page_size(number: int) -> int:
@@ -251,11 +284,7 @@ def cluster_to_wire(cluster: ClusterSummary) -> jobs_pb2.JobCluster:
     return jobs_pb2.JobCluster(
         id=cluster.id,
         jobs=cluster.jobs,
-        counts=[
-            jobs_pb2.StateCount(state=state_to_wire(state), jobs=cluster.counts[state])
-            for state in JobState
-            if state in cluster.counts
-        ],
+        counts=_counts(cluster.counts),
         owner=cluster.owner,
         vo=cluster.vo,
         group=cluster.group,

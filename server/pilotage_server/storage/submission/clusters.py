@@ -6,16 +6,15 @@ transition would have to write.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlmodel import Session
 
-from pilotage_server.core.jobs.states import FINAL, JobState
+from pilotage_server.core.jobs.states import JobState
 from pilotage_server.storage.database import sql
-from pilotage_server.storage.database.tables import LIVE_JOB
-from pilotage_server.storage.jobs import JobQuery
+from pilotage_server.storage.selection import FoundJob, JobFinder
 from pilotage_server.storage.submission.workflows import StoredWorkflow, newest_workflow
 
 
@@ -42,55 +41,42 @@ def load_first_job(session: Session, job_id: int) -> ClusterJob | None:
     return next(map(_cluster_job, sql.rows(session, _FROM, job_id)), None)
 
 
+class NewestClusters(NamedTuple):
+    """Clusters by their newest wanted jobs, and workflows; the next page continues before `position`, 0 = no more."""
+
+    clusters: Sequence[ClusterJob | StoredWorkflow]
+    position: int
+
+
 def newest_clusters(
-    session: Session, wanted: JobQuery, before_id: int | None, within: range | None = None
-) -> Iterator[ClusterJob | StoredWorkflow]:
-    """Yield the newest wanted job of each cluster, the newest cluster first; `before_id` None = from the newest job.
+    session: Session, finder: JobFinder, before_id: int, most: int, most_jobs: int, *, with_workflows: bool
+) -> NewestClusters:
+    """Return the clusters of the jobs that a finder finds from the newest on, behind `before_id`; 0 = from the newest.
 
-    A workflow takes the place of its clusters. `within` = only the clusters of a workflow with these ids.
-
-    Each step reads one row of an index, whatever the sizes of the clusters before, and one more for each workflow.
+    A page ends with `most` clusters, or once they have `most_jobs` jobs. With workflows, each takes the place of its
+    clusters. Each step reads one row of an index, whatever the sizes of the clusters before, and one more for each
+    workflow.
     """
-    if wanted.nothing:
-        return
-    conditions, values = _conditions(wanted)
-    if within is not None:
-        conditions, values = [*conditions, "id >= ? AND id < ?"], [*values, within.start, within.stop]
-    text = f"SELECT {_COLUMNS} FROM jobs WHERE {' AND '.join(conditions)}"  # noqa: S608 - names of ours
-    last = before_id
+    found: list[ClusterJob | StoredWorkflow] = []
+    jobs = 0
+    position = before_id
     workflow: StoredWorkflow | None = None
-    known_from = 0 if within is not None else _LARGEST_ID  # of the jobs from there on it is the newest workflow
-    while True:
-        below, bound = ("", ()) if last is None else (" AND id < ?", (last,))
-        found = sql.rows(session, f"{text}{below} {_newest_first(wanted)} LIMIT 1", *values, *bound)
-        if not found:
-            return
-        job = _cluster_job(found[0])
+    known_from = _LARGEST_ID if with_workflows else 0  # of the jobs from there on it is the newest workflow
+    while len(found) < most and jobs < most_jobs:
+        page = finder.next(position, 1)
+        if not page.jobs:
+            return NewestClusters(found, page.position)
+        job = _cluster_of(page.jobs[0])
         if job.id < known_from:
             workflow = newest_workflow(session, job.id)
             known_from = workflow.ids.start if workflow is not None else 0
         whole = workflow if workflow is not None and job.id in workflow.ids else job
-        yield whole
-        last = whole.ids.start
-
-
-def _conditions(wanted: JobQuery) -> tuple[list[str], list[object]]:
-    columns = {"owner": wanted.owner, "vo": wanted.vo, "pool_id": wanted.pool or None}
-    given = {column: value for column, value in columns.items() if value is not None}
-    conditions = [_ORIGINAL, *(f"{column} = ?" for column in given)]
-    if not wanted.states:
-        return conditions, [*given.values()]
-    if FINAL.isdisjoint(wanted.states):
-        conditions.append(LIVE_JOB)  # for its index
-    return [*conditions, "state = ANY(?)"], [*given.values(), _values(wanted.states)]
-
-
-def _newest_first(wanted: JobQuery) -> str:
-    """Return the order; it names the equal columns of an index before the id, so that planners use that index."""
-    is_live = wanted.states and FINAL.isdisjoint(wanted.states)
-    if wanted.owner is None:
-        return "ORDER BY id DESC"
-    return "ORDER BY vo DESC, owner DESC, id DESC" if is_live and wanted.vo else "ORDER BY owner DESC, id DESC"
+        found.append(whole)
+        jobs += len(whole.ids)
+        position = whole.ids.start
+        if position <= 1:
+            return NewestClusters(found, 0)
+    return NewestClusters(found, position)
 
 
 _COUNT = "SELECT state, count(*) FROM jobs WHERE id >= ? AND id < ? GROUP BY state"
@@ -121,6 +107,11 @@ def find_runs(
 
 def _values(states: Collection[JobState]) -> list[str]:
     return sorted(state.value for state in states)
+
+
+def _cluster_of(job: FoundJob) -> ClusterJob:
+    submitted = sql.utc_time(job.submitted)
+    return ClusterJob(job.id, job.cluster_ids, job.owner, job.vo, job.group, job.name, submitted)
 
 
 def _cluster_job(row: Sequence[Any]) -> ClusterJob:

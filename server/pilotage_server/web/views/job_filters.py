@@ -1,16 +1,15 @@
-"""The filter of the list of jobs: from the address, to calls, and back to an address."""
+"""The filter of the list of jobs: from the address, to a condition of calls, and back to an address."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlencode
 
+from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2
-from pilotage_server.web.formats import moment
 from pilotage_server.web.pages import Visit
 from pilotage_server.web.sessions import Form
 
@@ -24,31 +23,32 @@ PERIODS = {
     "7d": timedelta(days=7),
     "30d": timedelta(days=30),
 }
-"""Ages of jobs that the filter offers."""
+"""Ages of states that the filter offers."""
 
 PAGE = 100
 """Jobs on a page."""
 
-LOOKED_AT = 1000
-"""Jobs that one call looks at for those with a name, a site or an age."""
+MOST_CALLS = 2
+"""Calls of a page whose filter is rare; the visitor may let it look further."""
 
-MOST_CALLS = 3
-"""Calls of a page that looks for such jobs; the visitor may let it look further."""
+_TEXTS = ("owner", "name", "site", "pool", "where")
 
 
 @dataclass(frozen=True, slots=True)
 class PageFilter:
-    """A filter of jobs; an empty field = any. `owner` "" = the visitor, for whom that is all jobs that it may see.
+    """A filter of jobs; an empty field = any.
 
-    `name` is a pattern with * and ?, `since` a key of `PERIODS`: the jobs were submitted within it.
+    `name` is a pattern with * and ?, `where` a ClassAd expression, and `since` a key of `PERIODS`: the present state
+    began within it.
     """
 
     states: tuple[str, ...] = ()
     owner: str = ""
     name: str = ""
     site: str = ""
-    since: str = ""
     pool: str = ""
+    where: str = ""
+    since: str = ""
 
     @property
     def address(self) -> str:
@@ -58,84 +58,63 @@ class PageFilter:
     @property
     def fields(self) -> list[tuple[str, str]]:
         """The fields that are set, without the states."""
-        pairs = (("owner", self.owner), ("name", self.name), ("site", self.site), ("since", self.since))
-        return [(name, text) for name, text in (*pairs, ("pool", self.pool)) if text]
+        return [(name, text) for name in (*_TEXTS, "since") if (text := getattr(self, name))]
 
-    @property
-    def is_condition(self) -> bool:
-        """Whether all jobs with it can be changed at once."""
-        return not (self.name or self.since or self.pool)
-
-    @property
-    def looks(self) -> bool:
-        """Whether jobs have to be looked at one by one."""
-        return bool(self.name or self.site or self.since)
-
-    def accepts(self, job: Any, now: datetime) -> bool:
-        """Return whether a job has the name, the site and the age."""
-        if self.name and not fnmatchcase(job.name.casefold(), self.name.casefold()):
-            return False
-        if self.site and job.queue.site.casefold() != self.site.casefold():
-            return False
-        submitted = moment(job.submitted)
-        return not self.since or (submitted is not None and submitted >= now - PERIODS[self.since])
+    def condition(self, now: datetime, states: Sequence[str] = ()) -> job_service_pb2.JobCondition:
+        """Return the condition of calls; `states` = only jobs in these states too."""
+        chosen = [state for state in states or self.states if not self.states or state in self.states]
+        return job_service_pb2.JobCondition(
+            states=[jobs_pb2.JobState.Value(f"JOB_STATE_{state}") for state in chosen],
+            owner=self.owner or "*",
+            vo="*",
+            name=self.name,
+            site=self.site,
+            pool=self.pool,
+            where=self.where,
+            since=time_to_wire(now - PERIODS[self.since]) if self.since else None,
+        )
 
 
 def filter_of(visit: Visit) -> PageFilter:
     """Return the filter in the address; unknown states and ages are left out."""
-    states = tuple(state for state in visit.request.query_params.getlist("state") if state in STATES)
-    return _checked(states, visit.query)
+    return _checked(visit.request.query_params.getlist("state"), visit.query)
 
 
 def filter_of_form(form: Form) -> PageFilter:
     """Return the filter in the fields of a form."""
-    return _checked(tuple(state for state in form.all("state") if state in STATES), lambda name: form.one(name).strip())
+    return _checked(form.all("state"), lambda name: form.one(name).strip())
 
 
-def _checked(states: tuple[str, ...], field: Any) -> PageFilter:
-    since = field("since")
-    return PageFilter(
-        states, field("owner"), field("name"), field("site"), since if since in PERIODS else "", field("pool")
-    )
+def _checked(states: Sequence[str], field: Callable[[str], str]) -> PageFilter:
+    known, since = tuple(state for state in states if state in STATES), field("since")
+    texts = {name: field(name) for name in _TEXTS}
+    return PageFilter(known, **texts, since=since if since in PERIODS else "")
 
 
 @dataclass(frozen=True, slots=True)
 class ListedJobs:
-    """Jobs of a page; `next_token` "" = there are no more; `looked_at` = how many were looked at, 0 = only these."""
+    """Jobs of a page; `next_token` "" = there are no more. A page that is not full has looked at many jobs."""
 
     jobs: Sequence[Any]
     next_token: str
-    looked_at: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the page has as many jobs as it may have."""
+        return len(self.jobs) >= PAGE
 
 
 async def find_page(visit: Visit, wanted: PageFilter, token: str) -> ListedJobs:
     """Return the next jobs with this filter, the newest first."""
-    size = LOOKED_AT if wanted.looks else PAGE
     request = job_service_pb2.ListJobsRequest(
-        page_size=size,
-        page_token=token,
-        states=[jobs_pb2.JobState.Value(f"JOB_STATE_{state}") for state in wanted.states],
-        owner=wanted.owner or "*",
-        pool=wanted.pool,
-        newest_first=True,
+        page_size=PAGE, page_token=token, condition=wanted.condition(visit.clock()), newest_first=True
     )
     found: list[Any] = []
-    now, looked_at = visit.clock(), 0
-    for _ in range(MOST_CALLS if wanted.looks else 1):
+    for _ in range(MOST_CALLS):
+        request.page_size = PAGE - len(found)
         page = await visit.calls("JobService/ListJobs", request)
-        looked_at += len(page.jobs)
-        found += (job for job in page.jobs if wanted.accepts(job, now))
+        found += page.jobs
         request.page_token = page.next_page_token
         if not page.next_page_token or len(found) >= PAGE:
             break
-    return ListedJobs(found, request.page_token, looked_at if wanted.looks else 0)
-
-
-def condition_of(wanted: PageFilter, states: Sequence[str]) -> job_service_pb2.JobCondition:
-    """Return the condition that jobs in some of these states must meet, for a filter with `is_condition`."""
-    chosen = [state for state in states if not wanted.states or state in wanted.states]
-    return job_service_pb2.JobCondition(
-        states=[jobs_pb2.JobState.Value(f"JOB_STATE_{state}") for state in chosen],
-        site=wanted.site,
-        owner=wanted.owner,
-    )
+    return ListedJobs(found, request.page_token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -21,7 +21,6 @@ from pilotage_server.web.views.job_filters import (
     PERIODS,
     STATES,
     PageFilter,
-    condition_of,
     filter_of,
     filter_of_form,
     find_page,
@@ -29,6 +28,9 @@ from pilotage_server.web.views.job_filters import (
 
 MOST_CHANGED = 50_000
 """Jobs that one form changes at most; commands change more."""
+
+MOST_SEARCHES = 50
+"""Calls that look for all jobs with a filter; each has bounded work."""
 
 CHANGED_AT_ONCE = 5_000
 """Jobs of one call: others need not wait for long."""
@@ -94,28 +96,13 @@ class JobChanges:
         form = await read_form(visit.request)
         change, back = _change_of(form), own_path(form.one("back"))
         wanted = filter_of_form(form) if form.one("all") else None
-        ids = _ids_of(form) if wanted is None else ()
-        examples: Sequence[Any] = ()
-        left = 0
-        if wanted is None:
-            marked = (await visit.calls("JobService/GetJobs", job_service_pb2.GetJobsRequest(job_ids=ids))).jobs
-            examples = [job for job in marked if state_name(job.state) in change.states]
-            left, ids = len(marked) - len(examples), [job.id for job in examples]
-            count, more = len(ids), False
-        else:
-            found = await _search(visit, wanted, change)
-            count, more = sum(run.count for run in found.runs), found.more
+        concerned = await _marked(visit, form, change) if wanted is None else await _search(visit, wanted, change)
         shown = {
             "change": change,
-            "count": count,
-            "left": left,
-            "is_too_much": more or count > MOST_CHANGED,
+            "concerned": concerned,
+            "count": len(concerned.ids),
             "most": MOST_CHANGED,
             "wanted": wanted,
-            "ids": ids,
-            "owners": Counter(f"{job.owner} ({job.vo})" for job in examples).most_common(),
-            "states": Counter(state_name(job.state) for job in examples).most_common(),
-            "examples": examples[:10],
             "request_id": secrets.token_hex(16),
             "back": back,
         }
@@ -125,11 +112,16 @@ class JobChanges:
         """Make the change, and return the page that says what became of it."""
         form = await read_form(visit.request)
         change, condition = _change_of(form), None
-        ids = _ids_of(form) if not form.one("all") else ()
         if form.one("all"):
             wanted = filter_of_form(form)
-            condition = condition_of(wanted, change.states)
-            ids = _listed(await _search(visit, wanted, change))
+            condition = wanted.condition(visit.clock(), change.states)
+            concerned = await _search(visit, wanted, change)
+            if concerned.is_too_much:
+                text = f"there are more than {number_text(len(concerned.ids))} jobs now; use the command"
+                raise PageError(HTTPStatus.CONFLICT, text)
+            ids = concerned.ids
+        else:
+            ids = _ids_of(form)
         results: list[Any] = []
         for part, start in enumerate(range(0, len(ids), CHANGED_AT_ONCE)):
             request = job_service_pb2.ChangeJobsRequest(
@@ -167,26 +159,46 @@ def _ids_of(form: Form) -> list[int]:
     return sorted({int(text) for text in texts})
 
 
-async def _search(visit: Visit, wanted: PageFilter, change: OfferedChange) -> Any:
-    """Return the jobs with the filter that the change concerns; raises PageError if calls do not know the filter."""
-    if not wanted.is_condition:
-        text = "jobs with a name, an age or a pool are changed by marking them; commands change all of them"
-        raise PageError(HTTPStatus.BAD_REQUEST, text)
-    condition = condition_of(wanted, change.states)
-    if not condition.states:
-        return job_service_pb2.SearchJobsResponse()
-    return await visit.calls("JobService/SearchJobs", job_service_pb2.SearchJobsRequest(condition=condition))
+@dataclass(frozen=True, slots=True)
+class ConcernedJobs:
+    """Jobs that a change concerns, and their numbers by owner and by state.
+
+    `left` = marked jobs whose states the change does not concern; `is_too_much` = there are more, or may be.
+    """
+
+    ids: Sequence[int]
+    owners: Sequence[tuple[str, int]]
+    states: Sequence[tuple[str, int]]
+    left: int = 0
+    is_too_much: bool = False
 
 
-def _listed(found: Any) -> list[int]:
-    """Return the ids that a search has found; raises PageError if they are too many."""
-    if found.more or sum(run.count for run in found.runs) > MOST_CHANGED:
-        raise PageError(
-            HTTPStatus.CONFLICT, f"there are more than {number_text(MOST_CHANGED)} jobs now; use the command"
-        )
-    return list(_all_ids(found))
+async def _marked(visit: Visit, form: Form, change: OfferedChange) -> ConcernedJobs:
+    marked = (await visit.calls("JobService/GetJobs", job_service_pb2.GetJobsRequest(job_ids=_ids_of(form)))).jobs
+    jobs = [job for job in marked if state_name(job.state) in change.states]
+    owners, states = Counter(_owner(job) for job in jobs), Counter(state_name(job.state) for job in jobs)
+    return ConcernedJobs(
+        [job.id for job in jobs], owners.most_common(), states.most_common(), left=len(marked) - len(jobs)
+    )
 
 
-def _all_ids(found: Any) -> Iterator[int]:
-    for run in found.runs:
-        yield from range(run.first, run.first + run.count)
+async def _search(visit: Visit, wanted: PageFilter, change: OfferedChange) -> ConcernedJobs:
+    """Return the jobs with the filter that the change concerns."""
+    condition = wanted.condition(visit.clock(), change.states)
+    request = job_service_pb2.SearchJobsRequest(condition=condition)
+    ids: list[int] = []
+    owners, states = Counter[str](), Counter[str]()
+    for _ in range(MOST_SEARCHES if condition.states else 0):
+        page = await visit.calls("JobService/SearchJobs", request)
+        ids += (job_id for run in page.runs for job_id in range(run.first, run.first + run.count))
+        owners.update({_owner(each): each.jobs for each in page.owners})
+        states.update({state_name(each.state): each.jobs for each in page.states})
+        request.page_token = page.next_page_token
+        if not page.next_page_token or len(ids) > MOST_CHANGED:
+            break
+    is_too_much = len(ids) > MOST_CHANGED or bool(request.page_token)
+    return ConcernedJobs(ids, owners.most_common(), states.most_common(), is_too_much=is_too_much)
+
+
+def _owner(of: Any) -> str:
+    return f"{of.owner} ({of.vo})"
