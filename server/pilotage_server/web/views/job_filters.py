@@ -28,8 +28,8 @@ PERIODS = {
 PAGE = 100
 """Jobs on a page."""
 
-MOST_CALLS = 2
-"""Calls of a page whose filter is rare; the visitor may let it look further."""
+LOOKING_S = 0.15
+"""How long a page looks for rare jobs, call by call; then the visitor may let it look further."""
 
 _TEXTS = ("owner", "name", "site", "pool", "where")
 
@@ -110,11 +110,11 @@ async def find_page(visit: Visit, wanted: PageFilter, token: str) -> ListedJobs:
         page_size=PAGE, page_token=token, condition=wanted.condition(visit.clock()), newest_first=True
     )
     found: list[Any] = []
-    for _ in range(MOST_CALLS):
+    until_s = visit.calls.clock() + LOOKING_S
+    while True:
         request.page_size = PAGE - len(found)
         page = await visit.calls("JobService/ListJobs", request)
         found += page.jobs
         request.page_token = page.next_page_token
-        if not page.next_page_token or len(found) >= PAGE:
-            break
-    return ListedJobs(found, request.page_token)
+        if not page.next_page_token or len(found) >= PAGE or visit.calls.clock() >= until_s:
+            return ListedJobs(found, page.next_page_token)
