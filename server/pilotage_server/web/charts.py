@@ -38,7 +38,7 @@ def line_chart(title: str, times: Sequence[datetime], series: Sequence[ChartSeri
     """Return a chart whose lines are broken where times are missing; `step` = the regular distance of times."""
     most = _nice(max((value for each in series for value in each.values), default=0.0))
     xs = _places(times, step)
-    grid = [(round(_y(most * line / _LINES, most), 1), f"{most * line / _LINES:,.0f}") for line in range(_LINES + 1)]
+    grid = [(round(_y(most * line / _LINES, most), 1), _short(most * line / _LINES)) for line in range(_LINES + 1)]
     lines = [(each.style, points) for each in series for points in _runs(times, xs, each.values, most, step)]
     return LineChart(title, grid, _marks(times, xs), lines)
 
@@ -58,6 +58,13 @@ def _nice(most: float) -> float:
             if most <= factor * size:
                 return factor * size
         size *= 10
+
+
+def _short(number: float) -> str:
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:g} {unit}"
+    return f"{number:g}"
 
 
 def _y(value: float, most: float) -> float:
