@@ -228,7 +228,7 @@ def test_migrate_says_what_would_run_and_runs_it(tmp_path: Path, capsys: pytest.
         assert (code, "no installation" in line) == (1, True)
         create_first_schema(database)
         code, line = migrate("--check")
-        assert (code, line[:13]) == (3, "pending: 0002")
+        assert (code, line[:13]) == (3, "pending: 0003")
         assert migrate() == (0, "the database has schema 0003 now")
         assert migrate("--check") == (0, "the database has schema 0003; this program wants 0003")
         later = text("UPDATE alembic_version SET version_num = '9999'")
