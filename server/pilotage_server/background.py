@@ -29,7 +29,7 @@ from pilotage_server.operations.jobs.dependencies import advance
 from pilotage_server.operations.jobs.notifications import make_notifications, scan_events
 from pilotage_server.operations.jobs.periodic_policies import PolicyScan, apply_policies, scan_changed, scan_next
 from pilotage_server.operations.jobs.retention import PREFIXES, REMOVALS, oldest_kept, sweep_files
-from pilotage_server.operations.overview import are_counts_due, record_counts
+from pilotage_server.operations.overview import count_minute, keep_counts
 from pilotage_server.operations.revocations import sync_revocations
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import count_pending, queue_recounts, refresh_state, refresh_uses
@@ -530,8 +530,9 @@ COUNT_JOBS_EVERY_S = 15.0
 
 async def keep_job_counts(transactions: Transactions) -> None:
     """Keep the counts of the last whole minute; several servers keep them once."""
-    if await transactions.read(are_counts_due):
-        await transactions.write(record_counts)
+    counted = await transactions.read(count_minute)
+    if counted is not None:
+        await transactions.write(partial(keep_counts, counted=counted))
 
 
 def periodic_tasks(

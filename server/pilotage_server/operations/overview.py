@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.resources.eligibility import active_bans, ban_refusal, next_downtime
@@ -161,17 +162,21 @@ def _few(reasons: Iterable[str]) -> str:
     return f"{found[0]}{more}" if found else ""
 
 
-def are_counts_due(transaction: Transaction, _: ServerState) -> bool:
-    """Return whether no server has kept the counts of the last whole minute."""
-    return stored.newest_minute(transaction.session) < minute_of(transaction.now) - 1
+class CountedMinute(NamedTuple):
+    """The counts of a minute by VO."""
+
+    minute: int
+    counts: Mapping[str, JobCounts]
 
 
-def record_counts(transaction: Transaction, state: ServerState) -> None:
-    """Keep the counts of the last whole minute, unless another server has kept them meanwhile; remove old ones.
+def count_minute(transaction: Transaction, state: ServerState) -> CountedMinute | None:
+    """Return the counts of the last whole minute; None = a server has kept them.
 
     The work grows with the jobs that ended in the minute, which an index has together.
     """
     minute = minute_of(transaction.now) - 1
+    if stored.newest_minute(transaction.session) >= minute:
+        return None
     with state.lock:
         waiting, running = state.waiting.count_by_vo(), state.shares.runs_by_vo()
     ended = stored.count_ended(transaction.session, start_of(minute), start_of(minute + 1))
@@ -185,5 +190,10 @@ def record_counts(transaction: Transaction, state: ServerState) -> None:
         )
         for vo in sorted({*waiting, *running, *(vo for vo, _ in ended)})
     }
-    stored.add_counts(transaction.session, minute, counts)
+    return CountedMinute(minute, counts)
+
+
+def keep_counts(transaction: Transaction, _: ServerState, counted: CountedMinute) -> None:
+    """Keep the counts, unless another server has kept those of the minute meanwhile; remove old ones."""
+    stored.add_counts(transaction.session, counted.minute, counted.counts)
     stored.delete_counts(transaction.session, minute_of(transaction.now - LONGEST_HISTORY))

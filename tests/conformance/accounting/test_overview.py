@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from pilotage.errors import InvalidInputError, PermissionDeniedError
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.resources.bans import TreeNode
-from pilotage_server.operations.overview import GridOverview, are_counts_due, get_overview, record_counts
+from pilotage_server.operations.overview import GridOverview, count_minute, get_overview, keep_counts
 from pilotage_server.operations.resources.bans import BanOrder, ban
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, a_slot
@@ -33,10 +34,11 @@ def overview(grid: Grid, **fields: Any) -> GridOverview:
 def keep_minute(grid: Grid) -> None:
     """Let a minute pass, and keep its counts as each of two servers would."""
     grid.clock.advance(timedelta(minutes=1))
-    assert grid.read(are_counts_due)
-    for _ in range(2):
-        grid.write(record_counts)
-    assert not grid.read(are_counts_due)
+    counted = [grid.read(count_minute) for _ in range(2)]
+    for each in counted:
+        assert each is not None
+        grid.write(partial(keep_counts, counted=each))
+    assert grid.read(count_minute) is None
 
 
 def test_history_has_what_waited_ran_and_ended(grid: Grid) -> None:
