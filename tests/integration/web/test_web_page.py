@@ -112,7 +112,10 @@ async def test_jobs_are_filtered_held_and_released(grid: WebGrid) -> None:
     await expect(page.get_by_role("row").filter(has_text="sim-2")).to_contain_text("WAITING")
     assert grid.jobs.causes(first)[-2:] == ["held", "released"]
 
-    await visitor.open("/jobs?owner=alice&state=HELD")
+    await visitor.open("/jobs?owner=alice")
+    await page.get_by_label("held", exact=True).check()
+    await page.wait_for_url("**state=HELD**")
+    await expect(page.get_by_role("row")).to_have_count(2)
     await page.get_by_label("all that match the filter").check()
     await page.get_by_role("button", name="Remove…").click()
     await page.get_by_role("link", name="Back without a change").click()
