@@ -9,7 +9,7 @@ RELEASE := .venv-release
 
 .DEFAULT_GOAL := help
 
-.PHONY: help venv demo chaos fuzz test test-fast model-check check reference docs format compiled test-compiled bench bench-smoke sim-drain pilot-bundle lock release-check clean
+.PHONY: help venv demo chaos fuzz test test-fast model-check check reference docs screenshots format compiled test-compiled bench bench-smoke sim-drain pilot-bundle lock release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,6 +62,9 @@ reference: $(VENV)/.stubs ## write the pages of docs/reference that are made fro
 
 docs: $(VENV)/.stubs ## build the documentation in build/docs; each warning is an error; needs dot (Debian: graphviz)
 	@PYTHONPATH=tests $(BIN)/python -m support.site
+
+screenshots: $(VENV)/.stubs ## write pictures of all views of the web page, in both schemes, to build/screenshots
+	@PYTHONPATH=tests $(BIN)/python -m support.screenshots $(OPTIONS)
 
 format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff check --fix .

@@ -503,7 +503,13 @@ def _gateway(settings: ServerSettings, certificate: ServedCertificate | None) ->
     tls = certificate.tls_context() if certificate is not None and settings.has_https else None
     shown = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     log.info("calls over HTTP are served", url=f"{'http' if tls is None else 'https'}://{shown}/v1")
-    return Gateway(listener, tls, limits, settings.http_origins, describes=settings.reflection), shown
+    pages = None
+    if settings.web_page:
+        from pilotage_server.web.routes import web_routes
+
+        pages = partial(web_routes, clock=clock.now)
+    gateway = Gateway(listener, tls, limits, settings.http_origins, describes=settings.reflection, pages=pages)
+    return gateway, shown
 
 
 def _check_free(host: str, port: int) -> None:

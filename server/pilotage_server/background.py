@@ -29,6 +29,7 @@ from pilotage_server.operations.jobs.dependencies import advance
 from pilotage_server.operations.jobs.notifications import make_notifications, scan_events
 from pilotage_server.operations.jobs.periodic_policies import PolicyScan, apply_policies, scan_changed, scan_next
 from pilotage_server.operations.jobs.retention import PREFIXES, REMOVALS, oldest_kept, sweep_files
+from pilotage_server.operations.overview import count_minute, keep_counts
 from pilotage_server.operations.revocations import sync_revocations
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import count_pending, queue_recounts, refresh_state, refresh_uses
@@ -523,6 +524,17 @@ async def finish_submissions(transactions: Transactions) -> None:
         await store_parts(transactions, submission)
 
 
+COUNT_JOBS_EVERY_S = 15.0
+"""Interval of looking whether the counts of the last minute are kept."""
+
+
+async def keep_job_counts(transactions: Transactions) -> None:
+    """Keep the counts of the last whole minute; several servers keep them once."""
+    counted = await transactions.read(count_minute)
+    if counted is not None:
+        await transactions.write(partial(keep_counts, counted=counted))
+
+
 def periodic_tasks(
     settings: ServerSettings,
     transactions: Transactions,
@@ -548,6 +560,7 @@ def periodic_tasks(
         PeriodicTask("cores for quotas", COUNT_CORES_EVERY_S, partial(transactions.read, refresh_pool_size)),
         PeriodicTask("order of groups", LOG_UNSORTED_EVERY_S, partial(log_unsorted_groups, transactions.state)),
         PeriodicTask("counts of what waits", COUNT_WAITING_EVERY_S, CountTask(transactions).run_once),
+        PeriodicTask("counts of jobs over time", COUNT_JOBS_EVERY_S, partial(keep_job_counts, transactions)),
         PeriodicTask("policies", POLICIES_EVERY_S, PolicyTask(transactions).run_once),
         PeriodicTask("health of places", HEALTH_EVERY_S, HealthTask(transactions, boot_time_s).run_once),
         PeriodicTask("rest of submissions", FINISH_SUBMISSIONS_EVERY_S, partial(finish_submissions, transactions)),

@@ -244,6 +244,7 @@ class ServerSettings(ProgramSettings):
     http_connections: int = Field(
         1000, ge=1, le=10**6, description="Connections over HTTP; requests on more get the status 503."
     )
+    web_page: bool = Field(True, description="Whether the address for HTTP serves the web page too.")
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
     files: str | None = Field(
         None,

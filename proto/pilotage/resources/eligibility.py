@@ -235,9 +235,9 @@ BAN, DOWNTIME = "Ban", "Downtime"
 
 def ban_refusal(ban: Ban) -> Refusal:
     """Return the refusal of the queues that a ban covers."""
-    end = f" until {ban.until.isoformat()}" if ban.until else ""
+    end = f" until {ban.until.isoformat(timespec='seconds')}" if ban.until else ""
     if ban.downtime is not None:
-        start = f" for a downtime from {ban.downtime.isoformat()}"
+        start = f" for a downtime from {ban.downtime.isoformat(timespec='seconds')}"
         return Refusal(DOWNTIME, None, None, (), f"{ban} is closed{start}{end}: {ban.reason}")
     return Refusal(BAN, None, None, (), f"{ban} is banned{end}: {ban.reason}")
 

@@ -36,6 +36,8 @@ from pilotage.v1 import (
     node_service_pb2_grpc,
     notification_service_pb2,
     notification_service_pb2_grpc,
+    overview_service_pb2,
+    overview_service_pb2_grpc,
     pilot_service_pb2,
     pilot_service_pb2_grpc,
     pool_service_pb2,
@@ -71,6 +73,7 @@ from pilotage_server.rpc.jobs.service import JobServicer
 from pilotage_server.rpc.leadership import AgentServicer
 from pilotage_server.rpc.matching.long_polls import LongPolls
 from pilotage_server.rpc.matching.service import MatcherServicer
+from pilotage_server.rpc.overview import OverviewServicer
 from pilotage_server.rpc.pilots import MakeBrokerLogin, NodeServicer, PilotServicer, PilotTokens
 from pilotage_server.rpc.races import RaceServicer
 from pilotage_server.rpc.resources import PoolServicer, ResourceServicer
@@ -133,6 +136,7 @@ SERVICES = tuple(
         (matcher_service_pb2, "MatcherService"),
         (node_service_pb2, "NodeService"),
         (notification_service_pb2, "NotificationService"),
+        (overview_service_pb2, "OverviewService"),
         (pilot_service_pb2, "PilotService"),
         (pool_service_pb2, "PoolService"),
         (race_service_pb2, "RaceService"),
@@ -310,6 +314,7 @@ class RpcServer:
         notifications = NotificationServicer(transactions)
         notification_service_pb2_grpc.add_NotificationServiceServicer_to_server(notifications, server)
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
+        overview_service_pb2_grpc.add_OverviewServiceServicer_to_server(OverviewServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
 
         diagnosis = DiagnosisServicer(transactions, context.check_process, context.clock, context.boot_clock)

@@ -30,7 +30,12 @@ ORIGIN = "https://portal.example.org"
 @pytest.fixture(scope="module")
 def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("server") / "data"
-    settings = {"http_listen": LOOPBACK, "max_open_calls_per_owner": OPEN_CALLS, "handshake_s": HEAD_S}
+    settings = {
+        "http_listen": LOOPBACK,
+        "max_open_calls_per_owner": OPEN_CALLS,
+        "handshake_s": HEAD_S,
+        "web_page": False,
+    }
     with running_server(folder, **settings) as server:
         yield server
 
@@ -206,6 +211,9 @@ def test_gateway_beyond_loopback_is_encrypted_and_lets_pages_of_origins_call(tmp
         allowed = [answer.headers.get("access-control-allow-origin") for answer in answers]
         assert allowed == [ORIGIN, None]
         assert [answer.status for answer in answers] == [HTTPStatus.OK, HTTPStatus.BAD_REQUEST]
+        own = {"Sec_Fetch_Site": "same-origin"}
+        logged_in = client.call("POST", "/login", f"token={server.token()}".encode(), **own)
+        assert "; Secure" in logged_in.headers["set-cookie"]
 
 
 def test_preflight_is_refused_by_default(http_server: RunningServer) -> None:
@@ -214,6 +222,10 @@ def test_preflight_is_refused_by_default(http_server: RunningServer) -> None:
     assert (answer.status, answer.headers.get("access-control-allow-origin")) == (HTTPStatus.METHOD_NOT_ALLOWED, None)
     described = client.result("GET", "/openapi.json")
     assert described["paths"]["/v1/jobs/{job_id}"]["get"]["operationId"] == "GetJob"
+
+
+def test_web_page_can_be_turned_off(http_server: RunningServer) -> None:
+    assert HttpClient(http_server.http_address).call("GET", "/").status == HTTPStatus.NOT_FOUND
 
 
 def test_description_as_json_is_the_submitted_one(grid: WireGrid) -> None:

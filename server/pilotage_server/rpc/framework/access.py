@@ -113,6 +113,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
     },
     "ShareService": {"ListShares": _OWNERS, "SetShares": _OPERATORS, "ListUsage": _OWNERS},
     "DiagnosisService": {"Diagnose": _OPERATORS},
+    "OverviewService": {"GetOverview": _OWNERS},
     "IdentityService": {
         "WhoAmI": frozenset(Role),
         "IssueToken": frozenset({Role.ADMIN}),

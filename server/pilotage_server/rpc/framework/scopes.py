@@ -47,7 +47,7 @@ _VIEWS = (
     *("PoolService/ListPools", "ResourceService/ListQueues", "ResourceService/GetEligibleNodes"),
     *("PilotService/ListPilots", "NodeService/ListSlots", "RouteService/ListRoutes", "RouteService/ExplainRoutes"),
     *("RaceService/ListRaces", "ShareService/ListShares", "ShareService/ListUsage"),
-    "NotificationService/ListSubscriptions",
+    *("NotificationService/ListSubscriptions", "OverviewService/GetOverview"),
 )
 
 _CHANGES = ("NotificationService/Subscribe", "NotificationService/Unsubscribe")

@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 from asyncio import TimerHandle, Transport
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -26,7 +26,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import BaseRoute, Match, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pilotage.clock import BootClock
@@ -72,8 +72,15 @@ class CallTable:
         """Do nothing: `Gateway.start` begins to take requests."""
 
 
+PageRoutes = Callable[[Mapping[str, Callable[[Any], object]], BootClock, Callable[[], bool]], Sequence[BaseRoute]]
+"""Returns the routes of pages, which make the calls of a table by their full names; the last argument = it is open."""
+
+
 class Gateway:
-    """Serves the calls of a table over HTTP, on a socket that listens. No `tls` = plain text."""
+    """Serves the calls of a table over HTTP, on a socket that listens.
+
+    No `tls` = plain text, no `pages` = calls only.
+    """
 
     def __init__(
         self,
@@ -83,6 +90,7 @@ class Gateway:
         origins: Sequence[str],
         *,
         describes: bool,
+        pages: PageRoutes | None = None,
     ) -> None:
         self.calls = CallTable()
         self._listener = listener
@@ -90,6 +98,7 @@ class Gateway:
         self._limits = limits
         self._origins = origins
         self._describes = describes
+        self._pages = pages
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -125,8 +134,11 @@ class Gateway:
             self._server.should_exit = True
             await asyncio.to_thread(self._thread.join)
 
+    def _is_open(self) -> bool:
+        return self._server is None or not self._server.should_exit
+
     def _application(self, clock: BootClock) -> Starlette:
-        routes = []
+        routes: list[BaseRoute] = []
         for route in ROUTES:
             endpoint = CallEndpoint(route, self.calls.handlers[route.method], clock, self._limits.longest_wait_s)
             routes.append(Route(route.path, endpoint, methods=[route.verb]))
@@ -137,6 +149,8 @@ class Gateway:
                 return Response(content, media_type="application/json")
 
             routes.append(Route("/openapi.json", describe))
+        if self._pages is not None:
+            routes += self._pages(self.calls.handlers, clock, self._is_open)
         return Starlette(
             routes=routes,
             middleware=[_cross_origin(self._origins)] if self._origins else [],
@@ -161,7 +175,7 @@ async def _not_routed(request: Request, error: HTTPException) -> Response:
     why = f"there is no {request.method} {request.url.path}; the paths are in docs/reference/http.md"
     # Starlette names the verbs of the first route only.
     partial_matches = [each for each in request.app.routes if each.matches(request.scope)[0] is Match.PARTIAL]
-    verbs = sorted({verb for each in partial_matches for verb in each.methods})
+    verbs = sorted({verb for each in partial_matches for verb in getattr(each, "methods", ())})
     problem = new_problem(status, why, status.name, {"Allow": ", ".join(verbs)} if verbs else {})
     return Response(json.dumps(problem.content), status, problem.headers, MEDIA_TYPE)
 

@@ -128,6 +128,7 @@ ROUTES: tuple[CallRoute, ...] = (
     CallRoute("POST", "/v1/revocations", "IdentityService/RevokeTokens"),
     CallRoute("GET", "/v1/agents", "AgentService/ListAgents"),
     CallRoute("GET", "/v1/audit", "AuditService/ListAudit"),
+    CallRoute("GET", "/v1/overview", "OverviewService/GetOverview"),
     CallRoute("GET", "/v1/diagnosis", "DiagnosisService/Diagnose"),
 )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Column, Index, Text
+from sqlalchemy import Column, Index, Integer, Text
 from sqlmodel import Field
 
-from pilotage_server.storage.database.columns import NEVER_REUSED, Base, id_column, time_column
+from pilotage_server.storage.database.columns import NEVER_REUSED, Base, BigId, id_column, time_column
 
 
 class TurnRow(Base, table=True):
@@ -89,3 +89,16 @@ class AuditRow(Base, table=True):
     subject: str = Field(sa_column=Column(Text, nullable=False))
     difference: str = Field(sa_column=Column(Text, nullable=False))
     reason: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class JobCountRow(Base, table=True):
+    """Counts of the jobs of a VO in a minute since 1970: those that wait and run, and those that ended in it."""
+
+    __tablename__ = "job_counts"
+    minute: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    vo: str = Field(primary_key=True)
+    waiting: int = Field(sa_column=Column(BigId, nullable=False))
+    running: int = Field(sa_column=Column(BigId, nullable=False))
+    done: int = Field(sa_column=Column(BigId, nullable=False))
+    failed: int = Field(sa_column=Column(BigId, nullable=False))
+    removed: int = Field(sa_column=Column(BigId, nullable=False))

@@ -32,6 +32,7 @@ from pilotage_server.storage.database.columns import metadata as metadata
 from pilotage_server.storage.database.operator_tables import AgentRow as AgentRow
 from pilotage_server.storage.database.operator_tables import AuditRow as AuditRow
 from pilotage_server.storage.database.operator_tables import DowntimeRow as DowntimeRow
+from pilotage_server.storage.database.operator_tables import JobCountRow as JobCountRow
 from pilotage_server.storage.database.operator_tables import PilotLogRow as PilotLogRow
 from pilotage_server.storage.database.operator_tables import TurnRow as TurnRow
 

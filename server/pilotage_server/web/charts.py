@@ -1,0 +1,95 @@
+"""Charts over time: the coordinates of lines and labels. The macro `chart` of the templates draws them as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+WIDTH, HEIGHT = 640, 160
+LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 22
+_LINES = 3
+"""Horizontal lines above the axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSeries:
+    """A series of a chart: the style of its line, and a value for each time."""
+
+    style: str
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    """A chart: horizontal lines with their labels by y, labels of times by x, and points of lines with their styles."""
+
+    title: str
+    grid: Sequence[tuple[float, str]]
+    marks: Sequence[tuple[float, str]]
+    lines: Sequence[tuple[str, str]]
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+
+
+def line_chart(title: str, times: Sequence[datetime], series: Sequence[ChartSeries], step: timedelta) -> LineChart:
+    """Return a chart whose lines are broken where times are missing; `step` = the regular distance of times."""
+    most = _nice(max((value for each in series for value in each.values), default=0.0))
+    xs = _places(times, step)
+    grid = [(round(_y(most * line / _LINES, most), 1), _short(most * line / _LINES)) for line in range(_LINES + 1)]
+    lines = [(each.style, points) for each in series for points in _runs(times, xs, each.values, most, step)]
+    return LineChart(title, grid, _marks(times, xs), lines)
+
+
+def _places(times: Sequence[datetime], step: timedelta) -> list[float]:
+    if not times:
+        return []
+    steps = max((times[-1] - times[0]) / step, 1.0)
+    return [LEFT + (WIDTH - LEFT - RIGHT) * ((time - times[0]) / step) / steps for time in times]
+
+
+def _nice(most: float) -> float:
+    """Return a round number that is not below the greatest value; a third of it is a whole number."""
+    size = 1.0
+    while True:
+        for factor in (3.0, 6.0, 9.0, 15.0):
+            if most <= factor * size:
+                return factor * size
+        size *= 10
+
+
+def _short(number: float) -> str:
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:g} {unit}"
+    return f"{number:g}"
+
+
+def _y(value: float, most: float) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / most
+
+
+def _marks(times: Sequence[datetime], xs: Sequence[float]) -> list[tuple[float, str]]:
+    """Return the labels of about six whole hours, apart from those that would leave the chart."""
+    if not times:
+        return []
+    hours = max(1, round((times[-1] - times[0]) / timedelta(hours=6)))
+    marks = [(x, time) for x, time in zip(xs, times, strict=True) if not time.minute and not time.hour % hours]
+    return [(round(x, 1), f"{time:%H:%M}") for x, time in marks if LEFT + 14 < x < WIDTH - RIGHT - 14]
+
+
+def _runs(
+    times: Sequence[datetime], xs: Sequence[float], values: Sequence[float], most: float, step: timedelta
+) -> list[str]:
+    """Return the points of each run of values without a gap."""
+    runs: list[list[str]] = []
+    before: datetime | None = None
+    for time, x, value in zip(times, xs, values, strict=True):
+        if before is None or time - before > 1.5 * step:
+            runs.append([])
+        runs[-1].append(f"{x:.1f},{_y(value, most):.1f}")
+        before = time
+    # A single point is drawn as a short line.
+    return [" ".join(run if len(run) > 1 else 2 * run) for run in runs]

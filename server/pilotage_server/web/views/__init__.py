@@ -1,0 +1,1 @@
+"""The views: for each one a function that collects what its template shows."""
