@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
+from pilotage.command_line.groups import HELP
+from pilotage_client.cli.grammar.names import NounGroup
 from pilotage_client.cli.main import main
 
 ROOT = Path(__file__).parents[3]
@@ -29,12 +31,16 @@ def faults_of(line: str) -> list[str]:
     """Return the words of a command line that are no command or no option there."""
     words = shlex.split(re.split(r"\s#\s|\s[|;&]|\sN\b", line.replace("…", "X").replace("'", '"'))[0], posix=True)[1:]
     command: click.Command = main
-    context = click.Context(main)
-    while words and isinstance(command, click.Group) and not words[0].startswith("-"):
+    context = click.Context(main, **HELP)  # click keeps the help option of the first context
+    while isinstance(command, click.Group):
+        if isinstance(command, NounGroup) and (verb := command.meant(words, context)):
+            words = [verb, *words]
+        if not words or words[0].startswith("-"):
+            break
         try:
-            _, found, rest = command.resolve_command(context, words)  # a group may have a command for other words
+            _, found, rest = command.resolve_command(context, words)
         except click.UsageError:
-            return [] if command.invoke_without_command and command is not main else [words[0]]
+            return [words[0]]
         assert found is not None
         command, words = found, rest
     options = {name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts)}

@@ -110,11 +110,11 @@ class NounGroup(TableGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the verb that is meant before the arguments."""
-        if not ctx.resilient_parsing and (verb := self._meant(args, ctx)):
+        if not ctx.resilient_parsing and (verb := self.meant(args, ctx)):
             args = [verb, *args]
         return super().parse_args(ctx, args)
 
-    def _meant(self, args: Sequence[str], ctx: click.Context) -> str:
+    def meant(self, args: Sequence[str], ctx: click.Context) -> str:
         """Return the verb that is meant and not named, "" = none."""
         if not args:
             return self.noun.default
