@@ -30,7 +30,9 @@ def faults_of(line: str) -> list[str]:
     """Return the words of a command line that are no command or no option there."""
     words = shlex.split(re.split(r"\s#\s|\s[|;&]|\sN\b", line.replace("…", "X").replace("'", '"'))[0], posix=True)[1:]
     command: click.Command = main
-    context = click.Context(main, help_option_names=["-h", "--help"])  # click keeps the help option of the first context
+    context = click.Context(
+        main, help_option_names=["-h", "--help"]
+    )  # click keeps the help option of the first context
     while isinstance(command, click.Group):
         if isinstance(command, NounGroup) and (verb := command.meant(words, context)):
             words = [verb, *words]
