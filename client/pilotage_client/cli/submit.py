@@ -17,6 +17,7 @@ from pilotage.errors import Faults, InvalidInputError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.notifications import NewSubscription
 from pilotage.telemetry import trace_id
+from pilotage.text import count_text
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
@@ -31,7 +32,6 @@ from pilotage_client.cli.jobs import show_ends
 from pilotage_client.cli.notify import with_subscriptions
 from pilotage_client.cli.options import (
     PATIENCE,
-    count_text,
     echo_json,
     retry_option,
     with_client,

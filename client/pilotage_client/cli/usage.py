@@ -13,9 +13,10 @@ import click
 
 from pilotage import clock
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.text import count_text
 from pilotage.units import parse_duration
 from pilotage_client.api import Client
-from pilotage_client.cli.options import count_text, with_client
+from pilotage_client.cli.options import with_client
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options
 from pilotage_client.cli.show.outputs import UsageSumJson
 from pilotage_client.models import JobUsage

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 import click
 
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.text import did_you_mean
 from pilotage_client.cli.options import echo_json, time_text
 from pilotage_client.cli.show.tables import Table, TableColumn, cell_text
 from pilotage_client.cli.show.terminal import COLOR, state_style
@@ -227,12 +228,8 @@ def _sort_key(value: Any) -> tuple[bool, Any]:
 
 
 def _unknown(name: str, option: str, columns: Iterable[str]) -> InvalidInputError:
-    from difflib import get_close_matches
-
-    known = list(columns)
-    close = get_close_matches(name, known, n=1)
-    meant = f"did you mean {close[0]}? " if close else ""
-    return InvalidInputError(Violation(option, f"there is no column {name}; {meant}There are {', '.join(known)}"))
+    hint = did_you_mean(name, columns) or ";"
+    return InvalidInputError(Violation(option, f"there is no column {name}{hint} `-o help` lists them"))
 
 
 def view_options(*listings: Listing[Any]) -> Callable[[Command], Command]:

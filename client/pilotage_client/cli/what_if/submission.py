@@ -8,7 +8,8 @@ import click
 
 from pilotage.job_description import JobDescription
 from pilotage.telemetry import trace_id
-from pilotage_client.cli.options import count_text, echo_json
+from pilotage.text import count_text
+from pilotage_client.cli.options import echo_json
 from pilotage_client.cli.why import show_details
 from pilotage_client.models.explanations import SubmissionDryRun
 
