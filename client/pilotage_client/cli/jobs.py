@@ -282,8 +282,9 @@ def show_ends(ctx: click.Context, finished: Iterable[JobStatus], *, as_json: boo
         if as_json:
             echo_json(job.as_json())
         elif job.state != "DONE":
+            reason = f": {job.reason}" if job.reason else ""
             advice = f"; see `pilotage why {job.id}`" if job.state == "BLOCKED" else ""
-            click.echo(f"job {job.id} is {job.state}: {job.reason}{advice}", err=True)
+            click.echo(f"job {job.id} is {job.state}{reason}{advice}", err=True)
     if failed:
         ctx.exit(FAILED)
 

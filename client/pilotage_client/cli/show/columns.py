@@ -14,6 +14,7 @@ from functools import cached_property, wraps
 from typing import Any, Generic, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.text import did_you_mean
@@ -245,6 +246,10 @@ def view_options(*listings: Listing[Any]) -> Callable[[Command], Command]:
     def sort_of(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, bool]:
         return _read_sort(text or "", names)
 
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, begin = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + name) for name in names if name.startswith(begin.lower())]
+
     def decorate(command: Command) -> Command:
         @wraps(command)
         def viewing(*args: Any, columns: tuple[str, ...], sort: tuple[str, bool], as_json: bool, **kwargs: Any) -> Any:
@@ -254,12 +259,15 @@ def view_options(*listings: Listing[Any]) -> Callable[[Command], Command]:
         for option in (
             click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
             COLOR,
-            click.option("--sort", metavar="NAME[:desc]", callback=sort_of, help="Sort by a column."),
+            click.option(
+                "--sort", metavar="NAME[:desc]", callback=sort_of, shell_complete=complete, help="Sort by a column."
+            ),
             click.option(
                 "-o",
                 "--columns",
                 metavar="NAME,...",
                 callback=columns_of,
+                shell_complete=complete,
                 help="Show these columns; `-o help` lists them.",
             ),
         ):
