@@ -273,14 +273,16 @@ def _cluster_names(descriptions: Sequence[JobDescription], ids: Sequence[int]) -
 
 def _follow(ctx: click.Context, client: Client, job_ids: Sequence[int], retry: RetryBudget, *, as_json: bool) -> None:
     """Write the user logs of new jobs, if they name some, and wait until the jobs have ended."""
+    again = "wait"
     try:
         jobs = retry(lambda: client.jobs(job_ids))
         if logs := retry(lambda: find_user_logs(client, jobs)):
+            again = "userlog"
             write_user_logs(client, jobs, logs, retry)
         with wait_progress() as show:
             finished = wait_until_final(client, job_ids, retry, show=show)
     except KeyboardInterrupt:
-        click.echo(f"pilotage: the jobs go on; to follow them again: pilotage userlog {ranges(job_ids)}", err=True)
+        click.echo(f"pilotage: the jobs go on; to follow them again: pilotage {again} {ranges(job_ids)}", err=True)
         raise
     show_ends(ctx, finished, as_json=as_json)
 
