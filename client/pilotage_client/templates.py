@@ -132,7 +132,7 @@ def _field(name: str, text: str) -> tuple[str, Any]:
         "requirements.NAME",
         "environment.NAME",
     )
-    why = f"cannot be changed{did_you_mean(name, known)}; these can: {', '.join(known)}"
+    why = f"cannot be changed{did_you_mean(name, known) or '.'} These can: {', '.join(known)}"
     raise InvalidInputError(Violation(name, why))
 
 

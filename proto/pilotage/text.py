@@ -1,4 +1,4 @@
-"""Checks of single values and names, and the folded form in which they are compared.
+"""Checks of single values and names, the folded form in which they are compared, and numbers with nouns.
 
 - A value is rejected here if some database could not store it or the wire could not carry it.
 - Letter case carries no meaning: names and texts are compared in folded form. What people typed is kept for showing.
@@ -79,3 +79,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     spelled = {fold(name): name for name in known}
     near = get_close_matches(fold(word), spelled, n=1)
     return f"; did you mean {spelled[near[0]]}?" if near else ""
+
+
+def count_text(number: int, noun: str, nouns: str = "") -> str:
+    """Return a number with its noun: "1 job", "2,000 jobs"; `nouns` is another plural than with an s."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 import click
 
@@ -13,6 +13,7 @@ from pilotage import clock
 from pilotage.accounts import Quota, read_quota
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.rpc.channel import is_loopback, split_address
+from pilotage.text import count_text
 from pilotage.units import parse_duration, parse_time
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
@@ -20,7 +21,6 @@ from pilotage_client.cli.options import (
     DONE,
     FAILED,
     ONE_JSON,
-    count_text,
     echo_json,
     node_names,
     server_options,
@@ -263,13 +263,14 @@ def whoami(client: Client, as_json: bool) -> None:
 
 
 @click.command("create")
-@click.option("--owner", help="The owner of the token.")
+@click.option("--owner", required=True, help="The owner of the token.")
 @click.option("--vo", help="The owner's VO (default: yours).")
 @click.option("--group", "groups", multiple=True, help="The owner's groups, the default first.")
 @click.option(
     "--role",
     "roles",
     multiple=True,
+    required=True,
     help="user, operator, admin, director, router, drainer, cleaner, racer or notifier.",
 )
 @click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Bind an agent to queues, such as SITE/*/*.")
@@ -277,22 +278,10 @@ def whoami(client: Client, as_json: bool) -> None:
 @click.option("--turn", "turns", multiple=True, help='Bind an agent to a turn, such as "job router of south".')
 @click.option("--scope", "scopes", multiple=True, help="Narrow what the token may do with jobs, such as compute.read.")
 @click.option("--lifetime", default="30 d", show_default=True, help="The validity of the token.")
-@click.option("--to", "path", type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
+@click.option("--to", "path", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
 @ONE_JSON
-@server_options
-@click.pass_context
-def token(context: click.Context, /, lifetime: str, **options: Any) -> None:
-    """Create a token (admins of a stand-alone server); `token revoke` revokes tokens."""
-    missing = [
-        name for name, value in (("--owner", "owner"), ("--role", "roles"), ("--to", "path")) if not options[value]
-    ]
-    if missing:
-        raise click.UsageError(f"give {', '.join(missing)}, or a command: {context.command_path} --help")
-    _issue_token(lifetime=lifetime, **options)
-
-
 @with_admin_client
-def _issue_token(
+def token(
     client: Client,
     owner: str,
     vo: str | None,
@@ -306,6 +295,7 @@ def _issue_token(
     path: Path,
     as_json: bool,
 ) -> None:
+    """Create a token (admins of a stand-alone server); `token revoke` revokes tokens."""
     vo = client.who_am_i().vo if vo is None else vo
     issued = client.issue_token(
         owner,

@@ -20,8 +20,9 @@ import click
 
 from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, Violation, WorldError
+from pilotage.text import count_text
 from pilotage_client.api import Client
-from pilotage_client.cli.options import AS_JSON, FAILED, count_text, echo_json
+from pilotage_client.cli.options import AS_JSON, FAILED, echo_json
 from pilotage_client.cli.selection.bulk import ranges
 from pilotage_client.cli.show.operator_outputs import WrittenJson
 from pilotage_client.cli.why import show

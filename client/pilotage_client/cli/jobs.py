@@ -12,6 +12,7 @@ import click
 from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, StateConflictError, Violation
 from pilotage.job_description import JobDescription
+from pilotage.text import count_text
 from pilotage.values.jobs import ALL_OWNERS, ChangeResult, JobCondition
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
@@ -21,7 +22,6 @@ from pilotage_client.cli.options import (
     PATIENCE,
     SOME_IDS,
     ad_as_json,
-    count_text,
     echo_json,
     for_each_job,
     long_form,
@@ -33,8 +33,8 @@ from pilotage_client.cli.selection.columns import AUTOFORMAT, AutoformatCommand,
 from pilotage_client.cli.selection.filters import (
     JobFilters,
     ads_of_jobs,
-    explain_none,
     job_filters,
+    raise_none,
     runs_as_ranges,
     selected_jobs,
 )
@@ -125,11 +125,9 @@ def _change(
                 raise StateConflictError(f"more than {MOST_JOBS:,} jobs meet the condition; narrow it")
             jobs, owners = found.ids, found.owners
             if not jobs:
-                explain_none(client, filters)
-            if not jobs and not dry_run:
-                raise StateConflictError("no job meets the condition")
+                raise_none(client, filters)
         if dry_run:
-            _show_dry_run(client, jobs, name, as_json=as_json)
+            _show_dry_run(client, jobs, states, name, as_json=as_json)
             return
         if (filters.are_given or len(jobs) > ASKED_ABOVE) and not is_confirmed(client, jobs, name, owners, yes=yes):
             raise click.Abort
@@ -164,12 +162,18 @@ def _named(
     return jobs
 
 
-def _show_dry_run(client: Client, jobs: Sequence[int], name: str, *, as_json: bool) -> None:
+def _show_dry_run(client: Client, jobs: Sequence[int], states: Sequence[str], name: str, *, as_json: bool) -> None:
+    """Print which jobs a change in `states` would change; the others would be refused."""
     if as_json:
         for job in client.jobs(jobs):
-            echo_json({"id": job.id, "state": job.state, "refusal": None})
-    else:
-        click.echo(f"{name} would change {count_text(len(jobs), 'job')}" + (f": {ranges(jobs)}" if jobs else ""))
+            refusal = None if job.state in states else f"`{name}` changes no job that is {job.state}"
+            echo_json({"id": job.id, "state": job.state, "refusal": refusal})
+        return
+    suits = JobCondition(frozenset(states), owner=ALL_OWNERS, runs=runs_as_ranges(jobs))
+    changed = client.count_jobs(suits, len(jobs)).ids
+    click.echo(f"{name} would change {count_text(len(changed), 'job')}" + (f": {ranges(changed)}" if changed else ""))
+    if others := len(jobs) - len(changed):
+        click.echo(f"pilotage: {count_text(others, 'job')} in other states would be refused", err=True)
 
 
 _NOT_WAITING = tuple(state for state in STATES if state not in ("RECEIVED", "WAITING"))
@@ -278,8 +282,9 @@ def show_ends(ctx: click.Context, finished: Iterable[JobStatus], *, as_json: boo
         if as_json:
             echo_json(job.as_json())
         elif job.state != "DONE":
+            reason = f": {job.reason}" if job.reason else ""
             advice = f"; see `pilotage why {job.id}`" if job.state == "BLOCKED" else ""
-            click.echo(f"job {job.id} is {job.state}: {job.reason}{advice}", err=True)
+            click.echo(f"job {job.id} is {job.state}{reason}{advice}", err=True)
     if failed:
         ctx.exit(FAILED)
 

@@ -45,13 +45,14 @@ Returned = TypeVar("Returned")
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for server, token, authority and context to a command."""
-    for option in (
+    options = (
         click.option("--server", metavar="HOST:PORT", help="The server; several addresses with commas."),
         click.option("--token-file", type=click.Path(path_type=Path), help="A file with your token."),
         click.option("--ca-file", type=click.Path(path_type=Path), help="The authority of the server's certificate."),
         click.option("--data", type=click.Path(path_type=Path), help="The data folder of `pilotage up`."),
         click.option("--context", metavar="NAME", help="A server that `pilotage join` has joined."),
-    ):
+    )
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -121,11 +122,6 @@ def node_names(text: str) -> list[str]:
 def echo_json(value: Any) -> None:
     """Print one JSON object on one line, in ASCII, which any terminal encoding shows."""
     click.echo(json.dumps(value))
-
-
-def count_text(number: int, noun: str, nouns: str = "") -> str:
-    """Return a number with its noun: "1 job", "2,000 jobs"; `nouns` is another plural than with an s."""
-    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def printable(text: str) -> str:
@@ -262,7 +258,10 @@ PATIENCE = click.option(
 )
 
 
-def retry_option(text: str) -> RetryBudget:
-    """Return the retries of the option --patience; they are reported on the standard error."""
-    seconds = parse_duration(text, "--patience").total_seconds()
-    return RetryBudget(seconds, lambda line: click.echo(f"pilotage: {line}", err=True))
+def _echo_outage(line: str) -> None:
+    click.echo(f"pilotage: {line}", err=True)
+
+
+def retry_option(text: str, notify: Callable[[str], None] = _echo_outage) -> RetryBudget:
+    """Return the retries of the option --patience; `notify` gets a line for each outage."""
+    return RetryBudget(parse_duration(text, "--patience").total_seconds(), notify)

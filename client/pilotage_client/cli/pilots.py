@@ -17,14 +17,13 @@ import click
 from pilotage import clock
 from pilotage.errors import InvalidInputError, StateConflictError, Violation
 from pilotage.resources.tree import QueueId
-from pilotage.text import fold
+from pilotage.text import count_text, fold
 from pilotage.units import parse_duration, parse_time
 from pilotage_client.api import Client, NodeName
 from pilotage_client.cli.options import (
     FAILED,
     ONE_JSON,
     ad_as_json,
-    count_text,
     echo_json,
     long_form,
     node_names,

@@ -13,6 +13,7 @@ from pilotage.resources.inheritance import effective_queues
 from pilotage.resources.parameters import SHIPPED
 from pilotage.resources.selection import EligibleNodes, NodeType, get_eligible_nodes, node_type
 from pilotage.resources.tree import ResourceTree
+from pilotage.text import count_text, fold
 from pilotage_client.api import Client
 from pilotage_client.cli.options import (
     ONE_JSON,
@@ -51,11 +52,20 @@ POOLS = Listing(
 
 
 @click.command()
+@click.option("--vo", default="", help="Only pools of this VO.")
+@click.option("--site", default="", help="Only pools that a queue of this site can run.")
 @view_options(POOLS)
 @with_client
-def pools(client: Client, view: View) -> None:
+def pools(client: Client, vo: str, site: str, view: View) -> None:
     """Show submit pools with their requirements, jobs and eligible queues."""
-    POOLS.echo(client.pools(), view)
+    found = [
+        pool
+        for pool in client.pools()
+        if vo in ("", pool.vo) and (not site or fold(site) in (fold(queue.site) for queue in pool.queues))
+    ]
+    if not found:
+        check_place(client, site)
+    POOLS.echo(found, view)
 
 
 QUEUES = Listing(
@@ -183,11 +193,11 @@ def eligible(
     for path in paths:
         click.echo("/".join(path))
     sites = len({path[0] for path in paths})
-    of_sites = "" if lowest is NodeType.SITE else f" of {sites} sites"
-    click.echo(f"{len(paths)} {_NODES[lowest]}{of_sites} are eligible", err=True)
+    of_sites = "" if lowest is NodeType.SITE else f" of {count_text(sites, 'site')}"
+    click.echo(f"eligible: {count_text(len(paths), _NODES[lowest])}{of_sites}", err=True)
 
 
-_NODES = {NodeType.SITE: "sites", NodeType.CE: "computing elements", NodeType.QUEUE: "queues"}
+_NODES = {NodeType.SITE: "site", NodeType.CE: "computing element", NodeType.QUEUE: "queue"}
 
 
 def _eligible_on_server(

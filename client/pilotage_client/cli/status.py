@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
+from pilotage.text import count_text
 from pilotage_client.api import Client
-from pilotage_client.cli.options import SOME_IDS, count_text, echo_json, with_client
+from pilotage_client.cli.options import SOME_IDS, echo_json, with_client
 from pilotage_client.cli.output import warn_truncated
 from pilotage_client.cli.selection.columns import AUTOFORMAT, AutoformatCommand, print_columns, read_columns
 from pilotage_client.cli.selection.filters import JobFilters, explain_none, job_filters
@@ -171,7 +172,7 @@ def status(
     elif form is not None:
         ads = client.list_ads(condition, attributes=form.attributes, newest_first=most > 0)
         print_columns(_newest(ads, most, "jobs") if most else ads, form, as_json=view.as_json)
-    elif single or filters.where or ids:
+    elif single or filters.where or (ids and single is None):
         jobs = client.list_jobs(condition, newest_first=most > 0)
         found = _newest(jobs, most, "jobs") if most else jobs
         JOBS.echo(_or_explained(client, filters, found), view, empty=empty.format("jobs"))

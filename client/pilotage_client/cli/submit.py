@@ -17,6 +17,7 @@ from pilotage.errors import Faults, InvalidInputError, Violation, WorldError
 from pilotage.job_description import JobDescription
 from pilotage.notifications import NewSubscription
 from pilotage.telemetry import trace_id
+from pilotage.text import count_text
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.selections import JobSelection
 from pilotage_client.api import Client
@@ -31,7 +32,6 @@ from pilotage_client.cli.jobs import show_ends
 from pilotage_client.cli.notify import with_subscriptions
 from pilotage_client.cli.options import (
     PATIENCE,
-    count_text,
     echo_json,
     retry_option,
     with_client,
@@ -273,14 +273,16 @@ def _cluster_names(descriptions: Sequence[JobDescription], ids: Sequence[int]) -
 
 def _follow(ctx: click.Context, client: Client, job_ids: Sequence[int], retry: RetryBudget, *, as_json: bool) -> None:
     """Write the user logs of new jobs, if they name some, and wait until the jobs have ended."""
+    again = "wait"
     try:
         jobs = retry(lambda: client.jobs(job_ids))
         if logs := retry(lambda: find_user_logs(client, jobs)):
+            again = "userlog"
             write_user_logs(client, jobs, logs, retry)
         with wait_progress() as show:
             finished = wait_until_final(client, job_ids, retry, show=show)
     except KeyboardInterrupt:
-        click.echo(f"pilotage: the jobs go on; to follow them again: pilotage userlog {ranges(job_ids)}", err=True)
+        click.echo(f"pilotage: the jobs go on; to follow them again: pilotage {again} {ranges(job_ids)}", err=True)
         raise
     show_ends(ctx, finished, as_json=as_json)
 

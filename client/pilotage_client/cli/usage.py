@@ -13,13 +13,15 @@ import click
 
 from pilotage import clock
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.text import count_text
 from pilotage.units import parse_duration
 from pilotage_client.api import Client
-from pilotage_client.cli.options import count_text, with_client
+from pilotage_client.cli.options import with_client
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options
 from pilotage_client.cli.show.outputs import UsageSumJson
 from pilotage_client.models import JobUsage
 from pilotage_client.models.accounts import USAGE_KEYS, UsageTotal
+from pilotage_client.models.reading import one_of
 
 _HOUR_S = 3600
 
@@ -156,11 +158,7 @@ def usage(
 
 
 def _keys(text: str) -> list[str]:
-    keys = [key.strip().lower() for key in text.split(",") if key.strip()]
-    for key in keys:
-        if key not in USAGE_KEYS:
-            raise InvalidInputError(Violation("--by", f"{key} is not one of {', '.join(USAGE_KEYS)}"))
-    return keys
+    return [one_of("--by", key.strip().lower(), USAGE_KEYS) for key in text.split(",") if key.strip()]
 
 
 def _since(text: str) -> date:

@@ -83,6 +83,9 @@ def show_details(answer: JobExplanation, job: JobStatus) -> None:
         click.echo(
             f"Queues: {answer.queues_total} in all, {answer.queues_of_vo} for VO {job.vo}, {eligible} can run it."
         )
+    if answer.order:
+        ahead = {0: "No job goes", 1: "1 job goes"}.get(answer.jobs_ahead, f"{answer.jobs_ahead} jobs go")
+        click.echo(f"{ahead} before it: {answer.order}")
     _show_resources(answer)
     if answer.exclusions:
         click.echo("\nExcluded queues:")
@@ -93,9 +96,6 @@ def show_details(answer: JobExplanation, job: JobStatus) -> None:
     _show_relaxations(answer)
     _show_outlooks(answer)
     _show_slots(answer)
-    if answer.order:
-        ahead = {0: "No job goes", 1: "1 job goes"}.get(answer.jobs_ahead, f"{answer.jobs_ahead} jobs go")
-        click.echo(f"{ahead} before it: {answer.order}")
 
 
 def start_text(start: StartForecast) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from pilotage.errors import InvalidInputError, StateConflictError, Violation
+from pilotage.text import count_text
 from pilotage_client.api import Client
-from pilotage_client.cli.options import ONE_JSON, count_text, echo_json, with_client
+from pilotage_client.cli.options import ONE_JSON, echo_json, with_client
 from pilotage_client.cli.show.outputs import RescueJson
 from pilotage_client.files import whole_file
 from pilotage_client.models import LIVE_STATES, JobStatus

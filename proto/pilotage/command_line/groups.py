@@ -6,7 +6,6 @@ one JSON object, `{"error": {"code", "message", "violations"}}`.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
@@ -24,6 +23,7 @@ from pilotage.errors import (
     UnauthenticatedError,
 )
 from pilotage.programs import ProgramExit
+from pilotage.text import did_you_mean
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 """Settings of click for all programs: `-h` on each command, and help as wide as a reader's eye."""
@@ -69,14 +69,8 @@ def report(error: PilotageError, text: str, *, as_json: bool) -> None:
     click.echo(error_json(error) if as_json else text, err=True)
 
 
-def nearest(name: str, names: Collection[str]) -> str:
-    """Return a hint such as "; did you mean status?", "" = no name is near."""
-    found = difflib.get_close_matches(name, names, n=3)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
-
-
 class CommandGroup(click.Group):
-    """A group that names the nearest commands if there is no such command."""
+    """A group that names the nearest command if there is no such command."""
 
     def list_names(self, ctx: click.Context) -> list[str]:
         """Return all names of commands; help may show fewer."""
@@ -94,7 +88,7 @@ class CommandGroup(click.Group):
         """Return the command of the first argument, and its arguments."""
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing and not name.startswith("-"):
-            raise click.UsageError(f"no such command: {name}{nearest(name, self.list_names(ctx))}", ctx)
+            raise click.UsageError(f"no such command: {name}{did_you_mean(name, self.list_names(ctx))}", ctx)
         return super().resolve_command(ctx, args)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_, or_
 from typing import Protocol
 
@@ -246,6 +246,11 @@ class PoolMapper:
     def stated_names(self, vo: str) -> Collection[str]:
         """Return the names of the parameters that queues state, as `vo` sees them."""
         return self._view(vo).names.values()
+
+    @cached_property
+    def site_names(self) -> Mapping[str, str]:
+        """The names of all sites by their folded form."""
+        return {fold(site.name): site.name for site in self._tree.sites}
 
     def largest_sizes(self, vo: str) -> Mapping[str, Amount]:
         """Return the largest amounts of those sizes that all queues of `vo` state."""

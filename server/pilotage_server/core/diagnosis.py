@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from pilotage.resources.tree import QueueId
+from pilotage.text import count_text
 from pilotage.values.leadership import NO_STATUS, AgentStatus, Leadership
 from pilotage_server.core.leadership import LeadershipTerm
 
@@ -131,7 +132,7 @@ def judge_queues(problems: Mapping[QueueId, str], queues: int) -> Iterator[Findi
         shown = str(places[0]) if len(places) == 1 else f"{len(places)} queues, such as {places[0]}"
         yield Finding("queues", FindingLevel.FAULT, f"{shown}: {problem}", _queue_advice(problem))
     if not problems:
-        yield ok("queues", f"{queues} queues are enabled, and none lacks pilots for a known reason")
+        yield ok("queues", f"{count_text(queues, 'queue')} enabled, and none lacks pilots for a known reason")
 
 
 def _queue_advice(problem: str) -> str:
@@ -169,17 +170,17 @@ def judge_pilots(facts: PilotFacts, silent_for: timedelta, release: str) -> Iter
         advice = "look at the network from their nodes to the servers: pilotage pilots"
         found.append(Finding("pilots", level, f"{text}, such as {facts.silent_example}", advice))
     if facts.lost:
-        text = f"{facts.lost} pilots were lost within the last hour"
+        text = f"{count_text(facts.lost, 'pilot')} lost within the last hour"
         found.append(Finding("pilots", FindingLevel.WARNING, text, "compare their nodes and sites: pilotage pilots"))
     if facts.alarmed:
-        text = f"the enrolment secrets of {facts.alarmed} pilots were used a second time"
+        text = f"the enrolment secrets of {count_text(facts.alarmed, 'pilot')} were used a second time"
         found.append(
             Finding("pilots", FindingLevel.WARNING, text, "see ALARM in: pilotage pilots; then pilotage pilots revoke")
         )
     others = {name: count for name, count in facts.releases.items() if name not in {"", release}}
     if others:
         counts = ", ".join(f"{count} of {name}" for name, count in sorted(others.items()))
-        text = f"{facts.alive} pilots are alive, and some are of another release than the server: {counts}"
+        text = f"some of {count_text(facts.alive, 'live pilot')} are of another release than the server: {counts}"
         found.append(
             Finding(
                 "pilots",
@@ -188,7 +189,7 @@ def judge_pilots(facts: PilotFacts, silent_for: timedelta, release: str) -> Iter
                 "upgrade the agents, which send the pilots; old ones end by themselves",
             )
         )
-    yield from found or [ok("pilots", f"{facts.alive} pilots are alive and call")]
+    yield from found or [ok("pilots", f"{count_text(facts.alive, 'pilot')} alive, none silent")]
 
 
 WARNED_BEFORE = timedelta(days=14)

@@ -20,7 +20,7 @@ from pilotage.classads.text import value_text
 from pilotage.job_description import Value
 from pilotage.resources.eligibility import BAN, DOWNTIME, Eligible, NoAccess, Refusal, Refused, Verdict
 from pilotage.resources.tree import QueueId
-from pilotage.text import fold
+from pilotage.text import count_text, fold
 from pilotage_server.core.classads.views import is_random
 
 
@@ -262,7 +262,7 @@ def waiting_summary(picture: WaitingFacts) -> str:
     if picture.queues_total == 0:
         return "It waits because no resource tree has been loaded yet, so no queue is known."
     if picture.queues_of_vo == 0:
-        return f"It waits because VO {picture.vo} may use none of the {picture.queues_total} queues."
+        return f"It waits because VO {picture.vo} may use no queue ({picture.queues_total} in all)."
     if not picture.outlooks:
         return _no_queue_summary(picture)
     return _queues_summary(picture)
@@ -271,6 +271,8 @@ def waiting_summary(picture: WaitingFacts) -> str:
 def _no_queue_summary(picture: WaitingFacts) -> str:
     of_vo = picture.queues_of_vo
     can = f"It waits because none of the {of_vo} queues that VO {picture.vo} may use can run it"
+    if of_vo == 1:
+        can = f"It waits because the only queue that VO {picture.vo} may use cannot run it"
     blame = next((each for each in picture.exclusions if each.queues_alone), None)
     if blame is not None and blame.parameter == DOWNTIME:
         return f"It waits for a downtime of the {count_text(blame.queues_alone, 'queue')} to pass: {blame.example}."
@@ -280,7 +282,10 @@ def _no_queue_summary(picture: WaitingFacts) -> str:
         return f"It waits because the {queues} that could run it {banned} {blame.example}."
     if blame is not None:
         asked = f" {blame.asked}" if blame.asked else ""
-        return f"{can}: {blame.parameter}{asked} alone excludes {blame.queues_alone} of them."
+        excluded = "it" if of_vo == 1 else f"{blame.queues_alone} of them"
+        return f"{can}: {blame.parameter}{asked} alone excludes {excluded}."
+    if of_vo == 1:
+        return f"{can}: {' and '.join(each.parameter for each in picture.exclusions[:3])} exclude it."
     most = " and ".join(f"{each.parameter} ({each.queues})" for each in picture.exclusions[:3])
     return f"{can}: what excludes most of them is {most}."
 
@@ -300,7 +305,7 @@ def _queues_summary(picture: WaitingFacts) -> str:
         return f"It waits for a free slot: {can}, {there}, and all their slots are busy{_ahead(picture)}."
     obstacles = [each.obstacle for each in outlooks if each.free_slots and each.obstacle]
     if obstacles and all(each.obstacle for each in outlooks if each.free_slots):
-        none_fits = f"it fits in none of the {count_text(free, 'free slot')}"
+        none_fits = "it does not fit in the free slot" if free == 1 else f"it fits in none of the {free} free slots"
         return f"It waits for a slot that fits: {can}, {there}, but {none_fits} ({obstacles[0]})."
     return f"It waits for its turn: {can}, {there}, {count_text(free, 'free slot')}{_ahead(picture)}."
 
@@ -308,8 +313,3 @@ def _queues_summary(picture: WaitingFacts) -> str:
 def _ahead(picture: WaitingFacts) -> str:
     ahead = picture.jobs_ahead
     return f", and {count_text(ahead, 'job')} {'goes' if ahead == 1 else 'go'} first" if ahead else ""
-
-
-def count_text(count: int, noun: str) -> str:
-    """Return "1 queue" or "3 queues"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -18,7 +18,7 @@ from pilotage.resources.inheritance import EffectiveQueue
 from pilotage.resources.relaxations import QueuesOfJob, Relaxation, relaxations
 from pilotage.resources.requirements import pool_id, read_requirements
 from pilotage.resources.tree import QueueId
-from pilotage.text import fold, folded_set
+from pilotage.text import count_text, fold, folded_set
 from pilotage.values.accounts import Account, OwnerId
 from pilotage.values.isolation import Isolation
 from pilotage.values.offers import SlotOffer
@@ -34,7 +34,6 @@ from pilotage_server.core.explain import (
     StartEstimate,
     WaitingFacts,
     count_of_vo,
-    count_text,
     eligible,
     exclusions,
     policy_obstacles,

@@ -119,7 +119,7 @@ def test_why_names_the_level_that_free_slots_lack(grid: Grid) -> None:
     (job,) = grid.submit()
     shown(grid.start_pilot(), Isolation.NONE)
     assert grid.why(job).summary == (
-        "It waits for a slot that fits: 1 queue can run it, 1 pilot there, but it fits in none of the 1 free slot "
+        "It waits for a slot that fits: 1 queue can run it, 1 pilot there, but it does not fit in the free slot "
         f"(isolation: the pilot offers none, {LONG} requires uid (stated by queue))."
     )
 

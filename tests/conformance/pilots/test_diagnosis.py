@@ -98,7 +98,7 @@ def test_silent_lost_and_old_pilots_are_counted(grid: Grid, clock: VirtualClock)
     one, two = grid.start_pilot(), grid.start_pilot()
     one.show(an_idle_slot("slot1"))
     two.show(an_idle_slot("slot1"))
-    assert finding(grid, "pilots") == Finding("pilots", FindingLevel.OK, "2 pilots are alive and call")
+    assert finding(grid, "pilots") == Finding("pilots", FindingLevel.OK, "2 pilots alive, none silent")
 
     grid.write(lambda transaction, _: change_pilots(transaction.session, ["p2"], {"release": "1.0"}))
     assert "1 of 1.0" in finding(grid, "pilots").text

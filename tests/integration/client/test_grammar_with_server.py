@@ -116,6 +116,7 @@ def test_shell_completes_commands_and_jobs(shell: str, command: Command, tmp_pat
 
     assert "status" in completed("pilotage stat")
     assert str(job_id) in completed(f"pilotage wait {str(job_id)[0]}")
+    assert "state" in completed("pilotage status -o sta")
 
 
 _COMPLETE = {

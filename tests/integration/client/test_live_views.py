@@ -91,6 +91,26 @@ def test_watch_ends_with_the_given_jobs(grid: WireGrid, tmp_path: Path) -> None:
     assert "\x1b[?25h" in command.printed  # the cursor is shown again
 
 
+def test_watch_takes_the_filters_of_jobs(grid: WireGrid, tmp_path: Path) -> None:
+    pilot = grid.start_pilot()
+    first, last = grid.submit(JobDescription("/bin/true", name="sim-1"), JobDescription("/bin/true", name="other"))
+    with terminal(grid, tmp_path, "watch", "--name", "sim-*") as command:
+        command.until(lambda text: "sim-1" in text)
+        run_one(pilot)
+        command.until(lambda text: "====" in text)  # it stays in the view although it has ended
+        command.interrupt()
+        assert command.end() == 130
+    assert "other" not in command.text
+    with terminal(grid, tmp_path, "watch", "--json", f"{first}-{last}", "--state", "WAITING") as command:
+        command.until(lambda text: f'"id": {last}' in text)
+        run_one(pilot)
+        assert command.end() == 0
+    assert f'"id": {first}' not in command.text
+    with terminal(grid, tmp_path, "watch", "--site", "SITF") as command:
+        assert command.end() == 2
+    assert "did you mean SITE?" in command.text
+
+
 def test_interrupted_watch_restores_the_terminal(grid: WireGrid, tmp_path: Path) -> None:
     grid.submit(JobDescription("/bin/true", count=3, name="three"))
     with terminal(grid, tmp_path, "watch") as command:

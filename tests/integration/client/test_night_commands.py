@@ -99,6 +99,9 @@ def test_failed_jobs_of_a_node_are_rescheduled_together(
     named = ("--node", "SITE/node1", "--since", "1 h", "--owner", "nina", "--vo", grid.vo)
     options = ("reschedule", *named, "--reason", "disk of node1")
     assert pilotage(*options, "--dry-run").strip() == f"reschedule would change 3 jobs: {failed[0]}-{failed[-1]}"
+    in_vain = pilotage.run("hold", f"{failed[0]}-{failed[-1]}", "--dry-run")
+    assert in_vain.stdout == "hold would change 0 jobs\n"
+    assert in_vain.stderr == "pilotage: 3 jobs in other states would be refused\n"
     done = pilotage.run(*options)
     assert (done.exit_code, done.stderr) == (0, "pilotage: reschedule changes 3 jobs of nina\n")
     assert {state_of(user, job) for job in failed} == {jobs_pb2.JOB_STATE_WAITING}
@@ -108,7 +111,7 @@ def test_failed_jobs_of_a_node_are_rescheduled_together(
     assert len(pilotage("reschedule", "--state", "removed").splitlines()) == len(failed)
     monkeypatch.setenv("PILOTAGE_TOKEN", shared_server.token(Role.OPERATOR, owner="olga"))
     none = pilotage.run(*options)
-    assert (none.exit_code, none.stderr) == (1, "pilotage: no job meets the condition\n")
+    assert (none.exit_code, none.stderr) == (2, "pilotage: there is no job that meets the condition\n")
     for elsewhere in (("--site", "X"), ("--queue", "X/ce1/long")):
         several = pilotage.run(*options, *elsewhere)
         assert (several.exit_code, "name different places" in several.stderr) == (2, True)

@@ -124,7 +124,7 @@ def test_eligible_exits_0_without_queues(tree: Path) -> None:
 def test_eligible_lists_and_counts_queues(tree: Path) -> None:
     result = run("tree", "eligible", tree, "--vo", "cms", "--require", "OS='EL9'")
     assert (result.exit_code, result.stdout) == (0, "S/C/Q\n")
-    assert "1 queues" in result.stderr
+    assert result.stderr == "eligible: 1 queue of 1 site\n"
 
 
 @pytest.mark.parametrize(

@@ -95,4 +95,4 @@ def test_all_commands_take_the_same_options(grid: WireGrid, pilotage: Command) -
     ]
     assert pilotage.run("wait", "--name", "sim-[01]").returncode == 1  # they were removed
     nothing = pilotage.run("why", "--name", "none")
-    assert (nothing.returncode, nothing.stderr) == (2, "pilotage: no job meets the condition\n")
+    assert (nothing.returncode, nothing.stderr) == (2, "pilotage: there is no job that meets the condition\n")

@@ -128,7 +128,7 @@ def test_sums_are_selected_by_days(bench: Bench, pilotage: Callable[..., Result]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--by", "colour"], "--by: colour is not one of day, month, vo, group, owner, site"),
+        (["--by", "colour"], "--by: colour is none of day, month, vo, group, owner, site"),
         (["--by", "day,day"], "by: names a key twice"),
         (["--since", "yesterday"], "--since: 'yesterday' is neither a day, such as 2026-11-01, nor a time"),
         (["--until", "30 d"], "--until: 30 d is not a day, such as 2026-11-26"),

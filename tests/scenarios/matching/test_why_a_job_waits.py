@@ -69,7 +69,7 @@ def test_exclusion_example_names_requested_and_offered_value_and_queue(grid: Gri
 def test_why_says_that_the_vo_may_use_no_queue(grid: Grid) -> None:
     grid.put({"sites": {"FNAL": {"VOs": ["cms"], "ces": {"ce": {"queues": {"q": {}}}}}}})
     (job_id,) = grid.submit()
-    assert grid.why(job_id).summary == "It waits because VO lhcb may use none of the 1 queues."
+    assert grid.why(job_id).summary == "It waits because VO lhcb may use no queue (1 in all)."
 
 
 def test_job_with_eligible_queues_waits_for_a_pilot(grid: Grid) -> None:

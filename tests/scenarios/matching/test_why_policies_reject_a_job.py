@@ -34,7 +34,7 @@ def obstacle(explanation: Explanation) -> str:
 def test_why_names_the_false_clause_of_the_jobs_expression(grid: Grid) -> None:
     explanation = why(grid, "[]", requirements_expression="TARGET.Memory >= 4000 && State =!= undefined")
     assert obstacle(explanation) == "of the job's expression, TARGET.Memory >= 4000 is false (TARGET.Memory = 2000)"
-    assert "it fits in none of the 1 free slot" in explanation.summary
+    assert "it does not fit in the free slot" in explanation.summary
     assert "TARGET.Memory >= 4000 is false" in explanation.summary
 
 

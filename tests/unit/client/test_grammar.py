@@ -65,7 +65,7 @@ def parse_name(name: str) -> click.Command:
     [
         ("pilots --ended", "pilot list"),
         ("shares --vo x", "share list"),
-        ("token --owner a", "token create"),
+        ("token --owner a --role user --to t", "token create"),
         ("downtime S --from now --to +1h --reason r", "downtime plan"),
         ("race 12", "race list"),
         ("health", "health list"),

@@ -131,7 +131,7 @@ def test_keys_of_json_are_columns_too() -> None:
 
 @pytest.mark.parametrize("option", [["-o", "nam"], ["--sort", "nam"]])
 def test_unknown_column_names_the_meant_one(option: list[str]) -> None:
-    assert "did you mean name? There are name, size, made" in str(run(*option).exception)
+    assert "there is no column nam; did you mean name? `-o help` lists them" in str(run(*option).exception)
 
 
 def test_colours_are_shown_only_when_they_are_wanted() -> None:

@@ -89,6 +89,14 @@ def _sites(client: Client, _incomplete: str) -> Iterable[tuple[str, str]]:
     return [(each.site, "") for each in client.queues()]
 
 
+def _ces(client: Client, _incomplete: str) -> Iterable[tuple[str, str]]:
+    return [(f"{each.site}/{each.ce}", "") for each in client.queues()]
+
+
+def _nodes(client: Client, _incomplete: str) -> Iterable[tuple[str, str]]:
+    return [(f"{each.site}/{each.node}", "") for each in client.pilots() if each.node]
+
+
 def _pools(client: Client, _incomplete: str) -> Iterable[tuple[str, str]]:
     return [(each.id, f"{each.waiting} waiting jobs") for each in client.pools()]
 
@@ -115,6 +123,8 @@ _BY_NAME: Mapping[str, Complete] = {
     **dict.fromkeys(("ids", "job", "workflows", "after", "after_ok", "after_any", "after_settled"), _IDS),
     **dict.fromkeys(("queue", "queues"), _PLACES),
     **dict.fromkeys(("site", "sites"), _SITES),
+    "ce": asks_server(_ces),
+    **dict.fromkeys(("node", "nodes", "on"), asks_server(_nodes)),
     "pool": asks_server(_pools),
     **dict.fromkeys(("owner", "owners"), asks_server(_owners)),
     "targets": asks_server(_stamps),

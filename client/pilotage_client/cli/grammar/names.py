@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import click
@@ -15,6 +16,8 @@ from pilotage.command_line.groups import CommandGroup, ProgramGroup, examples
 from pilotage.errors import InvalidInputError, PilotageError
 
 _PACKAGE = "pilotage_client.cli"
+_EXAMPLES = 4
+"""The examples in the help of a noun: one of each of its first verbs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +104,13 @@ class NounGroup(TableGroup):
 
     def __init__(self, noun: Noun) -> None:
         unnamed = f"\n\nWithout a command it means `{noun.default}`." if noun.default else ""
+        if noun.of_words:
+            unnamed += f" A first word that is no command belongs to `{noun.of_words}`."
         super().__init__(
             help=f"{noun.help}.{unnamed}",
             table=noun.verbs,
             no_args_is_help=not noun.default,
+            epilog=examples(*(verb.examples[0] for verb in islice(noun.verbs.values(), _EXAMPLES))),
         )
         self.noun = noun
 

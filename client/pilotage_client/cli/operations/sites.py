@@ -8,8 +8,10 @@ from itertools import groupby
 
 import click
 
+from pilotage.text import fold
 from pilotage_client.api import Client
 from pilotage_client.cli.options import with_client
+from pilotage_client.cli.selection.names import check_place
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
 from pilotage_client.cli.show.outputs import SiteJson
 from pilotage_client.models.grid import QueueInfo
@@ -59,11 +61,15 @@ def sites_of(client: Client) -> list[SiteQueues]:
 
 
 @click.command("list")
+@click.option("--site", default="", help="Only this site.")
 @view_options(SITES)
 @with_client
-def sites(client: Client, view: View) -> None:
+def sites(client: Client, site: str, view: View) -> None:
     """Show the sites with the numbers of their queues, pilots and jobs.
 
     WAITING is the number of jobs that wait for the queue with most of them. USABLE counts the queues that take jobs.
     """
-    SITES.echo(sites_of(client), view)
+    found = [each for each in sites_of(client) if not site or fold(each.name) == fold(site)]
+    if not found:
+        check_place(client, site)
+    SITES.echo(found, view)

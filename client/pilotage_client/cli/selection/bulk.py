@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import click
 
 from pilotage.errors import PilotageError
+from pilotage.text import count_text
 from pilotage.values.jobs import ChangeResult
 from pilotage_client.api import Client
-from pilotage_client.cli.options import count_text, echo_json
+from pilotage_client.cli.options import echo_json
 from pilotage_client.cli.selection.filters import ads_of_jobs
 from pilotage_client.job_calls import runs_of
 

@@ -11,7 +11,7 @@ import click
 
 from pilotage.classads.evaluation import Ad
 from pilotage.classads.references import references
-from pilotage.errors import InvalidInputError, Violation
+from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.resources.tree import QueueId
 from pilotage.text import did_you_mean, fold, folded_set
 from pilotage.values.jobs import ALL_OWNERS, JobCondition
@@ -156,8 +156,10 @@ def selected_jobs(client: Client, ids: Sequence[str], filters: JobFilters) -> li
 
     Raises
     ------
+    NotFoundError
+        There is none.
     InvalidInputError
-        There is none, and why.
+        There is none, as a name in the filters does not exist.
     """
     if not ids and not filters.are_given:
         raise click.UsageError("give ids of jobs, or what they have in common: --state, --name, --site and so on")
@@ -173,7 +175,7 @@ def selected_jobs(client: Client, ids: Sequence[str], filters: JobFilters) -> li
 def raise_none(client: Client, filters: JobFilters) -> None:
     """Raise the error that no job meets the filters; a name that does not exist is answered with the nearest one."""
     explain_none(client, filters)
-    raise InvalidInputError(Violation("pilotage", "no job meets the condition"))
+    raise NotFoundError("job that meets", "the condition")
 
 
 def explain_none(client: Client, filters: JobFilters) -> None:

@@ -75,7 +75,7 @@ def stamps(client: Client, texts: Sequence[str], *, ended: bool = False) -> list
 _WHOLE_STAMP = 32
 
 
-def check_place(client: Client, site: str, ce: str, queue: str) -> None:
+def check_place(client: Client, site: str, ce: str = "", queue: str = "") -> None:
     """Raise InvalidInputError if the tree has no such site, CE or queue, with the nearest name."""
     if not site:
         return

@@ -14,8 +14,10 @@ from functools import cached_property, wraps
 from typing import Any, Generic, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.text import did_you_mean
 from pilotage_client.cli.options import echo_json, time_text
 from pilotage_client.cli.show.tables import Table, TableColumn, cell_text
 from pilotage_client.cli.show.terminal import COLOR, state_style
@@ -227,12 +229,8 @@ def _sort_key(value: Any) -> tuple[bool, Any]:
 
 
 def _unknown(name: str, option: str, columns: Iterable[str]) -> InvalidInputError:
-    from difflib import get_close_matches
-
-    known = list(columns)
-    close = get_close_matches(name, known, n=1)
-    meant = f"did you mean {close[0]}? " if close else ""
-    return InvalidInputError(Violation(option, f"there is no column {name}; {meant}There are {', '.join(known)}"))
+    hint = did_you_mean(name, columns) or ";"
+    return InvalidInputError(Violation(option, f"there is no column {name}{hint} `-o help` lists them"))
 
 
 def view_options(*listings: Listing[Any]) -> Callable[[Command], Command]:
@@ -248,6 +246,10 @@ def view_options(*listings: Listing[Any]) -> Callable[[Command], Command]:
     def sort_of(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, bool]:
         return _read_sort(text or "", names)
 
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, begin = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + name) for name in names if name.startswith(begin.lower())]
+
     def decorate(command: Command) -> Command:
         @wraps(command)
         def viewing(*args: Any, columns: tuple[str, ...], sort: tuple[str, bool], as_json: bool, **kwargs: Any) -> Any:
@@ -257,12 +259,15 @@ def view_options(*listings: Listing[Any]) -> Callable[[Command], Command]:
         for option in (
             click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
             COLOR,
-            click.option("--sort", metavar="NAME[:desc]", callback=sort_of, help="Sort by a column."),
+            click.option(
+                "--sort", metavar="NAME[:desc]", callback=sort_of, shell_complete=complete, help="Sort by a column."
+            ),
             click.option(
                 "-o",
                 "--columns",
                 metavar="NAME,...",
                 callback=columns_of,
+                shell_complete=complete,
                 help="Show these columns; `-o help` lists them.",
             ),
         ):

@@ -14,7 +14,7 @@ from threading import Timer
 from typing import TYPE_CHECKING
 
 from pilotage.clock import boot_time_s
-from pilotage_client.cli.options import count_text
+from pilotage.text import count_text
 from pilotage_client.cli.show.terminal import console, is_terminal, state_style
 from pilotage_client.models import FINAL_STATES, STATES, JobStatus
 

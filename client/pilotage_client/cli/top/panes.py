@@ -11,10 +11,11 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from pilotage.text import count_text
 from pilotage_client.api import Client
 from pilotage_client.cli.admin import SHARES, share_rows
 from pilotage_client.cli.operations.sites import SITES, SiteQueues, sites_of
-from pilotage_client.cli.options import count_text, queue_text, section_text, time_text
+from pilotage_client.cli.options import queue_text, section_text, time_text
 from pilotage_client.cli.pilots import PILOTS, SLOTS
 from pilotage_client.cli.resources import POOLS, QUEUES
 from pilotage_client.cli.show.columns import Column, Listing, View, local_time

@@ -18,9 +18,10 @@ from pilotage.classads.text import ad_text, new_job_ad, overlaid
 from pilotage.clock import now
 from pilotage.condor.job_file import read_job_file
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.text import count_text
 from pilotage.values.jobs import ALL_OWNERS, JobCondition
 from pilotage_client.api import Client
-from pilotage_client.cli.options import AS_JSON, count_text, echo_json, with_operator_client
+from pilotage_client.cli.options import AS_JSON, echo_json, with_operator_client
 from pilotage_client.cli.selection.filters import ads_of_jobs
 from pilotage_client.cli.show.outputs import TriedPolicyJson
 from pilotage_client.cli.show.tables import echo_table
@@ -45,7 +46,7 @@ class _LiveGrid:
 @click.command("try")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--slot", "nodes", multiple=True, metavar="[SITE/]NODE", help="Only the slots of this node; repeatable.")
-@click.option("--constraint", default="", metavar="EXPR", help="Only slots whose ad satisfies this ClassAd expression.")
+@click.option("--where", "--constraint", default="", metavar="EXPR", help="Only slots whose ad makes this true.")
 @click.option(
     "--job",
     type=click.Path(path_type=Path),
@@ -63,7 +64,7 @@ def try_policy(
     client: Client,
     file: Path,
     nodes: Sequence[str],
-    constraint: str,
+    where: str,
     job: Path | None,
     most_jobs: int,
     allow_commands: bool,
@@ -72,7 +73,7 @@ def try_policy(
     """Show what START, SUSPEND, PREEMPT and KILL of a policy file would say now on live slots; it changes nothing."""
     slots = [
         info
-        for info in client.slots(constraint, ads_wanted=True)
+        for info in client.slots(where, ads_wanted=True)
         if not nodes or info.node in nodes or f"{info.site}/{info.node}" in nodes
     ]
     if nodes and not slots:
@@ -118,7 +119,8 @@ def _evaluated(file: Path, grid: _LiveGrid, *, allow_commands: bool) -> list[dic
         command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=_LONGEST_S
     )
     if done.returncode != 0:
-        raise InvalidInputError(*(Violation("", line) for line in done.stderr.strip().splitlines() or ["it failed"]))
+        lines = (line.removeprefix("pilotage-pilot: ") for line in done.stderr.strip().splitlines())
+        raise InvalidInputError(*(Violation("", line) for line in [*lines] or ["it failed"]))
     answers: list[dict[str, Any]] = json.loads(done.stdout)
     return answers
 

@@ -8,7 +8,8 @@ import click
 
 from pilotage.job_description import JobDescription
 from pilotage.telemetry import trace_id
-from pilotage_client.cli.options import count_text, echo_json
+from pilotage.text import count_text
+from pilotage_client.cli.options import echo_json
 from pilotage_client.cli.why import show_details
 from pilotage_client.models.explanations import SubmissionDryRun
 
@@ -40,7 +41,7 @@ def show_dry_run(
     jobs = number_of(descriptions)
     echo_submission(jobs, (*warnings, *tried.warnings), "would be submitted")
     for quota in tried.quotas:
-        click.echo(f"Quota: {quota.holder} has {quota.jobs} of {quota.most} jobs.")
+        click.echo(f"Quota: {quota.holder} has {quota.jobs:,} of {quota.most:,} jobs.")
     for each in tried.outlooks:
         job = each.explanation.job
         named = f" {job.name}" if job.name else ""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pilotage.errors import InvalidInputError, NotFoundError, PermissionDeniedError, Violation
 from pilotage.resources.queue_patterns import matches_any
 from pilotage.resources.tree import QueueId
+from pilotage.text import count_text
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.audit import AuditKind, line_difference
 from pilotage_server.core.identity import (
@@ -115,7 +116,11 @@ def register_pilots(
         place = ", ".join(wanted.queue_set) or str(wanted.queue)
         changed = line_difference([], (f"secret of pilot {pilot.stamp}" for pilot in new))
         record_change(
-            transaction, identity, AuditKind.PILOT_SECRET, f"{_counted(len(new))} of {place}", difference=changed
+            transaction,
+            identity,
+            AuditKind.PILOT_SECRET,
+            f"{count_text(len(new), 'pilot')} of {place}",
+            difference=changed,
         )
     return tuple(wanted.credential(pilot.stamp, pilot.vos) for pilot in new)
 
@@ -342,13 +347,9 @@ def drain_pilots(
     if live and identity is not None:
         how = "draining, its jobs are evicted" if evict else "draining"
         changed = line_difference([], (f"{stamp}: {how}" for stamp in live))
-        subject = _counted(len(live)) + (f" at {place}" if place else "")
+        subject = count_text(len(live), "pilot") + (f" at {place}" if place else "")
         record_change(transaction, identity, AuditKind.DRAIN, subject, difference=changed, reason=reason)
     return DrainedPilots(tuple(live), tuple(stamp for stamp in dict.fromkeys(pilots) if stamp not in live))
-
-
-def _counted(pilots: int) -> str:
-    return f"{pilots} pilot{'s' if pilots > 1 else ''}"
 
 
 def _live_pilots(transaction: Transaction, stamps: Collection[str]) -> dict[str, PilotRecord]:
