@@ -95,5 +95,8 @@ async def test_async_client_waits_for_many_sets_at_once(up: UpCommand) -> None:
         printed = {result.stdout async for result in jobs.results(WAIT_TIMEOUT_S)}
         assert printed == {"0\n", "1\n", "2\n"}
         assert await jobs.counts == {"DONE": 3}
+        assert [(await each.status).exit_code for each in jobs[1:]] == [0, 0]
+        (file,) = [each for each in await client.output_files(jobs[2].id) if each.name == "stdout"]
+        assert [part async for part in client.stream_output(jobs[2].id, file)] == [b"2\n"]
         listed = [status.id async for status in client.list_jobs(newest_first=True)]
         assert set(jobs.job_ids) <= set(listed)
