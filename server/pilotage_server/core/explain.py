@@ -271,6 +271,8 @@ def waiting_summary(picture: WaitingFacts) -> str:
 def _no_queue_summary(picture: WaitingFacts) -> str:
     of_vo = picture.queues_of_vo
     can = f"It waits because none of the {of_vo} queues that VO {picture.vo} may use can run it"
+    if of_vo == 1:
+        can = f"It waits because the only queue that VO {picture.vo} may use cannot run it"
     blame = next((each for each in picture.exclusions if each.queues_alone), None)
     if blame is not None and blame.parameter == DOWNTIME:
         return f"It waits for a downtime of the {count_text(blame.queues_alone, 'queue')} to pass: {blame.example}."
@@ -280,7 +282,10 @@ def _no_queue_summary(picture: WaitingFacts) -> str:
         return f"It waits because the {queues} that could run it {banned} {blame.example}."
     if blame is not None:
         asked = f" {blame.asked}" if blame.asked else ""
-        return f"{can}: {blame.parameter}{asked} alone excludes {blame.queues_alone} of them."
+        excluded = "excludes it" if of_vo == 1 else f"alone excludes {blame.queues_alone} of them"
+        return f"{can}: {blame.parameter}{asked} {excluded}."
+    if of_vo == 1:
+        return f"{can}: {' and '.join(each.parameter for each in picture.exclusions[:3])} exclude it."
     most = " and ".join(f"{each.parameter} ({each.queues})" for each in picture.exclusions[:3])
     return f"{can}: what excludes most of them is {most}."
 

@@ -17,7 +17,7 @@ from pilotage.classads.evaluation import Ad
 from pilotage.classads.text import ad_text, new_job_ad, overlaid
 from pilotage.clock import now
 from pilotage.condor.job_file import read_job_file
-from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.errors import InvalidInputError, NotFoundError, Violation, WorldError
 from pilotage.values.jobs import ALL_OWNERS, JobCondition
 from pilotage_client.api import Client
 from pilotage_client.cli.options import AS_JSON, count_text, echo_json, with_operator_client
@@ -114,9 +114,13 @@ def _evaluated(file: Path, grid: _LiveGrid, *, allow_commands: bool) -> list[dic
     }
     command = [program("pilotage-pilot"), "check", str(file), "--slots", "-"]
     command += ["--allow-commands"] if allow_commands else []
-    done = subprocess.run(
-        command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=_LONGEST_S
-    )
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=_LONGEST_S
+        )
+    except subprocess.TimeoutExpired as error:
+        why = f"its evaluation takes longer than {_LONGEST_S} s; try fewer slots or jobs (--slot, --constraint, --jobs)"
+        raise WorldError(f"{file}: {why}", transient=False) from error
     if done.returncode != 0:
         raise InvalidInputError(*(Violation("", line) for line in done.stderr.strip().splitlines() or ["it failed"]))
     answers: list[dict[str, Any]] = json.loads(done.stdout)
