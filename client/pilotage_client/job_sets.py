@@ -29,7 +29,7 @@ _HEADINGS = ("id", "name", "state", "place", "reason")
 class JobResult:
     """An ended job with its output: `stdout` and `stderr` as text, and all files of the last attempt in `output`.
 
-    Files of more than 64 KiB have no content there, and are "" as text: `Job.fetch` writes them.
+    Files of more than 64 KiB have no content in `output`: `Job.fetch` writes them.
     """
 
     status: JobStatus
@@ -149,7 +149,7 @@ class JobSet(Sequence[Job]):
                 if status.description_id not in names:
                     names[status.description_id] = self._client.standard_files(status.id, render=False)
                 out, err = (render_text(name, status.cluster, status.process) for name in names[status.description_id])
-                yield JobResult(status, _text(output, out), _text(output, err), output)
+                yield JobResult(status, self._text(output, out), self._text(output, err), output)
 
     def cancel(self, reason: str = "") -> list[ChangeResult]:
         """Remove the jobs; running payloads are killed."""
@@ -193,6 +193,13 @@ class JobSet(Sequence[Job]):
         table = html_table(_HEADINGS, map(_cells, statuses[:SHOWN_ROWS]), len(self))
         return f"<p>{len(self)} jobs: {summary}</p>{table}"
 
+    def _text(self, output: JobOutput, name: str) -> str:
+        """Return the text of a file of the output; "" = there is none."""
+        file = next((file for file in output.files if file.name == name), None)
+        if file is None:
+            return ""
+        return self._new_retry()(partial(self._client.read_output, output.job_id, file)).decode(errors="replace")
+
     def _ended(self, timeout_s: float) -> Iterator[list[JobStatus]]:
         """Yield the jobs in groups as they end, first those that have ended before; ends when no other can end."""
         ends_s = boot_time_s() + timeout_s
@@ -233,11 +240,6 @@ def progress_bar() -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-
-
-def _text(output: JobOutput, name: str) -> str:
-    content = next((file.content for file in output.files if file.name == name), None)
-    return (content or b"").decode(errors="replace")
 
 
 def _cells(status: JobStatus) -> tuple[object, ...]:

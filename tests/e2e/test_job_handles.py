@@ -49,6 +49,12 @@ def test_results_come_as_jobs_complete(client: Client, up: UpCommand) -> None:
     assert jobs.counts == {"DONE": 4}
 
 
+def test_long_standard_output_is_in_the_result(client: Client) -> None:
+    printed = client.submit(job("/bin/sh", "-c", "seq 20000"))[0].result(WAIT_TIMEOUT_S)
+    assert [file.content for file in printed.output.files if file.name == "stdout"] == [None]
+    assert printed.stdout.splitlines() == [str(number) for number in range(1, 20001)]
+
+
 def test_input_files_are_given_by_path(client: Client, tmp_path: Path) -> None:
     (tmp_path / "data.txt").write_text("12\n")
     submitted = client.submit(job("/bin/cat", "data.txt", folder=tmp_path, input_files="data.txt", memory="100 MB"))
