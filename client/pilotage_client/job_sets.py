@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,7 +82,7 @@ class JobSet(Sequence[Job]):
     """Jobs in the order of their ids in `job_ids`; every method is a call to the server, or several.
 
     `warnings` and `workflow` are those of the submission that made them. While no server answers, calls that wait are
-    repeated; `notify` gets a line for each outage.
+    repeated.
     """
 
     def __init__(
@@ -91,14 +91,12 @@ class JobSet(Sequence[Job]):
         job_ids: Iterable[int],
         warnings: tuple[str, ...] = (),
         workflow: int = 0,
-        *,
-        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._client = client
         self.job_ids = tuple(job_ids)
         self.warnings = warnings
         self.workflow = workflow
-        self._new_retry = partial(RetryBudget, DEFAULT_RETRY_S, notify)
+        self._new_retry = partial(RetryBudget, DEFAULT_RETRY_S, lambda line: None)
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
