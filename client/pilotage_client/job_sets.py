@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pilotage.clock import boot_time_s
+from pilotage.errors import StateConflictError
 from pilotage.job_description import render_text
 from pilotage.values.jobs import ChangeResult
 from pilotage_client.models import FINAL_STATES, STATES, JobEvent, JobOutput, JobStatus
@@ -55,8 +56,19 @@ class Job:
         return JobSet(self._client, [self.id]).wait(timeout_s)[0]
 
     def result(self, timeout_s: float = math.inf) -> JobResult:
-        """Wait for the end of the job and return it with its output; raises TimeoutError."""
-        return next(JobSet(self._client, [self.id]).results(timeout_s))
+        """Wait for the end of the job and return it with its output.
+
+        Raises
+        ------
+        TimeoutError
+            It has not ended.
+        StateConflictError
+            It cannot run any more, for example because a parent has failed.
+        """
+        result = next(JobSet(self._client, [self.id]).results(timeout_s), None)
+        if result is None:
+            raise StateConflictError(f"job {self.id} cannot run any more; see `pilotage why {self.id}`")
+        return result
 
     def events(self) -> list[JobEvent]:
         """Return what has happened to the job, oldest first."""
@@ -204,20 +216,23 @@ class JobSet(Sequence[Job]):
         statuses = self._new_retry()(lambda: self.statuses)
         yield [status for status in statuses if status.is_final]
         pending = {status.id for status in statuses if not status.is_final}
-        if not pending:
+        if all(status.is_final or status.futile for status in statuses):
             return
         ids = sorted(pending)
         for page in event_pages_since(self._client, ids[0], self._new_retry, ids, ends_s=ends_s):
             if ended := pending.intersection(event.job_id for event in page if event.after in FINAL_STATES):
-                yield self._new_retry()(partial(self._client.jobs, sorted(ended)))
+                yield self._present(ended)
                 pending -= ended
             # A job becomes futile without an event; an empty page comes first, and then twice a minute.
-            elif not page and all(job.is_final or job.futile for job in self._client.jobs(sorted(pending))):
+            elif not page and all(job.is_final or job.futile for job in self._present(pending)):
                 return
             if not pending:
                 return
         if pending:
             raise TimeoutError(f"{len(pending)} of {len(self)} jobs had not ended after {timeout_s:g} s")
+
+    def _present(self, job_ids: Iterable[int]) -> list[JobStatus]:
+        return self._new_retry()(partial(self._client.jobs, sorted(job_ids)))
 
     def _show_progress(self, timeout_s: float) -> None:
         """Show a bar of the ended jobs until all have ended, or for `timeout_s`."""

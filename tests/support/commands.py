@@ -123,7 +123,7 @@ def command_of(arguments: Iterable[str]) -> str:
     first, *words = arguments
     entry = NAMES[first]
     if isinstance(entry, Noun):
-        entry = entry.verbs.get(words[0] if words else "", entry.verbs[entry.default])
+        entry = entry.verbs[words[0] if words and words[0] in entry.verbs else entry.default]
     return next(name for name, verb in verbs_of(TABLE) if verb.target == entry.target)
 
 
