@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pilotage.values.jobs import JobCondition as JobCondition
     from pilotage_client.api import Client as Client
     from pilotage_client.async_client import AsyncClient as AsyncClient
+    from pilotage_client.async_client import AsyncJob as AsyncJob
+    from pilotage_client.async_client import AsyncJobSet as AsyncJobSet
     from pilotage_client.execution.executor import BatchFailedError as BatchFailedError
     from pilotage_client.execution.executor import PilotageExecutor as PilotageExecutor
     from pilotage_client.execution.records import WorkerDiedError as WorkerDiedError
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "AgentLimits": "pilotage_client.models.accounts",
     "AsyncClient": "pilotage_client.async_client",
+    "AsyncJob": "pilotage_client.async_client",
+    "AsyncJobSet": "pilotage_client.async_client",
     "BatchFailedError": "pilotage_client.execution.executor",
     "Client": "pilotage_client.api",
     "FeedPositionLostError": "pilotage.errors",

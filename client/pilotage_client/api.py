@@ -11,7 +11,7 @@ from pilotage.accounts import Quota, split_account, split_group
 from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.resources.selection import EligibleCEs, EligibleNodes, EligibleQueues, down_to, node_type
 from pilotage.resources.tree import QueueId
-from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
+from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire
 from pilotage.v1 import (
     diagnosis_service_pb2,
     identity_service_pb2,
@@ -62,7 +62,7 @@ from pilotage_client.models.operations import (
     diagnosis,
     throttle_info,
 )
-from pilotage_client.models.reading import one_of, value_of
+from pilotage_client.models.reading import listed, moment_to_wire, one_of, value_of
 from pilotage_client.models.routes import (
     RaceCostInfo,
     RaceInfo,
@@ -109,7 +109,7 @@ class OperatorCalls(Connection):
             ce=ce,
             queue=queue,
             reason=reason,
-            until=time_to_wire(until),
+            until=moment_to_wire("until", until),
         )
         return value_of(BanInfo, self._resources.Ban(request).ban)
 
@@ -141,7 +141,7 @@ class OperatorCalls(Connection):
         until `open_place`. Raises InvalidInputError.
         """
         request = resource_service_pb2.HoldPlaceRequest(
-            request_id=new_request_id(), place=_place(place), reason=reason, until=time_to_wire(until)
+            request_id=new_request_id(), place=_place(place), reason=reason, until=moment_to_wire("until", until)
         )
         held = self._resources.HoldPlace(request)
         return throttle_info(held.throttle), list(held.warnings)
@@ -371,8 +371,8 @@ class GridCalls(Connection):
             site=site,
             queue=None if queue is None else queue_to_wire(queue),
             node=node,
-            states=map(_pilot_state_number, states),
-            since=time_to_wire(since),
+            states=map(_pilot_state_number, listed("states", states)),
+            since=moment_to_wire("since", since),
             registered_by=registered_by,
         )
         return Rows(map(pilot_info, self._pilots.ListPilots(request).pilots))
@@ -423,7 +423,7 @@ class GridCalls(Connection):
             groups=groups,
             owners=owners,
             sites=sites,
-            by=map(_usage_key_number, by),
+            by=map(_usage_key_number, listed("by", by)),
         )
         return [value_of(UsageTotal, each) for each in self._shares.ListUsage(request).sums]
 

@@ -1,14 +1,14 @@
 """`AsyncClient`: the calls of `Client` for asyncio.
 
 Each call runs in a thread of its own, and each stream is read by one: gRPC's own asyncio channel would need a second
-implementation of every call.
+implementation of every call. `async_client.pyi` has the types, which `make reference` derives from those of `Client`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -24,6 +24,8 @@ _END = object()
 
 class _Calls:
     """Runs the methods of an object in threads."""
+
+    __slots__ = ("_target", "_threads")
 
     def __init__(self, target: Any, threads: ThreadPoolExecutor) -> None:
         self._target = target
@@ -43,7 +45,15 @@ class _Calls:
     async def _run(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
         run = partial(call, *arguments, **named)
         result = await asyncio.get_running_loop().run_in_executor(self._threads, run)
-        return AsyncHandle(result, self._threads) if isinstance(result, Job | JobSet) else result
+        match result:
+            case Job():
+                return AsyncJob(result, self._threads)
+            case JobSet():
+                return AsyncJobSet(result, self._threads)
+            case Client():
+                return AsyncClient(result)
+            case _:
+                return result
 
     async def _stream(self, call: Callable[..., Iterator[Any]], /, *arguments: Any, **named: Any) -> AsyncIterator[Any]:
         items = call(*arguments, **named)
@@ -52,11 +62,33 @@ class _Calls:
             yield item
 
 
-class AsyncHandle(_Calls):
-    """A `Job` or `JobSet` whose methods are coroutine functions or async generators, and whose properties awaitable.
+class AsyncJob(_Calls):
+    """A `Job` whose methods are coroutine functions, and whose property `status` is awaitable."""
 
-    What needs no call is as there: `id`, `job_ids`, `warnings` and `workflow`.
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<AsyncJob {self.id}>"
+
+
+class AsyncJobSet(_Calls, Sequence[AsyncJob]):
+    """A `JobSet` whose methods are coroutine functions or async generators, and whose properties are awaitable.
+
+    What needs no call is as there: `job_ids`, `warnings`, `workflow`, and the sequence of its jobs.
     """
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the job at this place, or a set of those in a slice."""
+        kind = AsyncJobSet if isinstance(index, slice) else AsyncJob
+        return kind(self._target[index], self._threads)
+
+    def __len__(self) -> int:
+        return len(self._target)
+
+    def __repr__(self) -> str:
+        return repr(self._target).replace("JobSet", "AsyncJobSet")
 
 
 class AsyncClient(_Calls):
@@ -64,6 +96,8 @@ class AsyncClient(_Calls):
 
     Use it in an `async with` block. At most 64 calls run at a time; a cancelled call ends by itself.
     """
+
+    __slots__ = ()
 
     def __init__(self, client: Client) -> None:
         super().__init__(client, ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="pilotage-client"))

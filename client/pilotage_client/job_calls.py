@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from pilotage.clock import boot_time_s
-from pilotage.errors import Faults, InvalidJobError, StateConflictError
+from pilotage.errors import Faults, InvalidJobError, StateConflictError, Violation
 from pilotage.job_description import JobDescription, render_text
 from pilotage.jobs.wire import description_from_wire, description_to_wire
 from pilotage.notifications import NewSubscription
-from pilotage.rpc.wire import time_to_wire
 from pilotage.tracing.recording import set_up_tracing, span
 from pilotage.tracing.spans import SpanKind
 from pilotage.v1 import (
@@ -49,7 +48,7 @@ from pilotage_client.models import (
     state_name,
 )
 from pilotage_client.models.explanations import JobExplanation, SubmissionDryRun, job_explanation, submission_dry_run
-from pilotage_client.models.reading import one_of
+from pilotage_client.models.reading import listed, moment_to_wire, one_of
 from pilotage_client.notifications import resolve_subscriptions
 from pilotage_client.selections import read_selections
 
@@ -129,7 +128,7 @@ class JobCalls(Connection):
     ) -> SubmissionDryRun:
         """Return what `submit` would do: warnings, quotas, and the explanation of the first descriptions that differ.
 
-        Nothing is stored or uploaded. Raises as `submit`.
+        Nothing is stored or uploaded. Raises InvalidInputError, InvalidJobError, QuotaExceededError, WorldError.
         """
         _, request = _submission(descriptions, group, dependencies, workflow, notify, is_cluster=cluster)
         request.validate_only = True
@@ -186,7 +185,7 @@ class JobCalls(Connection):
         `states` restricts workflows, and whole clusters that have several jobs. Raises NotFoundError for an unknown
         selection, except for plain ranges of job ids, which are not checked. Raises InvalidInputError.
         """
-        selections = read_selections(names)
+        selections = read_selections(list(listed("names", names)))
         answers = self._select([each for each in selections if isinstance(each, JobSelection)], states)
         ids: dict[int, None] = {}
         in_clusters: set[int] = set()
@@ -209,7 +208,7 @@ class JobCalls(Connection):
         """Yield the jobs of each selection; an answer may cover only the first ones."""
         done = 0
         while done < len(selections):
-            request = job_service_pb2.FindJobsRequest(states=map(_state_number, states))
+            request = job_service_pb2.FindJobsRequest(states=map(_state_number, listed("states", states)))
             for each in selections[done : done + MOST_IDS]:
                 request.selections.append(selection_to_wire(each))
             answer = self._jobs.FindJobs(request).selected
@@ -332,7 +331,10 @@ class JobCalls(Connection):
         return list(found.ids)
 
     def count_jobs(self, condition: JobCondition, most: int = 10_000) -> JobCount:
-        """Return the jobs that meet a condition with their numbers by owner and state; the newest `most`, or more."""
+        """Return the jobs that meet a condition with their numbers by owner and state; the newest `most`, or more.
+
+        Raises InvalidInputError.
+        """
         count = JobCount()
         for some in _conditions(condition):
             request = job_service_pb2.SearchJobsRequest(condition=some)
@@ -503,7 +505,7 @@ class JobCalls(Connection):
 
         Raises NotFoundError.
         """
-        return files.download(self._jobs, job_id, file)
+        yield from files.download(self._jobs, job_id, file)
 
 
 def _submission(
@@ -517,8 +519,9 @@ def _submission(
     request_id: str | None = None,
 ) -> tuple[Sequence[JobDescription], job_service_pb2.SubmitJobsRequest]:
     """Return the descriptions as they are submitted, and the request; raises InvalidInputError."""
-    if isinstance(descriptions, JobDescription):
+    if isinstance(descriptions, JobDescription | str | Path):
         descriptions = [descriptions]
+    _check_kinds(descriptions)
     descriptions = _with_files(_clusters(descriptions, one=is_cluster))
     descriptions, named = resolve_dependencies(descriptions)
     descriptions, subscriptions = resolve_subscriptions(descriptions, notify)
@@ -531,6 +534,17 @@ def _submission(
         subscriptions=map(submitted_subscription_to_wire, subscriptions),
     )
     return descriptions, request
+
+
+def _check_kinds(descriptions: Sequence[object]) -> None:
+    """Raise InvalidJobError for what is no description, such as the path of a job file."""
+    faults = [
+        Violation(f"descriptions[{index}]", f"is {each!r}; `job` and `read_jobs_with_files` return descriptions")
+        for index, each in enumerate(descriptions)
+        if not isinstance(each, JobDescription)
+    ]
+    if faults:
+        raise InvalidJobError(*faults)
 
 
 def _messages(descriptions: Sequence[JobDescription]) -> list[jobs_pb2.JobDescription]:
@@ -590,7 +604,7 @@ def _with(condition: JobCondition, states: Sequence[str], owner: str, pool: str)
     """Return the condition with these states, this owner and this pool where they are given."""
     return replace(
         condition,
-        states=frozenset(states) or condition.states,
+        states=frozenset(listed("states", states)) or condition.states,
         owner=owner or condition.owner,
         pool=pool or condition.pool,
     )
@@ -614,14 +628,14 @@ def _conditions(condition: JobCondition, *, newest_first: bool = False) -> Itera
 
 def _condition_to_wire(condition: JobCondition) -> job_service_pb2.JobCondition:
     return job_service_pb2.JobCondition(
-        states=sorted(map(_state_number, condition.states)),
+        states=sorted(map(_state_number, listed("states", condition.states))),
         site=condition.site,
         ce=condition.ce,
         queue=condition.queue,
         node=condition.node,
         owner=condition.owner,
-        since=time_to_wire(condition.since),
-        until=time_to_wire(condition.until),
+        since=moment_to_wire("since", condition.since),
+        until=moment_to_wire("until", condition.until),
         vo=condition.vo,
         group=condition.group,
         name=condition.name,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pilotage.clock import boot_time_s
+from pilotage.errors import StateConflictError
 from pilotage.job_description import render_text
 from pilotage.values.jobs import ChangeResult
 from pilotage_client.models import FINAL_STATES, STATES, JobEvent, JobOutput, JobStatus
@@ -29,7 +30,7 @@ _HEADINGS = ("id", "name", "state", "place", "reason")
 class JobResult:
     """An ended job with its output: `stdout` and `stderr` as text, and all files of the last attempt in `output`.
 
-    Files of more than 64 KiB have no content there, and are "" as text: `Job.fetch` writes them.
+    Files of more than 64 KiB have no content in `output`: `Job.fetch` writes them.
     """
 
     status: JobStatus
@@ -55,8 +56,19 @@ class Job:
         return JobSet(self._client, [self.id]).wait(timeout_s)[0]
 
     def result(self, timeout_s: float = math.inf) -> JobResult:
-        """Wait for the end of the job and return it with its output; raises TimeoutError."""
-        return next(JobSet(self._client, [self.id]).results(timeout_s))
+        """Wait for the end of the job and return it with its output.
+
+        Raises
+        ------
+        TimeoutError
+            It has not ended.
+        StateConflictError
+            It cannot run any more, for example because a parent has failed.
+        """
+        result = next(JobSet(self._client, [self.id]).results(timeout_s), None)
+        if result is None:
+            raise StateConflictError(f"job {self.id} cannot run any more; see `pilotage why {self.id}`")
+        return result
 
     def events(self) -> list[JobEvent]:
         """Return what has happened to the job, oldest first."""
@@ -82,7 +94,7 @@ class JobSet(Sequence[Job]):
     """Jobs in the order of their ids in `job_ids`; every method is a call to the server, or several.
 
     `warnings` and `workflow` are those of the submission that made them. While no server answers, calls that wait are
-    repeated; `notify` gets a line for each outage.
+    repeated.
     """
 
     def __init__(
@@ -91,14 +103,12 @@ class JobSet(Sequence[Job]):
         job_ids: Iterable[int],
         warnings: tuple[str, ...] = (),
         workflow: int = 0,
-        *,
-        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._client = client
         self.job_ids = tuple(job_ids)
         self.warnings = warnings
         self.workflow = workflow
-        self._new_retry = partial(RetryBudget, DEFAULT_RETRY_S, notify)
+        self._new_retry = partial(RetryBudget, DEFAULT_RETRY_S, lambda line: None)
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
@@ -149,7 +159,7 @@ class JobSet(Sequence[Job]):
                 if status.description_id not in names:
                     names[status.description_id] = self._client.standard_files(status.id, render=False)
                 out, err = (render_text(name, status.cluster, status.process) for name in names[status.description_id])
-                yield JobResult(status, _text(output, out), _text(output, err), output)
+                yield JobResult(status, self._text(output, out), self._text(output, err), output)
 
     def cancel(self, reason: str = "") -> list[ChangeResult]:
         """Remove the jobs; running payloads are killed."""
@@ -193,26 +203,36 @@ class JobSet(Sequence[Job]):
         table = html_table(_HEADINGS, map(_cells, statuses[:SHOWN_ROWS]), len(self))
         return f"<p>{len(self)} jobs: {summary}</p>{table}"
 
+    def _text(self, output: JobOutput, name: str) -> str:
+        """Return the text of a file of the output; "" = there is none."""
+        file = next((file for file in output.files if file.name == name), None)
+        if file is None:
+            return ""
+        return self._new_retry()(partial(self._client.read_output, output.job_id, file)).decode(errors="replace")
+
     def _ended(self, timeout_s: float) -> Iterator[list[JobStatus]]:
         """Yield the jobs in groups as they end, first those that have ended before; ends when no other can end."""
         ends_s = boot_time_s() + timeout_s
         statuses = self._new_retry()(lambda: self.statuses)
         yield [status for status in statuses if status.is_final]
         pending = {status.id for status in statuses if not status.is_final}
-        if not pending:
+        if all(status.is_final or status.futile for status in statuses):
             return
         ids = sorted(pending)
         for page in event_pages_since(self._client, ids[0], self._new_retry, ids, ends_s=ends_s):
             if ended := pending.intersection(event.job_id for event in page if event.after in FINAL_STATES):
-                yield self._new_retry()(partial(self._client.jobs, sorted(ended)))
+                yield self._present(ended)
                 pending -= ended
             # A job becomes futile without an event; an empty page comes first, and then twice a minute.
-            elif not page and all(job.is_final or job.futile for job in self._client.jobs(sorted(pending))):
+            elif not page and all(job.is_final or job.futile for job in self._present(pending)):
                 return
             if not pending:
                 return
         if pending:
             raise TimeoutError(f"{len(pending)} of {len(self)} jobs had not ended after {timeout_s:g} s")
+
+    def _present(self, job_ids: Iterable[int]) -> list[JobStatus]:
+        return self._new_retry()(partial(self._client.jobs, sorted(job_ids)))
 
     def _show_progress(self, timeout_s: float) -> None:
         """Show a bar of the ended jobs until all have ended, or for `timeout_s`."""
@@ -233,11 +253,6 @@ def progress_bar() -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-
-
-def _text(output: JobOutput, name: str) -> str:
-    content = next((file.content for file in output.files if file.name == name), None)
-    return (content or b"").decode(errors="replace")
 
 
 def _cells(status: JobStatus) -> tuple[object, ...]:

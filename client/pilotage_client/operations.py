@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import agent_service_pb2, audit_service_pb2, pilot_service_pb2, resource_service_pb2
 from pilotage_client.connection import Connection, new_request_id
 from pilotage_client.models.operations import AgentInfo, AuditRecord, DowntimeInfo, agent_info, audit_record
-from pilotage_client.models.reading import value_of
+from pilotage_client.models.reading import moment_to_wire, value_of
 
 
 def node_parts(node: Sequence[str]) -> tuple[str, str, str]:
@@ -36,8 +35,8 @@ class OperationsCalls(Connection):
             ce=ce,
             queue=queue,
             reason=reason,
-            start=time_to_wire(start),
-            end=time_to_wire(end),
+            start=moment_to_wire("start", start),
+            end=moment_to_wire("end", end),
             drain_s=drain_s,
         )
         request = resource_service_pb2.PlanDowntimeRequest(request_id=new_request_id(), downtime=downtime)
@@ -58,8 +57,11 @@ class OperationsCalls(Connection):
         return list(map(agent_info, self._agents.ListAgents(agent_service_pb2.ListAgentsRequest()).replicas))
 
     def audit(self, *, since: datetime | None = None, who: str = "", what: str = "") -> Iterator[AuditRecord]:
-        """Yield the changes that operators and agents have made, the newest first; `who` and `what` empty = any."""
-        request = audit_service_pb2.ListAuditRequest(since=time_to_wire(since), who=who, what=what)
+        """Yield the changes that operators and agents have made, the newest first; `who` and `what` empty = any.
+
+        Raises InvalidInputError.
+        """
+        request = audit_service_pb2.ListAuditRequest(since=moment_to_wire("since", since), who=who, what=what)
         while True:
             page = self._audit.ListAudit(request)
             yield from map(audit_record, page.entries)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pilotage_client
-from pilotage.errors import InvalidInputError
+from pilotage.errors import InvalidInputError, StateConflictError
 from pilotage_client import AsyncClient, Client, job
 from support.commands import WAIT_TIMEOUT_S, UpCommand, up_command
 
@@ -47,6 +47,21 @@ def test_results_come_as_jobs_complete(client: Client, up: UpCommand) -> None:
     (slow,) = results
     assert (slow.stdout, slow.status.state) == ("slow\n", "DONE")
     assert jobs.counts == {"DONE": 4}
+
+
+def test_long_standard_output_is_in_the_result(client: Client) -> None:
+    printed = client.submit(job("/bin/sh", "-c", "seq 20000"))[0].result(WAIT_TIMEOUT_S)
+    assert [file.content for file in printed.output.files if file.name == "stdout"] == [None]
+    assert printed.stdout.splitlines() == [str(number) for number in range(1, 20001)]
+
+
+def test_result_of_a_job_that_cannot_run_is_an_error(client: Client, up: UpCommand) -> None:
+    parent = client.submit(job("/bin/false"))
+    child = client.submit(job("/bin/true", after_ok=str(parent.job_ids[0])))
+    up.until(lambda: child[0].status.futile)
+    with pytest.raises(StateConflictError, match=f"see `pilotage why {child.job_ids[0]}`"):
+        child[0].result(WAIT_TIMEOUT_S)
+    child.cancel()
 
 
 def test_input_files_are_given_by_path(client: Client, tmp_path: Path) -> None:
@@ -95,5 +110,8 @@ async def test_async_client_waits_for_many_sets_at_once(up: UpCommand) -> None:
         printed = {result.stdout async for result in jobs.results(WAIT_TIMEOUT_S)}
         assert printed == {"0\n", "1\n", "2\n"}
         assert await jobs.counts == {"DONE": 3}
+        assert [(await each.status).exit_code for each in jobs[1:]] == [0, 0]
+        (file,) = [each for each in await client.output_files(jobs[2].id) if each.name == "stdout"]
+        assert [part async for part in client.stream_output(jobs[2].id, file)] == [b"2\n"]
         listed = [status.id async for status in client.list_jobs(newest_first=True)]
         assert set(jobs.job_ids) <= set(listed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import cache, partial
@@ -10,12 +10,13 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from pilotage.accounts import Quota
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
-from pilotage.rpc.wire import quota_from_wire, section_from_wire, time_from_wire
+from pilotage.rpc.wire import quota_from_wire, section_from_wire, time_from_wire, time_to_wire
 from pilotage.text import did_you_mean
 from pilotage.v1 import values_pb2
 from pilotage_client.models.jobs import JobStatus, iso, job_status, time_of
@@ -50,6 +51,21 @@ def one_of(where: str, name: str, known: Sequence[str]) -> str:
     if name not in known:
         raise InvalidInputError(Violation(where, f"{name} is none of {', '.join(known)}{did_you_mean(name, known)}"))
     return name
+
+
+def listed(where: str, names: Iterable[str]) -> Iterable[str]:
+    """Return names of a list; raises InvalidInputError for a text alone, whose letters would be the names."""
+    if isinstance(names, str):
+        raise InvalidInputError(Violation(where, f"must be a list such as [{names!r}], not a text alone"))
+    return names
+
+
+def moment_to_wire(where: str, time: datetime | None) -> Timestamp | None:
+    """Return the message of a time, None = none; raises InvalidInputError if it has no time zone."""
+    if time is not None and time.tzinfo is None:
+        why = "has no time zone: add tzinfo=UTC, or call astimezone() if it is a local time"
+        raise InvalidInputError(Violation(where, f"{time} {why}"))
+    return time_to_wire(time)
 
 
 class AsJson:

@@ -282,8 +282,8 @@ def _no_queue_summary(picture: WaitingFacts) -> str:
         return f"It waits because the {queues} that could run it {banned} {blame.example}."
     if blame is not None:
         asked = f" {blame.asked}" if blame.asked else ""
-        excluded = "it" if of_vo == 1 else f"{blame.queues_alone} of them"
-        return f"{can}: {blame.parameter}{asked} alone excludes {excluded}."
+        excluded = "excludes it" if of_vo == 1 else f"alone excludes {blame.queues_alone} of them"
+        return f"{can}: {blame.parameter}{asked} {excluded}."
     if of_vo == 1:
         return f"{can}: {' and '.join(each.parameter for each in picture.exclusions[:3])} exclude it."
     most = " and ".join(f"{each.parameter} ({each.queues})" for each in picture.exclusions[:3])

@@ -51,13 +51,16 @@ ADMIN, OPERATOR, USER = Role.ADMIN, Role.OPERATOR, Role.USER
 FAILING: list[tuple[Role, type[PilotageError], str, Call]] = [
     (USER, NotFoundError, "ad", lambda c: c.ad(NO_JOB)),
     (USER, NotFoundError, "attempts", lambda c: c.attempts([NO_JOB])),
+    (OPERATOR, InvalidInputError, "audit", lambda c: c.audit(who="\0")),
     (OPERATOR, InvalidInputError, "ban", lambda c: c.ban(["NO"], reason="power")),
     (OPERATOR, InvalidInputError, "ban", lambda c: c.ban("SITE", reason="")),
     (OPERATOR, NotFoundError, "cancel_downtime", lambda c: c.cancel_downtime(NO_JOB)),
     (USER, InvalidInputError, "clusters", lambda c: c.clusters(states=["NO"])),
     (USER, NotFoundError, "clusters", lambda c: c.clusters(workflow=NO_JOB)),
+    (USER, InvalidInputError, "count_jobs", lambda c: c.count_jobs(BAD_STATE)),
     (USER, NotFoundError, "description", lambda c: c.description(NO_JOB)),
     (OPERATOR, InvalidInputError, "drain_pilots", lambda c: c.drain_pilots(place=["NO"], reason="power")),
+    (USER, InvalidJobError, "dry_run", lambda c: c.dry_run(JobDescription(""))),
     (USER, InvalidInputError, "edit", lambda c: c.edit(waiting(c), JobDescription(""))),
     (USER, NotFoundError, "edit", lambda c: c.edit(NO_JOB, TRUE)),
     (USER, StateConflictError, "edit", lambda c: c.edit(removed(c), TRUE)),
@@ -69,6 +72,7 @@ FAILING: list[tuple[Role, type[PilotageError], str, Call]] = [
     (USER, NotFoundError, "fetch_files", lambda c: c.fetch_files(waiting(c), [FILE], Path("/tmp/no"))),
     (USER, NotFoundError, "fetch_output", lambda c: c.fetch_output(NO_JOB, Path())),
     (USER, InvalidInputError, "find_jobs", lambda c: c.find_jobs(["x"])),
+    (USER, InvalidInputError, "find_jobs", lambda c: c.find_jobs("12")),
     (USER, NotFoundError, "find_jobs", lambda c: c.find_jobs([str(NO_JOB)])),
     (USER, FeedPositionLostError, "follow", lambda c: c.follow(after=NO_JOB, until_now=True)),
     (USER, NotFoundError, "follow_output", lambda c: c.follow_output(NO_JOB)),
@@ -81,6 +85,7 @@ FAILING: list[tuple[Role, type[PilotageError], str, Call]] = [
     (ADMIN, InvalidInputError, "join", lambda c: with_join_token(c).join("")),
     (USER, InvalidInputError, "list_ads", lambda c: c.list_ads(JobCondition(where="a =="))),
     (USER, InvalidInputError, "list_jobs", lambda c: c.list_jobs(states=["NO"])),
+    (USER, InvalidInputError, "list_jobs", lambda c: c.list_jobs(states="DONE")),
     (OPERATOR, InvalidInputError, "open_place", lambda c: c.open_place([])),
     (OPERATOR, NotFoundError, "open_place", lambda c: c.open_place("SITE")),
     (USER, NotFoundError, "output_files", lambda c: c.output_files(NO_JOB)),
@@ -107,6 +112,7 @@ FAILING: list[tuple[Role, type[PilotageError], str, Call]] = [
     (OPERATOR, InvalidInputError, "revoke_token_id", lambda c: c.revoke_token_id("jti", reason="")),
     (USER, InvalidInputError, "revoke_tokens_of", lambda c: c.revoke_tokens_of(reason="")),
     (USER, InvalidInputError, "search_jobs", lambda c: c.search_jobs(BAD_STATE)),
+    (USER, InvalidInputError, "search_jobs", lambda c: c.search_jobs(JobCondition(since=SOON.replace(tzinfo=None)))),
     (USER, InvalidInputError, "select", lambda c: c.select("x")),
     (USER, NotFoundError, "select", lambda c: c.select(NO_JOB)),
     (OPERATOR, InvalidInputError, "set_node_attributes", lambda c: c.set_node_attributes([NODE], {"X": "1 +"})),
@@ -116,6 +122,7 @@ FAILING: list[tuple[Role, type[PilotageError], str, Call]] = [
     (USER, NotFoundError, "standard_files", lambda c: c.standard_files(NO_JOB)),
     (USER, NotFoundError, "stream_output", lambda c: c.stream_output(waiting(c), FILE)),
     (USER, InvalidJobError, "submit", lambda c: c.submit(JobDescription(""))),
+    (USER, InvalidJobError, "submit", lambda c: c.submit("hello.toml")),  # type: ignore[arg-type]
     (USER, InvalidJobError, "submit", lambda c: c.submit(JobDescription("/bin/cat", input_files=(InputFile("no"),)))),
     (USER, InvalidInputError, "submit", lambda c: c.submit(JobDescription("/bin/true", after=(str(NO_JOB),)))),
     (USER, InvalidInputError, "subscribe", lambda c: c.subscribe("x", MAIL)),
@@ -130,7 +137,6 @@ FAILING: list[tuple[Role, type[PilotageError], str, Call]] = [
 
 FINE: dict[str, Call] = {
     "agents": lambda c: c.agents(),
-    "audit": lambda c: c.audit(),
     "bans": lambda c: c.bans(),
     "diagnose": lambda c: c.diagnose(),
     "downtimes": lambda c: c.downtimes(),
@@ -155,7 +161,7 @@ OF_OPERATORS = {
 }
 """The methods that a user's token does not allow."""
 
-WITHOUT_SERVER = {"close", "job", "located", "reconnected"}
+WITHOUT_SERVER = {"close", "job", "located", "reconnected", "report_upload"}
 ALL: dict[str, Call] = FINE | {name: call for _, _, name, call in FAILING}
 SHOWN = [f"{name}-{error.__name__}-{index}" for index, (_, error, name, _) in enumerate(FAILING)]
 PROVOKED = {"InvalidInputError", "InvalidTreeError", "NotFoundError", "StateConflictError", "FeedPositionLostError"}

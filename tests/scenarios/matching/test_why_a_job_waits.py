@@ -72,6 +72,15 @@ def test_why_says_that_the_vo_may_use_no_queue(grid: Grid) -> None:
     assert grid.why(job_id).summary == "It waits because VO lhcb may use no queue (1 in all)."
 
 
+def test_summary_of_a_single_queue_is_in_the_singular(grid: Grid) -> None:
+    grid.put({"sites": {"HOME": {"ces": {"ce": {"queues": {"q": {"CPUs": 2, "Memory": 100}}}}}}})
+    (one_reason,) = grid.submit(request_cpus=64)
+    (two_reasons,) = grid.submit(request_cpus=64, request_memory_mib=4000)
+    only = "It waits because the only queue that VO lhcb may use cannot run it"
+    assert grid.why(one_reason).summary == f"{only}: CPUs 64 excludes it."
+    assert grid.why(two_reasons).summary == f"{only}: CPUs and Memory exclude it."
+
+
 def test_job_with_eligible_queues_waits_for_a_pilot(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     no_pilot = "It waits for a pilot: 1 queue can run it, but no pilot is there"

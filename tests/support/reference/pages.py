@@ -1,4 +1,4 @@
-"""All reference pages that are made from code, by file name."""
+"""All reference pages and other files that are made from code, by file name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from support.reference import (
+    async_stub,
     commands,
     exit_codes,
     hold_codes,
@@ -32,5 +33,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "metrics.md": metrics.page,
     "protocol.md": protocol.page,
     "settings.md": settings.page,
+    async_stub.FILE: async_stub.stub,
     **schemas.files(),
 }

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from google.protobuf.message import Message
@@ -81,6 +81,14 @@ def test_methods_take_and_return_values(name: str) -> None:
     assert "return" in hints
     found = [kind for hint in hints.values() for kind in types_in(hint, set())]
     assert not [kind for kind in found if is_message(kind) or kind is Any]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_iterators_come_from_generators(name: str) -> None:
+    """`AsyncClient` makes asynchronous generators of these only."""
+    method = inspect.unwrap(getattr(Client, name))
+    returned = get_origin(get_type_hints(method)["return"])
+    assert inspect.isgeneratorfunction(method) == (returned is Iterator)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pilotage.classads.evaluation import Ad
 from pilotage.classads.text import ad_text, new_job_ad, overlaid
 from pilotage.clock import now
 from pilotage.condor.job_file import read_job_file
-from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.errors import InvalidInputError, NotFoundError, Violation, WorldError
 from pilotage.text import count_text
 from pilotage.values.jobs import ALL_OWNERS, JobCondition
 from pilotage_client.api import Client
@@ -115,9 +115,13 @@ def _evaluated(file: Path, grid: _LiveGrid, *, allow_commands: bool) -> list[dic
     }
     command = [program("pilotage-pilot"), "check", str(file), "--slots", "-"]
     command += ["--allow-commands"] if allow_commands else []
-    done = subprocess.run(
-        command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=_LONGEST_S
-    )
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=_LONGEST_S
+        )
+    except subprocess.TimeoutExpired as error:
+        why = f"its evaluation takes longer than {_LONGEST_S} s; try fewer slots or jobs (--slot, --constraint, --jobs)"
+        raise WorldError(f"{file}: {why}", transient=False) from error
     if done.returncode != 0:
         lines = (line.removeprefix("pilotage-pilot: ") for line in done.stderr.strip().splitlines())
         raise InvalidInputError(*(Violation("", line) for line in [*lines] or ["it failed"]))

@@ -50,4 +50,4 @@ def show_dry_run(
         show_details(each.explanation, job)
     explained = sum(each.jobs for each in tried.outlooks)
     if explained < jobs:
-        click.echo(f"\n... and {jobs - explained} more jobs, which are checked and not explained")
+        click.echo(f"\n... and {count_text(jobs - explained, 'more job')}, checked and not explained")
