@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import quota_from_wire, section_from_wire, time_from_wire
+from pilotage.text import did_you_mean
 from pilotage.v1 import values_pb2
 from pilotage_client.models.jobs import JobStatus, iso, job_status, time_of
 
@@ -48,9 +48,7 @@ def enum_name(message: Message, field: str, prefix: str) -> str:
 def one_of(where: str, name: str, known: Sequence[str]) -> str:
     """Return the name; raises InvalidInputError if it is not one of the known ones."""
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; is {near[0]} meant?" if near else ""
-        raise InvalidInputError(Violation(where, f"{name} is none of {', '.join(known)}{hint}"))
+        raise InvalidInputError(Violation(where, f"{name} is none of {', '.join(known)}{did_you_mean(name, known)}"))
     return name
 
 

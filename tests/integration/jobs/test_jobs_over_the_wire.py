@@ -85,11 +85,13 @@ def test_ignored_statements_stay_visible(grid: WireGrid) -> None:
 def test_submission_warns_of_requests_that_no_queue_fulfils(grid: WireGrid) -> None:
     grid.put_tree()
     large = dataclasses.replace(a_job(), request_memory_mib=10 * 1024 * 1024)
-    warnings = grid.jobs.SubmitJobs(submission([a_job(Memroy=1000), large])).warnings
+    elsewhere = dataclasses.replace(a_job(), sites=("SITES",))
+    warnings = grid.jobs.SubmitJobs(submission([a_job(Memroy=1000), large, elsewhere])).warnings
     assert [warning for warning in warnings if "no queue satisfies" not in warning] == [
         "no queue states the parameter Memroy; did you mean Memory? (descriptions[0])",
         "Memory: no queue offers 10485760 MiB, the largest offers 4000 MiB; the job waits until one does"
         " (descriptions[1])",
+        "Site: the tree has no site sites; did you mean SITE? (descriptions[2])",
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from pilotage.resources.eligibility import SIZES, asked_sizes
 from pilotage.resources.requirements import JobNeeds, Requirements
-from pilotage.text import fold
+from pilotage.text import did_you_mean, fold
 from pilotage.units import Amount
 
 _SIMILAR = 0.75
@@ -22,6 +22,13 @@ def unstated_names(requirements: Requirements, stated: Collection[str]) -> Itera
             nearest = difflib.get_close_matches(fold(item.name), by_folded, n=1, cutoff=_SIMILAR)
             hint = f"; did you mean {by_folded[nearest[0]]}?" if nearest else ""
             yield f"no queue states the parameter {item.name}{hint}"
+
+
+def unknown_sites(needs: JobNeeds, sites: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each site of a job that the tree lacks; `sites` are its sites by folded name, if any."""
+    for name in needs.sites:
+        if sites and name not in sites:
+            yield f"Site: the tree has no site {name}{did_you_mean(name, sites.values())}"
 
 
 def too_large_sizes(needs: JobNeeds, largest: Mapping[str, Amount]) -> Iterator[str]:

@@ -32,7 +32,7 @@ from pilotage_server.core.queueing.job_ads import traits_ad
 from pilotage_server.core.queueing.task_queue import NO_NAMES, traits_of
 from pilotage_server.core.races.races import MAY_BE_REPEATED, is_flagged
 from pilotage_server.core.rules import Rules
-from pilotage_server.core.submission.offers import too_large_sizes, unstated_names
+from pilotage_server.core.submission.offers import too_large_sizes, unknown_sites, unstated_names
 from pilotage_server.core.submission.optimizers import OptimizerContext, Rejection, SubmitCandidate, run_chain
 from pilotage_server.core.submission.submit_policy import ACCOUNT_REQUEST_NAMES, SubmitPolicy, TransformResult
 from pilotage_server.core.submission.validation import are_valid_overrides
@@ -327,6 +327,7 @@ def candidate_warnings(candidate: SubmitCandidate, state: ServerState) -> Iterat
         yield f"no queue satisfies the requirements ({tree}); the job waits until one does"
         yield from unstated_names(candidate.requirements, state.tree.mapper.stated_names(candidate.vo))
     if candidate.needs is not None:
+        yield from unknown_sites(candidate.needs, state.tree.sites)
         yield from too_large_sizes(candidate.needs, state.tree.mapper.largest_sizes(candidate.vo))
 
 
