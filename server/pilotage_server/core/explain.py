@@ -262,6 +262,8 @@ def waiting_summary(picture: WaitingFacts) -> str:
     if picture.queues_total == 0:
         return "It waits because no resource tree has been loaded yet, so no queue is known."
     if picture.queues_of_vo == 0:
+        if picture.queues_total == 1:
+            return f"It waits because VO {picture.vo} may not use the only queue."
         return f"It waits because VO {picture.vo} may use none of the {picture.queues_total} queues."
     if not picture.outlooks:
         return _no_queue_summary(picture)
@@ -270,7 +272,10 @@ def waiting_summary(picture: WaitingFacts) -> str:
 
 def _no_queue_summary(picture: WaitingFacts) -> str:
     of_vo = picture.queues_of_vo
-    can = f"It waits because none of the {of_vo} queues that VO {picture.vo} may use can run it"
+    may_use = f"that VO {picture.vo} may use"
+    can = f"It waits because none of the {of_vo} queues {may_use} can run it"
+    if of_vo == 1:
+        can = f"It waits because the only queue {may_use} cannot run it"
     blame = next((each for each in picture.exclusions if each.queues_alone), None)
     if blame is not None and blame.parameter == DOWNTIME:
         return f"It waits for a downtime of the {count_text(blame.queues_alone, 'queue')} to pass: {blame.example}."
@@ -280,7 +285,9 @@ def _no_queue_summary(picture: WaitingFacts) -> str:
         return f"It waits because the {queues} that could run it {banned} {blame.example}."
     if blame is not None:
         asked = f" {blame.asked}" if blame.asked else ""
-        return f"{can}: {blame.parameter}{asked} alone excludes {blame.queues_alone} of them."
+        return (
+            f"{can}: {blame.parameter}{asked} alone excludes {'it' if of_vo == 1 else f'{blame.queues_alone} of them'}."
+        )
     most = " and ".join(f"{each.parameter} ({each.queues})" for each in picture.exclusions[:3])
     return f"{can}: what excludes most of them is {most}."
 
