@@ -40,7 +40,7 @@ def show_dry_run(
     jobs = number_of(descriptions)
     echo_submission(jobs, (*warnings, *tried.warnings), "would be submitted")
     for quota in tried.quotas:
-        click.echo(f"Quota: {quota.holder} has {quota.jobs} of {quota.most} jobs.")
+        click.echo(f"Quota: {quota.holder} has {quota.jobs:,} of {quota.most:,} jobs.")
     for each in tried.outlooks:
         job = each.explanation.job
         named = f" {job.name}" if job.name else ""
