@@ -90,9 +90,9 @@ def resolve_server(options: ServerOptions, environment: Mapping[str, str] = os.e
         raise InvalidInputError(
             Violation(
                 "server",
-                f"no server is set, nor found in {folder}; start one with `pilotage up`, join one with "
-                "`pilotage join`, or set one by --data, --server, --context, PILOTAGE_DATA, PILOTAGE_SERVER or "
-                "PILOTAGE_CONTEXT",
+                f"no server is set, nor found in {folder}; start one with `pilotage up` and wait until it is up, "
+                "join one with `pilotage join`, or set one by --data, --server, --context, PILOTAGE_DATA, "
+                "PILOTAGE_SERVER or PILOTAGE_CONTEXT",
             )
         )
     # The tokens of `pilotage up` are valid at its own server only, and must not be sent to others.

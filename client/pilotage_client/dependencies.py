@@ -6,7 +6,6 @@ of the same submission; if several have it, all of them are parents. If none has
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 
 from pilotage.errors import Faults, InvalidInputError, Violation
 from pilotage.job_description import JobDescription
+from pilotage.text import did_you_mean
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage.values.selections import JobSelection
 from pilotage_client.selections import names_workflow, read_selections
@@ -87,8 +87,7 @@ def _dependency(
             with faults.within(""):
                 existing.append(read_parent(text))
         else:
-            near = difflib.get_close_matches(text, filter(None, by_name), n=1)
-            hint = f"; is {near[0]} meant?" if near else ""
+            hint = did_you_mean(text, filter(None, by_name))
             faults.add("", f'no job of this submission has the name "{text}"{hint}')
     faults.raise_any(InvalidInputError)
     return Dependency(index, kind, tuple(existing), tuple(inner))

@@ -156,7 +156,7 @@ def test_failure_names_reason_log_and_command(workflow: Workflow) -> None:
 @pytest.mark.parametrize(
     ("rule", "fault"),
     [
-        ("misspelt", "memroy: is not a key of a job; is memory meant?"),
+        ("misspelt", "memroy: is not a key of a job; did you mean memory?"),
         ("many", "pilotage_count: is set by the executor itself"),
     ],
 )

@@ -199,7 +199,7 @@ def _place_in_order(group: GroupShareInfo) -> str:
 BANS = Listing(
     BanJson,
     BanInfo.as_json,
-    Column("node", priority=0, shortest=16),
+    Column("node", "PLACE", priority=0, shortest=16),
     Column("until", text=lambda time: local_time(time) or "removed", priority=1),
     Column("by", priority=3),
     Column("reason", priority=2, shortest=16),

@@ -221,7 +221,9 @@ def edit(
     """
     for each in changes:
         with_change(JobDescription("/bin/true"), each)  # a misspelled name is refused before any job is changed
-    if ids or filters.states or not filters.are_given:
+    if ids and not filters.are_given:
+        jobs = _named(client, ids, _EDITABLE, _EDITABLE, "edit")
+    elif ids or filters.states or not filters.are_given:
         jobs = selected_jobs(client, ids, filters)
     else:
         jobs = selected_jobs(client, ids, replace(filters, states=_EDITABLE))

@@ -106,7 +106,8 @@ def _chosen(files: list[JobFile], job_id: int, name: str | None) -> list[JobFile
     chosen = [file for file in files if name in (None, file.name)]
     if name is not None and not chosen:
         names = ", ".join(file.name for file in files)
-        raise StateConflictError(f"job {job_id} has no output file {name}" + (f"; it has {names}" if names else " yet"))
+        has = f"; it has {names}" if names else f", nor any other; see `pilotage why {job_id}`"
+        raise StateConflictError(f"job {job_id} has no output file {name}{has}")
     return chosen
 
 

@@ -20,6 +20,7 @@ from pilotage_client.cli.options import (
 )
 from pilotage_client.cli.routes import routed_job_lines
 from pilotage_client.cli.selection.filters import JobFilters, job_filters, selected_jobs
+from pilotage_client.cli.show.columns import with_local_times
 from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.models import JobStatus
 from pilotage_client.models.explanations import JobExplanation, StartForecast
@@ -54,7 +55,9 @@ def why(ctx: click.Context, client: Client, ids: Sequence[str], filters: JobFilt
 def show(answer: JobExplanation) -> None:
     """Print the explanation of a job."""
     job = answer.job
-    click.echo(f"Job {job.id} is {job.state}. {answer.summary}")
+    click.echo(f"Job {job.id} is {job.state}. {with_local_times(answer.summary)}")
+    if job.state == "FAILED" and job.exit_code is not None:
+        click.echo(f"What it printed: `pilotage logs {job.id}`; its standard error: `pilotage logs {job.id} --stderr`")
     show_details(answer, job)
 
 
@@ -78,6 +81,13 @@ def show_details(answer: JobExplanation, job: JobStatus) -> None:
         click.echo(f"Pool {job.pool[:12]}: {asked} (mapped {mapped}, tree version {answer.tree_version})")
     if job.pool_sites:
         click.echo(f"Sites of the pool: {', '.join(job.pool_sites)}")
+    if not job.is_final:
+        _show_queues(answer, job)
+    _show_resources(answer)
+
+
+def _show_queues(answer: JobExplanation, job: JobStatus) -> None:
+    """Print which queues and slots can run the job, and its place in the order."""
     if answer.queues_total:
         eligible = len(answer.eligible_queues)
         click.echo(
@@ -90,7 +100,8 @@ def show_details(answer: JobExplanation, job: JobStatus) -> None:
     if answer.exclusions:
         click.echo("\nExcluded queues:")
         rows = [
-            (each.parameter, each.asked, each.queues, each.queues_alone, each.example) for each in answer.exclusions
+            (each.parameter, each.asked, each.queues, each.queues_alone, with_local_times(each.example))
+            for each in answer.exclusions
         ]
         echo_table(("PARAMETER", "ASKED", "EXCLUDES", "IT ALONE", "FOR EXAMPLE"), rows, empty="")
     _show_relaxations(answer)

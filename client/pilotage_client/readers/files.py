@@ -138,11 +138,11 @@ class FileResolver:
             collected.add(file, start)
         fields: dict[str, Any] = {}
         if image is not None:
-            collected.add(image, folder)
+            collected.add(image, folder, "image")
             fields["image"] = f"./{image.name}"
         program = PurePosixPath(description.executable)
-        if not program.is_absolute() and len(program.parts) > 1 and _ships_executable(description):
-            collected.require_program(program)
+        if not program.is_absolute() and "/" in description.executable and _ships_executable(description):
+            collected.require_program(description.executable)
         return collected.faults, fields | _sandbox_names(description, collected.files)
 
 
@@ -160,20 +160,21 @@ class _FileCollector:
         self.files: dict[str, InputFile] = {}
         self.faults: list[Violation] = []
 
-    def add(self, file: InputFile, folder: Path) -> None:
-        """Add the plain files of an input file; one with a checksum is resolved already."""
+    def add(self, file: InputFile, folder: Path, field: str = "input_files") -> None:
+        """Add the plain files of an input file; one with a checksum is resolved already. Faults name `field`."""
         try:
             for found in _plain_files(file, folder) if file.checksum is None else [file]:
                 self._add_plain(found)
         except OSError as error:
-            self._add_fault(f"{file.source or file.name}: {(error.strerror or 'cannot be read').lower()}")
+            self._add_fault(f"{file.source or file.name}: {(error.strerror or 'cannot be read').lower()}", field)
         except ValueError:
-            self._add_fault(f"{file.source or file.name!r} cannot be the name of a file")
+            self._add_fault(f"{file.source or file.name!r} cannot be the name of a file", field)
 
-    def require_program(self, program: PurePosixPath) -> None:
+    def require_program(self, executable: str) -> None:
         """Add a fault if an executable with a relative path is not among the input files."""
+        program = PurePosixPath(executable)
         if str(program) not in self.files and program.name not in self.files:
-            self.faults.append(Violation("executable", f"{program}: no such file"))
+            self.faults.append(Violation("executable", f"{executable}: no such file"))
 
     def _add_plain(self, file: InputFile) -> None:
         name = PurePosixPath(file.name)
@@ -187,8 +188,8 @@ class _FileCollector:
         if first.checksum != file.checksum:
             self._add_fault(f"{first.source} and {file.source} would both be {name}")
 
-    def _add_fault(self, why: str) -> None:
-        self.faults.append(Violation("input_files", why))
+    def _add_fault(self, why: str, field: str = "input_files") -> None:
+        self.faults.append(Violation(field, why))
 
 
 def _attribute(description: JobDescription, names: frozenset[str]) -> object:

@@ -40,7 +40,7 @@ _ALIEN_PLACE = re.compile(r"@[\w:,=]*$")
 
 def keep_unknown(similar: str | None) -> JdlHandler:
     """Return a handler that keeps an attribute that nothing uses; `similar` is the attribute that may be meant."""
-    return keep_with_warning(UNUSED_WARNING if similar is None else f"{UNUSED_WARNING}; is {similar} meant?")
+    return keep_with_warning(UNUSED_WARNING if similar is None else f"{UNUSED_WARNING}; did you mean {similar}?")
 
 
 def keep_silently(draft: Draft, attribute: Attribute) -> None:

@@ -401,5 +401,5 @@ def _handler(name: str) -> SubmitHandler:
         return known.handler
     similar = SUBMIT_COMMANDS.similar(name)
     if fold(name).startswith(_REQUEST_PREFIX):
-        return handlers.refuse(_CUSTOM_RESOURCE + (f"; is {similar} meant?" if similar else ""), "0")
+        return handlers.refuse(_CUSTOM_RESOURCE + (f"; did you mean {similar}?" if similar else ""), "0")
     return handlers.keep_unknown(similar)

@@ -53,7 +53,7 @@ _OWN_VARIABLES = "PILOTAGE_"
 
 def keep_unknown(similar: str | None) -> SubmitHandler:
     """Return a handler that keeps a command that nothing uses; `similar` is the command that may be meant."""
-    return keep_with_warning(UNUSED_WARNING if similar is None else f"{UNUSED_WARNING}; is {similar} meant?")
+    return keep_with_warning(UNUSED_WARNING if similar is None else f"{UNUSED_WARNING}; did you mean {similar}?")
 
 
 def refuse(why: str, *unless: str) -> SubmitHandler:

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from pilotage.classads.library import htcondor_library
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.text import fold
+from pilotage.text import did_you_mean, fold
 from pilotage_client.readers.draft import StatementFaultError
 
 
@@ -419,7 +419,8 @@ def without_invalid(statements: list[SubmitStatement]) -> tuple[list[SubmitState
 
 def _fault_at(statement: SubmitStatement) -> StatementFaultError:
     if statement.kind is not StatementKind.INCLUDE:
-        return StatementFaultError(statement.line, f"not a submit command: {statement.text[:60]}")
+        meant = did_you_mean(statement.text.partition(" ")[0], ["queue"])
+        return StatementFaultError(statement.line, f"not a submit command: {statement.text[:60]}{meant}")
     # Only the include of a missing file is still there: those of others are replaced by the files.
     is_missing = any(line.lstrip().lower().startswith("include") for line in statement.lines)
     why = "there is no such file" if is_missing else "a line of this file is no submit command"

@@ -11,11 +11,10 @@ Rules
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from itertools import chain, product
@@ -29,6 +28,7 @@ from pilotage.errors import Faults, InvalidInputError, InvalidRequirementsError
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Scalar, Value
 from pilotage.notifications import NewSubscription, Occasion, RecipientKind
 from pilotage.resources.requirements import keyword_fault
+from pilotage.text import did_you_mean
 from pilotage.units import LARGEST_COUNT, parse_duration, parse_size_mib, parse_whole_number
 from pilotage.values.dependencies import DependencyKind
 from pilotage_client.dependencies import check_parents
@@ -375,7 +375,7 @@ def read_table(table: Mapping[str, Any]) -> JobDescription:
     faults, draft = Faults(), Draft()
     for key in plain:
         if key not in KEYS or key == "parameters":
-            faults.add(key, f"is not a key of a job{_nearest(key, (*SHORT_KEYS, *KEYS))}")
+            faults.add(key, f"is not a key of a job{did_you_mean(key, (*SHORT_KEYS, *KEYS))}")
     if "executable" not in plain and "image" not in plain:
         faults.add("executable", "is missing")
     for key, value in plain.items():
@@ -442,7 +442,7 @@ def _jobs(table: dict[str, Any], text: str, number: int, faults: FileFaults) -> 
     """Yield the jobs of one table, one for each position of its parameters; their faults are added to `faults`."""
     for key in table:
         if key not in KEYS:
-            faults.add(line_of(text, number, key), f"{key} is not a key of a job{_nearest(key, KEYS)}")
+            faults.add(line_of(text, number, key), f"{key} is not a key of a job{did_you_mean(key, KEYS)}")
     if "executable" not in table and "image" not in table:
         faults.add(line_of(text, number, None), "there is no executable")
     try:
@@ -456,11 +456,6 @@ def _jobs(table: dict[str, Any], text: str, number: int, faults: FileFaults) -> 
             return
         draft.put(continues_cluster=place > 0)
         yield draft.description()
-
-
-def _nearest(key: str, keys: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(key, list(keys), n=1)
-    return f"; is {nearest[0]} meant?" if nearest else ""
 
 
 def _draft(table: dict[str, Any], values: Mapping[str, str], text: str, number: int) -> Draft:

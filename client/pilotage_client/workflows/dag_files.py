@@ -202,4 +202,4 @@ def missing_hint(path: Path, dag: Path) -> str:
 
 def _unknown(statement: DagStatement) -> str:
     similar = DAG_STATEMENTS.similar(statement.keyword)
-    return f"{statement.keyword} is no statement of DAGMan" + (f"; is {similar} meant?" if similar else "")
+    return f"{statement.keyword} is no statement of DAGMan" + (f"; did you mean {similar}?" if similar else "")

@@ -272,5 +272,5 @@ def _connection_failure(text: str) -> str:
     why = next((meaning for fault, meaning in _TLS_FAULTS.items() if fault in found["why"]), None)
     if why is not None:
         return f"the server at {unquote(found['where'])} cannot be used: {why}"
-    hint = "; it may demand TLS" if found["why"] == "Socket closed" else ""
+    hint = "; it may demand TLS: name its authority" if found["why"] == "Socket closed" else ""
     return f"no server answers at {unquote(found['where'])}: {found['why'].rpartition('remote host: ')[2]}{hint}"

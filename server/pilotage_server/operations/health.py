@@ -6,12 +6,11 @@ On the wire a circuit breaker is a throttle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
-from pilotage.text import fold
+from pilotage.text import did_you_mean, fold
 from pilotage_server.core.audit import AuditKind, line_difference
 from pilotage_server.core.health.black_holes import HealthRules, Location, LocationLevel, suspected_locations
 from pilotage_server.core.health.evidence import AttemptGroup, Evidence, RunningFilter
@@ -144,9 +143,8 @@ def _unknown_node_warnings(transaction: Transaction, state: ServerState, locatio
         return ()
     if any((fold(queue.site), fold(queue.ce)) == (fold(location.site), location.node) for queue in state.tree.queues):
         raise InvalidInputError(Violation("node", f"{location} is a CE and no node; name one of its queues"))
-    near = get_close_matches(location.node, sorted(known), n=1)
-    hint = f"; the nearest name there is {near[0]}" if near else ""
-    return (f"no pilot has reported a node {location.node} at {location.site}{hint}; it is held for when one comes",)
+    unknown = f"no pilot has reported a node {location.node} at {location.site}{did_you_mean(location.node, known)}"
+    return (f"{unknown}; it is held for when one comes",)
 
 
 def open_place(transaction: Transaction, state: ServerState, identity: Identity, location: Location) -> Throttle:

@@ -135,5 +135,5 @@ def test_downtimes_survive_a_restart_of_the_server(grid: Grid) -> None:
 def test_downtime_without_a_time_to_come_is_refused(grid: Grid, after_h: float, lasts_h: float, why: str) -> None:
     with pytest.raises(InvalidInputError, match=why):
         plan(grid, after_h=after_h, lasts_h=lasts_h)
-    with pytest.raises(InvalidInputError, match="the nearest name there is CERN"):
+    with pytest.raises(InvalidInputError, match="did you mean CERN"):
         plan(grid, after_h=1, node=TreeNode("CERNN"))

@@ -144,6 +144,15 @@ def test_logs_prints_a_stream_of_an_ended_job(ended_jobs: EndedJobs) -> None:
         assert ended_jobs.pilotage("logs", job, "--stderr", *options) == "err\n"
 
 
+def test_why_of_a_failed_job_names_the_command_that_shows_its_errors(ended_jobs: EndedJobs) -> None:
+    ended_jobs.end = {"outcome": jobs_pb2.OUTCOME_EXITED, "exit_code": 3}
+    job = ended_jobs.job(JobDescription("/bin/true"), stderr=b"err\n")
+    first, second, *_ = ended_jobs.pilotage("why", job).splitlines()
+    assert first.startswith(f"Job {job} is FAILED.")
+    assert second == f"What it printed: `pilotage logs {job}`; its standard error: `pilotage logs {job} --stderr`"
+    assert "Queues:" not in ended_jobs.pilotage("why", job)
+
+
 def test_output_of_stopped_job_is_called_partial(ended_jobs: EndedJobs) -> None:
     ended_jobs.end = {"outcome": jobs_pb2.OUTCOME_LIMIT_EXCEEDED, "reason": "too much"}
     job = ended_jobs.job(JobDescription("/bin/true"), stdout=b"half\n")

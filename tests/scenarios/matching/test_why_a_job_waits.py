@@ -59,6 +59,14 @@ def test_why_names_the_parameters_that_exclude_queues(grid: Grid) -> None:
     )
 
 
+def test_why_of_the_only_queue_does_not_count_it(grid: Grid) -> None:
+    grid.put({"sites": {"FNAL": {"ces": {"ce": {"queues": {"q": {"Memory": 1000}}}}}}})
+    (job_id,) = grid.submit(requirements={"Memory": 4000})
+    assert grid.why(job_id).summary == (
+        "It waits because the only queue that VO lhcb may use cannot run it: Memory 4000 alone excludes it."
+    )
+
+
 def test_exclusion_example_names_requested_and_offered_value_and_queue(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     (exclusion,) = grid.why(job_id).exclusions

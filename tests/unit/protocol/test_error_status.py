@@ -169,7 +169,7 @@ def test_message_to_an_ended_call_is_a_transient_error() -> None:
         ),
         (
             "failed to connect to all addresses; last error: UNAVAILABLE: ipv6:%5B::1%5D:4711: Socket closed",
-            "no server answers at [::1]:4711: Socket closed; it may demand TLS",
+            "no server answers at [::1]:4711: Socket closed; it may demand TLS: name its authority",
         ),
         ("Socket closed", "the connection to the server broke (Socket closed)"),
         ("some other words", "some other words"),

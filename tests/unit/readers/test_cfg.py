@@ -125,4 +125,4 @@ def test_all_faults_are_named_at_once() -> None:
 def test_unknown_option_is_kept_with_a_warning() -> None:
     (job,) = cfg_jobs("Executable = a\nStdOutputs = x\n")
     assert job.attributes == {"StdOutputs": "x"}
-    assert job.warnings == ("StdOutputs has no meaning here and is kept as an attribute; is StdOutput meant?",)
+    assert job.warnings == ("StdOutputs has no meaning here and is kept as an attribute; did you mean StdOutput?",)

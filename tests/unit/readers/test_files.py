@@ -179,9 +179,15 @@ def test_transfer_executable_transfers_absolute_path(tmp_path: Path) -> None:
     assert (resolved.executable, resolved.input_files[0].name) == ("prog", "prog")
 
 
-def test_rejects_missing_executable_with_relative_path(tmp_path: Path) -> None:
-    with pytest.raises(InvalidJobError, match=r"executable: src/run\.sh: no such file"):
-        resolve_local_files(job_with(executable="src/run.sh"), tmp_path)
+@pytest.mark.parametrize("program", ["src/run.sh", "./run.sh"])
+def test_rejects_missing_executable_with_relative_path(tmp_path: Path, program: str) -> None:
+    with pytest.raises(InvalidJobError, match=rf"executable: {program}: no such file"):
+        resolve_local_files(job_with(executable=program), tmp_path)
+
+
+def test_missing_image_is_named_as_image(tmp_path: Path) -> None:
+    with pytest.raises(InvalidJobError, match=r"image: \./tool\.sif: no such file or directory"):
+        resolve_local_files(job_with(image="./tool.sif"), tmp_path)
 
 
 def test_local_standard_input_is_transferred(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_unknown_attribute_gets_a_warning_with_the_nearest_name() -> None:
     job = jdl_job('Executable = "a"; NumberOfProcesors = 8; usertags = [ bug = "1" ]; X = { 1, other.Y };')
     assert job.attributes == {"NumberOfProcesors": 8, "usertags": '[ bug = "1" ]', "X": (1, "other.Y")}
     assert job.warnings == (
-        "NumberOfProcesors has no meaning here and is kept as an attribute; is NumberOfProcessors meant?",
+        "NumberOfProcesors has no meaning here and is kept as an attribute; did you mean NumberOfProcessors?",
         "X has no meaning here and is kept as an attribute",
     )
 

@@ -218,7 +218,7 @@ def test_keeps_harmless_command_with_warning(command: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("reqest_memory", "; is request_memory meant?"), ("colour", ""), ("executible", "; is executable meant?")],
+    [("reqest_memory", "; did you mean request_memory?"), ("colour", ""), ("executible", "; did you mean executable?")],
 )
 def test_unknown_command_gets_a_warning_with_the_nearest_name(name: str, hint: str) -> None:
     job = submit_job(f"{name} = 4")
@@ -359,6 +359,7 @@ def test_null_device_is_not_transferred() -> None:
         ("executable = a\nmax_retries = {2}\nqueue", 2, "max_retries: {2} is not a number"),
         ("executable = a\nmax_retries = true\nqueue", 2, "max_retries: true is not a number"),
         ("executable = a\nqueue\nfoo bar\nqueue", 3, "foo bar"),
+        ("executable = a\nqueu 2\nqueue", 2, "not a submit command: queu 2; did you mean queue?"),
     ],
 )
 def test_error_names_first_line_of_bad_statement(text: str, line: int, cause: str) -> None:

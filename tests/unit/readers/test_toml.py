@@ -70,7 +70,7 @@ def test_parameters_make_one_job_for_each_position() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "cause"),
     [
-        ('executable = "a"\nrequest_memry = 4', 2, "is request_memory meant?"),
+        ('executable = "a"\nrequest_memry = 4', 2, "did you mean request_memory?"),
         ('[[job]]\nexecutable = "a"\n\n[[job]]\nexecutable = "a"\nsites = 4', 6, "sites"),
         ('executable = "a"\n\n[requirements]\nMemory = []', 3, "empty list"),
         ('executable = "a"\n\n[requirements]\nMemory = {a = 1}', 3, "Memory"),
@@ -122,7 +122,7 @@ def test_dependencies_are_ids_or_names_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("value", "cause"),
     [
-        ('"prepar"', 'after_ok: no job of this submission has the name "prepar"; is prepare meant?'),
+        ('"prepar"', 'after_ok: no job of this submission has the name "prepar"; did you mean prepare?'),
         (
             '["prepare", "12.x"]',
             "after_ok: 12.x: is not a job: give 12 for a cluster or a job, 12.3 or 12.0-99 for jobs of cluster 12, "

@@ -8,7 +8,7 @@ import pytest
 
 from pilotage.resources.pool_mapping import PoolMapper
 from pilotage.resources.requirements import JobNeeds
-from pilotage_server.core.submission.offers import too_large_sizes, unstated_names
+from pilotage_server.core.submission.offers import too_large_sizes, unknown_sites, unstated_names
 from support.trees import a_tree, requirements_of
 
 
@@ -57,3 +57,11 @@ def test_size_that_no_queue_offers_is_a_warning() -> None:
     assert list(too_large_sizes(needs, {"Memory": 65536, "CPUs": 8})) == [
         "Memory: no queue offers 10485760 MiB, the largest offers 65536 MiB; the job waits until one does"
     ]
+
+
+def test_site_that_the_tree_lacks_gets_the_nearest_name() -> None:
+    needs = JobNeeds(sites=("cern", "lyn"))
+    assert list(unknown_sites(needs, {"cern": "CERN", "lyon": "Lyon"})) == [
+        "Site: the resource tree has no site lyn; did you mean Lyon?"
+    ]
+    assert not list(unknown_sites(needs, {}))

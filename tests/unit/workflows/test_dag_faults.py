@@ -20,7 +20,7 @@ def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "faults"),
     [
         ("# nothing\n", ["flow.dag:1: there is no node"]),
-        ("JOBS A a.sub\n", ["flow.dag:1: JOBS is no statement of DAGMan; is JOB meant?"]),
+        ("JOBS A a.sub\n", ["flow.dag:1: JOBS is no statement of DAGMan; did you mean JOB?"]),
         ("JOB A\n", ["flow.dag:1: JOB A: there is no submit file"]),
         ("JOB\n", ["flow.dag:1: JOB without a name"]),
         ("JOB A+B a.sub\n", ["flow.dag:1: A+B cannot be the name of a node"]),

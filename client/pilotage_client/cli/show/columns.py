@@ -182,14 +182,14 @@ _TIME_IN_TEXT = re.compile(
 )
 
 
-def with_local_times(text: str) -> str:
-    """Return a text of the server with the times in it as local times."""
+def with_local_times(text: str | None) -> str:
+    """Return a text of the server with the times in it as local times; empty for None."""
 
     def local(found: re.Match[str]) -> str:
         zone = found["zone"] if found["zone"][0] in "+-" else "+00:00"
         return local_time(found["time"] + zone)
 
-    return _TIME_IN_TEXT.sub(local, text)
+    return _TIME_IN_TEXT.sub(local, text or "")
 
 
 def _text(value: object) -> object:

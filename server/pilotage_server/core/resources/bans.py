@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.resources.eligibility import Ban
 from pilotage.resources.tree import QueueId
-from pilotage.text import fold
+from pilotage.text import did_you_mean, fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,6 @@ def _find(level: str, wanted: str, names: Collection[str], parent: str) -> str:
     spelled = {fold(name): name for name in sorted(names)}
     found = wanted if wanted in names else spelled.get(fold(wanted))
     if found is None:
-        near = get_close_matches(fold(wanted), spelled, n=1)
-        hint = f"; the nearest name there is {spelled[near[0]]}" if near else ""
-        raise InvalidInputError(Violation(level, f"{parent} has no {level} {wanted!r}{hint}"))
+        why = f"{parent} has no {level} {wanted!r}{did_you_mean(wanted, names)}"
+        raise InvalidInputError(Violation(level, why))
     return found

@@ -34,12 +34,14 @@ class ActiveTree:
     `order` numbers the queues and may have more than those of the tree; None = the order of the tree.
     """
 
-    __slots__ = ("_requirements", "_views", "mapper", "queues", "tree", "version", "vos_with_overlays")
+    __slots__ = ("_requirements", "_views", "mapper", "queues", "sites", "tree", "version", "vos_with_overlays")
 
     def __init__(self, version: int, tree: ResourceTree, order: QueueOrder | None = None, pace: Pace = at_once) -> None:
         self.version = version
         self.tree = tree
         self.queues: tuple[QueueId, ...] = tuple(tree.queue_ids())
+        self.sites: Mapping[str, str] = {fold(queue.site): queue.site for queue in self.queues}
+        """The sites that have queues, by folded name."""
         self.vos_with_overlays = tree.vos_with_overlays()
         self._views: dict[str | None, Mapping[QueueId, EffectiveQueue]] = {None: _view(tree, None, pace)}
         self._requirements: dict[str, Requirements] = {}
