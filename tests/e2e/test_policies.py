@@ -87,7 +87,7 @@ def test_bbs_submit_commands_submit_their_kinds_of_jobs(grid: PolicyProcesses) -
         done = subprocess.run(command, env=grid.pilotage.environment, capture_output=True, text=True, check=True)
         return done.stdout
 
-    assert run("bbs_submit_long", "--help").startswith("Usage: pilotage submit [OPTIONS] FILE...")
+    assert run("bbs_submit_long", "--help").startswith("Usage: pilotage submit [OPTIONS] [FILE...]")
     short, long, alice = map(submit, ("short", "long", "alice"))
     with grid.pilot(SHIPPED / "bologna.conf"):
         slots = [grid.ended(job).slot for job in (short, long)]

@@ -10,7 +10,7 @@ import jwt
 import pytest
 
 from pilotage.errors import InvalidInputError, PermissionDeniedError, UnauthenticatedError
-from pilotage.rpc.wire import queue_to_wire
+from pilotage.rpc.wire import queue_to_wire, time_from_wire
 from pilotage.v1 import (
     identity_service_pb2,
     identity_service_pb2_grpc,
@@ -69,7 +69,7 @@ def test_user_revokes_a_token_of_its_own(grid: WireGrid) -> None:
     with Client(grid.server.address, present) as client:
         revoked = client.revoke_token(stolen, reason="lost laptop")
         assert (revoked.kind, revoked.subject, revoked.owner, revoked.vo) == ("token", jti(stolen), "alice", grid.vo)
-        assert revoked.expires == who_am_i(grid.server, present).expires
+        assert revoked.expires == time_from_wire(who_am_i(grid.server, present).expires)
         assert [each.subject for each in client.revocations()] == [jti(stolen)]
     with pytest.raises(UnauthenticatedError, match=r"revoked by alice at .*: lost laptop"):
         who_am_i(grid.server, stolen)

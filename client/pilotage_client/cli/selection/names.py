@@ -15,7 +15,7 @@ _MOST_LISTED = 5
 _WHOLE_POOL_ID = 64
 
 
-class NameChoice(click.ParamType[str]):
+class NameChoice(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases of click only
     """One of some names in any letter case; a misspelled one is answered with the nearest."""
 
     name = "state"

@@ -35,8 +35,9 @@ def show_dry_run(
 ) -> None:
     """Print what a submission would do; `warnings` are those of the client."""
     if as_json:
-        warned = [*warnings, *tried.warnings]
-        echo_json({"jobs": [], "trace_id": trace_id(), **tried.as_json(), "warnings": warned})
+        found = tried.as_json()
+        shown = {"jobs": [], "warnings": [*warnings, *tried.warnings], "trace_id": trace_id()}
+        echo_json({**shown, "quotas": found["quotas"], "outlooks": found["outlooks"]})
         return
     jobs = number_of(descriptions)
     echo_submission(jobs, (*warnings, *tried.warnings), "would be submitted")
