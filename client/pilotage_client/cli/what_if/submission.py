@@ -35,7 +35,7 @@ def show_dry_run(
     """Print what a submission would do; `warnings` are those of the client."""
     if as_json:
         warned = [*warnings, *tried.warnings]
-        echo_json({"jobs": [], "trace_id": trace_id(), **tried.as_json(), "warnings": warned})
+        echo_json({"jobs": [], "warnings": warned, "trace_id": trace_id()} | tried.as_json() | {"warnings": warned})
         return
     jobs = number_of(descriptions)
     echo_submission(jobs, (*warnings, *tried.warnings), "would be submitted")
