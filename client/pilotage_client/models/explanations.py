@@ -194,8 +194,8 @@ class SubmissionDryRun(AsJson):
     """What a submission would do: warnings, quotas, and what awaits the jobs of the first descriptions that differ."""
 
     warnings: tuple[str, ...]
-    outlooks: tuple[SubmissionForecast, ...]
     quotas: tuple[QuotaOfJobs, ...]
+    outlooks: tuple[SubmissionForecast, ...]
 
 
 def _status(job: JobStatus) -> dict[str, Any]:

@@ -35,9 +35,8 @@ def show_dry_run(
 ) -> None:
     """Print what a submission would do; `warnings` are those of the client."""
     if as_json:
-        found = tried.as_json()
-        shown = {"jobs": [], "warnings": [*warnings, *tried.warnings], "trace_id": trace_id()}
-        echo_json({**shown, "quotas": found["quotas"], "outlooks": found["outlooks"]})
+        warned = [*warnings, *tried.warnings]
+        echo_json({"jobs": [], "warnings": warned, "trace_id": trace_id()} | tried.as_json() | {"warnings": warned})
         return
     jobs = number_of(descriptions)
     echo_submission(jobs, (*warnings, *tried.warnings), "would be submitted")
