@@ -82,17 +82,19 @@ def _plain(text: str) -> str:
     return " ".join(re.sub(r"[*]+(?=\S)|(?<=\S)[*]+", "", text).split())
 
 
-def helps_of(command: click.Command, name: str = "pilotage") -> Iterator[tuple[str, str]]:
+def helps_of(
+    command: click.Command, name: str = "pilotage", above: click.Context | None = None
+) -> Iterator[tuple[str, str]]:
     """Yield the help texts of a command, its options and its sub-commands, each with the command's name."""
     yield name, command.help or ""
-    context = click.Context(command)
+    context = click.Context(command, above, info_name=name, **command.context_settings)
     for parameter in command.get_params(context):
         yield name, getattr(parameter, "help", None) or ""
     if isinstance(command, click.Group):
         for below in command.list_commands(context):
             found = command.get_command(context, below)
             assert found is not None
-            yield from helps_of(found, f"{name} {below}")
+            yield from helps_of(found, f"{name} {below}", context)
 
 
 def raised_messages(module: Path) -> Iterator[tuple[int, str]]:

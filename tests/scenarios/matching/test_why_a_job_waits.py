@@ -63,7 +63,7 @@ def test_why_of_the_only_queue_does_not_count_it(grid: Grid) -> None:
     grid.put({"sites": {"FNAL": {"ces": {"ce": {"queues": {"q": {"Memory": 1000}}}}}}})
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     assert grid.why(job_id).summary == (
-        "It waits because the only queue that VO lhcb may use cannot run it: Memory 4000 alone excludes it."
+        "It waits because the only queue that VO lhcb may use cannot run it: Memory 4000 excludes it."
     )
 
 

@@ -25,8 +25,8 @@ TEXTS = {
     if path.parent.name != "decisions"  # they keep names of their time
 }
 MODELS: tuple[type[BaseModel], ...] = (*(program.model for program in PROGRAMS), TargetsSection)
-OTHER_TABLES = {"executable", "about", "sites"}
-"""Keys of jobs, templates and trees, which have readers of their own."""
+OTHER_TABLES = {"executable", "about", "required", "sites"}
+"""Keys of jobs, templates and trees, which have readers of their own, and a word of help texts that looks like one."""
 VARIABLES = {
     *(variable_of(program.model, name) for program in PROGRAMS for name in program.model.model_fields),
     *CLIENT_VARIABLES,
