@@ -132,7 +132,7 @@ def test_missing_interpreter_fails_the_calls_with_its_error(client: Client) -> N
 
 
 def test_invalid_keys_are_refused_at_once(client: Client, executor: PilotageExecutor) -> None:
-    with pytest.raises(InvalidInputError, match=r"memroy: is not a key of a job; is memory meant"):
+    with pytest.raises(InvalidInputError, match=r"memroy: is not a key of a job; did you mean memory\?"):
         PilotageExecutor(client, memroy="2 GB")
     with pytest.raises(InvalidInputError, match="count: is set by the executor itself"):
         PilotageExecutor(client, count=3)
