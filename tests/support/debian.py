@@ -63,6 +63,12 @@ def _install(package: str) -> None:
     # At run level 1 a package does not start its server.
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for command in (["update", "-qq"], ["install", "-qq", "-y", "--no-install-recommends", package]):
-        done = subprocess.run(["apt-get", *command], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["apt-get", "-o", "Acquire::Retries=3", *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             raise MissingComponentError(f"apt-get {command[0]} failed: {done.stderr.strip()[-500:]}")
