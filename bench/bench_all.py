@@ -24,6 +24,7 @@ OF_ALL_SIZES = (
     "growth",
     "wide",
     "crowd",
+    "lists",
     "refresh",
     "servers",
     "end_to_end",
