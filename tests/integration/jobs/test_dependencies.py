@@ -233,7 +233,7 @@ def test_python_names_parents_by_ids_and_names(grid: WireGrid, tmp_path: Path) -
             ("BLOCKED", "waits for 3 of 3 parents"),
             ("BLOCKED", "waits for 1 of 1 parent"),
         ]
-        with pytest.raises(InvalidInputError, match=r"descriptions\[0\]\.after_ok: no job .* \"on\"; did you mean one\?"):
+        with pytest.raises(InvalidInputError, match=r"descriptions\[0\]\.after_ok: no job .*; did you mean one\?"):
             client.submit([JobDescription("/bin/true", after_ok=("on",)), one])
         with pytest.raises(InvalidInputError, match="after_ok: only a new job can be made to wait"):
             client.edit(ids[0], two)
