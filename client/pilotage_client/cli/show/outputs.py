@@ -1,7 +1,7 @@
 """The JSON objects that commands print: their keys and types, from which `make reference` writes the schemas.
 
-Keys change only with an entry under "Breaking" in the changes. None = the value is missing. Here are the objects of jobs,
-which most commands print; other modules have those of explanations, of the grid and of operators.
+Keys change only with an entry under "Breaking" in the changes. None = the value is missing. Here are the objects of
+jobs, which most commands print; other modules have those of explanations, of the grid and of operators.
 """
 
 from __future__ import annotations
