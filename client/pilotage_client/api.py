@@ -116,7 +116,7 @@ class OperatorCalls(Connection):
             queue=queue_to_wire(queue) if queue is not None else None,
             count=1,
             lifetime_s=lifetime_s,
-            queue_set=queue_set,
+            queue_set=listed("queue_set", queue_set),
         )
         return value_of(models.grid.PilotSecret, self._pilots.RegisterPilots(request).pilots[0])
 
@@ -136,7 +136,7 @@ class OperatorCalls(Connection):
         site, ce, queue = node_parts(place)
         request = pilot_service_pb2.DrainPilotsRequest(
             request_id=new_request_id(),
-            stamps=stamps,
+            stamps=listed("stamps", stamps),
             site=node[0] if node else site,
             ce=ce,
             queue=queue,
@@ -156,7 +156,12 @@ class OperatorCalls(Connection):
         """
         site, ce, queue = node_parts(node)
         request = pilot_service_pb2.RevokePilotsRequest(
-            request_id=new_request_id(), stamps=stamps, site=site, ce=ce, queue=queue, reason=reason
+            request_id=new_request_id(),
+            stamps=listed("stamps", stamps),
+            site=site,
+            ce=ce,
+            queue=queue,
+            reason=reason,
         )
         done = self._pilots.RevokePilots(request)
         return models.grid.PilotsChanged(done.revoked, tuple(done.unknown_stamps))
@@ -169,7 +174,7 @@ class OperatorCalls(Connection):
         Raises InvalidInputError, NotFoundError.
         """
         request = node_service_pb2.SetNodeAttributesRequest(
-            request_id=new_request_id(), nodes=map(_node_id, nodes), set=new, unset=unset
+            request_id=new_request_id(), nodes=map(_node_id, nodes), set=new, unset=listed("unset", unset)
         )
         return list(map(models.grid.node_attributes, self._nodes.SetNodeAttributes(request).nodes))
 
@@ -227,11 +232,13 @@ class OperatorCalls(Connection):
         request = identity_service_pb2.IssueTokenRequest(
             owner=owner,
             vo=vo,
-            groups=groups,
-            roles=roles,
+            groups=listed("groups", groups),
+            roles=listed("roles", roles),
             lifetime_s=lifetime_s,
-            bounds=identity_service_pb2.AgentBounds(queues=limits.queues, vos=limits.vos, turns=limits.turns),
-            scopes=scopes,
+            bounds=identity_service_pb2.AgentBounds(
+                queues=listed("bounds.queues", limits.queues), vos=listed("bounds.vos", limits.vos), turns=limits.turns
+            ),
+            scopes=listed("scopes", scopes),
             joined_lifetime_s=joined_lifetime_s,
         )
         return value_of(models.accounts.IssuedToken, self._identity.IssueToken(request))
@@ -377,9 +384,9 @@ class GridCalls(Connection):
             since=since.isoformat() if since else "",
             until=until.isoformat() if until else "",
             vo=vo,
-            groups=groups,
-            owners=owners,
-            sites=sites,
+            groups=listed("groups", groups),
+            owners=listed("owners", owners),
+            sites=listed("sites", sites),
             by=map(_usage_key_number, listed("by", by)),
         )
         return [value_of(models.accounts.UsageTotal, each) for each in self._shares.ListUsage(request).sums]

@@ -163,8 +163,10 @@ def _token(options: ServerOptions, environment: Mapping[str, str], up_tokens: Ma
 def _read_token(path: Path) -> str:
     try:
         return path.expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(Violation(str(path), f"the token cannot be read: {error}")) from error
+    except OSError as error:
+        raise InvalidInputError(Violation(str(path), f"the token cannot be read: {error.strerror}")) from error
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(Violation(str(path), "the token cannot be read: it is no text")) from error
 
 
 def _read_up_file(path: Path) -> dict[str, str]:

@@ -256,7 +256,7 @@ class JobCalls(Connection):
         """
         for some in _conditions(condition, newest_first=newest_first):
             request = job_service_pb2.ListJobAdsRequest(
-                condition=some, attributes=attributes, newest_first=newest_first
+                condition=some, attributes=listed("attributes", attributes), newest_first=newest_first
             )
             while True:
                 page = self._jobs.ListJobAds(request)
@@ -445,7 +445,7 @@ class JobCalls(Connection):
         done = 0
         while done < len(job_ids):
             request = job_service_pb2.ReadOutputFilesRequest(
-                job_ids=job_ids[done : done + _JOBS_A_READ], names=names, largest_bytes=largest_bytes
+                job_ids=job_ids[done : done + _JOBS_A_READ], names=listed("names", names), largest_bytes=largest_bytes
             )
             outputs = self._jobs.ReadOutputFiles(request).outputs
             for each in outputs:

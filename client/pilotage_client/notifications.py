@@ -15,6 +15,7 @@ from pilotage.values.wire.selections import selection_to_wire
 from pilotage_client import models
 from pilotage_client.connection import Connection, new_request_id
 from pilotage_client.dependencies import read_parent
+from pilotage_client.models.reading import listed
 
 
 def resolve_subscriptions(
@@ -70,7 +71,7 @@ class NotificationCalls(Connection):
 
         `owner` empty = the caller, "*" = all visible ones. Raises InvalidInputError.
         """
-        selections = [selection_to_wire(read_parent(each)) for each in jobs]
+        selections = [selection_to_wire(read_parent(each)) for each in listed("jobs", jobs)]
         request = notification_service_pb2.ListSubscriptionsRequest(jobs=selections, owner=owner)
         return list(
             map(models.accounts.subscription_info, self._notifications.ListSubscriptions(request).subscriptions)
