@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pilotage.job_description import InputFile as InputFile
     from pilotage.job_description import JobDescription as JobDescription
     from pilotage.notifications import NewSubscription as NewSubscription
-    from pilotage.resources.tree import QueueId as QueueId
+    from pilotage.resources.queue_id import QueueId as QueueId
     from pilotage.values.jobs import JobCondition as JobCondition
     from pilotage_client.api import Client as Client
     from pilotage_client.async_client import AsyncClient as AsyncClient
@@ -67,7 +67,7 @@ _MODULES = {
     "PermissionDeniedError": "pilotage.errors",
     "PilotageError": "pilotage.errors",
     "PilotageExecutor": "pilotage_client.execution.executor",
-    "QueueId": "pilotage.resources.tree",
+    "QueueId": "pilotage.resources.queue_id",
     "Quota": "pilotage.accounts",
     "QuotaExceededError": "pilotage.errors",
     "ServerUnreachableError": "pilotage.errors",

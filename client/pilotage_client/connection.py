@@ -11,26 +11,29 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.rpc.channel import UNARY_TIMEOUT_S, Endpoint, open_channel
-from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
-from pilotage.v1.audit_service_pb2_grpc import AuditServiceStub
-from pilotage.v1.diagnosis_service_pb2_grpc import DiagnosisServiceStub
-from pilotage.v1.identity_service_pb2_grpc import IdentityServiceStub
-from pilotage.v1.job_service_pb2_grpc import JobServiceStub
-from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
-from pilotage.v1.notification_service_pb2_grpc import NotificationServiceStub
-from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
-from pilotage.v1.pool_service_pb2_grpc import PoolServiceStub
-from pilotage.v1.race_service_pb2_grpc import RaceServiceStub
-from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
-from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
-from pilotage.v1.share_service_pb2_grpc import ShareServiceStub
 from pilotage_client.contexts import Context, load_contexts
+
+if TYPE_CHECKING:
+    from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
+    from pilotage.v1.audit_service_pb2_grpc import AuditServiceStub
+    from pilotage.v1.diagnosis_service_pb2_grpc import DiagnosisServiceStub
+    from pilotage.v1.identity_service_pb2_grpc import IdentityServiceStub
+    from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+    from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
+    from pilotage.v1.notification_service_pb2_grpc import NotificationServiceStub
+    from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
+    from pilotage.v1.pool_service_pb2_grpc import PoolServiceStub
+    from pilotage.v1.race_service_pb2_grpc import RaceServiceStub
+    from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+    from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
+    from pilotage.v1.share_service_pb2_grpc import ShareServiceStub
 
 DEFAULT_DATA = Path("~/.local/share/pilotage")
 UP_FILE = "up.json"
@@ -160,8 +163,10 @@ def _token(options: ServerOptions, environment: Mapping[str, str], up_tokens: Ma
 def _read_token(path: Path) -> str:
     try:
         return path.expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(Violation(str(path), f"the token cannot be read: {error}")) from error
+    except OSError as error:
+        raise InvalidInputError(Violation(str(path), f"the token cannot be read: {error.strerror}")) from error
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(Violation(str(path), "the token cannot be read: it is no text")) from error
 
 
 def _read_up_file(path: Path) -> dict[str, str]:
@@ -189,19 +194,84 @@ class Connection:
         """The address at which other machines reach a server of this machine; "" = they do not, or it is `server`."""
         self._opened_with = server, token, root_ca, timeout_s
         self._channel = open_channel(Endpoint.parse(server, token, root_ca), timeout_s=timeout_s)
-        self._agents = AgentServiceStub(self._channel)
-        self._audit = AuditServiceStub(self._channel)
-        self._jobs = JobServiceStub(self._channel)
-        self._pools = PoolServiceStub(self._channel)
-        self._resources = ResourceServiceStub(self._channel)
-        self._pilots = PilotServiceStub(self._channel)
-        self._nodes = NodeServiceStub(self._channel)
-        self._notifications = NotificationServiceStub(self._channel)
-        self._races = RaceServiceStub(self._channel)
-        self._routes = RouteServiceStub(self._channel)
-        self._shares = ShareServiceStub(self._channel)
-        self._identity = IdentityServiceStub(self._channel)
-        self._diagnosis = DiagnosisServiceStub(self._channel)
+
+    @cached_property
+    def _agents(self) -> AgentServiceStub:
+        from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
+
+        return AgentServiceStub(self._channel)
+
+    @cached_property
+    def _audit(self) -> AuditServiceStub:
+        from pilotage.v1.audit_service_pb2_grpc import AuditServiceStub
+
+        return AuditServiceStub(self._channel)
+
+    @cached_property
+    def _jobs(self) -> JobServiceStub:
+        from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+
+        return JobServiceStub(self._channel)
+
+    @cached_property
+    def _pools(self) -> PoolServiceStub:
+        from pilotage.v1.pool_service_pb2_grpc import PoolServiceStub
+
+        return PoolServiceStub(self._channel)
+
+    @cached_property
+    def _resources(self) -> ResourceServiceStub:
+        from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+
+        return ResourceServiceStub(self._channel)
+
+    @cached_property
+    def _pilots(self) -> PilotServiceStub:
+        from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
+
+        return PilotServiceStub(self._channel)
+
+    @cached_property
+    def _nodes(self) -> NodeServiceStub:
+        from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
+
+        return NodeServiceStub(self._channel)
+
+    @cached_property
+    def _notifications(self) -> NotificationServiceStub:
+        from pilotage.v1.notification_service_pb2_grpc import NotificationServiceStub
+
+        return NotificationServiceStub(self._channel)
+
+    @cached_property
+    def _races(self) -> RaceServiceStub:
+        from pilotage.v1.race_service_pb2_grpc import RaceServiceStub
+
+        return RaceServiceStub(self._channel)
+
+    @cached_property
+    def _routes(self) -> RouteServiceStub:
+        from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
+
+        return RouteServiceStub(self._channel)
+
+    @cached_property
+    def _shares(self) -> ShareServiceStub:
+        from pilotage.v1.share_service_pb2_grpc import ShareServiceStub
+
+        return ShareServiceStub(self._channel)
+
+    @cached_property
+    def _identity(self) -> IdentityServiceStub:
+        from pilotage.v1.identity_service_pb2_grpc import IdentityServiceStub
+
+        return IdentityServiceStub(self._channel)
+
+    @cached_property
+    def _diagnosis(self) -> DiagnosisServiceStub:
+        from pilotage.v1.diagnosis_service_pb2_grpc import DiagnosisServiceStub
+
+        return DiagnosisServiceStub(self._channel)
 
     @classmethod
     def located(cls, options: ServerOptions | None = None, timeout_s: float = UNARY_TIMEOUT_S) -> Self:

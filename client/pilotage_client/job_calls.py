@@ -24,7 +24,7 @@ from pilotage.values.wire.dependencies import dependency_to_wire
 from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
 from pilotage.values.wire.notifications import submitted_subscription_to_wire
 from pilotage.values.wire.selections import selection_to_wire
-from pilotage_client import files
+from pilotage_client import files, models
 from pilotage_client.connection import Connection, new_request_id
 from pilotage_client.dependencies import resolve_dependencies
 from pilotage_client.job_sets import Job, JobSet
@@ -47,7 +47,6 @@ from pilotage_client.models import (
     output_part,
     state_name,
 )
-from pilotage_client.models.explanations import JobExplanation, SubmissionDryRun, job_explanation, submission_dry_run
 from pilotage_client.models.reading import listed, moment_to_wire, one_of
 from pilotage_client.notifications import resolve_subscriptions
 from pilotage_client.selections import read_selections
@@ -125,14 +124,14 @@ class JobCalls(Connection):
         dependencies: Sequence[Dependency] = (),
         workflow: str | None = None,
         notify: Sequence[NewSubscription] = (),
-    ) -> SubmissionDryRun:
+    ) -> models.explanations.SubmissionDryRun:
         """Return what `submit` would do: warnings, quotas, and the explanation of the first descriptions that differ.
 
         Nothing is stored or uploaded. Raises InvalidInputError, InvalidJobError, QuotaExceededError, WorldError.
         """
         _, request = _submission(descriptions, group, dependencies, workflow, notify, is_cluster=cluster)
         request.validate_only = True
-        return submission_dry_run(self._jobs.SubmitJobs(request, timeout=300))
+        return models.explanations.submission_dry_run(self._jobs.SubmitJobs(request, timeout=300))
 
     def job(self, job_id: int) -> Job:
         """Return the handle of a job; the server is not called."""
@@ -257,7 +256,7 @@ class JobCalls(Connection):
         """
         for some in _conditions(condition, newest_first=newest_first):
             request = job_service_pb2.ListJobAdsRequest(
-                condition=some, attributes=attributes, newest_first=newest_first
+                condition=some, attributes=listed("attributes", attributes), newest_first=newest_first
             )
             while True:
                 page = self._jobs.ListJobAds(request)
@@ -414,9 +413,11 @@ class JobCalls(Connection):
         answer = self._jobs.EditJob(request)
         return job_status(answer.job), tuple(answer.warnings)
 
-    def explain(self, job_id: int) -> JobExplanation:
+    def explain(self, job_id: int) -> models.explanations.JobExplanation:
         """Return the reasons for a job's state. Raises NotFoundError."""
-        return job_explanation(self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id)))
+        return models.explanations.job_explanation(
+            self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id))
+        )
 
     def output_files(self, job_id: int, attempt: int = 0) -> list[JobFile]:
         """Return the output files of an attempt of the job, by name; 0 = of the last one that ended.
@@ -444,7 +445,7 @@ class JobCalls(Connection):
         done = 0
         while done < len(job_ids):
             request = job_service_pb2.ReadOutputFilesRequest(
-                job_ids=job_ids[done : done + _JOBS_A_READ], names=names, largest_bytes=largest_bytes
+                job_ids=job_ids[done : done + _JOBS_A_READ], names=listed("names", names), largest_bytes=largest_bytes
             )
             outputs = self._jobs.ReadOutputFiles(request).outputs
             for each in outputs:

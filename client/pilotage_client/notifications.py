@@ -12,9 +12,10 @@ from pilotage.v1 import notification_service_pb2
 from pilotage.values.notifications import SubmittedSubscription
 from pilotage.values.wire.notifications import subscription_to_wire
 from pilotage.values.wire.selections import selection_to_wire
+from pilotage_client import models
 from pilotage_client.connection import Connection, new_request_id
 from pilotage_client.dependencies import read_parent
-from pilotage_client.models.accounts import SubscriptionInfo, subscription_info
+from pilotage_client.models.reading import listed
 
 
 def resolve_subscriptions(
@@ -50,7 +51,7 @@ def resolve_subscriptions(
 class NotificationCalls(Connection):
     """Calls about subscriptions to notifications."""
 
-    def subscribe(self, jobs: str, subscription: NewSubscription) -> tuple[SubscriptionInfo, list[str]]:
+    def subscribe(self, jobs: str, subscription: NewSubscription) -> tuple[models.accounts.SubscriptionInfo, list[str]]:
         """Subscribe for existing jobs, such as "12" or "12.0-99"; returns the subscription and warnings.
 
         If the jobs have ended, only the end is notified, at once. Raises NotFoundError, InvalidInputError.
@@ -63,16 +64,18 @@ class NotificationCalls(Connection):
             subscription=subscription_to_wire(subscription),
         )
         answer = self._notifications.Subscribe(request)
-        return subscription_info(answer.subscription), list(answer.warnings)
+        return models.accounts.subscription_info(answer.subscription), list(answer.warnings)
 
-    def subscriptions(self, jobs: Sequence[str] = (), *, owner: str = "") -> list[SubscriptionInfo]:
+    def subscriptions(self, jobs: Sequence[str] = (), *, owner: str = "") -> list[models.accounts.SubscriptionInfo]:
         """Return the newest 1,000 subscriptions with their notifications, newest first; `jobs` empty = for any jobs.
 
         `owner` empty = the caller, "*" = all visible ones. Raises InvalidInputError.
         """
-        selections = [selection_to_wire(read_parent(each)) for each in jobs]
+        selections = [selection_to_wire(read_parent(each)) for each in listed("jobs", jobs)]
         request = notification_service_pb2.ListSubscriptionsRequest(jobs=selections, owner=owner)
-        return list(map(subscription_info, self._notifications.ListSubscriptions(request).subscriptions))
+        return list(
+            map(models.accounts.subscription_info, self._notifications.ListSubscriptions(request).subscriptions)
+        )
 
     def unsubscribe(self, ids: Sequence[int]) -> None:
         """Remove subscriptions, and what is not delivered yet; raises NotFoundError."""

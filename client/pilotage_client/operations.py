@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from pilotage.v1 import agent_service_pb2, audit_service_pb2, pilot_service_pb2, resource_service_pb2
+from pilotage_client import models
 from pilotage_client.connection import Connection, new_request_id
-from pilotage_client.models.operations import AgentInfo, AuditRecord, DowntimeInfo, agent_info, audit_record
 from pilotage_client.models.reading import moment_to_wire, value_of
 
 
@@ -24,7 +24,7 @@ class OperationsCalls(Connection):
 
     def plan_downtime(
         self, node: Sequence[str], *, start: datetime, end: datetime, reason: str, drain_s: float = 0
-    ) -> DowntimeInfo:
+    ) -> models.operations.DowntimeInfo:
         """Plan a downtime of a site, CE or queue (1 to 3 names); for `drain_s` before it no job starts at all.
 
         Raises InvalidInputError.
@@ -40,23 +40,27 @@ class OperationsCalls(Connection):
             drain_s=drain_s,
         )
         request = resource_service_pb2.PlanDowntimeRequest(request_id=new_request_id(), downtime=downtime)
-        return value_of(DowntimeInfo, self._resources.PlanDowntime(request).downtime)
+        return value_of(models.operations.DowntimeInfo, self._resources.PlanDowntime(request).downtime)
 
-    def cancel_downtime(self, downtime_id: int) -> DowntimeInfo:
+    def cancel_downtime(self, downtime_id: int) -> models.operations.DowntimeInfo:
         """Cancel a downtime, or end it, and return it; raises NotFoundError."""
         request = resource_service_pb2.CancelDowntimeRequest(request_id=new_request_id(), id=downtime_id)
-        return value_of(DowntimeInfo, self._resources.CancelDowntime(request).downtime)
+        return value_of(models.operations.DowntimeInfo, self._resources.CancelDowntime(request).downtime)
 
-    def downtimes(self) -> list[DowntimeInfo]:
+    def downtimes(self) -> list[models.operations.DowntimeInfo]:
         """Return the downtimes that are not over, by their starts."""
         found = self._resources.ListDowntimes(resource_service_pb2.ListDowntimesRequest()).downtimes
-        return [value_of(DowntimeInfo, each) for each in found]
+        return [value_of(models.operations.DowntimeInfo, each) for each in found]
 
-    def agents(self) -> list[AgentInfo]:
+    def agents(self) -> list[models.operations.AgentInfo]:
         """Return the replicas of all agents, by agent: those that run, and those that ended recently."""
-        return list(map(agent_info, self._agents.ListAgents(agent_service_pb2.ListAgentsRequest()).replicas))
+        return list(
+            map(models.operations.agent_info, self._agents.ListAgents(agent_service_pb2.ListAgentsRequest()).replicas)
+        )
 
-    def audit(self, *, since: datetime | None = None, who: str = "", what: str = "") -> Iterator[AuditRecord]:
+    def audit(
+        self, *, since: datetime | None = None, who: str = "", what: str = ""
+    ) -> Iterator[models.operations.AuditRecord]:
         """Yield the changes that operators and agents have made, the newest first; `who` and `what` empty = any.
 
         Raises InvalidInputError.
@@ -64,7 +68,7 @@ class OperationsCalls(Connection):
         request = audit_service_pb2.ListAuditRequest(since=moment_to_wire("since", since), who=who, what=what)
         while True:
             page = self._audit.ListAudit(request)
-            yield from map(audit_record, page.entries)
+            yield from map(models.operations.audit_record, page.entries)
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token

@@ -12,9 +12,12 @@ import math
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.job_description import Scalar, Value
+
+if TYPE_CHECKING:
+    from pilotage.job_description import Scalar, Value
 
 SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**63 - 1
 

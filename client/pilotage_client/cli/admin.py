@@ -30,6 +30,7 @@ from pilotage_client.cli.options import (
     with_operator_client,
 )
 from pilotage_client.cli.show.columns import Column, Listing, View, local_time, view_options, with_local_times
+from pilotage_client.cli.show.grid_outputs import ShareJson
 from pilotage_client.cli.show.operator_outputs import (
     BanJson,
     FactorJson,
@@ -39,7 +40,6 @@ from pilotage_client.cli.show.operator_outputs import (
     ThrottleJson,
     TokenJson,
 )
-from pilotage_client.cli.show.outputs import ShareJson
 from pilotage_client.cli.show.terminal import COLOR, colored, state_style
 from pilotage_client.connection import ServerOptions, resolve_server
 from pilotage_client.doctor import FAULT, WARNING, examine

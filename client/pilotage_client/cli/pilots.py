@@ -37,8 +37,8 @@ from pilotage_client.cli.selection.columns import AUTOFORMAT, AutoformatCommand,
 from pilotage_client.cli.selection.filters import read_place
 from pilotage_client.cli.selection.names import NameChoice, check_place, stamps
 from pilotage_client.cli.show.columns import Column, Listing, View, local_time, view_options, with_local_times
+from pilotage_client.cli.show.grid_outputs import NodeJson, PilotJson, PilotLogJson, SlotJson
 from pilotage_client.cli.show.operator_outputs import DrainedJson
-from pilotage_client.cli.show.outputs import NodeJson, PilotJson, PilotLogJson, SlotJson
 from pilotage_client.files import write_private
 from pilotage_client.models.grid import PILOT_STATES, NodeAttributeSet, PilotStatus, SlotDetails
 from pilotage_client.up.processes import program

@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from pilotage.resources.inheritance import effective_queues
+from pilotage.resources.node_types import EligibleNodes, NodeType, node_type
 from pilotage.resources.parameters import SHIPPED
-from pilotage.resources.selection import EligibleNodes, NodeType, get_eligible_nodes, node_type
+from pilotage.resources.selection import get_eligible_nodes
 from pilotage.resources.tree import ResourceTree
 from pilotage.text import count_text, fold
 from pilotage_client.api import Client
@@ -27,7 +28,7 @@ from pilotage_client.cli.options import (
 from pilotage_client.cli.selection.filters import read_place
 from pilotage_client.cli.selection.names import check_place
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
-from pilotage_client.cli.show.outputs import PoolJson, QueueJson
+from pilotage_client.cli.show.grid_outputs import PoolJson, QueueJson
 from pilotage_client.cli.what_if.tree import show_changes
 from pilotage_client.cli.workflows import is_dag, workflow_as_json
 from pilotage_client.connection import ServerOptions

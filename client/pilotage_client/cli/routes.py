@@ -21,7 +21,7 @@ from pilotage_client.cli.options import (
     with_operator_client,
 )
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
-from pilotage_client.cli.show.outputs import RaceCostJson, RaceJson, RoutedJobJson, RouteJson
+from pilotage_client.cli.show.grid_outputs import RaceCostJson, RaceJson, RoutedJobJson, RouteJson
 from pilotage_client.models import JobStatus, iso
 from pilotage_client.models.routes import RaceCostInfo, RaceInfo, RoutedJobInfo, RouteExplanation, RouterInfo
 

@@ -12,12 +12,10 @@ import click
 from pilotage.text import count_text
 from pilotage_client.api import Client
 from pilotage_client.cli.options import SOME_IDS, echo_json, with_client
-from pilotage_client.cli.output import warn_truncated
 from pilotage_client.cli.selection.columns import AUTOFORMAT, AutoformatCommand, print_columns, read_columns
 from pilotage_client.cli.selection.filters import JobFilters, explain_none, job_filters
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
 from pilotage_client.cli.show.outputs import AttemptJson, ClusterJson, JobCountJson, JobJson
-from pilotage_client.cli.usage import usage_text
 from pilotage_client.models import LIVE_STATES, STATES, ClusterStatus, JobAttempt, JobCount, JobStatus
 
 DEFAULT_LIMIT = 100
@@ -278,6 +276,9 @@ def _print_with_attempts(client: Client, jobs: Sequence[JobStatus]) -> None:
 
 def _print_details(client: Client, jobs: Sequence[JobStatus]) -> None:
     """Print the attempts of jobs that have several, sites, what the others have used, and which output was cut."""
+    from pilotage_client.cli.output import warn_truncated
+    from pilotage_client.cli.usage import usage_text
+
     _print_attempts(client, [job.id for job in jobs if job.attempt > 1])
     for job in jobs:
         if job.pool_sites:

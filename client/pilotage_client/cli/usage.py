@@ -18,7 +18,7 @@ from pilotage.units import parse_duration
 from pilotage_client.api import Client
 from pilotage_client.cli.options import with_client
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options
-from pilotage_client.cli.show.outputs import UsageSumJson
+from pilotage_client.cli.show.grid_outputs import UsageSumJson
 from pilotage_client.models import JobUsage
 from pilotage_client.models.accounts import USAGE_KEYS, UsageTotal
 from pilotage_client.models.reading import one_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from pilotage.accounts import Quota
 from pilotage.notifications import Occasion, RecipientKind
-from pilotage.resources.tree import QueueId
+from pilotage.resources.queue_id import QueueId
 from pilotage.rpc.wire import queue_from_wire
 from pilotage.v1 import identity_service_pb2, notification_service_pb2, share_service_pb2
 from pilotage.values.wire.notifications import occasions_from_wire, recipient_kind_from_wire

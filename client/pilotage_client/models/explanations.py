@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from pilotage.job_description import Value
-from pilotage.resources.tree import QueueId
+from pilotage.resources.queue_id import QueueId
 from pilotage.rpc.wire import value_from_wire
 from pilotage.v1 import job_service_pb2
 from pilotage_client.models.jobs import JobStatus

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from pilotage.job_description import Value
-from pilotage.resources.tree import QueueId
+from pilotage.resources.queue_id import QueueId
 from pilotage.rpc.wire import section_from_wire
 from pilotage.v1 import node_service_pb2, pilot_service_pb2, resource_service_pb2
 from pilotage.values.offers import POLICY_FAULT

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from pilotage.job_description import Value
-from pilotage.resources.tree import QueueId
+from pilotage.resources.queue_id import QueueId
 from pilotage.v1 import agent_service_pb2, audit_service_pb2, diagnosis_service_pb2, resource_service_pb2
 from pilotage_client.models.jobs import time_of
 from pilotage_client.models.reading import AsJson, enum_name, value_of

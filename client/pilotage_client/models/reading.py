@@ -15,7 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pilotage.accounts import Quota
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import Value
-from pilotage.resources.tree import QueueId
+from pilotage.resources.queue_id import QueueId
 from pilotage.rpc.wire import quota_from_wire, section_from_wire, time_from_wire, time_to_wire
 from pilotage.text import did_you_mean
 from pilotage.v1 import values_pb2

@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal, overload
 
-from pilotage.errors import InvalidInputError, Violation
 from pilotage.resources.eligibility import Eligible, eligibility, parameter_refusals
 from pilotage.resources.inheritance import EffectiveCE, EffectiveQueue, effective_ces
+from pilotage.resources.node_types import EligibleCEs, EligibleNodes, EligibleQueues, NodeType, down_to
 from pilotage.resources.requirements import Requirements, read_requirements
 from pilotage.resources.tree import ResourceTree
-from pilotage.text import fold
-
-EligibleQueues = dict[str, dict[str, list[str]]]
-"""{SITE: {CE: [QUEUE…]}}, in the order of the tree, without empty parts."""
-
-EligibleCEs = dict[str, list[str]]
-"""{SITE: [CE…]}, in the order of the tree, without empty parts."""
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-
-
-class NodeType(StrEnum):
-    """The lowest level of a selection's result."""
-
-    SITE = "Site"
-    CE = "CE"
-    QUEUE = "Queue"
-
-
-EligibleNodes = EligibleQueues | EligibleCEs | list[str]
-"""The eligible part of the tree down to any level."""
-
-
-def node_type(name: str) -> NodeType:
-    """Return the level with this name, in any letter case; raises InvalidInputError."""
-    for level in NodeType:
-        if fold(str(name)) == fold(level):
-            return level
-    raise InvalidInputError(Violation("level", f"{name!r} is not a level of the tree: {', '.join(NodeType)}"))
-
-
-def down_to(level: NodeType, queues: EligibleQueues) -> EligibleNodes:
-    """Return the nodes from the sites down to `level`."""
-    match level:
-        case NodeType.QUEUE:
-            return queues
-        case NodeType.CE:
-            return {site: list(ces) for site, ces in queues.items()}
-        case NodeType.SITE:
-            return list(queues)
 
 
 @overload

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from pilotage.accounts import Quota, QuotaUnit, checked_quota
 from pilotage.errors import Faults, InvalidInputError, Violation
-from pilotage.job_description import Scalar, Value
-from pilotage.resources.tree import QueueId
+from pilotage.resources.queue_id import QueueId
 from pilotage.text import given_value, scalar_fault, text_fault
 from pilotage.v1 import share_service_pb2, values_pb2
+
+if TYPE_CHECKING:
+    from pilotage.job_description import Scalar, Value
 
 LONGEST_S = 1e10
 """The longest duration on the wire: about 317 years, in seconds."""

@@ -19,7 +19,20 @@ from support.commands import Command, environment_of
 from support.debian import find_or_install
 from support.server import RunningServer
 
-HEAVY = ("pydantic", "htcondor2", "classad2", "rich", "yaml", "cloudpickle", "structlog", "importlib.metadata")
+HEAVY = (
+    "pydantic",
+    "htcondor2",
+    "classad2",
+    "rich",
+    "yaml",
+    "cloudpickle",
+    "structlog",
+    "importlib.metadata",
+    "pilotage.classads.library",
+    "pilotage.resources.tree",
+    "pilotage_client.condor.formats",
+)
+NOUNS = ("accounts", "explanations", "grid", "jobs", "operations", "routes")
 
 
 @pytest.fixture
@@ -29,15 +42,23 @@ def command(shared_server: RunningServer, tmp_path: Path, request: pytest.Fixtur
     return Command(environment_of(tmp_path, PILOTAGE_SERVER=shared_server.address, PILOTAGE_TOKEN=token))
 
 
-def test_status_loads_what_it_needs(command: Command) -> None:
+@pytest.mark.parametrize(
+    ("word", "models"),
+    [("--help", []), ("status", ["jobs"]), ("sites", ["grid", "jobs"])],
+    ids=["help", "status", "sites"],
+)
+def test_commands_load_what_they_need(command: Command, word: str, models: list[str]) -> None:
+    """The rule of decision 0071: no heavy module, and of the values only those that the command shows."""
     program = (
-        "import sys; from pilotage_client.cli.main import main; code = main.run(['status']);"
-        f"print([name for name in {HEAVY} if name in sys.modules]); sys.exit(code)"
+        "import sys; from pilotage_client.cli.main import main; code = main.run(sys.argv[1:]);"
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env=command.environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, word], env=command.environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines() == ["no active clusters; --all shows those that have ended", "[]"]
+    loaded = set(done.stderr.split())
+    assert not loaded.intersection(HEAVY)
+    assert sorted(name for name in NOUNS if f"pilotage_client.models.{name}" in loaded) == models
 
 
 def test_submits_a_command_with_options(command: Command, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def page() -> str:
         "# Schemas of JSON output",
         "",
         "`make reference` writes these [JSON Schemas](https://json-schema.org) from the types in the client's",
-        "`cli/show/outputs`. Each describes one object, which is one line of the output; [the command",
+        "`cli/show`. Each describes one object, which is one line of the output; [the command",
         "line](../command-line.md#json) says more about the keys. With `--columns` objects have the chosen keys only.",
         "",
         "| command | objects |",

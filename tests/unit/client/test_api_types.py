@@ -13,6 +13,7 @@ import pytest
 from google.protobuf.message import Message
 
 import pilotage_client
+from pilotage.errors import InvalidInputError
 from pilotage.v1 import (
     agent_service_pb2,
     audit_service_pb2,
@@ -41,6 +42,7 @@ SUBSCRIPTION = notification_service_pb2.Subscription(
 )
 ROUTE = route_service_pb2.RouteOutline(name="north")
 POOL_CHANGE = resource_service_pb2.PoolChange(gained=[values_pb2.QueueId()])
+ANY_TEXT: Any = "S/C/Q"
 METHODS = [
     name
     for name, member in inspect.getmembers(Client, callable)
@@ -127,6 +129,30 @@ def test_values_have_fields_of_their_messages(convert: Callable[[Any], Any], mes
     value = convert(message)
     if isinstance(value, AsJson):
         json.dumps(value.as_json())
+
+
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [
+        (lambda client: client.usage(owners="alice"), "owners"),
+        (lambda client: client.usage(by="day"), "by"),
+        (lambda client: list(client.list_ads(attributes="Memory")), "attributes"),
+        (lambda client: list(client.list_jobs(states="DONE")), "states"),
+        (lambda client: list(client.outputs([1], "stdout")), "names"),
+        (lambda client: client.subscriptions("12"), "jobs"),
+        (lambda client: client.drain_pilots("abc", reason="r"), "stamps"),
+        (lambda client: client.issue_token("a", "user", lifetime_s=1), "roles"),
+        (
+            lambda client: client.issue_token("a", [], lifetime_s=1, bounds=accounts.AgentLimits(ANY_TEXT)),
+            "bounds.queues",
+        ),
+    ],
+    ids=["owners", "by", "attributes", "states", "names", "jobs", "stamps", "roles", "bounds"],
+)
+def test_text_alone_is_no_list(call: Callable[[Client], object], where: str) -> None:
+    with Client("127.0.0.1:1", "token") as client, pytest.raises(InvalidInputError, match="not a text alone") as raised:
+        call(client)
+    assert [each.where for each in raised.value.violations] == [where]
 
 
 def test_all_public_names_can_be_imported() -> None:

@@ -84,7 +84,9 @@ def test_missing_token_error_names_the_variable(tmp_path: Path) -> None:
 
 
 def test_names_unreadable_token_and_data_files(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"missing\.token"):
+    with pytest.raises(
+        InvalidInputError, match=r"missing\.token: the token cannot be read: No such file or directory$"
+    ):
         resolve_server(ServerOptions(server="x:1", token_file=tmp_path / "missing.token"), {})
     (tmp_path / UP_FILE).write_text("{")
     with pytest.raises(InvalidInputError, match=UP_FILE):

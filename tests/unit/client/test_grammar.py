@@ -70,9 +70,10 @@ def parse_name(name: str) -> click.Command:
         ("race 12", "race list"),
         ("health", "health list"),
         ("routes explain 12", "route explain"),
+        ("job list --all", "job status"),
     ],
 )
-def test_noun_without_a_verb_has_a_default(words: str, command: str) -> None:
+def test_nouns_have_defaults_and_verbs_other_names(words: str, command: str) -> None:
     assert parse(client, words.split()) is parse_name(command)
 
 

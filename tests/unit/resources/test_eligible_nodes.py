@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pilotage.errors import InvalidRequirementsError
-from pilotage.resources.selection import NodeType, get_eligible_nodes
+from pilotage.resources.node_types import NodeType
+from pilotage.resources.selection import get_eligible_nodes
 from support.trees import a_tree
 
 TREE = a_tree(

@@ -21,6 +21,7 @@ _STATUS = Verb(
     "Show clusters and workflows, or single jobs",
     ("pilotage status", "pilotage status w12 --jobs", "pilotage status --all --state FAILED"),
     short=("status",),
+    also=("list",),
 )
 _WAIT = Verb(
     "jobs:wait",

@@ -22,12 +22,16 @@ _EXAMPLES = 4
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A command: where it is (MODULE:ATTRIBUTE below the package), what it does, examples, and its short names."""
+    """A command: where it is (MODULE:ATTRIBUTE below the package), what it does, examples, and its short names.
+
+    `also` are other names of the verb after its noun.
+    """
 
     target: str
     help: str
     examples: tuple[str, ...]
     short: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +113,7 @@ class NounGroup(TableGroup):
         super().__init__(
             help=f"{noun.help}.{unnamed}",
             table=noun.verbs,
+            names={**noun.verbs, **{name: verb for verb in noun.verbs.values() for name in verb.also}},
             no_args_is_help=not noun.default,
             epilog=examples(*(verb.examples[0] for verb in islice(noun.verbs.values(), _EXAMPLES))),
         )

@@ -13,7 +13,7 @@ from pilotage_client.api import Client
 from pilotage_client.cli.options import with_client
 from pilotage_client.cli.selection.names import check_place
 from pilotage_client.cli.show.columns import Column, Listing, View, view_options, with_local_times
-from pilotage_client.cli.show.outputs import SiteJson
+from pilotage_client.cli.show.grid_outputs import SiteJson
 from pilotage_client.models.grid import QueueInfo
 
 

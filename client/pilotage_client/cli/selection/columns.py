@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilotage.classads.evaluation import Ad, NoValue, evaluate
-from pilotage.classads.library import Expression
 from pilotage_client.cli.options import echo_json
-from pilotage_client.condor.formats import AdFormat, autoformat, print_ads
+
+if TYPE_CHECKING:
+    from pilotage_client.condor.formats import AdFormat
 
 _OPTION = re.compile(r"--?(?:af|autoformat)(?::(?P<qualifiers>\S*))?")
 
@@ -55,11 +55,16 @@ def read_columns(af: Sequence[str]) -> AdFormat | None:
     columns = [word for word in af if not word.startswith(":")]
     if not columns:
         raise click.UsageError("--af needs attributes to print, such as --af Owner JobStatus")
+    from pilotage_client.condor.formats import autoformat  # with the reader of ClassAds
+
     return autoformat(columns, "".join(word[1:] for word in af if word.startswith(":")), "--af")
 
 
 def print_columns(ads: Iterable[str], form: AdFormat, *, as_json: bool) -> None:
     """Print the values of ads in a format; as JSON one object with the columns as keys for each."""
+    from pilotage.classads.evaluation import Ad, evaluate
+    from pilotage_client.condor.formats import print_ads
+
     if not as_json:
         print_ads(ads, form, lambda text: click.echo(text, nl=False))
         return
@@ -69,6 +74,9 @@ def print_columns(ads: Iterable[str], form: AdFormat, *, as_json: bool) -> None:
 
 
 def _plain(value: Any) -> Any:
+    from pilotage.classads.evaluation import NoValue
+    from pilotage.classads.library import Expression
+
     match value:
         case NoValue():
             return value.value

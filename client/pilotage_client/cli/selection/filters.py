@@ -9,10 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from pilotage.classads.evaluation import Ad
-from pilotage.classads.references import references
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
-from pilotage.resources.tree import QueueId
+from pilotage.resources.queue_id import QueueId
 from pilotage.text import did_you_mean, fold, folded_set
 from pilotage.values.jobs import ALL_OWNERS, JobCondition
 from pilotage_client.api import Client
@@ -210,6 +208,9 @@ def _check_attributes(client: Client, where: str) -> None:
     ad = next(client.list_ads(JobCondition(owner=ALL_OWNERS), newest_first=True), None)
     if ad is None:
         return
+    from pilotage.classads.evaluation import Ad  # with HTCondor's library
+    from pilotage.classads.references import references
+
     names = [*Ad.read(ad).plain()]
     refers = references(where)
     for name in sorted((refers.my | refers.free) - folded_set(names)):

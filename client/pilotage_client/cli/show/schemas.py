@@ -7,7 +7,7 @@ from typing import Any, Union
 
 from pydantic import TypeAdapter
 
-from pilotage_client.cli.show import operator_outputs, outputs
+from pilotage_client.cli.show import explanation_outputs, grid_outputs, operator_outputs, outputs
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -15,7 +15,7 @@ AnyObject = dict[str, Any]
 """An object whose keys follow from the input, such as the attributes of an ad."""
 
 OUTPUTS: Mapping[str, Sequence[Any]] = {
-    "job submit": [outputs.SubmissionJson, outputs.SubmissionDryRunJson, outputs.JobJson],
+    "job submit": [outputs.SubmissionJson, explanation_outputs.SubmissionDryRunJson, outputs.JobJson],
     "job status": [outputs.ClusterJson, outputs.JobJson, outputs.JobCountJson, AnyObject],
     "job watch": [outputs.ClusterJson, outputs.JobJson],
     "job wait": [outputs.JobJson],
@@ -24,7 +24,7 @@ OUTPUTS: Mapping[str, Sequence[Any]] = {
     "job events": [outputs.EventJson],
     "job logs": [outputs.OutputPartJson],
     "job output": [outputs.OutputFileJson],
-    "job why": [outputs.ExplanationJson],
+    "job why": [explanation_outputs.ExplanationJson],
     "job ad": [AnyObject],
     "job edit": [outputs.EditedJobJson],
     "job hold": [outputs.ChangedJobJson],
@@ -33,25 +33,25 @@ OUTPUTS: Mapping[str, Sequence[Any]] = {
     "job reschedule": [outputs.ChangedJobJson],
     "job notify": [outputs.SubscriptionJson, outputs.UnsubscribedJson],
     "workflow rescue": [outputs.RescueJson],
-    "pool list": [outputs.PoolJson],
-    "queue list": [outputs.QueueJson],
-    "pilot list": [outputs.PilotJson, outputs.PilotLogJson],
+    "pool list": [grid_outputs.PoolJson],
+    "queue list": [grid_outputs.QueueJson],
+    "pilot list": [grid_outputs.PilotJson, grid_outputs.PilotLogJson],
     "pilot revoke": [operator_outputs.RevokedPilotsJson],
     "pilot token": [operator_outputs.PilotTokenJson],
-    "slot list": [outputs.SlotJson, AnyObject],
+    "slot list": [grid_outputs.SlotJson, AnyObject],
     "pilot drain": [operator_outputs.DrainedJson],
-    "node set": [outputs.NodeJson],
-    "node unset": [outputs.NodeJson],
-    "node list": [outputs.NodeJson],
-    "race list": [outputs.RaceJson, outputs.RaceCostJson],
-    "route list": [outputs.RouteJson],
-    "route explain": [outputs.RoutesOfJobJson],
-    "route give-up": [outputs.RoutedJobJson],
-    "share list": [outputs.SharesJson, outputs.ShareJson],
+    "node set": [grid_outputs.NodeJson],
+    "node unset": [grid_outputs.NodeJson],
+    "node list": [grid_outputs.NodeJson],
+    "race list": [grid_outputs.RaceJson, grid_outputs.RaceCostJson],
+    "route list": [grid_outputs.RouteJson],
+    "route explain": [grid_outputs.RoutesOfJobJson],
+    "route give-up": [grid_outputs.RoutedJobJson],
+    "share list": [grid_outputs.SharesJson, grid_outputs.ShareJson],
     "share set-factor": [operator_outputs.FactorJson],
     "share set-quota": [operator_outputs.QuotaJson],
-    "usage": [outputs.UsageSumJson],
-    "whoami": [outputs.IdentityJson],
+    "usage": [grid_outputs.UsageSumJson],
+    "whoami": [grid_outputs.IdentityJson],
     "doctor": [operator_outputs.FindingJson],
     "agent list": [operator_outputs.AgentJson],
     "audit": [operator_outputs.AuditJson],
@@ -59,8 +59,8 @@ OUTPUTS: Mapping[str, Sequence[Any]] = {
     "tree put": [operator_outputs.TreeChangesJson],
     "tree resolve": [operator_outputs.ResolvedQueueJson],
     "tree eligible": [operator_outputs.EligibleJson],
-    "policy try": [outputs.TriedPolicyJson],
-    "site list": [outputs.SiteJson],
+    "policy try": [explanation_outputs.TriedPolicyJson],
+    "site list": [grid_outputs.SiteJson],
     "site ban": [operator_outputs.BanJson],
     "site unban": [operator_outputs.BanJson],
     "site bans": [operator_outputs.BanJson],

@@ -23,7 +23,7 @@ from pilotage.values.jobs import ALL_OWNERS, JobCondition
 from pilotage_client.api import Client
 from pilotage_client.cli.options import AS_JSON, echo_json, with_operator_client
 from pilotage_client.cli.selection.filters import ads_of_jobs
-from pilotage_client.cli.show.outputs import TriedPolicyJson
+from pilotage_client.cli.show.explanation_outputs import TriedPolicyJson
 from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.models.grid import SlotDetails
 from pilotage_client.up.processes import program

@@ -10,7 +10,7 @@ from pilotage.job_description import Value
 from pilotage.resources import selection
 from pilotage.resources.eligibility import active_bans, ban_refusal, next_downtime
 from pilotage.resources.inheritance import EffectiveQueue
-from pilotage.resources.selection import NodeType, node_type
+from pilotage.resources.node_types import NodeType, node_type
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
 from pilotage_server.core.health.black_holes import locations_of
