@@ -163,6 +163,9 @@ def pages(grid: WireGrid) -> dict[str, str]:
         "pools": "/pools",
         "sites": "/sites",
         "site": "/sites/INFN-T1",
+        "tree": "/tree",
+        "agents": "/agents",
+        "audit": "/audit",
         "error": "/jobs/999999",
     }
 

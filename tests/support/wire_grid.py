@@ -107,6 +107,10 @@ class WireGrid:
         request = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=text, format="json")
         return self.resources.PutTree(request).version
 
+    def tree_version(self) -> int:
+        """Return the version of the active tree."""
+        return self.resources.GetTree(resource_service_pb2.GetTreeRequest()).version
+
     def list_pilots(self) -> list[pilot_service_pb2.Pilot]:
         """Return all pilots."""
         return list(self.pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=True)).pilots)
