@@ -22,7 +22,7 @@ class LocalBatchSystemSettings(Section):
 class SshSettings(Section):
     """A host over ssh, without prompts: its host key is known, and our key is in a file or an agent.
 
-    ssh's own configuration applies to all that is not set here. An attempt that fails is repeated later.
+    The configuration of ssh applies to all that is not set here. An attempt that fails is repeated later.
     """
 
     host: Annotated[str, Field(pattern=r"^[^-\s]\S*$")] = Field(

@@ -126,7 +126,7 @@ SHARES = Listing(
 def shares(client: Client, vo: str, view: View) -> None:
     """Show the recent use and the entitlement of groups and accounts.
 
-    --json prints one object with all of them, and with --columns one for each row.
+    The option --json prints one object with all of them, and with --columns one for each row.
     """
     found = client.shares(vo)
     if view.as_json and not (view.columns or view.sort):

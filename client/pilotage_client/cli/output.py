@@ -62,8 +62,8 @@ def output(
     Of a job that was held, removed, evicted or killed these are what it had written; a note says so. The command
     "logs" shows the output of a running job.
 
-    With several jobs each has a folder of its own below it, with the job's id as its name. --json lists the files, one
-    a line; with --to it also writes them and adds their paths.
+    With several jobs each has a folder of its own below it, with the job's id as its name. The option --json lists the
+    files, one a line. With --to it also writes them and adds their paths.
     """
     if folder is not None and listed:
         raise InvalidInputError(Violation("--list", "cannot be combined with --to"))

@@ -354,8 +354,8 @@ def _stamps_of(client: Client, targets: Sequence[str]) -> list[str]:
 def pilot_token(client: Client, queues: tuple[str, ...], path: Path, lifetime: str | None, as_json: bool) -> None:
     """Create the enrolment secret of one pilot in a queue, and print the command that starts it.
 
-    Several queues, or a pattern with "*", are a set: its settings queue_name or queue_command say at its start in which
-    of them the pilot is, and it is bound to that one.
+    Several queues, or a pattern with "*", are a set. The pilot's settings queue_name or queue_command say at
+    its start in which of them it is. Then it is bound to that one.
     """
     lifetime_s = float(parse_time(lifetime, "--lifetime")) if lifetime else 0.0
     is_set = len(queues) > 1 or not _WILDCARDS.isdisjoint(queues[0])

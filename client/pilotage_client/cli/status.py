@@ -146,8 +146,10 @@ def status(
 ) -> None:
     """Show your active work, one line a cluster or workflow; or the given jobs, in any state.
 
-    Of a given workflow, such as w12, its clusters with active or failed jobs are shown too, and with --all all of them.
-    --json prints what is shown; for given jobs it prints single jobs, unless --clusters is given: then all clusters.
+    A given workflow, such as w12, is shown with its clusters that have active or failed jobs. With --all all its
+    clusters are shown.
+
+    --json prints what is shown. For given jobs it prints single jobs, or all clusters with --clusters. The options
     --where, --count and --af are about single jobs. Without --owner they are yours.
     """
     form = read_columns(af)

@@ -17,8 +17,8 @@ from support.commands import commands_below
 _WIDTH = 100
 _HEAD = """# Commands
 
-`make reference` writes this page from the help of the programs, which `-h` shows. The [command line](command-line.md)
-explains what is common: ids, exit codes, server and token, JSON.
+On this page you find the help of each command, as `-h` shows it. `make reference` writes it from the
+programs. The [command line](command-line.md) explains what is common: ids, exit codes, server and token, JSON.
 """
 
 

@@ -11,7 +11,8 @@ from support.reference.markdown import member_rows, table
 
 _HEAD = """# Exit codes
 
-`make reference` writes this page from the enums that the programs use. Codes change only with an entry under
+On this page you find the exit codes of all programs and of jobs. `make reference` writes it from the enums that the
+programs use. Codes change only with an entry under
 "Breaking" in the [changes](../../CHANGELOG.md). An argument that a program does not know ends it with 2.
 """
 

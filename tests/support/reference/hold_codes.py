@@ -9,7 +9,7 @@ from support.reference.markdown import code, member_rows, table
 
 _HEAD = """# Hold codes and reasons of failure
 
-`make reference` writes this page from the enums of the server.
+On this page you find why jobs are held or fail, by code. `make reference` writes it from the enums of the server.
 
 ## Hold codes
 

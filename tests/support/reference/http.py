@@ -9,7 +9,8 @@ from support.reference.markdown import code, prose, table
 
 _HEAD = """# HTTP
 
-`make reference` writes this page from the table of routes and the comments of the protocol. The fields of each call are
+On this page you find the route of each call over HTTP. `make reference` writes it from the table of routes and the
+comments of the protocol. The fields of each call are
 in the [OpenAPI](https://spec.openapis.org/oas/v3.1.1.html) document that the server has at `/openapi.json`.
 [How to call over HTTP](../how-to/http.md) says how to turn the gateway on, and how requests and answers look.
 """

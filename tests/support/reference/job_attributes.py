@@ -13,7 +13,8 @@ from support.reference.markdown import table
 
 _HEAD = """# Attributes of job files
 
-`make reference` writes this page from the tables of the readers. [Job languages](job-languages.md) describes
+On this page you find what happens to each attribute of a job file. `make reference` writes it from the tables of the
+readers. [Job languages](job-languages.md) describes
 the languages, [unsupported statements](../how-to/unsupported-statements.md) what to do about a refused file.
 
 Each known attribute has one of three classes:

@@ -21,7 +21,8 @@ Cause = TypeVar("Cause", bound=StrEnum)
 
 _HEAD = """# States
 
-`make reference` writes this page from the enums and the tables of transitions. A transition that is not listed does
+On this page you find all states of jobs, attempts and pilots. `make reference` writes it from the enums and the tables
+of transitions. A transition that is not listed does
 not happen. [Hold codes](hold-codes.md) has the reasons of holds and failures, and the outcomes of attempts.
 
 ## Jobs

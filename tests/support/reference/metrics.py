@@ -9,8 +9,8 @@ from support.reference.markdown import table
 
 _HEAD = """# Metrics
 
-`make reference` writes this page from the table of metrics. [Monitoring](../how-to/monitoring.md) says how to
-scrape them, and what to watch.
+On this page you find every metric. `make reference` writes it from the table of metrics.
+[Monitoring](../how-to/monitoring.md) says how to scrape them, and what to watch.
 
 Counters begin at 0 with each start of a process. Times are in seconds and sizes in bytes. No label names an owner, a
 job or a pilot. Metrics "in the whole database" are the same on all servers of one database, so take their maximum and

@@ -18,9 +18,9 @@ _FOLDER = Path(__file__).parents[3] / "proto" / "pilotage" / "v1"
 
 _HEAD = """# The protocol
 
-`make reference` writes this page from the `.proto` files in `proto/pilotage/v1`. With it you can call any method over
-gRPC, and you know the fields of a request [over HTTP](http.md). The package is `pilotage.v1`.
-Servers have gRPC reflection.
+With this page you can call any method over gRPC, and you know the fields of a request [over HTTP](http.md). The package
+is `pilotage.v1`, and servers have gRPC reflection. `make reference` writes the page from the `.proto` files in
+`proto/pilotage/v1`.
 
 - The *roles* are those of which a token needs one. A call without a route has none over HTTP.
 - The metadata `authorization` has `Bearer TOKEN`.

@@ -32,9 +32,10 @@ def page() -> str:
     lines = [
         "# Schemas of JSON output",
         "",
-        "`make reference` writes these [JSON Schemas](https://json-schema.org) from the types in the client's",
-        "`cli/show`. Each describes one object, which is one line of the output; [the command",
-        "line](../command-line.md#json) says more about the keys. With `--columns` objects have the chosen keys only.",
+        "With these [JSON Schemas](https://json-schema.org) you can check or read what commands print. They are written by",
+        "`make reference` from the types in the client's `cli/show`. Each describes one object, which is one line of the",
+        "output; [the command line](../command-line.md#json) says more about the keys. With `--columns` objects have the",
+        "chosen keys only.",
         "",
         "| command | objects |",
         "|---|---|",

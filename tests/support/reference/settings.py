@@ -26,7 +26,8 @@ from support.reference.markdown import code, prose, table
 
 _HEAD = """# Settings
 
-`make reference` writes this page from the classes that read the settings. Keys, variables and options change only
+On this page you find every setting, with its default and its bounds. `make reference` writes it from the classes that
+read the settings. Keys, variables and options change only
 with an entry under "Breaking" in the [changes](../../CHANGELOG.md).
 
 ## Sources

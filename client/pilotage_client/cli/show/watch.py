@@ -112,8 +112,8 @@ def watch(
 ) -> None:
     """Show active work, and how it goes on, until Ctrl-C; or given jobs, until they have ended.
 
-    What ends meanwhile stays in the view. Given jobs are shown once more when the view closes; with filters, single
-    jobs are shown, those that meet them at the start. --json prints an object for each change, and needs no terminal.
+    What ends meanwhile stays in the view. Given jobs are shown once more when the view closes. With filters it shows
+    the single jobs that meet them at the start. With --json it prints an object for each change, and needs no terminal.
     """
     if not view.as_json and not is_terminal():
         raise click.UsageError("a live view needs a terminal; use `status`, or `watch --json`")

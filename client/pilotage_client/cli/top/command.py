@@ -22,8 +22,9 @@ EXTRA = "tui"
 def top(interval_s: float, **connection: Any) -> None:
     """Show jobs, sites, pools, slots, pilots and owners on a screen that refreshes itself.
 
-    Keys: 1 to 6 or the mouse choose what is shown, s sorts by the next column, S in the other order, / filters, Enter
-    shows details, such as why a job waits, r refreshes, q quits. Users see what they may see.
+    Keys: 1 to 6 or the mouse choose what is shown. The key s sorts by the next column, S in the other order, and /
+    filters. Enter shows details, such as why a job waits. The key r refreshes, and q quits. Users see what they may
+    see.
     """
     if missing := missing_packages(EXTRA):
         raise WorldError(f"top: {install_advice(EXTRA, missing)}", transient=False)
