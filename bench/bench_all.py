@@ -88,7 +88,8 @@ def main() -> int:
 def page(lines: Sequence[Mapping[str, object]]) -> str:
     """Return the page of the documentation with these figures."""
     machine = "".join(f"- {name}: {fact}\n" for name, fact in facts())
-    return f"# Figures of {clock.now():%Y-%m-%d}\n\nOn this page you find the figures of one run of `make bench`.\n\n{machine}\n{table(lines)}"
+    head = f"# Figures of {clock.now():%Y-%m-%d}\n\nOn this page you find the figures of one run of `make bench`."
+    return f"{head}\n\n{machine}\n{table(lines)}"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from support.reference.markdown import cell, code, table
 _HEAD = """# The environment of a job
 
 On this page you find the variables that a job sees. `make reference` writes it from the
-tables that make them. A job at a pilot and a [routed job](../how-to/job-router.md) at a batch system get the same ones. Later ones override earlier ones:
+tables that make them. A job at a pilot and a [routed job](../how-to/job-router.md)
+at a batch system get the same ones. Later ones override earlier ones:
 
 1. those of the pilot that its setting `pass_environment` names, at a batch system those of the batch job: {passed};
 2. in an [image](../how-to/containers.md), those of the image; its PATH also overrides the one below;
