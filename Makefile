@@ -9,7 +9,7 @@ RELEASE := .venv-release
 
 .DEFAULT_GOAL := help
 
-.PHONY: help venv demo chaos fuzz test test-fast model-check check reference docs screenshots format compiled test-compiled bench bench-smoke sim-drain pilot-bundle lock release-check clean
+.PHONY: help venv demo chaos fuzz test test-fast model-check check reference docs screenshots format compiled test-compiled bench bench-smoke sim-drain sim-grid pilot-bundle lock release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -95,6 +95,9 @@ bench-%: $(COMPILED)/.stamp ## run one bench, bench/bench_%.py: bench-rates, ben
 
 sim-drain: $(VENV)/.stubs ## run the drain controller on a simulated farm; print JSON lines, write docs/how-to/draining.svg
 	@$(BIN)/python bench/sim_drain.py $(OPTIONS)
+
+sim-grid: $(VENV)/.stubs ## run a grid in virtual time under a trace of jobs; print JSON (OPTIONS="--config DIR --what-if DIR")
+	@$(BIN)/python bench/sim_grid.py $(OPTIONS)
 
 pilot-bundle: $(VENV)/.stubs ## build the pilot as one file for a bare Python: dist/pilotage-pilot-VERSION-cpXY-MACHINE.pyz
 	@$(BIN)/python deploy/pilot_bundle/build_bundle.py $(OPTIONS)

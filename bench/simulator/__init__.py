@@ -1,0 +1,1 @@
+"""A grid in virtual time: real decisions of server, site director and slots, fed by a trace of jobs."""
