@@ -34,7 +34,13 @@ from pilotage_pilot.core.model import Now
 from pilotage_pilot.link.base import MqttPublisher, NodeDescription, PilotServerLink, failure_of
 from pilotage_pilot.node.resources import PilotNode
 from pilotage_pilot.policy.loading import PolicyKeeper
-from pilotage_pilot.supervise.base import AccountFaultError, NodeFaultError, PayloadRunner, RegistryFaultError
+from pilotage_pilot.supervise.base import (
+    AccountFaultError,
+    CollectedOutput,
+    NodeFaultError,
+    PayloadRunner,
+    RegistryFaultError,
+)
 from pilotage_pilot.supervise.tails import OutputTails
 from pilotage_pilot.traces import AttemptTraces
 
@@ -73,7 +79,7 @@ class PayloadTasks:
             case ins.KillPayload(key):
                 self._kill(key)
             case ins.StoreOutput(key, is_partial):
-                self._begin(key, self._store(key, is_partial))
+                self._store(key, is_partial)
             case ins.ForgetAttempt(key, reports_removal):
                 self._cancel(key)
                 self._traces.end(key)
@@ -146,18 +152,38 @@ class PayloadTasks:
         else:
             self._payload_runner.kill(key)
 
-    async def _store(self, key: AttemptKey, is_partial: bool) -> None:
+    def _store(self, key: AttemptKey, is_partial: bool) -> None:
+        """Store the output of an attempt at once, or in a task where that takes long."""
         try:
             with self._traces.bound(key):
-                left = await self._payload_runner.collect(key, is_partial=is_partial)
+                left = self._payload_runner.collect_now(key, is_partial=is_partial)
+        except Exception as error:
+            self._feed(_not_stored(key, error))
+            return
+        if left is None or left.large:
+            self._begin(key, self._store_slowly(key, left, is_partial))
+        else:
+            self._feed(_stored(key, left))
+
+    async def _store_slowly(self, key: AttemptKey, left: CollectedOutput | None, is_partial: bool) -> None:
+        try:
+            with self._traces.bound(key):
+                if left is None:
+                    left = await self._payload_runner.collect(key, is_partial=is_partial)
                 if left.large:
                     left = await self._payload_runner.upload_large(key, left)
         except Exception as error:
-            self._feed(
-                ev.OutputFailed(key, failure_of(error if isinstance(error, PilotageError) else _unexpected(key, error)))
-            )
+            self._feed(_not_stored(key, error))
         else:
-            self._feed(ev.OutputStored(key, left.files, "; ".join(left.notes)))
+            self._feed(_stored(key, left))
+
+
+def _stored(key: AttemptKey, left: CollectedOutput) -> ev.OutputStored:
+    return ev.OutputStored(key, left.files, "; ".join(left.notes))
+
+
+def _not_stored(key: AttemptKey, error: Exception) -> ev.OutputFailed:
+    return ev.OutputFailed(key, failure_of(error if isinstance(error, PilotageError) else _unexpected(key, error)))
 
 
 def _start_failed(key: AttemptKey, error: Exception) -> ev.StartFailed:

@@ -263,10 +263,13 @@ class FakePayloadRunner:
     def stream_path(self, stream: TailStream) -> Path | None:
         return None
 
-    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
+    def collect_now(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput | None:
         content = b""
         checksum = hashlib.sha256(content).hexdigest()
         return CollectedOutput(tuple(ReportedOutput(name, checksum, 0, content) for name in ("stdout", "stderr")))
+
+    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
+        raise AssertionError(f"unexpected long search for the output of {key}")
 
     async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:
         raise AssertionError(f"unexpected large output of {key}: {left}")
@@ -283,7 +286,10 @@ class FakePayloadRunner:
 
 
 class BrokenPayloadRunner(FakePayloadRunner):
-    """Raises an unexpected error in the step `breaks` of job 1; "bring" is the upload of large output."""
+    """Raises an unexpected error in the step `breaks` of job 1; "bring" is the upload of large output.
+
+    "search" is the search for output in a thread.
+    """
 
     def __init__(self, breaks: str) -> None:
         super().__init__()
@@ -304,10 +310,16 @@ class BrokenPayloadRunner(FakePayloadRunner):
         self._may_break("start", key)
         super().start(key)
 
-    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
+    def collect_now(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput | None:
         self._may_break("collect", key)
-        left = await super().collect(key, is_partial=is_partial)
+        left = super().collect_now(key, is_partial=is_partial)
+        if left is None or self._breaks == "search":
+            return None
         return replace(left, large={"core": Path("core")}) if self._breaks == "bring" else left
+
+    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
+        self._may_break("search", key)
+        return CollectedOutput()
 
     async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:
         self._may_break("bring", key)
@@ -374,7 +386,7 @@ class PayloadBench:
 
     async def store(self, key: AttemptKey) -> tuple[dict[str, ReportedOutput], str]:
         """Store the output of an attempt; returns it by name, and the notes for the owner."""
-        left = await self.payload_runner.collect(key)
+        left = self.payload_runner.collect_now(key) or await self.payload_runner.collect(key)
         stored = await self.payload_runner.upload_large(key, left) if left.large else left
         return {file.name: file for file in stored.files}, "; ".join(stored.notes)
 

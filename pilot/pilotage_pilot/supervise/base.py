@@ -104,6 +104,9 @@ class PayloadRunner(Protocol):
     def stream_path(self, stream: TailStream) -> Path | None:
         """Return the path of a stream of a prepared attempt; None = it is not kept, or there is no such attempt."""
 
+    def collect_now(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput | None:
+        """Return the output of an attempt as `collect`, None = that may take long."""
+
     async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
         """Return the output of an attempt; raises WorldError when it cannot be read.
 

@@ -418,16 +418,20 @@ class LocalPayloadRunner:
 
     # Output -----------------------------------------------------------------------------------------------------
 
-    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
-        """Return the output of an attempt; raises WorldError when it cannot be read."""
+    def collect_now(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput | None:
+        """Return the output of an attempt as `collect`, None = that may take long."""
         work = self._work[key]
-        work.bounds = _partial_limits(self._bounds) if is_partial else None
         # Output files may have to be found among millions of files; streams alone need no thread.
         if work.order.job.description.output_files or work.seen is not None:
-            return await asyncio.to_thread(self._collect, work)
-        return self._collect(work)
+            return None
+        return self._collect(work, is_partial=is_partial)
 
-    def _collect(self, work: Work) -> CollectedOutput:
+    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
+        """Return the output of an attempt; raises WorldError when it cannot be read."""
+        return await asyncio.to_thread(self._collect, self._work[key], is_partial=is_partial)
+
+    def _collect(self, work: Work, *, is_partial: bool) -> CollectedOutput:
+        work.bounds = _partial_limits(self._bounds) if is_partial else None
         try:
             bounds = work.bounds or self._bounds
             found = find_output(work.order.job.description, work.folders.work, bounds, work.seen)

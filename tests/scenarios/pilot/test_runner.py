@@ -267,6 +267,7 @@ async def test_internal_error_ends_the_pilot_and_closes_its_payload_runner() -> 
         ("fetch", Outcome.START_FAILED),
         ("start", Outcome.START_FAILED),
         ("collect", Outcome.OUTPUT_LOST),
+        ("search", Outcome.OUTPUT_LOST),
         ("bring", Outcome.OUTPUT_LOST),
     ],
 )
