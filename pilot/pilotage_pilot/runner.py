@@ -40,6 +40,7 @@ from pilotage_pilot.supervise.base import (
     NodeFaultError,
     PayloadRunner,
     RegistryFaultError,
+    start_failed,
 )
 from pilotage_pilot.supervise.tails import OutputTails
 from pilotage_pilot.traces import AttemptTraces
@@ -59,10 +60,16 @@ class PayloadTasks:
     """Executes the instructions for payloads and feeds the results back as events."""
 
     def __init__(
-        self, payload_runner: PayloadRunner, start: Start, feed: Callable[[ev.Event], None], traces: AttemptTraces
+        self,
+        payload_runner: PayloadRunner,
+        start: Start,
+        feed: Callable[[ev.Event], None],
+        traces: AttemptTraces,
+        now: Callable[[], Now],
     ) -> None:
         self._payload_runner = payload_runner
         self._traces = traces
+        self._now = now
         self._start = start
         self._feed = feed
         self._tasks_by_attempt: dict[AttemptKey, asyncio.Task[None]] = {}
@@ -140,11 +147,9 @@ class PayloadTasks:
 
     def _start_payload(self, key: AttemptKey) -> None:
         try:
-            self._payload_runner.start(key)
+            self._payload_runner.start(key, self._now())
         except Exception as error:
             self._feed(_start_failed(key, error))
-        else:
-            self._feed(ev.PayloadStarted(key))
 
     def _kill(self, key: AttemptKey) -> None:
         if self._cancel(key):
@@ -187,12 +192,9 @@ def _not_stored(key: AttemptKey, error: Exception) -> ev.OutputFailed:
 
 
 def _start_failed(key: AttemptKey, error: Exception) -> ev.StartFailed:
-    if isinstance(error, JobFaultError):
-        return ev.StartFailed(key, Outcome.REFUSED_BY_JOB, str(error))
-    if isinstance(error, RegistryFaultError | AccountFaultError):
-        return ev.StartFailed(key, Outcome.DECLINED, str(error))
-    expected = error if isinstance(error, NodeFaultError) else _unexpected(key, error)
-    return ev.StartFailed(key, Outcome.START_FAILED, str(expected))
+    if isinstance(error, JobFaultError | NodeFaultError | RegistryFaultError | AccountFaultError):
+        return start_failed(key, error)
+    return start_failed(key, _unexpected(key, error))
 
 
 def _unexpected(key: AttemptKey, error: Exception) -> WorldError:
@@ -288,7 +290,7 @@ class PilotRunner:
         self._mqtt_publisher = edges.mqtt_publisher
         own = {"pilotage.queue": str(facts.attributes.get("Queue", "")), "pilotage.node": facts.name}
         self._traces = AttemptTraces(own, edges.clock)
-        self._payload_tasks = PayloadTasks(edges.payload_runner, self._start, self.feed, self._traces)
+        self._payload_tasks = PayloadTasks(edges.payload_runner, self._start, self.feed, self._traces, self._now)
         self._tails = OutputTails(edges.link, edges.payload_runner.stream_path, self._runs, self._start)
         self._facts = facts
         self._read_pools = read_pools

@@ -304,8 +304,11 @@ async def test_payload_whose_lease_passes_at_its_start_is_killed() -> None:
         elif isinstance(event, PayloadStarted):
             tasks.do(KillPayload(job.key))
 
+    def now() -> Now:
+        return Now(clock.now(), clock.boot_time_s())
+
     async with asyncio.TaskGroup() as group:
-        tasks = PayloadTasks(payloads, group.create_task, feed, AttemptTraces({}, clock.now))
+        tasks = PayloadTasks(payloads, group.create_task, feed, AttemptTraces({}, clock.now), now)
         payloads.subscribe(feed)
         tasks.do(a_prepare_job(job))
         await until(lambda: len(events) == 3)
