@@ -34,7 +34,14 @@ from pilotage_pilot.core.model import Now
 from pilotage_pilot.link.base import MqttPublisher, NodeDescription, PilotServerLink, failure_of
 from pilotage_pilot.node.resources import PilotNode
 from pilotage_pilot.policy.loading import PolicyKeeper
-from pilotage_pilot.supervise.base import AccountFaultError, NodeFaultError, PayloadRunner, RegistryFaultError
+from pilotage_pilot.supervise.base import (
+    AccountFaultError,
+    CollectedOutput,
+    NodeFaultError,
+    PayloadRunner,
+    RegistryFaultError,
+    start_failed,
+)
 from pilotage_pilot.supervise.tails import OutputTails
 from pilotage_pilot.traces import AttemptTraces
 
@@ -53,10 +60,16 @@ class PayloadTasks:
     """Executes the instructions for payloads and feeds the results back as events."""
 
     def __init__(
-        self, payload_runner: PayloadRunner, start: Start, feed: Callable[[ev.Event], None], traces: AttemptTraces
+        self,
+        payload_runner: PayloadRunner,
+        start: Start,
+        feed: Callable[[ev.Event], None],
+        traces: AttemptTraces,
+        now: Callable[[], Now],
     ) -> None:
         self._payload_runner = payload_runner
         self._traces = traces
+        self._now = now
         self._start = start
         self._feed = feed
         self._tasks_by_attempt: dict[AttemptKey, asyncio.Task[None]] = {}
@@ -73,7 +86,7 @@ class PayloadTasks:
             case ins.KillPayload(key):
                 self._kill(key)
             case ins.StoreOutput(key, is_partial):
-                self._begin(key, self._store(key, is_partial))
+                self._store(key, is_partial)
             case ins.ForgetAttempt(key, reports_removal):
                 self._cancel(key)
                 self._traces.end(key)
@@ -134,11 +147,9 @@ class PayloadTasks:
 
     def _start_payload(self, key: AttemptKey) -> None:
         try:
-            self._payload_runner.start(key)
+            self._payload_runner.start(key, self._now())
         except Exception as error:
             self._feed(_start_failed(key, error))
-        else:
-            self._feed(ev.PayloadStarted(key))
 
     def _kill(self, key: AttemptKey) -> None:
         if self._cancel(key):
@@ -146,27 +157,44 @@ class PayloadTasks:
         else:
             self._payload_runner.kill(key)
 
-    async def _store(self, key: AttemptKey, is_partial: bool) -> None:
+    def _store(self, key: AttemptKey, is_partial: bool) -> None:
+        """Store the output of an attempt at once, or in a task where that takes long."""
         try:
             with self._traces.bound(key):
-                left = await self._payload_runner.collect(key, is_partial=is_partial)
+                left = self._payload_runner.collect_now(key, is_partial=is_partial)
+        except Exception as error:
+            self._feed(_not_stored(key, error))
+            return
+        if left is None or left.large:
+            self._begin(key, self._store_slowly(key, left, is_partial))
+        else:
+            self._feed(_stored(key, left))
+
+    async def _store_slowly(self, key: AttemptKey, left: CollectedOutput | None, is_partial: bool) -> None:
+        try:
+            with self._traces.bound(key):
+                if left is None:
+                    left = await self._payload_runner.collect(key, is_partial=is_partial)
                 if left.large:
                     left = await self._payload_runner.upload_large(key, left)
         except Exception as error:
-            self._feed(
-                ev.OutputFailed(key, failure_of(error if isinstance(error, PilotageError) else _unexpected(key, error)))
-            )
+            self._feed(_not_stored(key, error))
         else:
-            self._feed(ev.OutputStored(key, left.files, "; ".join(left.notes)))
+            self._feed(_stored(key, left))
+
+
+def _stored(key: AttemptKey, left: CollectedOutput) -> ev.OutputStored:
+    return ev.OutputStored(key, left.files, "; ".join(left.notes))
+
+
+def _not_stored(key: AttemptKey, error: Exception) -> ev.OutputFailed:
+    return ev.OutputFailed(key, failure_of(error if isinstance(error, PilotageError) else _unexpected(key, error)))
 
 
 def _start_failed(key: AttemptKey, error: Exception) -> ev.StartFailed:
-    if isinstance(error, JobFaultError):
-        return ev.StartFailed(key, Outcome.REFUSED_BY_JOB, str(error))
-    if isinstance(error, RegistryFaultError | AccountFaultError):
-        return ev.StartFailed(key, Outcome.DECLINED, str(error))
-    expected = error if isinstance(error, NodeFaultError) else _unexpected(key, error)
-    return ev.StartFailed(key, Outcome.START_FAILED, str(expected))
+    if isinstance(error, JobFaultError | NodeFaultError | RegistryFaultError | AccountFaultError):
+        return start_failed(key, error)
+    return start_failed(key, _unexpected(key, error))
 
 
 def _unexpected(key: AttemptKey, error: Exception) -> WorldError:
@@ -262,7 +290,7 @@ class PilotRunner:
         self._mqtt_publisher = edges.mqtt_publisher
         own = {"pilotage.queue": str(facts.attributes.get("Queue", "")), "pilotage.node": facts.name}
         self._traces = AttemptTraces(own, edges.clock)
-        self._payload_tasks = PayloadTasks(edges.payload_runner, self._start, self.feed, self._traces)
+        self._payload_tasks = PayloadTasks(edges.payload_runner, self._start, self.feed, self._traces, self._now)
         self._tails = OutputTails(edges.link, edges.payload_runner.stream_path, self._runs, self._start)
         self._facts = facts
         self._read_pools = read_pools

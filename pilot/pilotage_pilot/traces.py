@@ -17,7 +17,7 @@ from pilotage.tracing.recording import is_tracing, match_context, record_span
 from pilotage.tracing.spans import Attributes, Span
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core import events as ev
-from pilotage_pilot.core.model import GrantedJob
+from pilotage_pilot.core.model import GrantedJob, Now
 
 
 @dataclass(slots=True)
@@ -51,11 +51,13 @@ class AttemptTraces:
     def observe(self, event: ev.AttemptEvent) -> None:
         """Record the span that the event ends."""
         match event:
-            case ev.PayloadStarted(key):
-                self._end(key, "run")
+            case ev.PayloadStarted(key, at):
+                self._end(key, "run", at=at)
             case ev.StartFailed(key, outcome):
                 self._end(key, "", outcome.value)
             case ev.PayloadExited(key, exit_code, number):
+                if event.began is not None:
+                    self._end(key, "run", at=event.began)
                 code = exit_code if exit_code is not None else -(number or 0)
                 self._end(key, "store", more={"process.exit.code": code})
             case _:
@@ -66,11 +68,18 @@ class AttemptTraces:
         self._end(key, "")
         self._traces.pop(key, None)
 
-    def _end(self, key: AttemptKey, following: str, error: str = "", more: Attributes | None = None) -> None:
+    def _end(
+        self,
+        key: AttemptKey,
+        following: str,
+        error: str = "",
+        more: Attributes | None = None,
+        at: Now | None = None,
+    ) -> None:
         trace = self._traces.get(key)
         if trace is None:
             return
-        now = self._clock()
+        now = self._clock() if at is None else at.utc
         if trace.name and trace.match.sampled and is_tracing():
             of_job: Attributes = {"pilotage.job.id": key.job_id, "pilotage.job.attempt": key.attempt}
             attributes = {**self._attributes, **of_job, **(more or {})}

@@ -17,16 +17,25 @@ from pilotage.errors import NotFoundError, PilotageError
 from pilotage.job_description import InputFile
 from pilotage.jobs.files import JobFaultError
 from pilotage.values.amounts import NOTHING, Amounts
-from pilotage.values.attempts import AttemptKey, RenewedLease, ReportedOutput, ReportResult, TailStream
+from pilotage.values.attempts import AttemptKey, Outcome, RenewedLease, ReportedOutput, ReportResult, TailStream
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.ads.attributes import NodeSample
-from pilotage_pilot.core.events import Command, HeartbeatAnswered, JobsGranted, LimitPassed, PayloadExited, PoolsRead
+from pilotage_pilot.core.events import (
+    Command,
+    HeartbeatAnswered,
+    JobsGranted,
+    LimitPassed,
+    PayloadExited,
+    PayloadStarted,
+    PoolsRead,
+    StartFailed,
+)
 from pilotage_pilot.core.instructions import PrepareJob, RequestJobs, SendHeartbeat, Slot
 from pilotage_pilot.core.model import GrantedJob, Now, Report, Usage
 from pilotage_pilot.core.slots.states import Activity, SlotState
 from pilotage_pilot.link.base import NodeDescription
 from pilotage_pilot.node.resources import NodeShare
-from pilotage_pilot.supervise.base import CollectedOutput, PayloadEvent, PayloadRunner, PayloadTime
+from pilotage_pilot.supervise.base import CollectedOutput, NodeFaultError, PayloadEvent, PayloadRunner, PayloadTime
 from pilotage_pilot.supervise.cgroups import CgroupMaker
 from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.isolation import AccountRules, Confinement, IsolationRules, PayloadPaths, confine
@@ -226,12 +235,14 @@ class FakePayloadRunner:
     def set_deadline(self, key: AttemptKey, boot_s: float) -> None:
         self.deadlines[key] = boot_s
 
-    def start(self, key: AttemptKey) -> None:
+    def start(self, key: AttemptKey, now: Now) -> None:
         job = self.prepared[key].job
         program = job.description.executable.rpartition("/")[2]
         if program not in ("true", "sleep"):
             raise JobFaultError(f"there is no program {program}")
         self.running[key] = job
+        if self._publish is not None:
+            self._publish(PayloadStarted(key, now))
         if program == "true":
             asyncio.get_running_loop().call_soon(self._end, key, 0, None)
 
@@ -263,10 +274,13 @@ class FakePayloadRunner:
     def stream_path(self, stream: TailStream) -> Path | None:
         return None
 
-    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
+    def collect_now(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput | None:
         content = b""
         checksum = hashlib.sha256(content).hexdigest()
         return CollectedOutput(tuple(ReportedOutput(name, checksum, 0, content) for name in ("stdout", "stderr")))
+
+    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
+        raise AssertionError(f"unexpected long search for the output of {key}")
 
     async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:
         raise AssertionError(f"unexpected large output of {key}: {left}")
@@ -283,7 +297,10 @@ class FakePayloadRunner:
 
 
 class BrokenPayloadRunner(FakePayloadRunner):
-    """Raises an unexpected error in the step `breaks` of job 1; "bring" is the upload of large output."""
+    """Raises an unexpected error in the step `breaks` of job 1; "bring" is the upload of large output.
+
+    "search" is the search for output in a thread.
+    """
 
     def __init__(self, breaks: str) -> None:
         super().__init__()
@@ -300,14 +317,20 @@ class BrokenPayloadRunner(FakePayloadRunner):
     async def fetch(self, key: AttemptKey) -> None:
         self._may_break("fetch", key)
 
-    def start(self, key: AttemptKey) -> None:
+    def start(self, key: AttemptKey, now: Now) -> None:
         self._may_break("start", key)
-        super().start(key)
+        super().start(key, now)
+
+    def collect_now(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput | None:
+        self._may_break("collect", key)
+        left = super().collect_now(key, is_partial=is_partial)
+        if left is None or self._breaks == "search":
+            return None
+        return replace(left, large={"core": Path("core")}) if self._breaks == "bring" else left
 
     async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
-        self._may_break("collect", key)
-        left = await super().collect(key, is_partial=is_partial)
-        return replace(left, large={"core": Path("core")}) if self._breaks == "bring" else left
+        self._may_break("search", key)
+        return CollectedOutput()
 
     async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:
         self._may_break("bring", key)
@@ -331,7 +354,21 @@ class PayloadBench:
         self.link = link
         self.folder = folder
         self.events: asyncio.Queue[PayloadEvent] = asyncio.Queue()
-        payload_runner.subscribe(self.events.put_nowait)
+        self._begun: dict[AttemptKey, asyncio.Future[None]] = {}
+        payload_runner.subscribe(self._publish)
+
+    def _publish(self, event: PayloadEvent) -> None:
+        match event:
+            case PayloadStarted(key):
+                self._begun[key].set_result(None)
+            case StartFailed(key, outcome, reason):
+                refused = outcome is Outcome.REFUSED_BY_JOB
+                self._begun[key].set_exception(JobFaultError(reason) if refused else NodeFaultError(reason))
+            case PayloadExited(key, began=began) if began is not None:
+                self._begun[key].set_result(None)
+                self.events.put_nowait(event)
+            case _:
+                self.events.put_nowait(event)
 
     def an_input(self, name: str, content: bytes, *, executable: bool = False) -> InputFile:
         """Return an input file that the server stores."""
@@ -347,8 +384,15 @@ class PayloadBench:
     async def start(self, job: GrantedJob, **order: Any) -> AttemptKey:
         """Prepare and start a job; `order` as in `prepare`."""
         await self.prepare(job, **order)
-        self.payload_runner.start(job.key)
+        await self.launch(job.key)
         return job.key
+
+    async def launch(self, key: AttemptKey) -> None:
+        """Start a prepared attempt; raises JobFaultError or NodeFaultError."""
+        self._begun[key] = asyncio.get_running_loop().create_future()
+        self.payload_runner.start(key, Now(EPOCH, 1000.0))
+        async with asyncio.timeout(20):
+            await self._begun[key]
 
     async def next_event(self) -> PayloadEvent:
         async with asyncio.timeout(20):
@@ -374,7 +418,7 @@ class PayloadBench:
 
     async def store(self, key: AttemptKey) -> tuple[dict[str, ReportedOutput], str]:
         """Store the output of an attempt; returns it by name, and the notes for the owner."""
-        left = await self.payload_runner.collect(key)
+        left = self.payload_runner.collect_now(key) or await self.payload_runner.collect(key)
         stored = await self.payload_runner.upload_large(key, left) if left.large else left
         return {file.name: file for file in stored.files}, "; ".join(stored.notes)
 

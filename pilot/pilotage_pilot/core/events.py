@@ -281,9 +281,10 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class PayloadStarted:
-    """The payload's process exists."""
+    """The payload's program is executed; `at` is when its process began, None = now."""
 
     key: AttemptKey
+    at: Now | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +302,7 @@ class PayloadExited:
 
     `limit` tells of the memory limit for which the kernel killed it, `memory_limit_mib`; None and 0 = it did not.
     `fault` is why its container did not start, in which case it has neither exit code nor signal; "" = it did.
+    `began` is when its process began, if no PayloadStarted came before, as for a payload of a moment.
     """
 
     key: AttemptKey
@@ -310,6 +312,7 @@ class PayloadExited:
     limit: str | None = None
     memory_limit_mib: int = 0
     fault: str = ""
+    began: Now | None = None
 
 
 @dataclass(frozen=True, slots=True)

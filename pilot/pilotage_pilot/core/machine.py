@@ -78,13 +78,13 @@ class PilotMachine:
         match event:
             case ev.JobPrepared(key):
                 return self._payloads.prepared(key, now)
-            case ev.PayloadStarted(key):
-                return self._payloads.started(key, now) + self._late_warning(key, now)
+            case ev.PayloadStarted(key, at):
+                return self._payloads.started(key, now, at or now) + self._late_warning(key, now)
             case ev.StartFailed():
                 self._session.decline_after(event, now)
                 return self._payloads.start_failed(event, now)
             case ev.PayloadExited():
-                return self._payloads.ends.exited(event, now)
+                return self._payloads.exited(event, now)
             case ev.LimitPassed(key, reason, limit_mib):
                 ending = Ending(Outcome.LIMIT_EXCEEDED, reason, memory_limit_mib=limit_mib)
                 return self._payloads.stop(key, ending, now)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 from pilotage.errors import InvalidInputError
 from pilotage.job_description import JobDescription
+from pilotage.jobs.environment import NUMBER_VARIABLES
 from pilotage.jobs.wire import description_from_wire
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import queue_to_wire, section_to_wire, time_from_wire, time_to_wire
@@ -184,7 +186,7 @@ def _node_attributes_from_wire(
 def _job_from_wire(match: matcher_service_pb2.Match) -> GrantedJob:
     description, fault = _NOTHING_TO_RUN, ""
     try:
-        description = _description(match.description.SerializeToString())
+        description = _description_of(match)
     except InvalidInputError as error:
         fault = f"its description cannot be read: {error!s:.{_LONGEST_FAULT}}"
     return GrantedJob(
@@ -205,9 +207,19 @@ def _job_from_wire(match: matcher_service_pb2.Match) -> GrantedJob:
     )
 
 
+def _description_of(match: matcher_service_pb2.Match) -> JobDescription:
+    """Return the description of a job; raises InvalidInputError.
+
+    Consecutive jobs are mostly of one array: their descriptions differ only in the numbers in their environment.
+    """
+    environment = match.description.environment
+    numbers = {name: environment.pop(name) for name in NUMBER_VARIABLES if name in environment}
+    description = _description(match.description.SerializeToString(deterministic=True))
+    return replace(description, environment={**description.environment, **numbers})
+
+
 @lru_cache(maxsize=128)
 def _description(message: bytes) -> JobDescription:
-    # Consecutive jobs are mostly of one array and have equal descriptions.
     return description_from_wire(jobs_pb2.JobDescription.FromString(message))
 
 

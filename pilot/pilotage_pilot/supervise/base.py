@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Protocol
 
 from pilotage.errors import PilotageError
-from pilotage.values.attempts import AttemptKey, ReportedOutput, TailStream
+from pilotage.jobs.files import JobFaultError
+from pilotage.values.attempts import AttemptKey, Outcome, ReportedOutput, TailStream
 from pilotage.values.isolation import Isolation
-from pilotage_pilot.core.events import LimitPassed, PayloadExited, StopRequested
+from pilotage_pilot.core.events import LimitPassed, PayloadExited, PayloadStarted, StartFailed, StopRequested
 from pilotage_pilot.core.instructions import PrepareJob
-from pilotage_pilot.core.model import Usage
+from pilotage_pilot.core.model import Now, Usage
 
-PayloadEvent = PayloadExited | LimitPassed | StopRequested
-"""Events of payloads that no instruction caused; StopRequested = no payload can be started any more."""
+PayloadEvent = PayloadStarted | StartFailed | PayloadExited | LimitPassed | StopRequested
+"""Events of payloads; StopRequested = no payload can be started any more."""
 
 
 class NodeFaultError(PilotageError):
@@ -28,6 +29,15 @@ class RegistryFaultError(PilotageError):
 
 class AccountFaultError(PilotageError):
     """The owner of a job gets no local account on this node now; the job is not at fault."""
+
+
+def start_failed(key: AttemptKey, error: PilotageError) -> StartFailed:
+    """Return the event of a payload that was not started for this error."""
+    if isinstance(error, JobFaultError):
+        return StartFailed(key, Outcome.REFUSED_BY_JOB, str(error))
+    if isinstance(error, RegistryFaultError | AccountFaultError):
+        return StartFailed(key, Outcome.DECLINED, str(error))
+    return StartFailed(key, Outcome.START_FAILED, str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +87,11 @@ class PayloadRunner(Protocol):
     def set_deadline(self, key: AttemptKey, boot_s: float) -> None:
         """Have the watchdog kill the payload at this time on the boot clock, in place of the time before."""
 
-    def start(self, key: AttemptKey) -> None:
-        """Start the payload of a prepared attempt; raises JobFaultError or NodeFaultError."""
+    def start(self, key: AttemptKey, now: Now) -> None:
+        """Begin to start the payload of a prepared attempt; raises JobFaultError or NodeFaultError.
+
+        PayloadStarted or StartFailed follows, or PayloadExited for a payload of a moment.
+        """
 
     def stop(self, key: AttemptKey) -> None:
         """Send SIGTERM to all processes of a payload."""
@@ -103,6 +116,9 @@ class PayloadRunner(Protocol):
 
     def stream_path(self, stream: TailStream) -> Path | None:
         """Return the path of a stream of a prepared attempt; None = it is not kept, or there is no such attempt."""
+
+    def collect_now(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput | None:
+        """Return the output of an attempt as `collect`, None = that may take long."""
 
     async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
         """Return the output of an attempt; raises WorldError when it cannot be read.

@@ -29,7 +29,7 @@ from pilotage_pilot.supervise.accounts import (
 )
 from pilotage_pilot.supervise.base import AccountFaultError
 from pilotage_pilot.supervise.folders import Folders, folders_in, make_folders
-from pilotage_pilot.supervise.spawn import Launcher, PayloadCommand, without_secrets
+from pilotage_pilot.supervise.spawn import Launcher, PayloadCommand, start_fault, without_secrets
 
 PRIVATE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - a payload has its own ones
 """In its namespaces a payload has its own folders at these places."""
@@ -59,9 +59,9 @@ class PayloadPaths:
 
     def hides(self, path: Path) -> bool:
         """Whether payloads in namespaces do not see this path of the node: the nearest of its folders decides."""
-        real = _real(path)
+        real = str(_real(path))
         shown, covered = (
-            {each for each in paths if real.is_relative_to(each)}
+            {each for each in paths if _contains(str(each), real)}
             for paths in ((*self.visible, *self.writable), (*self.hidden, *PRIVATE))
         )
         nearest = max(shown | covered, key=lambda each: len(each.parts), default=None)
@@ -82,6 +82,11 @@ class PayloadPaths:
             "shared_memory": f"size={memory_mib}m" if memory_mib else "size=50%",
             "image": None,
         }
+
+
+def _contains(folder: str, path: str) -> bool:
+    """Whether a real path is that of a folder or below it; much cheaper than `is_relative_to`."""
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _real(path: Path) -> Path:
@@ -289,7 +294,10 @@ def run_trial(
         command = replace(command, user=user, mounts=mounts, in_image=image is not None)
         process = confinement.launcher.start(command)
         _kill_if_late(process.pid)
-        exit_code, _ = process.wait()
+        try:
+            exit_code, _ = process.wait()
+        except OSError as error:
+            raise start_fault(command, error) or error from error
         return exit_code, (folders.temporary / "file").exists()
     finally:
         confinement.release(user)

@@ -12,8 +12,9 @@ from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.attempts.limit_reasons import disk_reason, memory_reason
 from pilotage_pilot.core.events import LimitPassed
 from pilotage_pilot.core.instructions import PrepareJob
+from pilotage_pilot.core.model import Now
 from pilotage_pilot.supervise.accounts import PayloadUser
-from pilotage_pilot.supervise.base import PayloadEvent
+from pilotage_pilot.supervise.base import NodeFaultError, PayloadEvent
 from pilotage_pilot.supervise.cgroups import Cgroup, PayloadLimits
 from pilotage_pilot.supervise.containers import ReadyImage
 from pilotage_pilot.supervise.folders import Folders, disk_use_mib
@@ -50,7 +51,8 @@ class Work:
     """One attempt: `streams` are the names of its streams, `seen` the files in its folder at the start, if needed.
 
     `cut` are the streams that have been truncated. `payload` None = it does not run, `user` None = as the pilot's,
-    `image` None = on the node itself. `account` is its owner's until its folder is gone; None = none is used.
+    `image` None = on the node itself. `began` is when its process began, until that is published; `start_fault` why its
+    start was given up. `account` is its owner's until its folder is gone; None = none is used.
     `deadline_boot_s` is when the watchdog kills it, `deadline_place` where the watchdog finds that; None = nowhere.
     `disk_due_s` is when its disk use is measured next, on the event loop's clock, `disk_check` the measurement.
     `bounds` limit its output, None = those of all payloads do.
@@ -60,6 +62,8 @@ class Work:
     folders: Folders
     streams: tuple[str, ...]
     payload: Payload | None = None
+    began: Now | None = None
+    start_fault: NodeFaultError | None = None
     user: PayloadUser | None = None
     account: PayloadUser | None = None
     image: ReadyImage | None = None

@@ -37,11 +37,11 @@ from pilotage.jobs.files import (
 from pilotage.values.attempts import AttemptKey, ReportedOutput, TailStream
 from pilotage.values.isolation import Isolation
 from pilotage_pilot.core.attempts.limit_reasons import memory_reason, node_memory_reason
-from pilotage_pilot.core.events import PayloadExited, StopRequested
+from pilotage_pilot.core.events import PayloadExited, PayloadStarted, StopRequested
 from pilotage_pilot.core.instructions import PrepareJob
-from pilotage_pilot.core.model import Usage
+from pilotage_pilot.core.model import Now, Usage
 from pilotage_pilot.link.base import FileLink
-from pilotage_pilot.supervise.base import CollectedOutput, NodeFaultError, PayloadEvent, PayloadTime
+from pilotage_pilot.supervise.base import CollectedOutput, NodeFaultError, PayloadEvent, PayloadTime, start_failed
 from pilotage_pilot.supervise.cgroups import Cgroup, CgroupMaker
 from pilotage_pilot.supervise.containers import ContainerJob, ReadyImage
 from pilotage_pilot.supervise.folders import (
@@ -59,11 +59,14 @@ from pilotage_pilot.supervise.proc import Subreaper, adopt_orphans, all_processe
 from pilotage_pilot.supervise.process import Payload, PayloadEnd
 from pilotage_pilot.supervise.runtimes import Containers
 from pilotage_pilot.supervise.spawn import (
+    LAUNCH_TIMEOUT_S,
     PayloadCommand,
     PayloadSite,
     command_of,
     environment_of,
+    in_shell,
     output_path,
+    start_fault,
     streams_of,
 )
 from pilotage_pilot.supervise.watchdog import NEVER, WatchdogLink
@@ -131,6 +134,8 @@ def _write(path: Path, lines: str) -> None:
     path.chmod(_MODE)
 
 
+_BEGIN_AFTER_S, _BEGIN_PAUSE_S = 0.01, 1.0
+"""When it is first looked whether a payload has begun, and the longest pause until the next look."""
 _PILOT_SIGNAL_DELAY_S = 0.5
 _LAST_KILL_S = 5.0
 
@@ -248,9 +253,18 @@ class LocalPayloadRunner:
             if self._watchdog is not None and work.deadline_place is not None:
                 self._watchdog.move(work.deadline_place, boot_s)
 
-    def start(self, key: AttemptKey) -> None:
-        """Start the payload of a prepared attempt; raises JobFaultError or NodeFaultError."""
+    def start(self, key: AttemptKey, now: Now) -> None:
+        """Begin to start the payload of a prepared attempt; raises JobFaultError or NodeFaultError.
+
+        PayloadStarted or StartFailed follows, or PayloadExited for a payload of a moment.
+        """
         work = self._work[key]
+        work.began = now
+        self._start(work)
+        asyncio.get_running_loop().call_later(_BEGIN_AFTER_S, self._look_for_begin, work, _BEGIN_AFTER_S)
+
+    def _start(self, work: Work, *, by_shell: bool = False) -> None:
+        key = work.order.job.key
         order = work.order
         # A payload with a memory limit joins its group at its start, any other at the first check.
         group = self._new_group(work) if order.slot.amounts.memory_mib else None
@@ -262,7 +276,7 @@ class LocalPayloadRunner:
                 work.seen = plain_files(work.folders.work)
             # Before its start, so that no payload runs without a deadline, wherever the pilot is stopped.
             self._add_deadline(work)
-            process = self._confinement.launcher.start(command)
+            process = self._confinement.launcher.start(in_shell(command) if by_shell else command)
             marker = self._site.marker_of(order.job)
             work.payload = Payload(key, process, marker, group, self._subreaper, work.user)
             if self._watchdog is not None and work.deadline_place is not None:
@@ -279,6 +293,21 @@ class LocalPayloadRunner:
         # The attempt may be forgotten before its payload has ended.
         work.payload.watch(lambda end: self._ended(work, end))
         self._monitor.keep()
+
+    def _look_for_begin(self, work: Work, pause_s: float) -> None:
+        """Publish that the payload has been started; if it has not, look again later."""
+        payload = work.payload
+        if payload is None or work.began is None:
+            return
+        if payload.has_begun():
+            began, work.began = work.began, None
+            self._publish(PayloadStarted(payload.key, began))
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() - payload.started_s > LAUNCH_TIMEOUT_S and work.start_fault is None:
+            work.start_fault = NodeFaultError(f"its process was not started within {LAUNCH_TIMEOUT_S:.0f} s")
+            payload.kill()
+        loop.call_later(pause_s, self._look_for_begin, work, min(2 * pause_s, _BEGIN_PAUSE_S))
 
     def _command(self, work: Work, group: Cgroup | None) -> PayloadCommand:
         environment = environment_of(work.order, self._site, work.folders, work.user)
@@ -340,15 +369,30 @@ class LocalPayloadRunner:
         self._confinement.release(work.user)
         if all(other.payload is None for other in self._work.values()):
             self._empty.set()
-        exited = PayloadExited(key, end.exit_code, end.signal, end.usage, *_limit_of(work, end))
+        if payload is not None and (work.start_fault is not None or end.start_error is not None):
+            self._not_started(work, payload, work.start_fault or end.start_error)
+            return
+        began, work.began = work.began, None
+        limit, limit_mib = _limit_of(work, end)
+        exited = PayloadExited(key, end.exit_code, end.signal, end.usage, limit, limit_mib, began=began)
         fault = self._container_fault(work, end)
         if fault:
-            exited = PayloadExited(key, None, None, end.usage, fault=fault)
+            exited = PayloadExited(key, None, None, end.usage, fault=fault, began=began)
         if payload is not None and end.is_by_request and not payload.stop_requested:
             # A batch system that ends the glidein signals payload and pilot alike. Wait for the pilot's signal, if any.
             asyncio.get_running_loop().call_later(_PILOT_SIGNAL_DELAY_S, self._publish, exited)
         else:
             self._publish(exited)
+
+    def _not_started(self, work: Work, payload: Payload, error: OSError | PilotageError | None) -> None:
+        """Publish that the program of a payload was not executed, or let the shell run it."""
+        fault = start_fault(payload.command, error) if isinstance(error, OSError) else error
+        try:
+            if fault is not None or payload.is_ordered_to_end or self._closed:
+                raise fault or NodeFaultError("it was stopped before its start")
+            self._start(work, by_shell=True)
+        except PilotageError as failure:
+            self._publish(start_failed(payload.key, failure))
 
     def _container_fault(self, work: Work, end: PayloadEnd) -> str:
         if work.image is None or self._containers is None:
@@ -418,16 +462,20 @@ class LocalPayloadRunner:
 
     # Output -----------------------------------------------------------------------------------------------------
 
-    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
-        """Return the output of an attempt; raises WorldError when it cannot be read."""
+    def collect_now(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput | None:
+        """Return the output of an attempt as `collect`, None = that may take long."""
         work = self._work[key]
-        work.bounds = _partial_limits(self._bounds) if is_partial else None
         # Output files may have to be found among millions of files; streams alone need no thread.
         if work.order.job.description.output_files or work.seen is not None:
-            return await asyncio.to_thread(self._collect, work)
-        return self._collect(work)
+            return None
+        return self._collect(work, is_partial=is_partial)
 
-    def _collect(self, work: Work) -> CollectedOutput:
+    async def collect(self, key: AttemptKey, *, is_partial: bool = False) -> CollectedOutput:
+        """Return the output of an attempt; raises WorldError when it cannot be read."""
+        return await asyncio.to_thread(self._collect, self._work[key], is_partial=is_partial)
+
+    def _collect(self, work: Work, *, is_partial: bool) -> CollectedOutput:
+        work.bounds = _partial_limits(self._bounds) if is_partial else None
         try:
             bounds = work.bounds or self._bounds
             found = find_output(work.order.job.description, work.folders.work, bounds, work.seen)

@@ -41,7 +41,8 @@ TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 def read_process(pid: int) -> Process | None:
     """Return a process; None = it is gone or not visible."""
     try:
-        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+        with open(f"{PROC}/{pid}/stat", errors="replace") as file:
+            text = file.read()
     except OSError:
         return None
     # The name is in brackets and may contain anything; the fields after the last bracket have a fixed order.

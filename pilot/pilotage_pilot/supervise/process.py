@@ -9,10 +9,11 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pilotage.errors import PilotageError
 from pilotage.jobs.environment import MARKER
 from pilotage.jobs.exit_codes import PayloadExit
 from pilotage.values.attempts import AttemptKey
-from pilotage_pilot.core.model import Usage
+from pilotage_pilot.core.model import NOTHING_USED, Usage
 from pilotage_pilot.supervise.accounts import PayloadUser
 from pilotage_pilot.supervise.cgroups import Cgroup
 from pilotage_pilot.supervise.proc import (
@@ -28,7 +29,7 @@ from pilotage_pilot.supervise.proc import (
     send,
     user_of,
 )
-from pilotage_pilot.supervise.spawn import LaunchedProcess
+from pilotage_pilot.supervise.spawn import LaunchedProcess, PayloadCommand
 
 _FIRST_ROUND_S = 0.005
 _MAX_ROUND_S = 1.0
@@ -36,12 +37,16 @@ _MAX_ROUND_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PayloadEnd:
-    """How the leading process ended; `was_out_of_memory` = the kernel killed a process at the memory limit."""
+    """How the leading process ended; `was_out_of_memory` = the kernel killed a process at the memory limit.
+
+    `start_error` is why its program was not executed, as `LaunchedProcess.wait`; None = it was.
+    """
 
     exit_code: int | None
     signal: int | None
     usage: Usage
     was_out_of_memory: bool
+    start_error: OSError | PilotageError | None = None
 
     @property
     def is_by_request(self) -> bool:
@@ -81,6 +86,7 @@ class Payload:
         self._suspended = False
         self._stopped: set[int] = set()
         self._on_end: Callable[[PayloadEnd], None] | None = None
+        self._start_error: OSError | PilotageError | None = None
         self.started_s = asyncio.get_running_loop().time()
         """Time of its start, on the event loop's clock."""
         try:
@@ -91,6 +97,15 @@ class Payload:
             process.wait()
             raise
         subreaper.add_leader(process.pid, None if user is None else user.uid)
+
+    @property
+    def command(self) -> PayloadCommand:
+        """What it runs."""
+        return self._process.command
+
+    def has_begun(self) -> bool:
+        """Whether its program is executed; if it cannot be, the payload ends."""
+        return self._process.has_begun()
 
     # End --------------------------------------------------------------------------------------------------------
 
@@ -105,7 +120,11 @@ class Payload:
         # Until the leader is reaped, its pid and process group cannot be reused.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        code, usage = self._process.wait()
+        code, usage = -signal.SIGKILL, NOTHING_USED
+        try:
+            code, usage = self._process.wait()
+        except (OSError, PilotageError) as error:
+            self._start_error = error
         self._has_ended = True
         self._end_when_empty(code, usage, _FIRST_ROUND_S)
 
@@ -131,7 +150,8 @@ class Payload:
         if self.group is not None:
             was_out_of_memory = self.group.was_out_of_memory()
             self.group.remove()
-        return PayloadEnd(code if code >= 0 else None, -code if code < 0 else None, usage, was_out_of_memory)
+        exit_code, number = (code, None) if code >= 0 else (None, -code)
+        return PayloadEnd(exit_code, number, usage, was_out_of_memory, self._start_error)
 
     def _left_behind(self) -> tuple[set[int], set[int]]:
         """Return the processes that the payload has left alive after its leader, and those that may belong to it.
@@ -166,6 +186,11 @@ class Payload:
             return True
         # A process without a marker belongs to the only payload of its user, if there is only one.
         return self._subreaper.is_alone(self.pid) and not is_in_exec(process.pid)
+
+    @property
+    def is_ordered_to_end(self) -> bool:
+        """Whether it was stopped or killed by the pilot."""
+        return self._killing or self.stop_requested
 
     # Signals ----------------------------------------------------------------------------------------------------
 

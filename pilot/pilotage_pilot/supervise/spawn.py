@@ -11,7 +11,6 @@ import os
 import pwd
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -152,24 +151,43 @@ def output_path(folder: Path, name: str) -> Path | None:
 class LaunchedProcess:
     """A payload's process as a child of the pilot: the payload itself, or the init process of its namespaces.
 
-    It is reaped by `wait`, after its end.
+    It is reaped by `wait`, after its end. A process whose program cannot be executed says why, and ends.
     """
 
-    def __init__(self, pid: int, status: int | None, launcher_peak_kib: int) -> None:
+    def __init__(
+        self, command: PayloadCommand, pid: int, status: int | None, errors: int, launcher_peak_kib: int
+    ) -> None:
+        self.command = command
         self.pid = pid
         self.has_init = status is not None
         """Whether `pid` is an init process, with which all processes of the payload end."""
         self._status = status
+        self._errors = errors
+        self._failure: bytes | None = None
         self._least_peak_kib = launcher_peak_kib + _PEAK_SLACK_KIB
 
+    def has_begun(self) -> bool:
+        """Whether its program is executed; if it cannot be, the process ends."""
+        poll = select.poll()
+        poll.register(self._errors, select.POLLIN)
+        if self._failure is None and poll.poll(0):
+            self._failure = os.read(self._errors, _LONGEST_FAILURE)
+        return self._failure == b""
+
     def wait(self) -> tuple[int, Usage]:
-        """Return exit code (negative = the number of a signal), and the use of it and the descendants it has reaped."""
+        """Return exit code (negative = the number of a signal), and the use of it and the descendants it has reaped.
+
+        Raises OSError if its program could not be executed, else JobFaultError or NodeFaultError if it was not started.
+        """
         _, status, used = os.wait4(self.pid, 0)
+        failure = os.read(self._errors, _LONGEST_FAILURE) if self._failure is None else self._failure
+        os.close(self._errors)
         if self._status is not None:
             # Without a status the kernel has ended init, and so the payload, by a signal.
             reported = os.read(self._status, STATUS.size)
             os.close(self._status)
             status = STATUS.unpack(reported)[0] if reported else status
+        _raise_failure(failure)
         # Before its exec a child counts the memory of the launcher.
         peak_kib = used.ru_maxrss if used.ru_maxrss > self._least_peak_kib else 0
         usage = Usage(used.ru_utime + used.ru_stime, -(-peak_kib // 1024), used.ru_stime)
@@ -177,7 +195,8 @@ class LaunchedProcess:
 
 
 _PEAK_SLACK_KIB = 2048
-_LAUNCH_TIMEOUT_S = 60.0
+_LONGEST_FAILURE = 4096
+LAUNCH_TIMEOUT_S = 60.0
 
 
 class Launcher:
@@ -186,7 +205,7 @@ class Launcher:
     A launcher that does not answer an order within `timeout_s` is killed.
     """
 
-    def __init__(self, timeout_s: float = _LAUNCH_TIMEOUT_S) -> None:
+    def __init__(self, timeout_s: float = LAUNCH_TIMEOUT_S) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(timeout_s)
         with theirs:
@@ -208,7 +227,10 @@ class Launcher:
         self._process.wait()
 
     def start(self, command: PayloadCommand) -> LaunchedProcess:
-        """Start a payload in `work` of an attempt's folder; raises JobFaultError or NodeFaultError."""
+        """Start a payload in `work` of an attempt's folder; raises JobFaultError or NodeFaultError.
+
+        Whether its program could be executed turns out later: see `LaunchedProcess.wait`.
+        """
         opened: list[int] = []
         try:
             stdin = _open(command.stdin, os.O_RDONLY, command, opened)
@@ -217,50 +239,27 @@ class Launcher:
             stderr = stdout if same else _open(command.stderr, os.O_WRONLY, command, opened)
             if command.user is not None:
                 _give_folder(command, command.user)
-            return self._execute(command, (stdin, stdout, stderr))
+            return self._launch(command, (stdin, stdout, stderr))
         finally:
             for descriptor in opened:
                 os.close(descriptor)
 
-    def _execute(self, command: PayloadCommand, streams: tuple[int, int, int]) -> LaunchedProcess:
-        try:
-            return self._launch(command, streams)
-        except OSError as error:
-            if error.errno != errno.ENOEXEC or command.in_image or _is_binary(command.program):
-                raise _fault(command, error) from error
-        # A script without a #! line is run by the shell, as in execvp(3).
-        arguments = ("sh", command.program, *command.arguments[1:])
-        try:
-            return self._launch(replace(command, program="/bin/sh", arguments=arguments), streams)
-        except OSError as error:
-            raise _fault(command, error) from error
-
     def _launch(self, command: PayloadCommand, streams: tuple[int, int, int]) -> LaunchedProcess:
-        """Start a program; raises OSError if it cannot be executed, else JobFaultError or NodeFaultError."""
         errors, errors_end = os.pipe()
         status, status_end = os.pipe()
-        has_init = command.mounts is not None
-        process = None
+        has_init = False
         try:
-            try:
-                pid, peak_kib = self._order(command, (*streams, errors_end, status_end))
-            finally:
-                os.close(errors_end)
-                os.close(status_end)
-            process = LaunchedProcess(pid, status if has_init else None, peak_kib)
-            _raise_failure(_failure(errors))
+            pid, peak_kib = self._order(command, (*streams, errors_end, status_end))
+            has_init = command.mounts is not None
         except BaseException:
-            if process is not None:
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-            if process is None or not has_init:
-                os.close(status)
+            os.close(errors)
             raise
         finally:
-            os.close(errors)
-        if not has_init:
-            os.close(status)
-        return process
+            os.close(errors_end)
+            os.close(status_end)
+            if not has_init:
+                os.close(status)
+        return LaunchedProcess(command, pid, status if has_init else None, errors, peak_kib)
 
     def _order(self, command: PayloadCommand, descriptors: tuple[int, ...]) -> tuple[int, int]:
         """Send an order; returns the id of the new child and the launcher's peak memory. Raises NodeFaultError."""
@@ -295,13 +294,19 @@ class Launcher:
         return pid, peak_kib
 
 
-def _failure(errors: int) -> bytes:
-    """Wait for the start; returns what the launcher says of its failure, b"" = the program is executed."""
-    poll = select.poll()
-    poll.register(errors, select.POLLIN)
-    if not poll.poll(_LAUNCH_TIMEOUT_S * 1000):
-        raise NodeFaultError(f"its process was not started within {_LAUNCH_TIMEOUT_S:.0f} s")
-    return os.read(errors, 4096)
+def in_shell(command: PayloadCommand) -> PayloadCommand:
+    """Return the command of a script without a #! line, which the shell runs as in execvp(3)."""
+    return replace(command, program="/bin/sh", arguments=("sh", command.program, *command.arguments[1:]))
+
+
+def start_fault(command: PayloadCommand, error: OSError) -> JobFaultError | NodeFaultError | None:
+    """Return what is at fault if a program cannot be executed; None = it is a script for `in_shell`."""
+    try:
+        if error.errno == errno.ENOEXEC and not command.in_image and not _is_binary(command.program):
+            return None
+    except OSError as unreadable:
+        return _fault(command, unreadable)
+    return _fault(command, error)
 
 
 def _raise_failure(failure: bytes) -> None:

@@ -328,8 +328,9 @@ def find_output(
     notes = OutputNotes()
     files: dict[str, Path] = {}
     left = limits.all_bytes
+    home = _without_links(folder)
     for name in _names(description, OutputSearch(folder, notes), notes, initial):
-        path = None if name in files else _output_file(name, folder, notes)
+        path = None if name in files else _output_file(name, home, notes)
         if path is None:
             continue
         if len(files) == limits.files:
@@ -364,13 +365,18 @@ def _names(
 
 
 def _output_file(name: str, folder: Path, notes: OutputNotes) -> Path | None:
-    """Return the path of an output file with all links followed; adds a note if it exists but is no output."""
+    """Return the path of an output file with all links followed; adds a note if it exists but is no output.
+
+    There are no links above `folder`.
+    """
     if fault := text_fault(name) or ("has a line break in its name" if "\n" in name else ""):
         notes.add(f"output file {name!r} was not taken: it {fault}")
         return None
     try:
+        if "/" not in name and _is_plain_file(path := folder / name):
+            return path  # no link has to be followed
         path, is_there = _resolved(folder / name), os.path.lexists(folder / name)
-        is_inside = path.is_relative_to(_without_links(folder))
+        is_inside = path.is_relative_to(folder)
         if is_inside and (not is_there or path.is_file()):
             return path if is_there else None
     except OSError as error:
@@ -378,6 +384,14 @@ def _output_file(name: str, folder: Path, notes: OutputNotes) -> Path | None:
         return None
     notes.add(f"output file {name} was not taken: it {_NO_FILE if is_inside else _OUTSIDE}")
     return None
+
+
+def _is_plain_file(path: Path) -> bool:
+    """Whether it is a plain file, in a folder that is no link."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode) and not os.path.islink(path.parent)
+    except FileNotFoundError:
+        return False
 
 
 def plain_files(folder: Path) -> FolderState:

@@ -36,7 +36,7 @@ async def test_missing_program_is_a_job_fault(bench: PayloadBench) -> None:
     job = a_job(1, executable="/no/such/program")
     await bench.prepare(job)
     with pytest.raises(JobFaultError, match="there is no program"):
-        bench.payload_runner.start(job.key)
+        await bench.launch(job.key)
 
 
 @pytest.mark.parametrize(("method", "number"), [("stop", 15), ("kill", 9)])

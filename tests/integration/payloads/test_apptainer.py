@@ -82,7 +82,7 @@ async def recorded(bench: PayloadBench, **fields: Any) -> tuple[list[str], dict[
     order = a_prepare_job(job)
     bench.payload_runner.prepare(replace(order, slot=replace(order.slot, gpu_ids=gpus)))
     await bench.payload_runner.fetch(job.key)
-    bench.payload_runner.start(job.key)
+    await bench.launch(job.key)
     end = await bench.next_exit()
     files, _ = await bench.store(job.key)
     assert end.exit_code == 3, files["stderr"].content

@@ -289,7 +289,7 @@ async def test_job_with_gpus_gets_the_libraries_of_the_driver(
         order = a_prepare_job(job)
         bench.payload_runner.prepare(replace(order, slot=replace(order.slot, gpu_ids=("GPU-1",))))
         await bench.payload_runner.fetch(job.key)
-        bench.payload_runner.start(job.key)
+        await bench.launch(job.key)
         await bench.next_exit()
         files, _ = await bench.store(job.key)
         assert files["stdout"].content == b"libcuda.so.1\n/.pilotage/gpu\nGPU-1\n"
@@ -350,7 +350,7 @@ async def test_image_is_pulled_once_for_many_jobs(scratch: Path, registry: Regis
         jobs = [a_job(number, executable="", image=f"{registry.address}/tiny:1") for number in range(1, 4)]
         await asyncio.gather(*(bench.prepare(job) for job in jobs))
         for job in jobs:
-            bench.payload_runner.start(job.key)
+            await bench.launch(job.key)
             assert (await bench.next_exit()).exit_code == 0
         assert len([path for path in registry.requests if "/blobs/" in path]) == 2
 
@@ -388,7 +388,7 @@ async def test_pull_goes_on_while_one_of_its_jobs_is_there(scratch: Path, regist
         await until(lambda: bool(registry.requests))
         gone.cancel()
         await stays
-        bench.payload_runner.start(jobs[1].key)
+        await bench.launch(jobs[1].key)
         assert (await bench.next_exit()).exit_code == 0
 
 

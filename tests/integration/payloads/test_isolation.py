@@ -140,7 +140,7 @@ async def test_program_in_a_hidden_folder_is_the_jobs_fault(tmp_path: Path) -> N
     async with a_payload_runner(tmp_path) as bench:
         await bench.prepare(a_job(1, executable=str(tmp_path / "tool")))
         with pytest.raises(Exception, match=r"tool is hidden from jobs on this node: make it an input file"):
-            bench.payload_runner.start(a_job(1).key)
+            await bench.launch(a_job(1).key)
 
 
 async def test_payload_gains_no_privileges(scratch: Path, level: Isolation) -> None:
@@ -373,7 +373,7 @@ async def test_launcher_that_does_not_answer_starts_nothing_later(tmp_path: Path
     await bench.prepare(job)
     os.kill(confinement.launcher.pid, signal.SIGSTOP)
     with pytest.raises(NodeFaultError, match="the launcher does not answer"):
-        runner.start(job.key)
+        await bench.launch(job.key)
     assert "launcher was killed" in getattr(await bench.next_event(), "reason", "")
     await runner.close()
     assert not mark.exists()

@@ -99,7 +99,7 @@ async def test_invalid_program_or_stream_is_the_jobs_fault(
         job = a_job(1, **description)
         await bench.prepare(job)
         with pytest.raises(JobFaultError, match=message):
-            bench.payload_runner.start(job.key)
+            await bench.launch(job.key)
 
 
 async def test_missing_interpreter_is_the_jobs_fault(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_missing_interpreter_is_the_jobs_fault(tmp_path: Path) -> None:
         job = a_job(1, executable="run", input_files=(bench.an_input("run", b"#!/no/such/interpreter\n"),))
         await bench.prepare(job)
         with pytest.raises(JobFaultError, match="interpreter"):
-            bench.payload_runner.start(job.key)
+            await bench.launch(job.key)
 
 
 @pytest.mark.parametrize(

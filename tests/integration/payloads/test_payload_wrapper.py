@@ -65,7 +65,7 @@ async def test_unusable_wrapper_is_the_nodes_fault(tmp_path: Path, text: str) ->
         bench.payload_runner.wrap(wrapper)
         await bench.prepare(a_job(1))
         with pytest.raises(NodeFaultError, match=r"job wrapper .*/wrapper cannot be run"):
-            bench.payload_runner.start(a_job(1).key)
+            await bench.launch(a_job(1).key)
 
 
 async def test_job_finds_machine_ad_and_job_ad_as_files(tmp_path: Path) -> None:

@@ -267,6 +267,7 @@ async def test_internal_error_ends_the_pilot_and_closes_its_payload_runner() -> 
         ("fetch", Outcome.START_FAILED),
         ("start", Outcome.START_FAILED),
         ("collect", Outcome.OUTPUT_LOST),
+        ("search", Outcome.OUTPUT_LOST),
         ("bring", Outcome.OUTPUT_LOST),
     ],
 )
@@ -303,8 +304,11 @@ async def test_payload_whose_lease_passes_at_its_start_is_killed() -> None:
         elif isinstance(event, PayloadStarted):
             tasks.do(KillPayload(job.key))
 
+    def now() -> Now:
+        return Now(clock.now(), clock.boot_time_s())
+
     async with asyncio.TaskGroup() as group:
-        tasks = PayloadTasks(payloads, group.create_task, feed, AttemptTraces({}, clock.now))
+        tasks = PayloadTasks(payloads, group.create_task, feed, AttemptTraces({}, clock.now), now)
         payloads.subscribe(feed)
         tasks.do(a_prepare_job(job))
         await until(lambda: len(events) == 3)

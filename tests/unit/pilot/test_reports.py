@@ -7,6 +7,7 @@ from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.instructions import (
     EndPilot,
     ForgetAttempt,
+    KillPayload,
     PrepareJob,
     RequestJobs,
     SendHeartbeat,
@@ -32,6 +33,30 @@ def test_job_is_prepared_started_stored_and_reported() -> None:
     report = bench.reports()[-1]
     assert (report.outcome, report.exit_code, report.output_files) == (Outcome.EXITED, 3, (stored,))
     assert (report.usage, report.wall_s) == (Usage(1.5, 20), 7.0)
+
+
+def test_end_of_a_payload_of_a_moment_carries_its_start() -> None:
+    bench = PilotBench()
+    bench.grant(ONE)
+    bench.feed(ev.JobPrepared(ONE.key))
+    began = bench.now
+    bench.pass_time(0.25)
+    assert StoreOutput(ONE.key) in bench.feed(ev.PayloadExited(ONE.key, 0, None, began=began))
+    bench.feed(ev.OutputStored(ONE.key))
+    report = bench.reports()[-1]
+    assert (report.outcome, report.started, report.wall_s) == (Outcome.EXITED, began.utc, 0.25)
+
+
+def test_payload_killed_during_its_start_is_reported_as_killed() -> None:
+    bench = PilotBench()
+    bench.grant(ONE)
+    bench.feed(ev.JobPrepared(ONE.key))
+    bench.pass_time(8)
+    assert KillPayload(ONE.key) in bench.answer_heartbeat(commands=(ev.KillCommanded(ONE.key, "removed"),))
+    bench.feed(ev.PayloadExited(ONE.key, None, 9, began=bench.now))
+    bench.feed(ev.OutputStored(ONE.key))
+    report = bench.reports()[-1]
+    assert (report.outcome, report.reason) == (Outcome.KILLED, "removed")
 
 
 def test_outcome_is_reported_until_server_accepts_it() -> None:

@@ -98,6 +98,15 @@ def test_answer_has_vacate_orders_and_node_attributes() -> None:
     assert [job.job_ad for job in granted.jobs] == ["[Owner = 1]"]
 
 
+def test_jobs_of_one_array_have_their_own_numbers() -> None:
+    matches = [a_match(), a_match()]
+    for number, match in enumerate(matches):
+        match.description.environment.update({"MINE": "x", "PILOTAGE_JOB_ID": str(number)})
+    jobs = granted_from_wire("r", matcher_service_pb2.RequestJobsResponse(matches=matches)).jobs
+    environments = [job.description.environment for job in jobs]
+    assert environments == [{"MINE": "x", "PILOTAGE_JOB_ID": "0"}, {"MINE": "x", "PILOTAGE_JOB_ID": "1"}]
+
+
 def test_unreadable_job_does_not_affect_other_jobs_of_answer() -> None:
     duplicates = [jobs_pb2.InputFile(name="data0", checksum="ab" * 32, size=1)] * 2
     bad = a_match()

@@ -228,17 +228,24 @@ class Payloads:
         ending = attempt.ending or Ending(event.outcome, event.reason)
         return self.ends.finish(attempt, Step.NOT_STARTED, now, ending=ending)
 
-    def started(self, key: AttemptKey, now: Now) -> Instructions:
-        """Record the start of a payload; kill it if that was ordered meanwhile."""
+    def started(self, key: AttemptKey, now: Now, at: Now) -> Instructions:
+        """Record the start of a payload at a time before; kill it if that was ordered meanwhile."""
         attempt = self._attempts.get(key)
         if attempt is None or attempt.stage not in (Stage.STARTING, Stage.KILLING):
             return []
         self._node_failures = 0
         self.has_run_any = True
-        self._move(attempt, Step.STARTED, now, started=now, clock_boot_s=now.boot_s)
+        self._move(attempt, Step.STARTED, now, started=at, clock_boot_s=at.boot_s)
         if attempt.stage is Stage.KILLING:
             return [ins.KillPayload(key)]
         return self.apply_orders(self.slots.job_started(key, now), now)
+
+    def exited(self, event: PayloadExited, now: Now) -> Instructions:
+        """Handle the end of a payload, and its start if that was not known."""
+        attempt = self._attempts.get(event.key)
+        if event.began is not None and attempt is not None and attempt.started is None:
+            self.started(event.key, now, event.began)  # what it orders comes too late
+        return self.ends.exited(event, now)
 
     # Orders -----------------------------------------------------------------------------------------------------
 
