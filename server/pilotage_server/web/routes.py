@@ -34,7 +34,7 @@ from pilotage_server.web.views.jobs import JOBS, JobChanges
 from pilotage_server.web.views.overview import OVERVIEW, OverviewLife
 from pilotage_server.web.views.places import PLACES, SITE
 from pilotage_server.web.views.pools import POOLS
-from pilotage_server.web.views.tree import PUT_TREE, TREE, TreeChanges
+from pilotage_server.web.views.tree import PUT_TREE, TREE, TreeForms
 
 PAGE_VIEWS: Sequence[PageView] = (OVERVIEW, JOBS, JOB, POOLS, PLACES, SITE, TREE, AGENTS, AUDIT)
 """All views; those with a title are in the navigation, in this order."""
@@ -53,7 +53,7 @@ def web_routes(handlers: Handlers, boot_clock: BootClock, is_open: Callable[[], 
         Route("/jobs/changed", pages.endpoint(changes.make, _CHANGES), methods=["POST"]),
         Route("/jobs/{job_id:int}/live", pages.endpoint(life.follow, JOB.needs)),
         Route("/jobs/{job_id:int}/files/{checksum}", pages.endpoint(life.download, ("JobService/DownloadFile",))),
-        Route("/tree", pages.endpoint(TreeChanges(pages).change, PUT_TREE), methods=["POST"]),
+        Route("/tree", pages.endpoint(TreeForms(pages).change, PUT_TREE), methods=["POST"]),
         Route("/login", access.ask, methods=["GET"]),
         Route("/login", access.log_in, methods=["POST"]),
         Route("/logout", access.log_out, methods=["POST"]),

@@ -38,7 +38,7 @@ TREE = PageView("/tree", "Tree", ("ResourceService/GetTree",), "tree.html", coll
 PUT_TREE = ("ResourceService/PutTree", "ResourceService/GetTree")
 
 
-class TreeChanges:
+class TreeForms:
     """Shows what a text of the tree would change, and makes it the active tree."""
 
     def __init__(self, pages: PageMaker) -> None:
