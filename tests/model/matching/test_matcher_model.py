@@ -97,7 +97,7 @@ sharings = st.builds(
         st.sampled_from([Quota(2.0), Quota(3.0, QuotaUnit.CORES), Quota(0.5)]),
         max_size=2,
     ),
-    group_accept_surplus=st.sampled_from([True, True, True, False]),
+    group_accept_surplus=st.booleans(),
     group_sort_expression=st.sampled_from(
         ["", "", "-GroupResourcesInUse", 'ifThenElse(AccountingGroup == "prod", undefined, GroupResourcesInUse)']
     ),

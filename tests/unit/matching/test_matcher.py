@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from pilotage.accounts import Quota, QuotaUnit
 from pilotage.resources.requirements import JobNeeds
 from pilotage.resources.tree import QueueId
-from pilotage.values.accounts import Account
+from pilotage.values.accounts import Account, GroupId
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
@@ -23,10 +24,10 @@ LONG = QueueId("CERN", "ce", "long")
 ALICE = Account("lhcb", "users", "alice")
 
 
-def a_server_state(*waiting: Traits) -> MatcherComparison:
+def a_server_state(*waiting: Traits, sharing: Sharing | None = None) -> MatcherComparison:
     """Return a server state with one queue and one waiting job for each of these, in order of submission."""
     state = MatcherComparison(
-        Sharing(), ActiveTree(1, a_tree(sites={"CERN": {"ces": {"ce": {"queues": {"long": {}}}}}}))
+        sharing or Sharing(), ActiveTree(1, a_tree(sites={"CERN": {"ces": {"ce": {"queues": {"long": {}}}}}}))
     )
     for number, traits in enumerate(waiting, 1):
         state.add(TaskQueue(number, traits))
@@ -43,6 +44,34 @@ def test_match_charges_the_group_of_its_owner_at_once() -> None:
     accounts = (Account("lhcb", group, owner) for group, owner in (("one", "ann"), ("one", "ben"), ("two", "cleo")))
     state = a_server_state(*(Traits(account, "", JobNeeds()) for account in accounts))
     assert given(state, a_slot("a"), a_slot("b"), a_slot("c")) == [("a", 1), ("b", 3), ("c", 2)]
+
+
+def without_surplus(cores: float) -> Sharing:
+    """Return shares where the group of Alice may use so many cores and no more."""
+    quota = Quota(cores, QuotaUnit.CORES)
+    return Sharing(group_quotas={GroupId("lhcb", "users"): quota}, group_accept_surplus=False)
+
+
+def test_quota_without_surplus_leaves_later_slots_to_other_groups() -> None:
+    other = Account("lhcb", "production", "pam")
+    state = a_server_state(Traits(ALICE, "", JobNeeds()), Traits(other, "", JobNeeds()), sharing=without_surplus(1.0))
+    state.add_jobs(1, [QueueHead(0, 3)])
+    assert given(state, a_slot("a"), a_slot("b"), a_slot("c")) == [("a", 1), ("b", 2)]
+    assert state.declined == 0, "the matcher decides about quotas alone"
+
+
+def test_quota_without_surplus_ends_the_prefetch() -> None:
+    state = a_server_state(Traits(ALICE, "", JobNeeds()), sharing=without_surplus(2.0))
+    state.add_jobs(1, [QueueHead(0, number) for number in range(2, 6)])
+    assert given(state, a_slot("a", ahead=3)) == [("a", 1), ("a", 2)]
+
+
+def test_ended_run_makes_room_below_a_quota_without_surplus() -> None:
+    state = a_server_state(Traits(ALICE, "", JobNeeds()), sharing=without_surplus(1.0))
+    state.add_jobs(1, [QueueHead(0, 2)])
+    assert given(state, a_slot("a"), a_slot("b")) == [("a", 1)]
+    state.shares.end_runs(ALICE, 1.0, START)
+    assert given(state, a_slot("b")) == [("b", 2)]
 
 
 def test_similar_slots_with_less_time_left_are_distinguished() -> None:

@@ -94,12 +94,12 @@ class SlotMatch:
 
     __slots__ = (
         "_accepted",
+        "_bars_surplus",
         "_class",
         "_context",
         "_evaluator",
         "_fair_order",
         "_is_plain",
-        "_limits",
         "_match_key",
         "_met",
         "_needed",
@@ -111,6 +111,7 @@ class SlotMatch:
         "_tier",
         "_tiers",
         "_whole",
+        "limits",
     )
 
     def __init__(self, context: MatchContext, request: MatchRequest, slot: SlotOffer, slot_class: SlotClass) -> None:
@@ -125,11 +126,12 @@ class SlotMatch:
         self._open = slot_class.possible
         if slot.bound_to is not None:
             self._open &= context.view_cache.waiting.traits.of_owner(slot.bound_to)
-        self._is_plain = context.shares.settings.rules.group_accept_surplus and (policy is None or not policy.start)
+        self._bars_surplus = not context.shares.settings.rules.group_accept_surplus
+        self._is_plain = policy is None or not policy.start
         self._accepted = slot_class.certain if self._is_plain else 0
         self._started = 0
         self._met = 0
-        self._limits = request.limits or None
+        self.limits = request.limits or None
         self._needed = min(1 + slot.ahead, MAX_HEADS)
         self._whole: Allocation | None = None
         self._tiers = self._tiers_of_slot()
@@ -154,7 +156,7 @@ class SlotMatch:
                 self._next_tier()
                 continue
             waiting = candidate.waiting
-            verdict = self._may_take(waiting)
+            verdict = self._may_take(candidate)
             if verdict is True:
                 known = len(waiting.heads)
                 is_enough = known >= self._needed or known >= waiting.count
@@ -164,16 +166,26 @@ class SlotMatch:
             self._open &= ~(1 << waiting.bit)
         return None
 
+    def has_room_for(self, candidate: Candidate) -> bool:
+        """Whether limits and quotas let one more job of the task queue run."""
+        waiting = candidate.waiting
+        if self.limits is not None and self.limits.reached(waiting.task_queue.traits) is not None:
+            return False
+        if not self._bars_surplus or (bound := candidate.account.priority.group.bound) is None:
+            return True
+        return candidate.account.priority.group.cores + self.allocation(waiting).weight <= bound
+
     def _next_tier(self) -> None:
         """Go on with the task queues that the slot ranks next."""
         self._tier = self._tiers.popleft() if self._tiers else 0
         self._fair_order = FairOrder(self._context.view_cache.waiting, self._context.accounts.in_order())
 
-    def _may_take(self, waiting: WaitingJobs) -> bool | Unsupported:
+    def _may_take(self, candidate: Candidate) -> bool | Unsupported:
         """Whether jobs of the task queue may go here now."""
+        waiting = candidate.waiting
         if self._accepted >> waiting.bit & 1:
-            return self._limits is None or self._limits.reached(waiting.task_queue.traits) is None
-        if not self._is_open(waiting):
+            return self.has_room_for(candidate)
+        if not self._is_open(candidate):
             return False
         verdict = self._unsupported(waiting) or (self._starts(waiting) and self._meets_requirements(waiting))
         if verdict is True:
@@ -187,11 +199,12 @@ class SlotMatch:
         if self._is_plain and not (self._class.uncertain & bit or traits.requirements_expression or traits.rank):
             self._class.certain |= bit
 
-    def _is_open(self, waiting: WaitingJobs) -> bool:
+    def _is_open(self, candidate: Candidate) -> bool:
+        waiting = candidate.waiting
         is_uncertain = self._class.uncertain >> waiting.bit & 1
         if is_uncertain and not fits(waiting.task_queue, self._slot, self._context.end_margin):
             return False
-        if self._limits is not None and self._limits.reached(waiting.task_queue.traits) is not None:
+        if not self.has_room_for(candidate):
             return False
         if self._class.admits(waiting):
             return True
@@ -199,8 +212,6 @@ class SlotMatch:
         return False
 
     def _unsupported(self, waiting: WaitingJobs) -> Unsupported | None:
-        if self._context.shares.settings.hard_limit(waiting.account.group_id) is not None:
-            return Unsupported(f"a quota may bar jobs of {waiting.account}")
         traits = waiting.task_queue.traits
         has_expression = bool(traits.requirements_expression or traits.rank)
         is_evaluated = has_expression or (self._policy is not None and bool(self._policy.start))
@@ -375,7 +386,7 @@ class Matcher:
         self, request: MatchRequest, access: QueueAccess, reservations: list[Reservation]
     ) -> NeedsHeads | NeedsGeneralMatcher | None:
         """Serve one slot after the other and return what is left; `reservations` gets the result."""
-        left, limits = deque(request.slots), request.limits or None
+        left = deque(request.slots)
         slot_match: SlotMatch | None = None
         while left and len(reservations) < MAX_JOBS_PER_ROUND:
             slot = left[0]
@@ -392,7 +403,7 @@ class Matcher:
                 return NeedsGeneralMatcher(reason, request._replace(slots=tuple(left)))
             else:
                 allocation = slot_match.allocation(found.waiting)
-                self._reserve(slot, found, allocation, limits, reservations)
+                self._reserve(slot, found, slot_match, reservations)
                 if slot.binds:
                     return None
                 left.popleft()
@@ -402,15 +413,11 @@ class Matcher:
         return None
 
     def _reserve(
-        self,
-        slot: SlotOffer,
-        candidate: Candidate,
-        allocation: Allocation,
-        limits: LimitRound | None,
-        reservations: list[Reservation],
+        self, slot: SlotOffer, candidate: Candidate, slot_match: SlotMatch, reservations: list[Reservation]
     ) -> None:
         """Reserve the job for the slot, and its prefetched jobs from the same task queue."""
         waiting, task_queue = candidate.waiting, candidate.waiting.task_queue
+        allocation, limits = slot_match.allocation(waiting), slot_match.limits
         ahead = min(slot.ahead, MAX_JOBS_PER_ROUND - len(reservations) - 1)
         while True:
             head = self._waiting.reserve(waiting)
@@ -418,7 +425,7 @@ class Matcher:
             reservations.append(Reservation(slot.name, task_queue, allocation.amounts, allocation.weight, None, head))
             if limits is not None:
                 limits.add(task_queue.traits)
-            if not ahead or not waiting.heads or (limits is not None and limits.reached(task_queue.traits) is not None):
+            if not ahead or not waiting.heads or not slot_match.has_room_for(candidate):
                 return
             ahead -= 1
 
