@@ -29,11 +29,13 @@ from pilotage_server.web.sessions import (
 )
 from pilotage_server.web.views.job import JOB, JobLife
 from pilotage_server.web.views.jobs import JOBS, JobChanges
+from pilotage_server.web.views.node import NODE
 from pilotage_server.web.views.overview import OVERVIEW, OverviewLife
 from pilotage_server.web.views.places import PLACES, SITE
 from pilotage_server.web.views.pools import POOLS
+from pilotage_server.web.views.slots import SLOTS
 
-PAGE_VIEWS: Sequence[PageView] = (OVERVIEW, JOBS, JOB, POOLS, PLACES, SITE)
+PAGE_VIEWS: Sequence[PageView] = (OVERVIEW, JOBS, JOB, POOLS, PLACES, SITE, SLOTS, NODE)
 """All views; those with a title are in the navigation, in this order."""
 
 _CHANGES = ("JobService/ChangeJobs",)
