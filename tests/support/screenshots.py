@@ -29,6 +29,7 @@ from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.transaction import Transaction
 from support.browser import PHONE, WebVisitor, a_browser
 from support.server import RunningServer, request_id, running_server
+from support.web_scene import show_farm
 from support.wire_grid import WireGrid, submission
 
 SITES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -163,6 +164,8 @@ def pages(grid: WireGrid) -> dict[str, str]:
         "pools": "/pools",
         "sites": "/sites",
         "site": "/sites/INFN-T1",
+        "slots": "/slots",
+        "node": "/node?site=CERN-PROD&node=wn101.cern-prod.example",
         "tree": "/tree",
         "agents": "/agents",
         "audit": "/audit",
@@ -176,7 +179,10 @@ async def take(grid: WireGrid, folder: Path) -> None:
     token = grid.server.token(Role.OPERATOR, owner="olga", vo=grid.vo)
     async with a_browser() as browser:
         for scheme in ("light", "dark"):
-            for size, wanted in (("", list(paths)), ("phone-", ["overview", "jobs", "job-done"])):
+            for size, wanted in (
+                ("", list(paths)),
+                ("phone-", ["overview", "jobs", "job-done", "slots", "node"]),
+            ):
                 options = {"viewport": PHONE} if size else {}
                 visitor = await WebVisitor.arrive(browser, grid.server.http_address, color_scheme=scheme, **options)
                 await visitor.open("/login")
@@ -208,6 +214,7 @@ def main(folder: Path) -> None:
         grid.jobs = grid.user()
         past_day(server, grid.vo)
         fill(grid)
+        show_farm(grid, {QueueId("CERN-PROD", "ce501", "grid"): 8, QueueId("DESY-HH", "grid-htcondorce0", "nfs"): 5})
         asyncio.run(take(grid, folder))
         grid.close()
     print(f"{len(list(folder.glob('*.png')))} pictures are in {folder}")

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import structlog
@@ -42,11 +43,13 @@ from pilotage_server.core.identity import NO_QUEUE, Identity, PilotCredential, R
 from pilotage_server.core.pilots.node_use import FarmUse, NodeUse
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
 from pilotage_server.core.pilots.pilots import PilotFilter, SecondUse, SlotInfo
+from pilotage_server.core.pilots.slot_counts import NodeSlotCounts
 from pilotage_server.core.resources.bans import TreeNode
 from pilotage_server.operations.attempts.pilot_calls import credential_of
 from pilotage_server.operations.leadership import lock_leadership_of
 from pilotage_server.operations.pilots.enrolment import EnrolmentRefused, enrol_pilot, renew_pilot
 from pilotage_server.operations.pilots.nodes import (
+    count_slots,
     get_node_use,
     list_node_attributes,
     list_slots,
@@ -245,6 +248,18 @@ def _node_use_to_wire(use: NodeUse) -> node_service_pb2.NodeUse:
 
 def _widths_to_wire(jobs: Mapping[int, int]) -> list[node_service_pb2.WidthCount]:
     return [node_service_pb2.WidthCount(cpus=cpus, jobs=count) for cpus, count in sorted(jobs.items())]
+
+
+def _node_slots_to_wire(found: NodeSlotCounts) -> node_service_pb2.NodeSlots:
+    return node_service_pb2.NodeSlots(
+        node=node_service_pb2.NodeId(site=found.node.site, node=found.node.node),
+        slots=[
+            node_service_pb2.SlotCount(**condition._asdict(), slots=total.slots, cpus=total.cpus)
+            for condition, total in sorted(found.counts.items(), key=itemgetter(0))
+        ],
+        draining=found.draining,
+        last_seen=time_to_wire(found.last_seen),
+    )
 
 
 def _slot_to_wire(slot: ReportedSlot) -> matcher_service_pb2.SlotState:
@@ -559,6 +574,15 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
             return node_service_pb2.ListSlotsResponse(slots=[slot_info_to_wire(each.info, each.ad) for each in slots])
 
         return await self._transactions.read(show)
+
+    async def CountSlots(
+        self, request: node_service_pb2.CountSlotsRequest, context: Any
+    ) -> node_service_pb2.CountSlotsResponse:
+        fields = Fields(request)
+        site = fields("site", text_from_wire)
+        fields.done()
+        nodes = await self._transactions.read(lambda transaction, _: count_slots(transaction, site))
+        return node_service_pb2.CountSlotsResponse(nodes=map(_node_slots_to_wire, nodes))
 
     async def RequestReports(
         self, request: node_service_pb2.RequestReportsRequest, context: Any

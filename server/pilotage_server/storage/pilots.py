@@ -21,6 +21,7 @@ from pilotage_server.core.diagnosis import PilotFacts
 from pilotage_server.core.matching.demand import EmptyPilot
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, Setting, node_facts, slot_from_json, slot_to_json
 from pilotage_server.core.pilots.pilots import ALIVE, ARRIVING, OVER, PilotFilter, PilotRecord, SlotInfo
+from pilotage_server.core.pilots.slot_counts import PilotSlots
 from pilotage_server.storage.database import sql
 from pilotage_server.storage.database.conditions import one_of
 from pilotage_server.storage.database.tables import CREDENTIAL_ENDS, EMPTY, HAS_QUEUE_SET, TAKEN, UNREPORTED, metadata
@@ -451,6 +452,23 @@ def load_slots(session: Session, queue: QueueId | None = None, node: NodeId | No
         for pilot, power, attributes, settable in (by_stamp[stamp],)
     ]
     return tuple(sorted(found, key=lambda info: (info.node, info.pilot_stamp, info.slot.name)))
+
+
+def load_slots_of_pilots(session: Session, site: str = "") -> list[PilotSlots]:
+    """Return the pilots with slots that live at a site ("" = at all), and their slots without ads."""
+    wanted: list[ColumnElement[bool]] = [IS_ALIVE]
+    if site:
+        wanted.append(PILOTS.c.site == site)
+    columns = (PILOTS.c.stamp, PILOTS.c.site, PILOTS.c.node, PILOTS.c.state, PILOTS.c.last_seen)
+    slots = select(SLOTS.c.pilot_stamp, SLOTS.c.state_json).join(PILOTS, PILOTS.c.stamp == SLOTS.c.pilot_stamp)
+    of_pilots: dict[str, list[ReportedSlot]] = defaultdict(list)
+    for stamp, text in session.execute(slots.where(*wanted)):
+        of_pilots[stamp].append(slot_from_json(text, ""))
+    return [
+        PilotSlots(NodeId(site, node), state == PilotState.DRAINING.value, last_seen, of_pilots[stamp])
+        for stamp, site, node, state, last_seen in session.execute(select(*columns).where(*wanted))
+        if stamp in of_pilots
+    ]
 
 
 def count_slots(session: Session) -> list[tuple[QueueId, int]]:

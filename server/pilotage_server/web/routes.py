@@ -31,12 +31,14 @@ from pilotage_server.web.views.agents import AGENTS
 from pilotage_server.web.views.audit import AUDIT
 from pilotage_server.web.views.job import JOB, JobLife
 from pilotage_server.web.views.jobs import JOBS, JobChanges
+from pilotage_server.web.views.node import NODE
 from pilotage_server.web.views.overview import OVERVIEW, OverviewLife
 from pilotage_server.web.views.places import PLACES, SITE
 from pilotage_server.web.views.pools import POOLS
+from pilotage_server.web.views.slots import SLOTS
 from pilotage_server.web.views.tree import PUT_TREE, TREE, TreeForms
 
-PAGE_VIEWS: Sequence[PageView] = (OVERVIEW, JOBS, JOB, POOLS, PLACES, SITE, TREE, AGENTS, AUDIT)
+PAGE_VIEWS: Sequence[PageView] = (OVERVIEW, JOBS, JOB, POOLS, PLACES, SITE, SLOTS, NODE, TREE, AGENTS, AUDIT)
 """All views; those with a title are in the navigation, in this order."""
 
 _CHANGES = ("JobService/ChangeJobs",)

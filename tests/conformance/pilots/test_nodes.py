@@ -10,10 +10,13 @@ import pytest
 
 from pilotage.classads.evaluation import Ad
 from pilotage.errors import InvalidInputError, NotFoundError
+from pilotage.values.amounts import Amounts
 from pilotage_server.core.attempts.reports import ReportedSlot
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
+from pilotage_server.core.pilots.slot_counts import SlotTotal
 from pilotage_server.operations.attempts.pilot_calls import ReportNode
 from pilotage_server.operations.pilots.nodes import (
+    count_slots,
     list_node_attributes,
     list_slots,
     request_reports,
@@ -193,3 +196,18 @@ def test_invalid_expression_is_refused_with_its_name(grid: Grid, pilot: Pilot, e
     with pytest.raises(InvalidInputError) as caught:
         change(grid, pilot, {"OnlyMulticore": expression})
     assert [violation.where for violation in caught.value.violations] == ["set.OnlyMulticore"]
+
+
+def test_slots_are_counted_by_node_and_condition(grid: Grid) -> None:
+    divided = replace(an_idle_slot("slot9", 8), free=Amounts(), partitionable=True)
+    open_one = replace(an_idle_slot("slot8", 8), free=Amounts(3), partitionable=True)
+    first, second = grid.start_pilot(), grid.start_pilot()
+    first.show(a_busy_slot("slot1", 2), a_busy_slot("slot2"), divided, name="n2")
+    second.show(open_one, name="n1")
+    site = node_of(first).site
+    here, there = grid.read(lambda transaction, _: count_slots(transaction, site))
+    assert (here.node, there.node) == (NodeId(site, "n1"), NodeId(site, "n2"))
+    assert here.counts == {("Unclaimed", "Idle", False): SlotTotal(1, 3)}
+    assert there.counts == {("Claimed", "Busy", False): SlotTotal(2, 3), ("Unclaimed", "Idle", True): SlotTotal(1, 0)}
+    assert not here.draining
+    assert grid.read(lambda transaction, _: count_slots(transaction, "NOWHERE")) == ()

@@ -17,6 +17,7 @@ from pilotage_server.core.identity import UNBOUND, AgentBounds, Identity, check_
 from pilotage_server.core.pilots.node_use import ActiveSettings, FarmUse, NodeUseQuery, node_uses, waiting_by_cpus
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, not_settable, settable_attributes
 from pilotage_server.core.pilots.pilots import SlotInfo
+from pilotage_server.core.pilots.slot_counts import NodeSlotCounts, count_by_node
 from pilotage_server.core.pilots.slot_listing import satisfies, slot_ads
 from pilotage_server.operations.audit import record_change
 from pilotage_server.operations.server_state import ServerState
@@ -29,6 +30,7 @@ from pilotage_server.storage.pilots import (
     load_node_pilots,
     load_node_settings,
     load_slots,
+    load_slots_of_pilots,
 )
 
 
@@ -184,6 +186,11 @@ def list_slots(
         for info, ad in slot_ads(found, transaction.now)
         if satisfies(ad, wanted)
     )
+
+
+def count_slots(transaction: Transaction, site: str = "") -> tuple[NodeSlotCounts, ...]:
+    """Return the counts of slots of live pilots at a site ("" = at all), by node."""
+    return count_by_node(load_slots_of_pilots(transaction.session, site))
 
 
 def get_node_use(

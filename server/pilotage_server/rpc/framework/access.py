@@ -86,6 +86,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
     },
     "NodeService": {
         "ListSlots": _OWNERS,
+        "CountSlots": _OWNERS,
         "RequestReports": _OWNERS,
         "SetNodeAttributes": _DRAINERS,
         "ListNodeAttributes": _OPERATORS,

@@ -46,7 +46,7 @@ _JOBS: Mapping[Permission, Collection[str]] = {
 _VIEWS = (
     *("PoolService/ListPools", "ResourceService/ListQueues", "ResourceService/GetEligibleNodes"),
     *("PilotService/ListPilots", "NodeService/ListSlots", "RouteService/ListRoutes", "RouteService/ExplainRoutes"),
-    *("RaceService/ListRaces", "ShareService/ListShares", "ShareService/ListUsage"),
+    *("NodeService/CountSlots", "RaceService/ListRaces", "ShareService/ListShares", "ShareService/ListUsage"),
     *("NotificationService/ListSubscriptions", "OverviewService/GetOverview"),
 )
 

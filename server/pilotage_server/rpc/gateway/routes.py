@@ -113,6 +113,7 @@ ROUTES: tuple[CallRoute, ...] = (
     CallRoute("POST", "/v1/pilots/drain", "PilotService/DrainPilots"),
     CallRoute("POST", "/v1/pilots/revoke", "PilotService/RevokePilots"),
     CallRoute("GET", "/v1/slots", "NodeService/ListSlots"),
+    CallRoute("GET", "/v1/slots/counts", "NodeService/CountSlots"),
     CallRoute("POST", "/v1/nodes/report", "NodeService/RequestReports"),
     CallRoute("GET", "/v1/nodes/attributes", "NodeService/ListNodeAttributes"),
     CallRoute("PATCH", "/v1/nodes/attributes", "NodeService/SetNodeAttributes"),
