@@ -7,8 +7,8 @@ Rules
   used, and for no time. It runs as long as in the log, but no longer than it asked for.
 - Jobs that never ran are left out.
 - Memory is kB per processor, as the format says. The log of MetaCentrum, which has more than 18 fields, has bytes.
-- LHCb's tables have neither arrivals nor run times. All jobs wait from the start. A job runs for 5 to 25 % of the CPU
-  time of its task queue, drawn with a fixed seed, and asks for the 25 %.
+- LHCb's tables have neither arrivals nor run times. All jobs wait from the start. A job runs for 2 to 10 % of the CPU
+  time of its task queue, drawn with a fixed seed, and asks for 10 %.
 - Sites that the tree lacks are removed from jobs; a job that names no other site may run anywhere.
 """
 
@@ -28,9 +28,10 @@ from pilotage.text import folded_set
 from pilotage.values.accounts import Account
 
 LHCB = "lhcb"
-LONGEST_PART = 0.25
-"""The largest part of its CPU time that a job of LHCb's runs for; it asks for that."""
 """The name of LHCb's queue where a log may be given."""
+
+LONGEST_PART = 0.1
+"""The part of its CPU time for which a job of LHCb's may run: the times are for cores of power 1, most have 10."""
 
 TRACE_VO = "trace"
 _SEED = 11
@@ -83,7 +84,9 @@ def lhcb_jobs(shared: Path, jobs: int) -> Iterator[TracedJob]:
         limit_s = each.jobs.cpu_time.total_seconds()
         needs = replace(job_needs(each.jobs), platforms=(), cpu_time_s=None, wall_time_s=LONGEST_PART * limit_s)
         for _ in range(each.jobs.count or 1):
-            yield TracedJob(0.0, limit_s * draw.uniform(0.05, LONGEST_PART), Account(VO, each.group, each.owner), needs)
+            yield TracedJob(
+                0.0, limit_s * draw.uniform(LONGEST_PART / 5, LONGEST_PART), Account(VO, each.group, each.owner), needs
+            )
 
 
 def at_known_sites(jobs: Iterable[TracedJob], sites: Iterable[str]) -> Iterator[TracedJob]:
