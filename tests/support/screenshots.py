@@ -29,7 +29,7 @@ from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.transaction import Transaction
 from support.browser import PHONE, WebVisitor, a_browser
 from support.server import RunningServer, request_id, running_server
-from support.web_scene import show_farm
+from support.web_scene import past_usage, put_routes, show_farm
 from support.wire_grid import WireGrid, submission
 
 SITES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -166,6 +166,9 @@ def pages(grid: WireGrid) -> dict[str, str]:
         "site": "/sites/INFN-T1",
         "slots": "/slots",
         "node": "/node?site=CERN-PROD&node=wn101.cern-prod.example",
+        "health": "/health",
+        "shares": "/shares",
+        "routes": "/routes",
         "tree": "/tree",
         "agents": "/agents",
         "audit": "/audit",
@@ -181,7 +184,7 @@ async def take(grid: WireGrid, folder: Path) -> None:
         for scheme in ("light", "dark"):
             for size, wanted in (
                 ("", list(paths)),
-                ("phone-", ["overview", "jobs", "job-done", "slots", "node"]),
+                ("phone-", ["overview", "jobs", "job-done", "slots", "node", "health", "shares"]),
             ):
                 options = {"viewport": PHONE} if size else {}
                 visitor = await WebVisitor.arrive(browser, grid.server.http_address, color_scheme=scheme, **options)
@@ -213,8 +216,10 @@ def main(folder: Path) -> None:
         grid.vo = "lhcb"
         grid.jobs = grid.user()
         past_day(server, grid.vo)
+        past_usage(server, grid.vo)
         fill(grid)
         show_farm(grid, {QueueId("CERN-PROD", "ce501", "grid"): 8, QueueId("DESY-HH", "grid-htcondorce0", "nfs"): 5})
+        put_routes(grid)
         asyncio.run(take(grid, folder))
         grid.close()
     print(f"{len(list(folder.glob('*.png')))} pictures are in {folder}")

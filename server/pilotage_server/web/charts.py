@@ -40,7 +40,7 @@ def line_chart(title: str, times: Sequence[datetime], series: Sequence[ChartSeri
     xs = _places(times, step)
     grid = [(round(_y(most * line / _LINES, most), 1), _short(most * line / _LINES)) for line in range(_LINES + 1)]
     lines = [(each.style, points) for each in series for points in _runs(times, xs, each.values, most, step)]
-    return LineChart(title, grid, _marks(times, xs), lines)
+    return LineChart(title, grid, _marks(times, xs, step), lines)
 
 
 def _places(times: Sequence[datetime], step: timedelta) -> list[float]:
@@ -71,10 +71,14 @@ def _y(value: float, most: float) -> float:
     return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / most
 
 
-def _marks(times: Sequence[datetime], xs: Sequence[float]) -> list[tuple[float, str]]:
-    """Return the labels of about six whole hours, apart from those that would leave the chart."""
+def _marks(times: Sequence[datetime], xs: Sequence[float], step: timedelta) -> list[tuple[float, str]]:
+    """Return the labels of about six whole hours, or days, apart from those that would leave the chart."""
     if not times:
         return []
+    if step >= timedelta(days=1):
+        days = max(1, round(len(times) / 6))
+        found = zip(xs[::days], times[::days], strict=True)
+        return [(round(x, 1), f"{time:%d %b}") for x, time in found if LEFT + 20 < x < WIDTH - RIGHT - 20]
     hours = max(1, round((times[-1] - times[0]) / timedelta(hours=6)))
     marks = [(x, time) for x, time in zip(xs, times, strict=True) if not time.minute and not time.hour % hours]
     return [(round(x, 1), f"{time:%H:%M}") for x, time in marks if LEFT + 14 < x < WIDTH - RIGHT - 14]

@@ -29,16 +29,22 @@ from pilotage_server.web.sessions import (
 )
 from pilotage_server.web.views.agents import AGENTS
 from pilotage_server.web.views.audit import AUDIT
+from pilotage_server.web.views.health import HEALTH, PlaceChanges
 from pilotage_server.web.views.job import JOB, JobLife
 from pilotage_server.web.views.jobs import JOBS, JobChanges
 from pilotage_server.web.views.node import NODE
 from pilotage_server.web.views.overview import OVERVIEW, OverviewLife
 from pilotage_server.web.views.places import PLACES, SITE
 from pilotage_server.web.views.pools import POOLS
+from pilotage_server.web.views.routing import ROUTING
+from pilotage_server.web.views.shares import SHARES
 from pilotage_server.web.views.slots import SLOTS
 from pilotage_server.web.views.tree import PUT_TREE, TREE, TreeForms
 
-PAGE_VIEWS: Sequence[PageView] = (OVERVIEW, JOBS, JOB, POOLS, PLACES, SITE, SLOTS, NODE, TREE, AGENTS, AUDIT)
+PAGE_VIEWS: Sequence[PageView] = (
+    *(OVERVIEW, JOBS, JOB, POOLS, PLACES, SITE, SLOTS, NODE, SHARES, ROUTING),
+    *(HEALTH, TREE, AGENTS, AUDIT),
+)
 """All views; those with a title are in the navigation, in this order."""
 
 _CHANGES = ("JobService/ChangeJobs",)
@@ -48,6 +54,7 @@ def web_routes(handlers: Handlers, boot_clock: BootClock, is_open: Callable[[], 
     """Return the routes of the page; `handlers` are the entry points of calls, `is_open` = the server does not stop."""
     pages = PageMaker(PAGE_VIEWS, handlers, clock, boot_clock)
     access, changes, life = Access(pages, clock), JobChanges(pages), JobLife(pages)
+    places = PlaceChanges(pages)
     return [
         *(Route(view.path, pages.page_of(view)) for view in PAGE_VIEWS),
         Route("/live", pages.endpoint(OverviewLife(pages, is_open).follow, OVERVIEW.needs)),
@@ -55,6 +62,8 @@ def web_routes(handlers: Handlers, boot_clock: BootClock, is_open: Callable[[], 
         Route("/jobs/changed", pages.endpoint(changes.make, _CHANGES), methods=["POST"]),
         Route("/jobs/{job_id:int}/live", pages.endpoint(life.follow, JOB.needs)),
         Route("/jobs/{job_id:int}/files/{checksum}", pages.endpoint(life.download, ("JobService/DownloadFile",))),
+        Route("/health/change", pages.endpoint(places.confirm, places.needs), methods=["POST"]),
+        Route("/health/changed", pages.endpoint(places.make, places.needs), methods=["POST"]),
         Route("/tree", pages.endpoint(TreeForms(pages).change, PUT_TREE), methods=["POST"]),
         Route("/login", access.ask, methods=["GET"]),
         Route("/login", access.log_in, methods=["POST"]),

@@ -1,4 +1,4 @@
-"""The sites with their bans, downtimes and health, and the queues of a site."""
+"""The sites, and the queues of a site."""
 
 from __future__ import annotations
 
@@ -13,19 +13,9 @@ SHOWN_PARAMETERS = 12
 
 
 async def collect_places(visit: Visit) -> Shown:
-    """Return the sites, and for operators all bans, downtimes and circuit breakers."""
-    call = visit.calls
-    overview = await call("OverviewService/GetOverview", overview_service_pb2.GetOverviewRequest())
-    shown = {"sites": overview.sites, "bans": (), "downtimes": (), "throttles": ()}
-    if visit.may("ResourceService/ListBans"):
-        shown["bans"] = (await call("ResourceService/ListBans", resource_service_pb2.ListBansRequest())).bans
-    if visit.may("ResourceService/ListDowntimes"):
-        request = resource_service_pb2.ListDowntimesRequest()
-        shown["downtimes"] = (await call("ResourceService/ListDowntimes", request)).downtimes
-    if visit.may("ResourceService/ListThrottles"):
-        found = await call("ResourceService/ListThrottles", resource_service_pb2.ListThrottlesRequest())
-        shown["throttles"] = found.throttles
-    return shown
+    """Return the sites."""
+    overview = await visit.calls("OverviewService/GetOverview", overview_service_pb2.GetOverviewRequest())
+    return {"sites": overview.sites}
 
 
 PLACES = PageView("/sites", "Sites", ("OverviewService/GetOverview",), "places.html", collect_places)
