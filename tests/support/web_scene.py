@@ -36,7 +36,7 @@ def a_slot(name: str, state: str, activity: str, **facts: Any) -> matcher_servic
     """Return a slot of one core."""
     amounts = values_pb2.Amounts(cpus=1, memory_mib=2000)
     free = amounts if state == "Unclaimed" else values_pb2.Amounts()
-    given = {"name": name, "state": state, "activity": activity, "amounts": amounts, "free": free}
+    given: dict[str, Any] = {"name": name, "state": state, "activity": activity, "amounts": amounts, "free": free}
     return matcher_service_pb2.SlotState(**(given | facts))
 
 
