@@ -109,7 +109,7 @@ def test_watchdog_exits_after_every_process_of_a_killed_pilot(escape: str) -> No
 def test_payload_of_stopped_pilot_ends_at_its_deadline(escape: str, stopped: list[str]) -> None:
     with a_lazy_pilot() as pilot:
         other = pilot.start("echo $$; exec sleep 600")
-        payload = pilot.start(ESCAPES[escape], deadline_s=0.5)
+        payload = pilot.start(ESCAPES[escape], deadline_s=2)
         os.kill(pilot.pid, signal.SIGSTOP)
         if "watchdog" in stopped:
             os.kill(pilot.watchdog.pid, signal.SIGSTOP)
