@@ -50,6 +50,12 @@ def section_of_filters() -> str:
     return TEXT.partition("\n### Jobs by what they have in common\n")[2].partition("\n| command | does |")[0]
 
 
+def options_section(text: str, command: str) -> str:
+    """Return the section of a command's options, "" if its line in the table has them all."""
+    name = "job hold" if command in ("job release", "job remove", "job reschedule") else command
+    return re.split(r"\n##+ ", text.partition(f"\n### `{name}`\n")[2])[0]
+
+
 def options_of(command: click.Command) -> set[str]:
     """Return the long options of a command, except those of settings."""
     found = {word for each in command.params if not isinstance(each, SettingOption) for word in each.opts}
@@ -86,7 +92,7 @@ def test_describes_each_command_and_its_options(title: str, command: str, option
         if len(row) == 2 and any(re.match(rf"{command}( |$)", name) for name in quoted(row[0]))
     ]
     assert explained
-    text = " ".join(explained)
+    text = " ".join([*explained, options_section(section(title) if title else TEXT, command)])
     if options >= FILTERS and "[filters](#jobs-by-what-they-have-in-common)" in text:
         text += section_of_filters()
     assert not [each for each in options if not re.search(rf"{each}(?![\w-])", text)]
