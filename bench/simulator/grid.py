@@ -37,17 +37,9 @@ from pilotage_server.core.health.throttles import (
     tripped_locations,
 )
 from pilotage_server.core.matching.demand import EMPTY_RETURN_WINDOW, EmptyPilot, demands, empty_returns
-from pilotage_server.core.matching.general_matcher import (
-    MatchLimits,
-    MatchRound,
-    MatchScope,
-    NeedsJobAds,
-    OpenSlots,
-    Reservation,
-    SlotEvaluators,
-)
+from pilotage_server.core.matching.general_matcher import Reservation
 from pilotage_server.core.matching.matcher import Matcher, MatchRequest, NeedsGeneralMatcher, NeedsHeads
-from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicies
+from pilotage_server.core.matching.slot_policy import SlotPolicies
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
@@ -117,7 +109,6 @@ class Totals:
     failures: int = 0
     busy_core_s: float = 0.0
     lost_core_s: float = 0.0
-    pilot_core_s: float = 0.0
     used_core_s: defaultdict[Account, float] = field(default_factory=lambda: defaultdict(float))
 
 
@@ -155,9 +146,7 @@ class SimulatedGrid:
         self.shares.settings = ShareSettings(configuration.rules.sharing, pool_size=configuration.pool_cores)
         self._limits = LimitIndex(configuration.rules.running_limits)
         self._waiting = TaskQueueIndex()
-        self._policies = SlotPolicies()
-        self._margin = configuration.rules.end_margin
-        self._matcher = Matcher(self._waiting, self.shares, self._policies, self._margin)
+        self._matcher = Matcher(self._waiting, self.shares, SlotPolicies(), configuration.rules.end_margin)
         self._access = QueueAccess(configuration.tree, PoolMappings())
         self._task_queues: dict[tuple[Account, object], TaskQueue] = {}
         self._queued: dict[int, list[int]] = {}
@@ -335,39 +324,13 @@ class SimulatedGrid:
                         first = [QueueHead(0, number) for number in heapq.nsmallest(most, self._queued[id_])]
                         self._matcher.refresh_heads(id_, first, most)
                     request = rest
-                case NeedsGeneralMatcher(_, rest):
-                    made += self._choose_generally(rest)
-                    request = None
+                case NeedsGeneralMatcher(reason, _):
+                    raise AssertionError(f"jobs of a trace have no expressions, but {reason}")
                 case None:
                     # The matcher stops at a number of jobs in one round.
                     done = {choice.slot for choice, _ in made}
                     left = tuple(offer for offer in request.slots if offer.name not in done)
                     request = request._replace(slots=left) if chosen.reservations and left else None
-        return made
-
-    def _choose_generally(self, request: MatchRequest) -> list[tuple[Reservation, int]]:
-        def evaluator(slot: SlotOffer) -> MatchPolicyEvaluator:
-            policy = self._policies.policy(slot, request.queue)
-            assert policy is not None, "a slot without an ad has all its parts"
-            return self._policies.evaluator(policy, EvaluationTime(request.now))
-
-        round_ = MatchRound(
-            request.slots,
-            OpenSlots(
-                MatchScope(self._waiting, lambda each: self._access.admits(each, request.queue)),
-                SlotEvaluators(evaluator, self._policies.views),
-                MatchLimits(request.limits, self.shares.round(request.now), self._margin),
-            ),
-        )
-        made = []
-        while (choice := round_.next_reservation()) is not None:
-            assert not isinstance(choice, NeedsJobAds), "jobs of the trace have no expressions"
-            queued = self._queued[choice.task_queue.id]
-            number = heapq.heappop(queued)
-            self._waiting.remove_job(choice.task_queue.id, number)
-            self.shares.start_run(choice.task_queue.account, choice.weight, request.now)
-            round_.confirm(choice, QueueHead(0, queued[0]) if queued else None)
-            made.append((choice, number))
         return made
 
     # Health ---------------------------------------------------------------------------------------------------------
@@ -500,7 +463,6 @@ class SimulatedGrid:
         self._alive[pilot.queue] -= 1
         self._pilot_cores -= pilot.size.cpus
         self.totals.pilots_ended += 1
-        self.totals.pilot_core_s += (self.now_s - pilot.started_s) * pilot.size.cpus
         if not pilot.has_run:
             self.totals.pilots_wasted += 1
             self._empty[pilot.queue].append(EmptyPilot(START + timedelta(seconds=pilot.sent_s), self.now))

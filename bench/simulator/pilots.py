@@ -23,7 +23,7 @@ _POLICY = BuiltInPolicyEvaluator()
 
 @dataclass(slots=True, eq=False)
 class SimulatedPilot:
-    """A pilot; `idle_since_s` None = it has jobs. `sent_s` and `started_s` are times of the simulation.
+    """A pilot; `idle_since_s` None = it has jobs. `sent_s` is a time of the simulation.
 
     `is_bad` = its node is a black hole.
     """
@@ -33,7 +33,6 @@ class SimulatedPilot:
     size: Amounts
     sent_s: float
     is_bad: bool = False
-    started_s: float = 0.0
     lifetime: Lifetime = field(default_factory=Lifetime)
     idle_since_s: float | None = None
     has_run: bool = False
@@ -48,7 +47,7 @@ class SimulatedPilot:
 
     def start(self, now: Now, wall_time_s: float) -> None:
         """Start on its node."""
-        self.started_s = self.idle_since_s = now.boot_s
+        self.idle_since_s = now.boot_s
         self.lifetime = Lifetime(now.boot_s + wall_time_s)
         self.slots = SlotSet(lay_out(Policy({}), self.size), now, {})
         for slot in self.slots:

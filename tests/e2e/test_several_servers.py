@@ -126,7 +126,8 @@ async def test_servers_share_files_in_an_object_store(
 ) -> None:
     with server_fleet(tmp_path, database_url, 2, heartbeat_s=1, **bucket.settings) as fleet:
         one, two = (ProcessGrid(server, tmp_path / "grid") for server in fleet.servers)
-        one.put_tree(TREE)
+        for grid in (one, two):
+            grid.put_tree(TREE)  # a server learns of the trees of others a moment later
         data = jobs_pb2.InputFile(name="data", checksum=one.upload(b"of server one"))
         job_id = one.submit(script="cat data - < data > both", input_files=[data], output_files=["both"])
         two.folder.mkdir()

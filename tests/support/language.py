@@ -15,8 +15,6 @@ CHECKOUT = Path(__file__).parents[2]
 _TABLES = tomllib.loads((CHECKOUT / "docs" / "language" / "rules.toml").read_text())
 LONGEST_SENTENCE: int = _TABLES["longest_sentence"]
 """In words."""
-SHORT_SENTENCES_IN: tuple[str, ...] = tuple(_TABLES["short_sentences_in"])
-"""Folders and pages of docs in which no sentence is longer."""
 
 
 class Rule(NamedTuple):
@@ -37,16 +35,19 @@ _END = re.compile(r"(?<=[.?!:;])[\"')*_]*\s+(?=[\"'(*_`]*[A-Z0-9`])")
 _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|no|cf|al|J|Phys|S)\.\s")
 
 
-def faults_of(sentences: Iterable[str], *, longest: int | None = None, in_tables: bool = False) -> list[str]:
-    """Return what is wrong with sentences, or parts of tables; `longest` is their largest number of words."""
+_LIST_OF_CODE = re.compile(r"`X`(?:(?:,|,? and|,? or)? `X`)+")
+
+
+def faults_of(sentences: Iterable[str], *, in_tables: bool = False) -> list[str]:
+    """Return what is wrong with sentences, or parts of tables, which may be long. A list of code is one word."""
     faults = []
     for sentence in sentences:
         for rule in RULES:
             found = rule.pattern.search(sentence)
             if found and (rule.in_tables or not in_tables):
                 faults.append(f"{found[0]!r} in {sentence!r}: write {rule.instead}")
-        count = len(re.findall(r"\S*\w\S*", sentence))
-        if longest is not None and count > longest:
+        count = len(re.findall(r"\S*\w\S*", _LIST_OF_CODE.sub("X", sentence)))
+        if count > LONGEST_SENTENCE and not in_tables:
             faults.append(f"{count} words: {sentence!r}")
     return faults
 

@@ -1,21 +1,26 @@
-"""What views of a grid show: nodes with slots in all states, the use of past days, and the routes of a router."""
+"""A grid whose web page has visitors, and what views show: slots in all states, past use, and routes of a router."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
+
+from playwright.async_api import Browser
 
 from pilotage import clock
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import matcher_service_pb2, route_service_pb2, values_pb2
 from pilotage_server.core.accounting.usage_sums import SumKey, UsageSum
+from pilotage_server.core.identity import Role
 from pilotage_server.storage.accounting import add_daily_usage
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.transaction import Transaction
+from support.browser import WebVisitor
 from support.routers import WireRouter
 from support.server import RunningServer
 from support.wire_grid import WireGrid, WirePilot
@@ -30,6 +35,21 @@ _STATES = {
     ("Owner", "Idle"): 3,
 }
 """States and activities of slots with their shares."""
+
+
+@dataclass
+class WebScene:
+    """A grid behind a server with a web page, and a browser."""
+
+    grid: WireGrid
+    browser: Browser
+
+    async def visitor(self, *roles: Role, owner: str = "olga", **options: object) -> WebVisitor:
+        """Return a visitor of the grid's VO who has logged in; `options` are those of `WebVisitor.arrive`."""
+        server = self.grid.server
+        visitor = await WebVisitor.arrive(self.browser, server.http_address, **options)
+        await visitor.log_in(server.token(*roles, owner=owner, vo=self.grid.vo))
+        return visitor
 
 
 def a_slot(name: str, state: str, activity: str, **facts: Any) -> matcher_service_pb2.SlotState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
+from pilotage.text import count_text
 from pilotage_server.core.diagnosis import (
     LOST_WITHIN,
     DatabaseFacts,
@@ -87,7 +88,8 @@ def _queues(transaction: Transaction, state: ServerState) -> Iterator[Finding]:
 def _places(state: ServerState) -> Iterator[Finding]:
     places = sorted(location.key for location in state.throttles)
     if places:
-        text = f"{len(places)} places get single jobs or none, because jobs fail fast there, such as {places[0]}"
+        few = f"{count_text(len(places), 'place')} {'gets' if len(places) == 1 else 'get'} single jobs or none"
+        text = f"{few}, because jobs fail fast there, such as {places[0]}"
         yield Finding("places", FindingLevel.WARNING, text, "pilotage health list")
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, expect
+from playwright.async_api import expect
 
 from pilotage.job_description import JobDescription
 from pilotage_server.core.identity import Role
-from support.browser import PHONE, WebVisitor, a_browser
-from support.server import RunningServer, running_server
-from support.web_scene import past_usage, put_routes
-from support.wire_grid import WireGrid
+from support.browser import PHONE
+from support.server import RunningServer
+from support.web_scene import WebScene, past_usage, put_routes
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
 
@@ -22,39 +17,16 @@ HOSTILE = "<script>alert(1)</script>"
 PATHS = ("/health", "/shares", "/shares?period=7d", "/routes")
 
 
-@dataclass
-class SharedGrid:
-    """A grid with a browser, past use, and a router; a job of alice waits."""
-
-    grid: WireGrid
-    browser: Browser
-
-    async def visitor(self, *roles: Role, owner: str = "olga", **options: object) -> WebVisitor:
-        server = self.grid.server
-        visitor = await WebVisitor.arrive(self.browser, server.http_address, **options)
-        await visitor.log_in(server.token(*roles, owner=owner, vo=self.grid.vo))
-        return visitor
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with running_server(tmp_path_factory.mktemp("grid") / "data", http_listen="127.0.0.1:0") as server:
-        yield server
+def shared(scene: WebScene, server: RunningServer) -> WebScene:
+    """The scene with a waiting job of alice, past use, and a router."""
+    scene.grid.submit(JobDescription("/bin/true"))
+    past_usage(server, scene.grid.vo)
+    put_routes(scene.grid)
+    return scene
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(server: RunningServer) -> AsyncIterator[SharedGrid]:
-    grid = WireGrid(server)
-    grid.put_tree()
-    grid.submit(JobDescription("/bin/true"))
-    past_usage(server, grid.vo)
-    put_routes(grid)
-    async with a_browser() as browser:
-        yield SharedGrid(grid, browser)
-    grid.close()
-
-
-async def test_place_is_banned_and_unbanned(shared: SharedGrid) -> None:
+async def test_place_is_banned_and_unbanned(shared: WebScene) -> None:
     visitor = await shared.visitor(Role.OPERATOR)
     page = await visitor.open("/health")
     await page.get_by_label("Site").fill("SITE")
@@ -78,7 +50,7 @@ async def test_place_is_banned_and_unbanned(shared: SharedGrid) -> None:
     assert visitor.faults == []
 
 
-async def test_queue_is_closed_and_opened(shared: SharedGrid) -> None:
+async def test_queue_is_closed_and_opened(shared: WebScene) -> None:
     visitor = await shared.visitor(Role.OPERATOR)
     page = await visitor.open("/health")
     for label, name in (("Site", "SITE"), ("CE", "ce1"), ("Queue", "short")):
@@ -96,7 +68,7 @@ async def test_queue_is_closed_and_opened(shared: SharedGrid) -> None:
     assert visitor.faults == []
 
 
-async def test_changes_of_unknown_places_are_refused(shared: SharedGrid) -> None:
+async def test_changes_of_unknown_places_are_refused(shared: WebScene) -> None:
     visitor = await shared.visitor(Role.OPERATOR)
     page = await visitor.open("/health")
     await page.get_by_label("Site").fill("STIE")
@@ -109,7 +81,7 @@ async def test_changes_of_unknown_places_are_refused(shared: SharedGrid) -> None
     await expect(page.get_by_text("STIE")).to_have_count(0)
 
 
-async def test_shares_show_groups_and_the_use_of_a_period(shared: SharedGrid) -> None:
+async def test_shares_show_groups_and_the_use_of_a_period(shared: WebScene) -> None:
     visitor = await shared.visitor(Role.OPERATOR)
     page = await visitor.open("/shares")
     await expect(page.get_by_role("img", name="Core hours of attempts")).to_be_visible()
@@ -123,7 +95,7 @@ async def test_shares_show_groups_and_the_use_of_a_period(shared: SharedGrid) ->
     assert visitor.faults == []
 
 
-async def test_routes_show_why_they_take_no_jobs(shared: SharedGrid) -> None:
+async def test_routes_show_why_they_take_no_jobs(shared: WebScene) -> None:
     visitor = await shared.visitor(Role.OPERATOR)
     page = await visitor.open("/routes")
     for name, state in (
@@ -137,7 +109,7 @@ async def test_routes_show_why_they_take_no_jobs(shared: SharedGrid) -> None:
     assert visitor.faults == []
 
 
-async def test_users_see_shares_and_no_health(shared: SharedGrid) -> None:
+async def test_users_see_shares_and_no_health(shared: WebScene) -> None:
     visitor = await shared.visitor(owner="alice")
     page = await visitor.open("/health")
     await expect(page.get_by_role("alert")).to_contain_text("do not permit this page")
@@ -147,7 +119,7 @@ async def test_users_see_shares_and_no_health(shared: SharedGrid) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_grids_pages_have_no_barriers_and_fit_a_phone(shared: SharedGrid, scheme: str) -> None:
+async def test_grids_pages_have_no_barriers_and_fit_a_phone(shared: WebScene, scheme: str) -> None:
     visitor = await shared.visitor(Role.OPERATOR, color_scheme=scheme, viewport=PHONE)
     for path in PATHS:
         page = await visitor.open(path)

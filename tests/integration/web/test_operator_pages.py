@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, expect
+from playwright.async_api import expect
 
 from pilotage.v1 import agent_service_pb2, resource_service_pb2, values_pb2
 from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
 from pilotage_server.core.identity import Role
-from support.browser import PHONE, WebVisitor, a_browser
-from support.server import RunningServer, request_id, running_server
-from support.wire_grid import TREE, WireGrid, a_job
+from support.browser import PHONE
+from support.server import RunningServer, request_id
+from support.web_scene import WebScene
+from support.wire_grid import TREE, a_job
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
 
@@ -24,39 +23,21 @@ PATHS = ("/tree", "/agents", "/audit", "/audit?what=tree&since=1h")
 
 
 @dataclass
-class OperatorGrid:
-    """A grid with a browser; job `job_id` needs more memory than its queues have."""
+class OperatorScene(WebScene):
+    """A scene with a ban; job `job_id` needs more memory than its queues have."""
 
-    grid: WireGrid
-    browser: Browser
     job_id: int
-
-    async def visitor(self, *roles: Role, owner: str = "olga", **options: object) -> WebVisitor:
-        server = self.grid.server
-        visitor = await WebVisitor.arrive(self.browser, server.http_address, **options)
-        await visitor.log_in(server.token(*roles, owner=owner, vo=self.grid.vo))
-        return visitor
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with running_server(tmp_path_factory.mktemp("operators") / "data", http_listen="127.0.0.1:0") as server:
-        yield server
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def operators(server: RunningServer) -> AsyncIterator[OperatorGrid]:
-    grid = WireGrid(server)
-    grid.put_tree()
-    (job_id,) = grid.submit(a_job(Memory=9000))
+def operators(scene: WebScene) -> OperatorScene:
+    (job_id,) = scene.grid.submit(a_job(Memory=9000))
     ban = resource_service_pb2.BanRequest(request_id=request_id(), site="SITE", ce="ce1", queue="short", reason=SCRIPT)
-    grid.resources.Ban(ban)
-    async with a_browser() as browser:
-        yield OperatorGrid(grid, browser, job_id)
-    grid.close()
+    scene.grid.resources.Ban(ban)
+    return OperatorScene(scene.grid, scene.browser, job_id)
 
 
-async def test_tree_shows_what_a_change_does_before_it_is_made(operators: OperatorGrid) -> None:
+async def test_tree_shows_what_a_change_does_before_it_is_made(operators: OperatorScene) -> None:
     visitor = await operators.visitor(Role.OPERATOR)
     page = await visitor.open("/tree")
     await expect(page.get_by_text("Version 1 is active")).to_be_visible()
@@ -83,7 +64,7 @@ async def test_tree_shows_what_a_change_does_before_it_is_made(operators: Operat
     assert visitor.faults == []
 
 
-async def test_change_of_a_tree_that_others_have_changed_is_looked_at_again(operators: OperatorGrid) -> None:
+async def test_change_of_a_tree_that_others_have_changed_is_looked_at_again(operators: OperatorScene) -> None:
     visitor = await operators.visitor(Role.OPERATOR)
     page = await visitor.open("/tree")
     await page.get_by_role("button", name="What would it change?").click()
@@ -93,7 +74,7 @@ async def test_change_of_a_tree_that_others_have_changed_is_looked_at_again(oper
     assert operators.grid.tree_version() == version
 
 
-async def test_agents_show_the_leader_and_its_last_error(operators: OperatorGrid, server: RunningServer) -> None:
+async def test_agents_show_the_leader_and_its_last_error(operators: OperatorScene, server: RunningServer) -> None:
     visitor = await operators.visitor(Role.OPERATOR)
     page = await visitor.open("/agents")
     await expect(page.get_by_text("No agent has called")).to_be_visible()
@@ -109,7 +90,7 @@ async def test_agents_show_the_leader_and_its_last_error(operators: OperatorGrid
     assert visitor.faults == []
 
 
-async def test_audit_is_filtered_and_shows_differences(operators: OperatorGrid) -> None:
+async def test_audit_is_filtered_and_shows_differences(operators: OperatorScene) -> None:
     visitor = await operators.visitor(Role.OPERATOR)
     page = await visitor.open("/audit")
     await page.get_by_label("What").fill("ban")
@@ -122,7 +103,7 @@ async def test_audit_is_filtered_and_shows_differences(operators: OperatorGrid) 
     assert visitor.faults == []
 
 
-async def test_users_see_none_of_these_pages(operators: OperatorGrid) -> None:
+async def test_users_see_none_of_these_pages(operators: OperatorScene) -> None:
     visitor = await operators.visitor(owner="alice")
     for path, title in (("/tree", "Tree"), ("/agents", "Agents"), ("/audit", "Audit")):
         page = await visitor.open(path)
@@ -131,7 +112,7 @@ async def test_users_see_none_of_these_pages(operators: OperatorGrid) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_operators_pages_have_no_barriers_and_fit_a_phone(operators: OperatorGrid, scheme: str) -> None:
+async def test_operators_pages_have_no_barriers_and_fit_a_phone(operators: OperatorScene, scheme: str) -> None:
     visitor = await operators.visitor(Role.OPERATOR, color_scheme=scheme, viewport=PHONE)
     for path in PATHS:
         page = await visitor.open(path)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, expect
+from playwright.async_api import expect
 
 from pilotage.job_description import JobDescription
 from pilotage.v1 import values_pb2
 from pilotage_server.core.identity import Role
-from support.browser import PHONE, WebVisitor, a_browser
+from support.browser import PHONE
 from support.http_client import HttpClient
-from support.server import RunningServer, running_server
-from support.web_scene import a_slot, show_slots
-from support.wire_grid import WireGrid
+from support.web_scene import WebScene, a_slot, show_slots
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
 
@@ -24,30 +20,15 @@ HOSTILE = "<script>alert(1)</script>/n"
 
 
 @dataclass
-class SlotGrid:
+class SlotScene(WebScene):
     """Node wn1 has slots in all states, one with job `job_id` of alice; another node has a hostile name."""
 
-    grid: WireGrid
-    browser: Browser
     job_id: int
-
-    async def visitor(self, *roles: Role, owner: str = "olga", **options: object) -> WebVisitor:
-        server = self.grid.server
-        visitor = await WebVisitor.arrive(self.browser, server.http_address, **options)
-        await visitor.log_in(server.token(*roles, owner=owner, vo=self.grid.vo))
-        return visitor
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with running_server(tmp_path_factory.mktemp("slots") / "data", http_listen="127.0.0.1:0") as server:
-        yield server
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def slots(server: RunningServer) -> AsyncIterator[SlotGrid]:
-    grid = WireGrid(server)
-    grid.put_tree()
+def slots(scene: WebScene) -> SlotScene:
+    grid = scene.grid
     (job_id,) = grid.submit(JobDescription("/bin/true", name="sim-7"))
     pilot, other = grid.start_pilot(), grid.start_pilot()
     (match,) = pilot.request_jobs().matches
@@ -67,12 +48,10 @@ async def slots(server: RunningServer) -> AsyncIterator[SlotGrid]:
         ],
     )
     show_slots(other, HOSTILE, [a_slot(f"slot{number}", "Unclaimed", "Idle") for number in range(300)], draining=True)
-    async with a_browser() as browser:
-        yield SlotGrid(grid, browser, job_id)
-    grid.close()
+    return SlotScene(grid, scene.browser, job_id)
 
 
-async def test_map_leads_to_the_job_in_a_slot(slots: SlotGrid) -> None:
+async def test_map_leads_to_the_job_in_a_slot(slots: SlotScene) -> None:
     visitor = await slots.visitor(Role.OPERATOR)
     page = await visitor.open("/")
     await page.get_by_role("link", name="Slots").click()
@@ -97,7 +76,7 @@ async def test_map_leads_to_the_job_in_a_slot(slots: SlotGrid) -> None:
     assert visitor.faults == []
 
 
-async def test_users_see_no_jobs_of_others_on_a_node(slots: SlotGrid) -> None:
+async def test_users_see_no_jobs_of_others_on_a_node(slots: SlotScene) -> None:
     owner, other = await slots.visitor(owner="alice"), await slots.visitor(owner="bob")
     for visitor, text in ((owner, f"{slots.job_id} sim-7"), (other, "of another user")):
         page = await visitor.open("/node?site=SITE&node=wn1")
@@ -105,7 +84,7 @@ async def test_users_see_no_jobs_of_others_on_a_node(slots: SlotGrid) -> None:
         await expect(page.get_by_role("heading", name="Set by operators and agents")).to_have_count(0)
 
 
-async def test_names_of_nodes_are_text(slots: SlotGrid) -> None:
+async def test_names_of_nodes_are_text(slots: SlotScene) -> None:
     visitor = await slots.visitor(Role.OPERATOR)
     page = await visitor.open("/slots?site=SITE&kind=<b>&page=1")
     tile = page.locator(".node").filter(has_text="a square is 3 slots")
@@ -117,7 +96,7 @@ async def test_names_of_nodes_are_text(slots: SlotGrid) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_slot_pages_have_no_barriers_and_fit_a_phone(slots: SlotGrid, scheme: str) -> None:
+async def test_slot_pages_have_no_barriers_and_fit_a_phone(slots: SlotScene, scheme: str) -> None:
     visitor = await slots.visitor(Role.OPERATOR, color_scheme=scheme, viewport=PHONE)
     for path in ("/slots", "/slots?site=nowhere", "/node?site=SITE&node=wn1&slot=slot1"):
         await visitor.open(path)
@@ -138,7 +117,7 @@ async def test_slot_pages_have_no_barriers_and_fit_a_phone(slots: SlotGrid, sche
         ("/node?site=%00&node=x", 400),
     ],
 )
-async def test_strange_addresses_are_answered(slots: SlotGrid, path: str, status: int) -> None:
+async def test_strange_addresses_are_answered(slots: SlotScene, path: str, status: int) -> None:
     server = slots.grid.server
     http = HttpClient(server.http_address)
     cookie = {"Cookie": f"pilotage_token={server.token(Role.OPERATOR, owner='olga')}"}

@@ -20,8 +20,8 @@ _MIGRATE = """`pilotage-server migrate --check` also exits with 3, if migrations
 run](../how-to/backup-and-restore.md#upgrade).
 """
 
-_BUNDLE = """A [pilot bundle](../how-to/pilot-bundle.md) that cannot start a pilot exits with 2 if it is made for
-another Python, machine or glibc, and with 4 if it cannot unpack itself. `pilotage-pilot check` exits with 0 or 2,
+_BUNDLE = """A [pilot bundle](../how-to/pilot-bundle.md) exits with 2 if it is made for another Python, machine or
+glibc. It exits with 4 if it cannot unpack itself. `pilotage-pilot check` exits with 0 or 2,
 `pilotage-pilot isolation` with 0 or 4. A batch system sees 1 if the pilot was killed by a signal.
 """
 

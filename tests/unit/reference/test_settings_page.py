@@ -137,7 +137,7 @@ def test_misspelled_key_of_an_example_is_found() -> None:
     assert unknown_keys(AgentSettings, table, "") == [".job_router.batch_systems.x.acount"]
 
 
-NAMES_OF_OTHER_THINGS = ("command-line.md", "protocol.md", "try-a-change.md")
+NAMES_OF_OTHER_THINGS = ("command-line.md", "job-languages.md", "protocol.md", "try-a-change.md")
 """Pages with names that look like those of settings."""
 
 

@@ -80,3 +80,14 @@ def test_more_pilots_shorten_the_waiting_time() -> None:
         grid.run(2 * DAY_S)
     before, after = differences(report(small), report(large))["waiting_s.mean"]
     assert after < before
+
+
+def test_circuit_breakers_keep_jobs_from_black_holes() -> None:
+    jobs = jobs_of("a", 2000, run_s=600)  # successes elsewhere prove that the jobs are not at fault
+    grid = a_grid(jobs, pilots=20, black_hole_nodes=0.3)
+    grid.run(6 * HOUR_S)
+    assert any(each.is_tripped for each in grid.throttles.values())
+    assert grid.totals.failures < 250, "nine black holes would take a job each minute, and all 2,000 jobs in four hours"
+    grid.run(3 * DAY_S)
+    grid.check()
+    assert all(job.ended_s is not None for job in grid.jobs)
