@@ -29,6 +29,20 @@ DOOR = {
     for load in ("an array", "different jobs")
     for call in ("submission of one job", "heartbeat", "request for a job")
 } | {"an array": "s", "different jobs": "s"}
+LISTS = (
+    "all jobs",
+    "an owner",
+    "waiting jobs",
+    "running jobs of a site",
+    "failed jobs",
+    "a name that no job has",
+    "an expression",
+    "an expression that no job meets",
+)
+PAGES = (
+    *("/", "/jobs", "/jobs/1", "/pools", "/sites", "/sites/LCG.CERN.cern", "/slots", "/shares", "/routes", "/health"),
+    *("/tree", "/agents", "/audit"),
+)
 UNITS: Mapping[str, str] = {
     "empty call": "1/s",
     **{f"rates-sqlite: {name}": unit for name, unit in RATES.items()},
@@ -48,6 +62,8 @@ UNITS: Mapping[str, str] = {
     "crowd: CPU share of idle pilots": "%",
     "crowd: from submission to start": "ms",
     "crowd: memory": "MB",
+    **{f"lists: {name}, {way}": "ms" for name in LISTS for way in ("gRPC", "HTTP", "number")},
+    **{f"lists: page {path}": "ms" for path in PAGES},
     "refresh: 99 % of calls before": "ms",
     "refresh: a new tree in force": "s",
     "refresh: 99 % of calls meanwhile": "ms",
