@@ -87,6 +87,10 @@ async def test_agents_show_the_leader_and_its_last_error(operators: OperatorScen
     row = page.get_by_role("row").filter(has_text="site director of SITE")
     await expect(row).to_contain_text("LEADER")
     await expect(row).to_contain_text(SCRIPT)
+    page = await visitor.open("/")
+    alert = page.get_by_role("region", name="Needs attention").get_by_role("listitem").filter(has_text=SCRIPT)
+    await alert.get_by_role("link", name="agents").click()
+    await expect(page.get_by_role("heading", name="Agents")).to_be_visible()
     assert visitor.faults == []
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.responses import Response
 
 from pilotage.v1 import job_service_pb2
-from pilotage_server.web.formats import number_text, state_name
+from pilotage_server.web.formats import state_name
 from pilotage_server.web.pages import PageMaker, PageView, Shown, Visit
 from pilotage_server.web.sessions import Form, PageError, own_path, read_form
 from pilotage_server.web.views.job_filters import (
@@ -117,8 +117,7 @@ class JobChanges:
             condition = wanted.condition(visit.clock(), change.states)
             concerned = await _search(visit, wanted, change)
             if concerned.is_too_much:
-                text = f"there are more than {number_text(len(concerned.ids))} jobs now; use the command"
-                raise PageError(HTTPStatus.CONFLICT, text)
+                raise PageError(HTTPStatus.CONFLICT, "the filter matches too many jobs now; use the command")
             ids = concerned.ids
         else:
             ids = _ids_of(form)
@@ -163,7 +162,8 @@ def _ids_of(form: Form) -> list[int]:
 class ConcernedJobs:
     """Jobs that a change concerns, and their numbers by owner and by state.
 
-    `left` = marked jobs whose states the change does not concern; `is_too_much` = there are more, or may be.
+    `left` = marked jobs whose states the change does not concern; `is_too_much` = there are more than a
+    form changes, or the search was given up before its end.
     """
 
     ids: Sequence[int]

@@ -19,6 +19,9 @@ STEP = timedelta(minutes=10)
 REFRESH_S = 5
 """Interval at which an open overview is made again; it is sent if it differs."""
 
+_VIEWS_OF_CHECKS = {"agents": "/agents", "pilots": "/sites", "places": "/health", "queues": "/sites", "tree": "/tree"}
+"""Where the cause of a finding can be seen; other checks are about the machine of the server."""
+
 _LEVELS = {diagnosis_service_pb2.FINDING_LEVEL_FAULT: "fault", diagnosis_service_pb2.FINDING_LEVEL_WARNING: "warning"}
 
 
@@ -29,7 +32,7 @@ async def collect_overview(visit: Visit) -> Shown:
     if visit.may("DiagnosisService/Diagnose"):
         found = await visit.calls("DiagnosisService/Diagnose", diagnosis_service_pb2.DiagnoseRequest())
         findings = sorted((each for each in found.findings if each.level in _LEVELS), key=lambda each: -each.level)
-    return {**shown, "findings": findings, "levels": _LEVELS}
+    return {**shown, "findings": findings, "levels": _LEVELS, "views_of_checks": _VIEWS_OF_CHECKS}
 
 
 async def collect_counts(visit: Visit) -> Shown:
