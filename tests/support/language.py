@@ -60,6 +60,11 @@ def sentences_of_page(text: str) -> Iterator[str]:
         yield from sentences_of(re.sub(r"^\s*(?:[-*+>]|\d+\.)\s", "", block))
 
 
+def beginning_of_page(text: str) -> str:
+    """Return the paragraph below the title of a page."""
+    return re.split(r"^# .*\n\s*", text, maxsplit=1, flags=re.MULTILINE)[-1].split("\n\n", 1)[0]
+
+
 def cells_of_page(text: str) -> Iterator[str]:
     """Yield the sentences in the tables and headings of a page."""
     for line in _NOT_PROSE.sub("", text).splitlines():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pilotage_client.cli.main import main
 from support.language import (
     CHECKOUT,
+    beginning_of_page,
     cells_of_page,
     faults_of,
     helps_of,
@@ -23,6 +25,11 @@ PAGES = [
     *(path for path in DOCS.rglob("*.md") if path.parent.name != "decisions"),  # records are not rewritten
     *CHECKOUT.glob("*.md"),
 ]
+PAGES_OF_SITE = [
+    path
+    for path in DOCS.rglob("*.md")
+    if path.parent.name not in {"decisions", "project"}  # files of the checkout
+]
 PACKAGES = ("proto", "server", "pilot", "agents", "client")
 
 
@@ -31,6 +38,13 @@ def test_page_is_plain_english(page: Path) -> None:
     text = page.read_text()
     assert not faults_of(sentences_of_page(text))
     assert not faults_of(cells_of_page(text), in_tables=True)
+
+
+@pytest.mark.parametrize("page", PAGES_OF_SITE, ids=lambda page: str(page.relative_to(DOCS)))
+def test_page_begins_with_what_its_reader_can_do(page: Path) -> None:
+    first = beginning_of_page(page.read_text())
+    assert re.search(r"\byou(r)?\b", first, re.IGNORECASE), first
+    assert len(first.split()) <= 80
 
 
 def test_help_of_commands_is_plain_english() -> None:
