@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
+from markupsafe import Markup, escape
 
 from pilotage.rpc.wire import value_from_wire
 from pilotage.v1 import jobs_pb2, values_pb2
@@ -107,12 +109,22 @@ def section_text(section: Mapping[str, values_pb2.Value]) -> str:
     return ", ".join(f"{name} = {value_text(section[name])}" for name in sorted(section)) or "none"
 
 
+_CODE = re.compile("`([^`\\n]+)`")
+_TIME_IN_TEXT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:\+00:00|Z)", re.ASCII)
+
+
+def prose_text(text: str) -> Markup:
+    """Return a sentence of the server as HTML: times in UTC as pages write them, and commands in `code` elements."""
+    return Markup(_CODE.sub(r"<code>\1</code>", _TIME_IN_TEXT.sub(r"\1 \2", str(escape(text)))))
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "age": age_text,
     "iso": iso_text,
     "kind": state_kind,
     "lasting": length_text,
     "number": number_text,
+    "prose": prose_text,
     "queue": queue_text,
     "section": section_text,
     "size": size_text,

@@ -44,7 +44,7 @@ def slots(scene: WebScene) -> SlotScene:
             a_slot("slot5", "Unclaimed", "Idle"),
             a_slot("slot6", "Unclaimed", "Idle", partitionable=True, free=none),
             a_slot("slot7", "Owner", "Idle"),
-            a_slot("slot8", "Drained", "Idle"),
+            a_slot("slot10", "Drained", "Idle"),
         ],
     )
     show_slots(other, HOSTILE, [a_slot(f"slot{number}", "Unclaimed", "Idle") for number in range(300)], draining=True)
@@ -67,8 +67,9 @@ async def test_map_leads_to_the_job_in_a_slot(slots: SlotScene) -> None:
     await expect(page.locator(".node")).to_have_count(1)
     await wn1.get_by_role("link", name="wn1").click()
     await expect(page.get_by_role("heading", name="wn1")).to_be_visible()
-    row = page.get_by_role("row").filter(has_text="slot1")
-    await expect(row).to_contain_text("Claimed / Busy")
+    row = page.get_by_role("row").filter(has_text="Claimed / Busy")
+    await expect(row).to_contain_text("slot1")
+    await expect(page.get_by_role("row").last).to_contain_text("slot10")
     await row.get_by_role("link", name="Attributes of slot1").click()
     await expect(page.get_by_role("region", name="Ad of slot1")).to_contain_text("Speed = 12")
     await row.get_by_role("link", name=str(slots.job_id), exact=True).click()
@@ -80,7 +81,7 @@ async def test_users_see_no_jobs_of_others_on_a_node(slots: SlotScene) -> None:
     owner, other = await slots.visitor(owner="alice"), await slots.visitor(owner="bob")
     for visitor, text in ((owner, f"{slots.job_id} sim-7"), (other, "of another user")):
         page = await visitor.open("/node?site=SITE&node=wn1")
-        await expect(page.get_by_role("row").filter(has_text="slot1")).to_contain_text(text)
+        await expect(page.get_by_role("row").filter(has_text="Claimed / Busy")).to_contain_text(text)
         await expect(page.get_by_role("heading", name="Set by operators and agents")).to_have_count(0)
 
 

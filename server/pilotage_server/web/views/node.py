@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 
 from pilotage.v1 import job_service_pb2, matcher_service_pb2, node_service_pb2, pilot_service_pb2
@@ -20,7 +21,7 @@ async def collect_node(visit: Visit) -> Shown:
         raise PageError(HTTPStatus.NOT_FOUND, "the address names no node")
     node = node_service_pb2.NodeId(site=site, node=name)
     request = node_service_pb2.ListSlotsRequest(node=node, ads_wanted=bool(slot))
-    slots = (await call("NodeService/ListSlots", request)).slots
+    slots = sorted((await call("NodeService/ListSlots", request)).slots, key=_place_in_list)
     pilots_of_node = pilot_service_pb2.ListPilotsRequest(site=site, node=name)
     pilots = (await call("PilotService/ListPilots", pilots_of_node)).pilots
     if not pilots and not slots:
@@ -50,6 +51,11 @@ async def collect_node(visit: Visit) -> Shown:
         "settings": settings,
         "ads": [each for each in shown if each.slot.name == slot],
     }
+
+
+def _place_in_list(listed: node_service_pb2.SlotInfo) -> str:
+    """Return a key by which slot2 comes before slot10."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(9), listed.slot.name)
 
 
 def _is_divided(slot: matcher_service_pb2.SlotState) -> bool:

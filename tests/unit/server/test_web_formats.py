@@ -1,0 +1,16 @@
+"""How pages of the web page write the sentences of the server."""
+
+from __future__ import annotations
+
+from pilotage_server.web.formats import prose_text
+
+
+def test_sentence_keeps_times_short_marks_commands_and_escapes_the_rest() -> None:
+    text = "It is closed from 2026-11-28T17:14:30+00:00 until 2026-11-28T23:14:30.5Z: see `pilotage <site>` & <b>"
+    closed = "It is closed from 2026-11-28 17:14:30 until 2026-11-28 23:14:30"
+    assert prose_text(text) == f"{closed}: see <code>pilotage &lt;site&gt;</code> &amp; &lt;b&gt;"
+
+
+def test_single_quote_of_code_and_other_time_zones_stay() -> None:
+    text = "at 2026-11-28T17:14:30+01:00 by `"
+    assert prose_text(text) == text
