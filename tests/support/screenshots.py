@@ -70,7 +70,8 @@ def tree_text() -> str:
                 }
                 for site, ces in SITES.items()
             }
-        }
+        },
+        indent=1,
     )
 
 
