@@ -92,7 +92,7 @@ _OWNER = click.option("--owner", default=_login, help="The owner of a token (def
 @click.option("--bootstrap-tokens", type=_PATH, metavar="DIR", help="Keep a token for each role there.")
 @_OWNER
 @_VO
-@settings_options(ServerSettings, ("data", "listen", "metrics_listen", "database", "log_level"))
+@settings_options(ServerSettings, ("data", "listen", "http_listen", "metrics_listen", "database", "log_level"))
 def run(settings: ServerSettings, ready_file: Path | None, bootstrap_tokens: Path | None, owner: str, vo: str) -> None:
     """Serve until SIGTERM or SIGINT."""
     set_up_logging(json=settings.log_json, level=settings.log_level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import click
@@ -23,7 +24,7 @@ from pilotage_client.cli.selection.filters import JobFilters, job_filters, selec
 from pilotage_client.cli.show.columns import with_local_times
 from pilotage_client.cli.show.tables import echo_table
 from pilotage_client.models import JobStatus
-from pilotage_client.models.explanations import JobExplanation, StartForecast
+from pilotage_client.models.explanations import HelpfulChange, JobExplanation, StartForecast
 from pilotage_client.models.routes import RouteExplanation
 
 SHOWN_QUEUES = 15
@@ -96,7 +97,6 @@ def _show_queues(answer: JobExplanation, job: JobStatus) -> None:
     if answer.order:
         ahead = {0: "No job goes", 1: "1 job goes"}.get(answer.jobs_ahead, f"{answer.jobs_ahead} jobs go")
         click.echo(f"{ahead} before it: {answer.order}")
-    _show_resources(answer)
     if answer.exclusions:
         click.echo("\nExcluded queues:")
         rows = [
@@ -104,7 +104,7 @@ def _show_queues(answer: JobExplanation, job: JobStatus) -> None:
             for each in answer.exclusions
         ]
         echo_table(("PARAMETER", "ASKED", "EXCLUDES", "IT ALONE", "FOR EXAMPLE"), rows, empty="")
-    _show_relaxations(answer)
+    _show_relaxations(answer, job)
     _show_outlooks(answer)
     _show_slots(answer)
 
@@ -125,7 +125,7 @@ def _length(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _show_relaxations(answer: JobExplanation) -> None:
+def _show_relaxations(answer: JobExplanation, job: JobStatus) -> None:
     if not answer.relaxations:
         return
     click.echo("\nA single change that opens more queues:")
@@ -140,6 +140,15 @@ def _show_relaxations(answer: JobExplanation) -> None:
         for each in answer.relaxations
     ]
     echo_table(("PARAMETER", "NOW", "CHANGED TO", "QUEUES", "FOR EXAMPLE"), rows, empty="")
+    if job.id:  # it is submitted
+        click.echo(
+            f"To make the first change: `pilotage edit {job.id} --set {shlex.quote(edit_of(answer.relaxations[0]))}`"
+        )
+
+
+def edit_of(change: HelpfulChange) -> str:
+    """Return a change as NAME=VALUE, which `edit` takes."""
+    return f"{change.field.removesuffix('_mib')}={change.relaxed}"
 
 
 def _show_slots(answer: JobExplanation) -> None:

@@ -127,6 +127,10 @@ def test_top_runs_in_a_terminal_until_q(grid: WireGrid, tmp_path: Path) -> None:
         command.press("q")
         assert command.end() == 0
     assert str(job_id) in command.text
+    with terminal(grid, tmp_path, "top") as command:
+        command.until(lambda text: "lonely" in text)
+        command.press("\x03")  # the screen reads Ctrl-C as a key
+        assert command.end() == 130
 
 
 async def until_read(app: TopApp, pilot: Pilot[None]) -> None:

@@ -118,7 +118,7 @@ def test_failed_jobs_of_a_node_are_rescheduled_together(
     for misspelled, hint in (
         (("--site", "SITF"), "--site: the tree has no site SITF; did you mean SITE?"),
         (("--ce", "SITE/ce2"), "--ce: SITE has no ce ce2; did you mean ce1?"),
-        (("--where", 'Ownr == "x"'), "--where: the ads of jobs have no attribute ownr; did you mean Owner?"),
+        (("--where", 'Ownr == "x"'), "--where: the ads of jobs have no attribute Ownr; did you mean Owner?"),
         (("--state", "REMOVD"), "did you mean REMOVED?"),
     ):
         refused = pilotage.run("hold", *misspelled)

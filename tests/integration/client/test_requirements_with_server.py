@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -176,6 +178,20 @@ def test_dry_run_shows_what_would_help_and_stores_nothing(pilotage: Command, tmp
     (job_id,) = pilotage.json_objects("submit", file)[0]["jobs"][:1]
     pilotage("edit", job_id, "--set", f"{change['field']}={change['value']}")
     assert len(pilotage.json_objects("why", job_id)[0]["eligible"]) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--memory", "6 GB"), ("--require", "Memory=6000"), ("--site", "RAL"), ("--require", "OS=el8")],
+    ids=" ".join,
+)
+def test_command_that_why_advises_opens_queues(pilotage: Command, options: Sequence[str]) -> None:
+    (job_id,) = json.loads(pilotage("submit", "--json", *options, "--", "/bin/true"))["jobs"]
+    (before,) = pilotage.json_objects("why", job_id)
+    (advice,) = re.findall("To make the first change: `pilotage (.*)`", pilotage("why", job_id))
+    pilotage(*shlex.split(advice))
+    (after,) = pilotage.json_objects("why", job_id)
+    assert len(after["eligible"]) - len(before["eligible"]) == before["relaxations"][0]["opens"]
 
 
 def test_dry_run_of_a_tree_names_jobs_and_queues(pilotage: Command, grid: RunningServer, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_ended_job_shows_its_usage(bench: Bench, pilotage: Callable[..., Result]
     assert f"job {bench.done}: {line}, 20 MiB of disk\n" in pilotage("status", bench.done).output
 
 
-def test_running_job_shows_usage_of_last_heartbeat(bench: Bench) -> None:
+def test_running_job_shows_usage_of_last_heartbeat(bench: Bench, pilotage: Callable[..., Result]) -> None:
     lease = matcher_service_pb2.HeldLease(job_id=bench.running, attempt=1)
     usage = matcher_service_pb2.RunningUsage(job_id=bench.running, attempt=1, **FIGURES)
     bench.pilot.heartbeat(leases=[lease], usages=[usage])
@@ -93,6 +93,8 @@ def test_running_job_shows_usage_of_last_heartbeat(bench: Bench) -> None:
         assert "MemoryUsage = 612" in client.ad(bench.running)
     assert shown.usage is not None
     assert (shown.usage.peak_memory_mib, shown.usage.user_cpu_s) == (612, 0.375)
+    for job_id in (bench.running, bench.done):
+        assert pilotage("why", job_id).output.count("\nUsed by the last attempt:\n") == 1
 
 
 def test_faulty_usage_is_rejected_with_its_place(bench: Bench) -> None:

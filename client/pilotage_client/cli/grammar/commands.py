@@ -11,7 +11,7 @@ _SUBMIT = Verb(
     "Submit the jobs of job files, or one command",
     (
         "pilotage submit hello.toml",
-        "pilotage submit --cpus 4 --memory '8 GB' --array 100 -- ./simulate --seed",
+        "pilotage submit --cpus 4 --memory '8 GB' --array 100 -- ./simulate --seed '$(Process)'",
         "pilotage submit --after-ok 12 --image python:3.11 -- python3 merge.py",
     ),
     short=("submit",),
@@ -139,6 +139,12 @@ _WORKFLOW = Noun(
         "reschedule": _RESCHEDULE,
     },
     also=("workflows",),
+    examples=(
+        "pilotage workflow submit flow.dag",
+        "pilotage workflow status w12 --clusters",
+        "pilotage workflow wait w12",
+        "pilotage workflow rescue w12 --to flow.rescue",
+    ),
 )
 
 _GRID: Table = {

@@ -39,7 +39,7 @@ class Noun:
     """A thing with the verbs that act on it.
 
     `default` is the verb that is meant if none is given, "" = there is none, and `of_words` that of a first word that
-    is no verb, as in `downtime SITE`. `also` are other names of the noun.
+    is no verb, as in `downtime SITE`. `also` are other names of the noun. `examples` = () are those of its first verbs.
     """
 
     help: str
@@ -47,6 +47,7 @@ class Noun:
     default: str = ""
     of_words: str = ""
     also: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
 
 
 Table = Mapping[str, Verb | Noun]
@@ -115,7 +116,7 @@ class NounGroup(TableGroup):
             table=noun.verbs,
             names={**noun.verbs, **{name: verb for verb in noun.verbs.values() for name in verb.also}},
             no_args_is_help=not noun.default,
-            epilog=examples(*(verb.examples[0] for verb in islice(noun.verbs.values(), _EXAMPLES))),
+            epilog=examples(*(noun.examples or (verb.examples[0] for verb in islice(noun.verbs.values(), _EXAMPLES)))),
         )
         self.noun = noun
 

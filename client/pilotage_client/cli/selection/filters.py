@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -215,4 +216,6 @@ def _check_attributes(client: Client, where: str) -> None:
     refers = references(where)
     for name in sorted((refers.my | refers.free) - folded_set(names)):
         if near := did_you_mean(name, names):
-            raise InvalidInputError(Violation("--where", f"the ads of jobs have no attribute {name}{near}"))
+            typed = re.search(rf"(?<![\w.]){re.escape(name)}\b", where, re.IGNORECASE)
+            shown = typed[0] if typed else name
+            raise InvalidInputError(Violation("--where", f"the ads of jobs have no attribute {shown}{near}"))

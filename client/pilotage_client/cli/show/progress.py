@@ -65,13 +65,13 @@ def progress_line(states: Mapping[str, int], elapsed_s: float, rate: float) -> T
     line = Text(no_wrap=True, overflow="ellipsis")
     for part, style in bar_parts(states, _BAR_WIDTH):
         line.append(part, style)
-    line.append(f" {ended} of {count_text(total, 'job')} ended")
+    line.append(f" {ended:,} of {count_text(total, 'job')} ended")
     failed = states.get("FAILED", 0)
     if failed:
-        line.append(f", {failed} failed", state_style("FAILED"))
+        line.append(f", {failed:,} failed", state_style("FAILED"))
     for state in STATES:
         if states.get(state) and state not in FINAL_STATES:
-            line.append(f", {states[state]} {state.lower()}", state_style(state))
+            line.append(f", {states[state]:,} {state.lower()}", state_style(state))
     line.append(f", {_duration(elapsed_s)}")
     if rate > 0:
         line.append(f", {rate:.1f}/s, about {_duration((total - ended) / rate)} left")

@@ -15,6 +15,7 @@ from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, Tab
 
 from pilotage import clock
 from pilotage.errors import PilotageError
+from pilotage.programs import ProgramExit
 from pilotage_client.api import Client
 from pilotage_client.cli.show.columns import View
 from pilotage_client.cli.show.tables import Table, shortened
@@ -136,7 +137,8 @@ class TopApp(App[None]):
     #details { width: 96%; height: 88%; border: round $primary; background: $surface; padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "quit", "Quit", key_display="q"),
+        Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "interrupt", show=False),
         Binding("s", "sort", "Sort"),
         Binding("S", "reverse", "Reverse"),
         Binding("slash", "filter", "Filter", key_display="/"),
@@ -180,6 +182,10 @@ class TopApp(App[None]):
         """Read what the new tab shows."""
         self.shown.focus()
         self.action_refresh()
+
+    def action_interrupt(self) -> None:
+        """End as every command that Ctrl-C ends."""
+        self.exit(return_code=ProgramExit.INTERRUPTED)
 
     def action_pane(self, number: int) -> None:
         """Choose a tab."""

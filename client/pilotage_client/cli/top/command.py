@@ -19,7 +19,8 @@ EXTRA = "tui"
 @click.command()
 @click.option("--interval", "interval_s", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Seconds.")
 @server_options
-def top(interval_s: float, **connection: Any) -> None:
+@click.pass_context
+def top(ctx: click.Context, /, interval_s: float, **connection: Any) -> None:
     """Show jobs, sites, pools, slots, pilots and owners on a screen that refreshes itself.
 
     Keys: 1 to 6 or the mouse choose what is shown. The key s sorts by the next column, S in the other order, and /
@@ -33,4 +34,6 @@ def top(interval_s: float, **connection: Any) -> None:
     from pilotage_client.cli.top.app import TopApp
 
     with Client.located(ServerOptions(**connection)) as client:
-        TopApp(client, interval_s).run()
+        app = TopApp(client, interval_s)
+        app.run()
+    ctx.exit(app.return_code or 0)
