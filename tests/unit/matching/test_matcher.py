@@ -74,6 +74,20 @@ def test_ended_run_makes_room_below_a_quota_without_surplus() -> None:
     assert given(state, a_slot("b")) == [("b", 2)]
 
 
+def test_rank_of_a_job_prefers_a_later_slot_that_accepts_it() -> None:
+    state = a_server_state(
+        Traits(ALICE, "", JobNeeds(), rank="TARGET.Cpus"), Traits(Account("lhcb", "users", "bob"), "", JobNeeds())
+    )
+    assert given(state, a_slot("a"), a_slot("b", cpus=4), a_slot("c", cpus=2)) == [("b", 1), ("a", 2)]
+    assert state.declined == 0, "the matcher decides about ranks of jobs alone"
+
+
+def test_prefetch_is_that_of_the_slot_that_the_job_prefers() -> None:
+    state = a_server_state(Traits(ALICE, "", JobNeeds(), rank="TARGET.Cpus"))
+    state.add_jobs(1, [QueueHead(0, number) for number in range(2, 6)])
+    assert given(state, a_slot("a"), a_slot("b", cpus=4, ahead=2)) == [("b", 1), ("b", 2), ("b", 3), ("a", 4)]
+
+
 def test_similar_slots_with_less_time_left_are_distinguished() -> None:
     state = a_server_state(Traits(ALICE, "", JobNeeds(wall_time_s=600)))
     state.add_jobs(1, [QueueHead(0, 2)])

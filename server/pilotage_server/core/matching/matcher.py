@@ -22,8 +22,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from pilotage.resources.tree import QueueId
 from pilotage.values.amounts import Amounts
@@ -41,13 +42,6 @@ from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.core.queueing.slot_offers import fits
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.core.queueing.waiting_jobs import MAX_HEADS, QueueHead, WaitingJobs
-
-
-class MissingHeads(NamedTuple):
-    """The decision needs the first `needed` jobs of a task queue, and they are not known."""
-
-    waiting: WaitingJobs
-    needed: int
 
 
 class Unsupported(NamedTuple):
@@ -149,7 +143,7 @@ class SlotMatch:
             self._whole = self._allocation_of(self._slot.free)
         return self._whole
 
-    def find(self) -> Candidate | MissingHeads | Unsupported | None:
+    def find(self) -> Candidate | Unsupported | None:
         """Return the task queue whose first job goes here; None = none does."""
         while (candidate := self._fair_order.first(self._open & self._tier)) is not None or self._tiers:
             if candidate is None:
@@ -158,13 +152,29 @@ class SlotMatch:
             waiting = candidate.waiting
             verdict = self._may_take(candidate)
             if verdict is True:
-                known = len(waiting.heads)
-                is_enough = known >= self._needed or known >= waiting.count
-                return candidate if is_enough else MissingHeads(waiting, self._needed)
+                return candidate
             if isinstance(verdict, Unsupported):
                 return verdict
             self._open &= ~(1 << waiting.bit)
         return None
+
+    def accepts(self, candidate: Candidate) -> bool:
+        """Whether a job of the task queue may go here, although the slot may prefer another."""
+        waiting = candidate.waiting
+        traits = waiting.task_queue.traits
+        is_reserved = self._slot.claim is not None and self._slot.claim != traits.account
+        if is_reserved or not self._open >> waiting.bit & 1 or not self._is_open(candidate):
+            return False
+        return self._slot_evaluator().accepts(self._snapshot(waiting.task_queue))
+
+    def rank_by_job(self, candidate: Candidate) -> float:
+        """Return the Rank that a job of the task queue gives to the slot."""
+        return self._slot_evaluator().rank_by_job(self._snapshot(candidate.waiting.task_queue))
+
+    def heads_needed(self, waiting: WaitingJobs) -> int:
+        """Return how many heads of a task queue have to be known to take jobs of it; 0 = enough are."""
+        known = len(waiting.heads)
+        return 0 if known >= self._needed or known >= waiting.count else self._needed
 
     def has_room_for(self, candidate: Candidate) -> bool:
         """Whether limits and quotas let one more job of the task queue run."""
@@ -387,30 +397,37 @@ class Matcher:
     ) -> NeedsHeads | NeedsGeneralMatcher | None:
         """Serve one slot after the other and return what is left; `reservations` gets the result."""
         left = deque(request.slots)
-        slot_match: SlotMatch | None = None
+        first: SlotMatch | None = None
         while left and len(reservations) < MAX_JOBS_PER_ROUND:
-            slot = left[0]
-            if slot_match is None or not slot_match.applies_to(slot):
-                slot_class = self._classes.of(slot, request.queue, request.vos, access)
-                slot_match = SlotMatch(self._context, request, slot, slot_class)
-            found = slot_match.find()
+            if first is None or not first.applies_to(left[0]):
+                first = self._slot_match(left[0], request, access)
+            found = first.find()
             if found is None:
                 left.popleft()
-            elif not isinstance(found, Candidate):
-                return _rest(found, request._replace(slots=tuple(left)))
-            elif found.waiting.task_queue.traits.rank and len(left) > 1:
-                reason = f"jobs of task queue {found.waiting.task_queue.id} rank slots"
-                return NeedsGeneralMatcher(reason, request._replace(slots=tuple(left)))
+                continue
+            if isinstance(found, Unsupported):
+                return NeedsGeneralMatcher(found.reason, request._replace(slots=tuple(left)))
+            index, slot_match = 0, first
+            if found.waiting.task_queue.traits.rank and len(left) > 1:
+                later = [self._slot_match(slot, request, access) for slot in islice(left, 1, None)]
+                index, slot_match = _best_ranked(found, [first, *later])
+            if needed := slot_match.heads_needed(found.waiting):
+                most = max(HEADS_AT_ONCE, needed) + len(found.waiting.claimed)
+                return NeedsHeads({found.waiting.task_queue.id: most}, request._replace(slots=tuple(left)))
+            slot, allocation = left[index], slot_match.allocation(found.waiting)
+            self._reserve(slot, found, slot_match, reservations)
+            if slot.binds:
+                return None
+            remainder = slot.remaining_after(allocation.amounts) if slot.partitionable else None
+            if remainder is None:
+                del left[index]
             else:
-                allocation = slot_match.allocation(found.waiting)
-                self._reserve(slot, found, slot_match, reservations)
-                if slot.binds:
-                    return None
-                left.popleft()
-                remainder = slot.remaining_after(allocation.amounts) if slot.partitionable else None
-                if remainder is not None:
-                    left.appendleft(remainder)
+                left[index] = remainder
         return None
+
+    def _slot_match(self, slot: SlotOffer, request: MatchRequest, access: QueueAccess) -> SlotMatch:
+        slot_class = self._classes.of(slot, request.queue, request.vos, access)
+        return SlotMatch(self._context, request, slot, slot_class)
 
     def _reserve(
         self, slot: SlotOffer, candidate: Candidate, slot_match: SlotMatch, reservations: list[Reservation]
@@ -439,15 +456,10 @@ class Matcher:
             self._shares.end_runs(reservation.task_queue.account, reservation.weight, now)
 
 
-def _rest(found: MissingHeads | Unsupported, request: MatchRequest) -> NeedsHeads | NeedsGeneralMatcher:
-    match found:
-        case MissingHeads(waiting, needed):
-            most = max(HEADS_AT_ONCE, needed) + len(waiting.claimed)
-            return NeedsHeads({waiting.task_queue.id: most}, request)
-        case Unsupported(reason):
-            return NeedsGeneralMatcher(reason, request)
-        case _:
-            assert_never(found)
+def _best_ranked(candidate: Candidate, matches: Sequence[SlotMatch]) -> tuple[int, SlotMatch]:
+    """Return the slot that the job's Rank prefers, of the first and of the later ones that accept it, and its index."""
+    accepting = [pair for pair in enumerate(matches) if pair[0] == 0 or pair[1].accepts(candidate)]
+    return max(accepting, key=lambda pair: pair[1].rank_by_job(candidate))
 
 
 def _by_task_queue(reservations: Iterable[Reservation]) -> dict[int, list[QueueHead]]:
