@@ -20,16 +20,17 @@ from pilotage.values.offers import OccupiedSlot, SlotOffer, VacateOrder
 from pilotage_server.core.accounting.fair_share import FairShare
 from pilotage_server.core.accounting.limits import LimitRound, counts_for
 from pilotage_server.core.matching.general_matcher import (
+    JobWithAd,
     MatchLimits,
     MatchRound,
     MatchScope,
     NeedsJobAds,
     OpenSlots,
-    Reservation,
-    SingleJob,
+    RoundChoice,
     SlotEvaluators,
 )
-from pilotage_server.core.matching.matcher import Matcher, MatchRequest, NeedsGeneralMatcher, NeedsHeads
+from pilotage_server.core.matching.job_views import SingleJobs
+from pilotage_server.core.matching.matcher import Matcher, MatchRequest, Reservation
 from pilotage_server.core.matching.preemption import Occupant, PreemptionRound, PreemptionRules, VacateOrders
 from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicies
 from pilotage_server.core.queueing.index import TaskQueueIndex
@@ -93,7 +94,7 @@ class MatchBench:
         """Add a job in a new task queue and return its id."""
         return self.job(self.queue(owner, **fields))
 
-    def round(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[tuple[Reservation, int]]:
+    def round(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[tuple[RoundChoice, int]]:
         """Match slots; return each reservation with its job."""
         return self._match(slots, self.open_slots(limits))
 
@@ -141,10 +142,10 @@ class MatchBench:
                 found.append(vacate)
         return found
 
-    def _match(self, slots: Iterable[SlotOffer], open_slots: OpenSlots) -> list[tuple[Reservation, int]]:
+    def _match(self, slots: Iterable[SlotOffer], open_slots: OpenSlots) -> list[tuple[RoundChoice, int]]:
         left = {queue: list(heads) for queue, heads in self.jobs.items()}
         round_ = MatchRound(slots, open_slots)
-        made: list[tuple[Reservation, int]] = []
+        made: list[tuple[RoundChoice, int]] = []
         while (choice := round_.next_reservation()) is not None:
             if isinstance(choice, NeedsJobAds):
                 self._add_job_ads(open_slots, choice.task_queue, left[choice.task_queue.id])
@@ -157,7 +158,7 @@ class MatchBench:
 
     def _add_job_ads(self, open_slots: OpenSlots, task_queue: TaskQueue, heads: Iterable[QueueHead]) -> None:
         common = traits_ad(task_queue.traits)
-        ads = [SingleJob(head.job_id, {**common, **self._own[head.job_id]}) for head in heads]
+        ads = [JobWithAd(head.job_id, {**common, **self._own[head.job_id]}) for head in heads]
         open_slots.ranked_jobs.add_single_jobs(task_queue, ads)
 
 
@@ -199,7 +200,6 @@ class MatcherComparison:
     index: TaskQueueIndex = field(default_factory=TaskQueueIndex)
     jobs: dict[int, list[QueueHead]] = field(default_factory=dict)
     matched: list[int] = field(default_factory=list)
-    declined: int = 0
 
     def __post_init__(self) -> None:
         self.shares = FairShare(self.sharing)
@@ -246,11 +246,11 @@ class MatcherComparison:
         )
         round_ = MatchRound(slots, open_slots)
         served: list[MatchedJob] = []
-        reserved: list[tuple[Reservation, int]] = []
+        reserved: list[tuple[RoundChoice, int]] = []
         while (choice := round_.next_reservation()) is not None:
             if isinstance(choice, NeedsJobAds):
-                common = traits_ad(choice.task_queue.traits)
-                singles = [SingleJob(head.job_id, common) for head in self.jobs[choice.task_queue.id]]
+                task_queue_id = choice.task_queue.id
+                singles = [JobWithAd(head.job_id, self._ad(task_queue_id, head)) for head in self.jobs[task_queue_id]]
                 open_slots.ranked_jobs.add_single_jobs(choice.task_queue, singles)
                 continue
             heads = self.jobs[choice.task_queue.id]
@@ -271,35 +271,29 @@ class MatcherComparison:
     def match_quickly(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
     ) -> list[MatchedJob]:
-        """Match the slots by the matcher, and what it declines by the general matcher."""
-        served: list[MatchedJob] = []
-        for ask, choices in self.chosen(queue, vos, slots, now):
-            served += self._claim(choices)
-            self._count(served[-len(choices) :] if choices else [], [choice.task_queue for choice in choices])
-            if ask is not None:
-                self.declined += 1
-                served += self.match_generally(queue, vos, ask.slots, now)
+        """Match the slots by the matcher."""
+        choices = self.chosen(queue, vos, slots, now)
+        served = self._claim(choices)
+        self._count(served, [choice.task_queue for choice in choices])
         return served
 
     def chosen(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
-    ) -> Iterable[tuple[MatchRequest | None, list[Reservation]]]:
-        """Yield the reservations of the matcher, with the request that it declined."""
-        ask: MatchRequest | None = self.match_request(queue, vos, slots, now)
+    ) -> list[Reservation]:
+        """Return the reservations of the matcher."""
+        ask = self.match_request(queue, vos, slots, now)
         choices: list[Reservation] = []
-        while ask is not None:
+        while True:
             chosen = self.matcher.choose(ask, self.reach)
             self.matcher.check()
             choices += chosen.reservations
-            match chosen.rest:
-                case NeedsHeads(wanted, ask):
-                    for task_queue_id, most in wanted.items():
-                        self.matcher.refresh_heads(task_queue_id, self.jobs[task_queue_id][:most], most)
-                case NeedsGeneralMatcher(_, rest):
-                    return [(rest, choices)]
-                case None:
-                    ask = None
-        return [(None, choices)]
+            if chosen.rest is None:
+                return choices
+            task_queue_id, most, with_ads, ask = chosen.rest
+            first = self.jobs[task_queue_id][:most]
+            self.matcher.refresh_heads(task_queue_id, first, most)
+            if with_ads:
+                ask.single_jobs.add(task_queue_id, {head.job_id: self._ad(task_queue_id, head) for head in first})
 
     def match_request(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
@@ -307,7 +301,7 @@ class MatcherComparison:
         """Return the match request of a pilot."""
         policies = {slot.name: self.policies.policy(slot, queue) for slot in slots if slot.has_ad}
         known = {name: policy for name, policy in policies.items() if policy is not None}
-        return MatchRequest(queue, vos, tuple(slots), LimitRound(self.limits), now, known)
+        return MatchRequest(queue, vos, tuple(slots), LimitRound(self.limits), SingleJobs(), now, known)
 
     def _claim(self, choices: Sequence[Reservation]) -> list[MatchedJob]:
         served: dict[int, MatchedJob] = {}
@@ -315,9 +309,11 @@ class MatcherComparison:
             mine = [
                 (position, choice) for position, choice in enumerate(choices) if choice.task_queue.id == task_queue_id
             ]
+            certain = {choice.job_id for _, choice in mine} - {None}
             heads = self.jobs[task_queue_id]
-            job_ids = [head.job_id for head in heads[: len(mine)]]
-            del heads[: len(mine)]
+            firsts = iter([head.job_id for head in heads if head.job_id not in certain])
+            job_ids = [next(firsts) if choice.job_id is None else choice.job_id for _, choice in mine]
+            heads[:] = [head for head in heads if head.job_id not in job_ids]
             for (position, choice), job_id in zip(mine, job_ids, strict=True):
                 served[position] = _served(choice, job_id)
             self.matcher.confirm([choice for _, choice in mine], job_ids)
@@ -331,11 +327,18 @@ class MatcherComparison:
             for limit in self.limits:
                 self.limits[limit] += counts_for(limit, task_queue.traits)
 
+    def _ad(self, task_queue_id: int, head: QueueHead) -> Mapping[str, AdValue]:
+        """Return the ad of a job; jobs differ in the attributes that the traits of their task queue do not hold."""
+        waiting = self.index.get(task_queue_id)
+        assert waiting is not None
+        traits = waiting.task_queue.traits
+        return {**traits_ad(traits), "ProcId": head.job_id, **dict.fromkeys(traits.escaped, head.job_id % 3)}
+
     def _evaluator(self, slot: SlotOffer, queue: QueueId, now: datetime) -> MatchPolicyEvaluator:
         policy = self.policies.policy(slot, queue)
         assert policy is not None
         return self.policies.evaluator(policy, EvaluationTime(now))
 
 
-def _served(choice: Reservation, job_id: int) -> MatchedJob:
+def _served(choice: Reservation | RoundChoice, job_id: int) -> MatchedJob:
     return MatchedJob(choice.slot, job_id, choice.amounts, choice.weight)

@@ -18,7 +18,7 @@ from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.operations.attempts.pilot_calls import DrainPilot
 from pilotage_server.operations.matching.bind import SlotRequest, bind_jobs
-from pilotage_server.operations.matching.general_match import RequestingPilot, match_slots
+from pilotage_server.operations.matching.general_match import RequestingPilot
 from pilotage_server.operations.matching.idle_pilots import PossibleSlots, could_match
 from pilotage_server.operations.matching.offers import Offers, read_offers
 from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
@@ -29,6 +29,7 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import events_of, feed_bounds
 from support.grid import LONG, Grid, Pilot, a_slot, a_tree, request_jobs
 from support.jobs import a_user, after_transition
+from support.reference_binding import match_generally
 from support.virtual_clock import VirtualClock
 
 
@@ -226,7 +227,7 @@ MatchFunction = Callable[[Transaction, ServerState, RequestingPilot, Offers], ob
 
 
 def match_directly(transaction: Transaction, state: ServerState, pilot: RequestingPilot, offers: Offers) -> None:
-    """Match by the matcher of common cases."""
+    """Match by the matcher."""
     bind_jobs(transaction, state, [SlotRequest(pilot, offers)])
 
 
@@ -263,7 +264,7 @@ def test_matcher_and_general_matcher_have_equal_effect(database: Database, clock
     grid.change(JobChange.RELEASE, *others)
     by_matcher, by_general_matcher = grid.start_pilot(), grid.start_pilot()
     match_with(grid, by_matcher, match_directly, slots)
-    match_with(grid, by_general_matcher, match_slots, slots)
+    match_with(grid, by_general_matcher, match_generally, slots)
     assert {grid.job(job_id).attempt for job_id in first} == {2}
     direct_matches = [stored_match(grid, by_matcher, job_id) for job_id in ids[:slots]]
     assert direct_matches == [stored_match(grid, by_general_matcher, job_id) for job_id in ids[slots:]]

@@ -71,6 +71,8 @@ particular_traits = st.builds(
             'TARGET.Name == "s1"',
             "TARGET.Start",
             "MY.SubmittorPrio > 1",
+            "MY.ProcId % 2 == 1",
+            "MY.kind =?= 1",
         ]
     ),
     rank=st.sampled_from(["", "", "", "TARGET.Cpus"]),
@@ -189,7 +191,7 @@ class MatcherModel(RuleBasedStateMachine):
     @rule(pilot=pilots())
     def match_and_undo(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
         """Undo a match, as a failed transaction does."""
-        [(_, choices)] = self.quick.chosen(*pilot, self.now)
+        choices = self.quick.chosen(*pilot, self.now)
         self.quick.matcher.unreserve(choices, self.now)
         for choice in choices:
             self.plain.shares.start_run(choice.task_queue.account, choice.weight, self.now)

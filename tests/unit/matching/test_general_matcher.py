@@ -12,7 +12,7 @@ from pilotage.accounts import Quota
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.amounts import Amounts
 from pilotage.values.offers import SlotOffer
-from pilotage_server.core.matching.general_matcher import MatchRound, Reservation
+from pilotage_server.core.matching.general_matcher import MatchRound, RoundChoice
 from pilotage_server.core.queueing.slot_offers import fits
 from pilotage_server.core.rules import RunningLimit, Sharing
 from support.grid import a_slot
@@ -133,11 +133,11 @@ def test_discarded_reservation_is_skipped() -> None:
     board.job(remaining_queue)
     round_ = MatchRound(slots(1), board.open_slots())
     first = round_.next_reservation()
-    assert isinstance(first, Reservation)
+    assert isinstance(first, RoundChoice)
     assert first.task_queue.id == taken_queue
     round_.discard(first)
     second = round_.next_reservation()
-    assert isinstance(second, Reservation)
+    assert isinstance(second, RoundChoice)
     assert second.task_queue.id == remaining_queue
 
 

@@ -36,6 +36,7 @@ from pilotage_server.core.accounting.fair_share import Share, ShareRound
 from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.classads.views import AdView
 from pilotage_server.core.matching.job_views import USER_PRIORITY, JobSnapshot, JobViews, folded
+from pilotage_server.core.matching.matcher import MAX_JOBS_PER_ROUND
 from pilotage_server.core.matching.slot_policy import MatchPolicyEvaluator
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.slot_offers import fits, size_of
@@ -103,7 +104,7 @@ FEW_AUTOCLUSTERS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SingleJob:
+class JobWithAd:
     """A waiting job with its own ad."""
 
     job_id: int
@@ -117,7 +118,7 @@ class NeedsJobAds:
     task_queue: TaskQueue
 
 
-class Fit(NamedTuple):
+class RoundFit(NamedTuple):
     """A job that may go to a slot; `job_id` None = any of its task queue, so the first."""
 
     job: JobSnapshot
@@ -139,7 +140,7 @@ class RankedJobs:
         self.views = views
         self.priority = shares.user_priority
         self._jobs: dict[int, JobSnapshot] = {}
-        self._singles: dict[int, list[Fit]] = {}
+        self._singles: dict[int, list[RoundFit]] = {}
 
     def of(self, task_queue: TaskQueue) -> JobSnapshot:
         """Return what the jobs of a task queue have in common."""
@@ -148,14 +149,14 @@ class RankedJobs:
             job = self._jobs[task_queue.id] = self._snapshot(self.views.view(task_queue), task_queue)
         return job
 
-    def single_jobs(self, task_queue: TaskQueue) -> list[Fit] | None:
+    def single_jobs(self, task_queue: TaskQueue) -> list[RoundFit] | None:
         """Return the first jobs of a task queue, each by itself; None = their ads have not been added."""
         return self._singles.get(task_queue.id)
 
-    def add_single_jobs(self, task_queue: TaskQueue, jobs: Iterable[SingleJob]) -> None:
+    def add_single_jobs(self, task_queue: TaskQueue, jobs: Iterable[JobWithAd]) -> None:
         """Add the first jobs of a task queue with their ads; none = there are no more."""
         self._singles[task_queue.id] = [
-            Fit(self._snapshot(AdView(folded(job.ad), time_dependent=USER_PRIORITY), task_queue), job.job_id)
+            RoundFit(self._snapshot(AdView(folded(job.ad), time_dependent=USER_PRIORITY), task_queue), job.job_id)
             for job in jobs
         ]
 
@@ -215,7 +216,7 @@ class OpenSlot:
         self._unfit = unfit
         self._refused: set[int] = set()
 
-    def fit(self, task_queue: TaskQueue) -> Fit | NeedsJobAds | None:
+    def fit(self, task_queue: TaskQueue) -> RoundFit | NeedsJobAds | None:
         """Return a job of the task queue that may go here; None = none may."""
         if task_queue.id in self._unfit or task_queue.id in self._refused:
             return None
@@ -288,10 +289,10 @@ class OpenSlot:
         assert task_queue is not None, "a task queue that was just grouped is known"
         return self._ranked_jobs.of(task_queue)
 
-    def _accepted(self, task_queue: TaskQueue) -> Fit | NeedsJobAds | None:
+    def _accepted(self, task_queue: TaskQueue) -> RoundFit | NeedsJobAds | None:
         if not self.evaluator.differs_by_job(self._ranked_jobs.views.view(task_queue)):
             job = self._ranked_jobs.of(task_queue)
-            return Fit(job) if self.evaluator.accepts(job) else None
+            return RoundFit(job) if self.evaluator.accepts(job) else None
         single_jobs = self._ranked_jobs.single_jobs(task_queue)
         if single_jobs is None:
             return NeedsJobAds(task_queue)
@@ -328,14 +329,10 @@ class OpenSlots:
         return self.ranked_jobs.waiting.count(task_queue.id) - self._bound_counts[task_queue.id]
 
 
-MAX_JOBS_PER_ROUND = 1000
-"""The most jobs that a round gives; a pilot asks again for more."""
-
-
-class Reservation(NamedTuple):
+class RoundChoice(NamedTuple):
     """The next job to claim, for a slot: the head of a task queue, or the job with `job_id`.
 
-    `weight` = the SlotWeight of what it gets. `head` = the expected first job; the database may give another.
+    `weight` = the SlotWeight of what it gets.
     """
 
     slot: str
@@ -343,7 +340,6 @@ class Reservation(NamedTuple):
     amounts: Amounts
     weight: float
     job_id: int | None = None
-    head: QueueHead | None = None
 
 
 class MatchRound:
@@ -353,10 +349,10 @@ class MatchRound:
         self._open_slots = open_slots
         self._left = deque(map(open_slots.open, slots))
         self._count = 0
-        self._repeated: Reservation | None = None
+        self._repeated: RoundChoice | None = None
         self._ahead = 0
 
-    def next_reservation(self) -> Reservation | NeedsJobAds | None:
+    def next_reservation(self) -> RoundChoice | NeedsJobAds | None:
         """Return what to claim next, or whose ads are needed first; None = the round is over."""
         while self._left and self._count < MAX_JOBS_PER_ROUND:
             found = self._repeated if self._repeated is not None else self._found_for(self._left[0])
@@ -365,7 +361,7 @@ class MatchRound:
             self._left.popleft()
         return None
 
-    def confirm(self, reservation: Reservation, next_head: QueueHead | None) -> None:
+    def confirm(self, reservation: RoundChoice, next_head: QueueHead | None) -> None:
         """Apply that the job is bound; `next_head` = the first job of its task queue now, None = no more wait."""
         self._count += 1
         self._open_slots.confirm(reservation.task_queue, reservation.job_id, reservation.weight, next_head)
@@ -381,7 +377,7 @@ class MatchRound:
         else:
             self._serve(open_slot, reservation)
 
-    def discard(self, reservation: Reservation) -> None:
+    def discard(self, reservation: RoundChoice) -> None:
         """Apply that another server was quicker: the task queue is empty, or that job is gone."""
         if reservation is self._repeated:
             self._serve(self._open_slot_of(reservation), reservation)
@@ -390,10 +386,10 @@ class MatchRound:
         else:
             self._open_slots.ranked_jobs.discard(reservation.task_queue, reservation.job_id)
 
-    def _open_slot_of(self, reservation: Reservation) -> OpenSlot:
+    def _open_slot_of(self, reservation: RoundChoice) -> OpenSlot:
         return next(open_slot for open_slot in self._left if open_slot.slot.name == reservation.slot)
 
-    def _serve(self, open_slot: OpenSlot, reservation: Reservation) -> None:
+    def _serve(self, open_slot: OpenSlot, reservation: RoundChoice) -> None:
         """Go on with what the reservation leaves of its slot."""
         self._repeated = None
         if open_slot.slot.binds:
@@ -406,7 +402,7 @@ class MatchRound:
         else:
             self._left[index] = self._open_slots.open(left)
 
-    def _found_for(self, open_slot: OpenSlot) -> Reservation | NeedsJobAds | None:
+    def _found_for(self, open_slot: OpenSlot) -> RoundChoice | NeedsJobAds | None:
         for tier in open_slot.tiers():
             for _, waiting in self._open_slots.order.walk(tier.among):
                 fit = open_slot.fit(waiting.task_queue)
@@ -416,7 +412,7 @@ class MatchRound:
                     return _reservation(self._best_ranked(fit, waiting.task_queue), waiting.task_queue, fit)
         return None
 
-    def _best_ranked(self, fit: Fit, task_queue: TaskQueue) -> OpenSlot:
+    def _best_ranked(self, fit: RoundFit, task_queue: TaskQueue) -> OpenSlot:
         """Return the slot that the job's Rank prefers, of the first and of the later ones that accept it."""
         first = self._left[0]
         if not fit.job.rank:
@@ -425,6 +421,6 @@ class MatchRound:
         return max((first, *later), key=lambda open_slot: open_slot.evaluator.rank_by_job(fit.job))
 
 
-def _reservation(open_slot: OpenSlot, task_queue: TaskQueue, fit: Fit) -> Reservation:
+def _reservation(open_slot: OpenSlot, task_queue: TaskQueue, fit: RoundFit) -> RoundChoice:
     amounts = open_slot.slot.allocation_for(task_queue.traits.amounts)
-    return Reservation(open_slot.slot.name, task_queue, amounts, open_slot.weight(task_queue), fit.job_id)
+    return RoundChoice(open_slot.slot.name, task_queue, amounts, open_slot.weight(task_queue), fit.job_id)

@@ -22,7 +22,7 @@ from pilotage_server.core.jobs.attributes import expression_references
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.job_ads import traits_ad
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits, individual_names
-from pilotage_server.core.queueing.waiting_jobs import WaitingJobs
+from pilotage_server.core.queueing.waiting_jobs import QueueHead, WaitingJobs
 
 USER_PRIORITY = frozenset({"submittorprio", "submitteruserprio"})
 """Folded names of the user's priority in a job's ad: HTCondor's negotiator has both spellings."""
@@ -63,6 +63,41 @@ class JobSnapshot(AdSnapshot):
         super().__init__(view, lambda: dict.fromkeys(USER_PRIORITY, priority()))
         self.requirements = traits.requirements_expression
         self.rank = traits.rank
+
+
+class SingleJob(NamedTuple):
+    """A waiting job with the view of its own ad."""
+
+    head: QueueHead
+    view: AdView
+
+
+class SingleJobs:
+    """The first jobs of task queues whose jobs are evaluated one by one, as one transaction has read them."""
+
+    def __init__(self) -> None:
+        self._views: dict[int, AdView] = {}
+        self._gone: set[int] = set()
+        self._exhausted: set[int] = set()
+
+    def of(self, waiting: WaitingJobs) -> list[SingleJob] | None:
+        """Return the jobs of a task queue that were read and still wait, in order; None = they have to be read."""
+        if waiting.is_headless:
+            return None
+        wanted = self._views.keys() - self._gone
+        known = [SingleJob(head, self._views[head.job_id]) for head in waiting.heads if head.job_id in wanted]
+        return known if known or waiting.task_queue.id in self._exhausted else None
+
+    def add(self, task_queue_id: int, ads: Mapping[int, Mapping[str, AdValue]]) -> None:
+        """Add the first jobs that the database has of a task queue, by id; none of them new = there are no more."""
+        new = ads.keys() - self._views.keys()
+        if not new:
+            self._exhausted.add(task_queue_id)
+        self._views |= {job_id: AdView(folded(ads[job_id]), time_dependent=USER_PRIORITY) for job_id in new}
+
+    def discard(self, job_id: int) -> None:
+        """Remove a job that another server was quicker to take."""
+        self._gone.add(job_id)
 
 
 class JobViews:

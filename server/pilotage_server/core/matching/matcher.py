@@ -2,12 +2,12 @@
 
 Rules
 -----
-- Its result equals that of `general_matcher.MatchRound` for the same state.
 - A chosen job is reserved and its account charged at once, so that the next request sees it.
 - Each reservation ends once: `commit` when the transaction that claimed jobs for it has committed, `exhaust` when the
   database had none, `unreserve` when the transaction failed.
 - The matcher knows the first job of each task queue, and perhaps more. It asks for heads (`NeedsHeads`) where the
-  order depends on them. It declines cases that it does not support (`NeedsGeneralMatcher`).
+  order depends on them, with the ads of the jobs where policies could tell these apart.
+- Of the slots that are left, a job with a Rank takes the one that it ranks highest.
 - `SlotMatch` goes through the task queues that the slot's class may take, in fair order, and checks what bit sets
   cannot decide: exact times, access, limits, START and the jobs' expressions. A result holds for the whole
   autocluster, so that each is evaluated once.
@@ -32,8 +32,7 @@ from pilotage.values.offers import SlotOffer
 from pilotage_server.core.accounting.fair_share import FairShare
 from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.matching.fair_order import AccountRanking, Candidate, FairOrder
-from pilotage_server.core.matching.general_matcher import MAX_JOBS_PER_ROUND, Reservation
-from pilotage_server.core.matching.job_views import JobSnapshot, JobViewCache, Rank
+from pilotage_server.core.matching.job_views import JobSnapshot, JobViewCache, Rank, SingleJob, SingleJobs
 from pilotage_server.core.matching.slot_classes import SlotClass, SlotClasses
 from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicies, SlotPolicy
 from pilotage_server.core.queueing.bitsets import ALL_BITS, bit_set
@@ -44,10 +43,17 @@ from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.core.queueing.waiting_jobs import MAX_HEADS, QueueHead, WaitingJobs
 
 
-class Unsupported(NamedTuple):
-    """The matcher does not support this case, and why."""
+class Fit(NamedTuple):
+    """The job that goes to a slot: the first of the candidate's task queue, or `single` where it is evaluated alone."""
 
-    reason: str
+    candidate: Candidate
+    single: SingleJob | None = None
+
+
+class UnreadJobs(NamedTuple):
+    """The first jobs of a task queue have to be evaluated one by one, and their ads are not known."""
+
+    waiting: WaitingJobs
 
 
 class Allocation(NamedTuple):
@@ -62,13 +68,14 @@ class MatchRequest(NamedTuple):
 
     `queue` and `vos` are those of the pilot's credential (no VOs = all). `slots` are free, in the order of service.
     `policies` holds the policy of each slot that has an ad, by slot; none of them is faulty. `limits` are those of the
-    queue; reserved jobs are counted there.
+    queue; reserved jobs are counted there. `single_jobs` are those that were read with their ads.
     """
 
     queue: QueueId
     vos: tuple[str, ...]
     slots: tuple[SlotOffer, ...]
     limits: LimitRound
+    single_jobs: SingleJobs
     now: datetime
     policies: Mapping[str, SlotPolicy] = MappingProxyType({})
 
@@ -143,38 +150,34 @@ class SlotMatch:
             self._whole = self._allocation_of(self._slot.free)
         return self._whole
 
-    def find(self) -> Candidate | Unsupported | None:
-        """Return the task queue whose first job goes here; None = none does."""
+    def find(self) -> Fit | UnreadJobs | None:
+        """Return the job that goes here; None = none does."""
         while (candidate := self._fair_order.first(self._open & self._tier)) is not None or self._tiers:
             if candidate is None:
                 self._next_tier()
                 continue
-            waiting = candidate.waiting
-            verdict = self._may_take(candidate)
-            if verdict is True:
-                return candidate
-            if isinstance(verdict, Unsupported):
-                return verdict
-            self._open &= ~(1 << waiting.bit)
+            found = self._fit(candidate)
+            if found is not None:
+                return found
+            self._open &= ~(1 << candidate.waiting.bit)
         return None
 
-    def accepts(self, candidate: Candidate) -> bool:
-        """Whether a job of the task queue may go here, although the slot may prefer another."""
-        waiting = candidate.waiting
-        traits = waiting.task_queue.traits
-        is_reserved = self._slot.claim is not None and self._slot.claim != traits.account
-        if is_reserved or not self._open >> waiting.bit & 1 or not self._is_open(candidate):
+    def accepts(self, fit: Fit) -> bool:
+        """Whether the job may go here, although the slot may prefer another."""
+        waiting = fit.candidate.waiting
+        is_reserved = self._slot.claim is not None and self._slot.claim != waiting.task_queue.traits.account
+        if is_reserved or not self._open >> waiting.bit & 1 or not self._is_open(fit.candidate):
             return False
-        return self._slot_evaluator().accepts(self._snapshot(waiting.task_queue))
+        return self._slot_evaluator().accepts(self._snapshot(waiting.task_queue, fit.single))
 
-    def rank_by_job(self, candidate: Candidate) -> float:
-        """Return the Rank that a job of the task queue gives to the slot."""
-        return self._slot_evaluator().rank_by_job(self._snapshot(candidate.waiting.task_queue))
+    def rank_by_job(self, fit: Fit) -> float:
+        """Return the Rank that the job gives to the slot."""
+        return self._slot_evaluator().rank_by_job(self._snapshot(fit.candidate.waiting.task_queue, fit.single))
 
-    def heads_needed(self, waiting: WaitingJobs) -> int:
-        """Return how many heads of a task queue have to be known to take jobs of it; 0 = enough are."""
-        known = len(waiting.heads)
-        return 0 if known >= self._needed or known >= waiting.count else self._needed
+    def heads_needed(self, fit: Fit) -> int:
+        """Return how many heads of the task queue have to be known to take the job; 0 = enough are."""
+        known, count = len(fit.candidate.waiting.heads), fit.candidate.waiting.count
+        return 0 if fit.single is not None or known >= self._needed or known >= count else self._needed
 
     def has_room_for(self, candidate: Candidate) -> bool:
         """Whether limits and quotas let one more job of the task queue run."""
@@ -190,17 +193,29 @@ class SlotMatch:
         self._tier = self._tiers.popleft() if self._tiers else 0
         self._fair_order = FairOrder(self._context.view_cache.waiting, self._context.accounts.in_order())
 
-    def _may_take(self, candidate: Candidate) -> bool | Unsupported:
-        """Whether jobs of the task queue may go here now."""
+    def _fit(self, candidate: Candidate) -> Fit | UnreadJobs | None:
+        """Return the job of the task queue that may go here now; None = none may."""
         waiting = candidate.waiting
         if self._accepted >> waiting.bit & 1:
-            return self.has_room_for(candidate)
+            return Fit(candidate) if self.has_room_for(candidate) else None
         if not self._is_open(candidate):
-            return False
-        verdict = self._unsupported(waiting) or (self._starts(waiting) and self._meets_requirements(waiting))
-        if verdict is True:
-            self._accept(waiting)
-        return verdict
+            return None
+        if self._differs_by_job(waiting):
+            return self._single_fit(candidate)
+        if not (self._starts(waiting) and self._meets_requirements(waiting)):
+            return None
+        self._accept(waiting)
+        return Fit(candidate)
+
+    def _single_fit(self, candidate: Candidate) -> Fit | UnreadJobs | None:
+        """Return the first job of the task queue that both policies accept, of those that were read."""
+        task_queue, evaluator = candidate.waiting.task_queue, self._slot_evaluator()
+        singles = self._request.single_jobs.of(candidate.waiting)
+        if singles is None:
+            return UnreadJobs(candidate.waiting)
+        accepted = (single for single in singles if evaluator.accepts(self._snapshot(task_queue, single)))
+        single = next(accepted, None)
+        return None if single is None else Fit(candidate, single)
 
     def _accept(self, waiting: WaitingJobs) -> None:
         """Remember that jobs of the task queue go here; for the whole class, if no policy or time was checked."""
@@ -221,15 +236,13 @@ class SlotMatch:
         self._open &= self._class.possible
         return False
 
-    def _unsupported(self, waiting: WaitingJobs) -> Unsupported | None:
+    def _differs_by_job(self, waiting: WaitingJobs) -> bool:
+        """Whether jobs of the task queue have to be evaluated one by one."""
         traits = waiting.task_queue.traits
         has_expression = bool(traits.requirements_expression or traits.rank)
         is_evaluated = has_expression or (self._policy is not None and bool(self._policy.start))
-        if is_evaluated and self._slot_evaluator().differs_by_job(
-            self._context.view_cache.views.view(waiting.task_queue)
-        ):
-            return Unsupported(f"jobs of task queue {waiting.task_queue.id} have to be evaluated one by one")
-        return None
+        view = self._context.view_cache.views.view(waiting.task_queue)
+        return is_evaluated and self._slot_evaluator().differs_by_job(view)
 
     def _starts(self, waiting: WaitingJobs) -> bool:
         if self._policy is None or not self._policy.start or self._started >> waiting.bit & 1:
@@ -283,30 +296,46 @@ class SlotMatch:
             self._evaluator = policies.evaluator(policy, EvaluationTime(self._request.now))
         return self._evaluator
 
-    def _snapshot(self, task_queue: TaskQueue) -> JobSnapshot:
-        view = self._context.view_cache.views.view(task_queue)
+    def _snapshot(self, task_queue: TaskQueue, single: SingleJob | None = None) -> JobSnapshot:
+        view = self._context.view_cache.views.view(task_queue) if single is None else single.view
         priority = partial(self._context.shares.user_priority, task_queue.account, self._request.now)
         return JobSnapshot(view, task_queue.traits, priority)
 
 
+MAX_JOBS_PER_ROUND = 1000
+"""The most jobs that a request gets; a pilot asks again for more."""
+
 HEADS_AT_ONCE = 64
 """How many jobs of a task queue are read at first."""
 
+SINGLE_JOBS_AT_ONCE = 20
+"""How many jobs of a task queue are evaluated one by one for a slot, where that is needed."""
 
-class NeedsHeads(NamedTuple):
-    """The order depends on unknown heads: refresh them (`Matcher.refresh_heads`), then go on with `request`.
 
-    `wanted` is how many to read, by task queue.
+class Reservation(NamedTuple):
+    """A job to claim for a slot: the first of a task queue or, with `job_id`, this one.
+
+    `weight` = the SlotWeight of what it gets. `head` = the reserved job; the database may give another for the first.
     """
 
-    wanted: Mapping[int, int]
-    request: MatchRequest
+    slot: str
+    task_queue: TaskQueue
+    amounts: Amounts
+    weight: float
+    head: QueueHead
+    job_id: int | None = None
 
 
-class NeedsGeneralMatcher(NamedTuple):
-    """The general matcher has to decide `request`; `reason` is for people."""
+class NeedsHeads(NamedTuple):
+    """The first `most` jobs of a task queue have to be known to go on with `request`.
 
-    reason: str
+    Refresh its heads (`Matcher.refresh_heads`). `with_ads` = also add the jobs with their ads to the single jobs of the
+    request: policies could tell them apart.
+    """
+
+    task_queue_id: int
+    most: int
+    with_ads: bool
     request: MatchRequest
 
 
@@ -314,7 +343,7 @@ class Chosen(NamedTuple):
     """What was reserved, in the order of the slots; `rest` None = all slots were served as far as jobs fit them."""
 
     reservations: tuple[Reservation, ...]
-    rest: NeedsHeads | NeedsGeneralMatcher | None = None
+    rest: NeedsHeads | None = None
 
 
 class Matcher:
@@ -392,9 +421,7 @@ class Matcher:
         self._waiting.check()
         self._accounts.check()
 
-    def _choose(
-        self, request: MatchRequest, access: QueueAccess, reservations: list[Reservation]
-    ) -> NeedsHeads | NeedsGeneralMatcher | None:
+    def _choose(self, request: MatchRequest, access: QueueAccess, reservations: list[Reservation]) -> NeedsHeads | None:
         """Serve one slot after the other and return what is left; `reservations` gets the result."""
         left = deque(request.slots)
         first: SlotMatch | None = None
@@ -405,16 +432,18 @@ class Matcher:
             if found is None:
                 left.popleft()
                 continue
-            if isinstance(found, Unsupported):
-                return NeedsGeneralMatcher(found.reason, request._replace(slots=tuple(left)))
+            if isinstance(found, UnreadJobs):
+                most = SINGLE_JOBS_AT_ONCE + len(found.waiting.claimed)
+                return NeedsHeads(found.waiting.task_queue.id, most, True, request._replace(slots=tuple(left)))
+            waiting = found.candidate.waiting
             index, slot_match = 0, first
-            if found.waiting.task_queue.traits.rank and len(left) > 1:
+            if waiting.task_queue.traits.rank and len(left) > 1:
                 later = [self._slot_match(slot, request, access) for slot in islice(left, 1, None)]
                 index, slot_match = _best_ranked(found, [first, *later])
-            if needed := slot_match.heads_needed(found.waiting):
-                most = max(HEADS_AT_ONCE, needed) + len(found.waiting.claimed)
-                return NeedsHeads({found.waiting.task_queue.id: most}, request._replace(slots=tuple(left)))
-            slot, allocation = left[index], slot_match.allocation(found.waiting)
+            if needed := slot_match.heads_needed(found):
+                most = max(HEADS_AT_ONCE, needed) + len(waiting.claimed)
+                return NeedsHeads(waiting.task_queue.id, most, False, request._replace(slots=tuple(left)))
+            slot, allocation = left[index], slot_match.allocation(waiting)
             self._reserve(slot, found, slot_match, reservations)
             if slot.binds:
                 return None
@@ -429,17 +458,17 @@ class Matcher:
         slot_class = self._classes.of(slot, request.queue, request.vos, access)
         return SlotMatch(self._context, request, slot, slot_class)
 
-    def _reserve(
-        self, slot: SlotOffer, candidate: Candidate, slot_match: SlotMatch, reservations: list[Reservation]
-    ) -> None:
-        """Reserve the job for the slot, and its prefetched jobs from the same task queue."""
+    def _reserve(self, slot: SlotOffer, fit: Fit, slot_match: SlotMatch, reservations: list[Reservation]) -> None:
+        """Reserve the job for the slot, and its prefetched jobs from the same task queue; a single job has none."""
+        candidate, single = fit
         waiting, task_queue = candidate.waiting, candidate.waiting.task_queue
-        allocation, limits = slot_match.allocation(waiting), slot_match.limits
-        ahead = min(slot.ahead, MAX_JOBS_PER_ROUND - len(reservations) - 1)
+        (amounts, weight), limits = slot_match.allocation(waiting), slot_match.limits
+        ahead = min(slot.ahead, MAX_JOBS_PER_ROUND - len(reservations) - 1) if single is None else 0
+        job_id = None if single is None else single.head.job_id
         while True:
-            head = self._waiting.reserve(waiting)
-            self._accounts.charge(candidate.account, allocation.weight)
-            reservations.append(Reservation(slot.name, task_queue, allocation.amounts, allocation.weight, None, head))
+            head = self._waiting.reserve(waiting, None if single is None else single.head)
+            self._accounts.charge(candidate.account, weight)
+            reservations.append(Reservation(slot.name, task_queue, amounts, weight, head, job_id))
             if limits is not None:
                 limits.add(task_queue.traits)
             if not ahead or not waiting.heads or not slot_match.has_room_for(candidate):
@@ -456,15 +485,14 @@ class Matcher:
             self._shares.end_runs(reservation.task_queue.account, reservation.weight, now)
 
 
-def _best_ranked(candidate: Candidate, matches: Sequence[SlotMatch]) -> tuple[int, SlotMatch]:
+def _best_ranked(fit: Fit, matches: Sequence[SlotMatch]) -> tuple[int, SlotMatch]:
     """Return the slot that the job's Rank prefers, of the first and of the later ones that accept it, and its index."""
-    accepting = [pair for pair in enumerate(matches) if pair[0] == 0 or pair[1].accepts(candidate)]
-    return max(accepting, key=lambda pair: pair[1].rank_by_job(candidate))
+    accepting = [pair for pair in enumerate(matches) if pair[0] == 0 or pair[1].accepts(fit)]
+    return max(accepting, key=lambda pair: pair[1].rank_by_job(fit))
 
 
 def _by_task_queue(reservations: Iterable[Reservation]) -> dict[int, list[QueueHead]]:
     heads: dict[int, list[QueueHead]] = defaultdict(list)
     for reservation in reservations:
-        if reservation.head is not None:
-            heads[reservation.task_queue.id].append(reservation.head)
+        heads[reservation.task_queue.id].append(reservation.head)
     return heads

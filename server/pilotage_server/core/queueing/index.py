@@ -311,9 +311,12 @@ class TaskQueueIndex(KnownTaskQueues):
             self._head_cache.touch(task_queue_id)
             self._update(waiting)
 
-    def reserve(self, waiting: WaitingJobs) -> QueueHead:
-        """Reserve the first job of a task queue, whose head must be known, for a match that is not committed."""
-        head, before, after = waiting.reserve(), waiting.position, waiting.current_position()
+    def reserve(self, waiting: WaitingJobs, wanted: QueueHead | None = None) -> QueueHead:
+        """Reserve the first job of a task queue, or the `wanted` one, for a match that is not committed.
+
+        Its head must be known.
+        """
+        head, before, after = waiting.reserve(wanted), waiting.position, waiting.current_position()
         if not waiting.heads or before is None or after is None:
             self._update(waiting)
             return head

@@ -15,6 +15,7 @@ from pilotage.values.offers import AdPart, SlotOffer
 from pilotage_server.core.matching.general_matcher import SlotEvaluators
 from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicy
 from pilotage_server.core.queueing.job_ads import full_job_ad
+from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.operations.queueing.rekeying import MAX_REFERENCES, has_room_for, unknown_references
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
@@ -174,8 +175,7 @@ class ResponseBudget:
 class HeadAd:
     """A waiting job and its ad."""
 
-    job_id: int
-    priority: int
+    head: QueueHead
     ad: Mapping[str, AdValue]
 
 
@@ -184,5 +184,6 @@ def head_ads(transaction: Transaction, task_queue_id: int, limit: int) -> list[H
     jobs = load_first_waiting(transaction.session, task_queue_id, limit)
     descriptions = load_descriptions(transaction.session, {job.template_id for job in jobs})
     return [
-        HeadAd(job.id, job.priority, full_job_ad(job, descriptions[job.template_id], transaction.now)) for job in jobs
+        HeadAd(QueueHead(job.priority, job.id), full_job_ad(job, descriptions[job.template_id], transaction.now))
+        for job in jobs
     ]
