@@ -38,7 +38,8 @@ from pilotage_server.core.health.throttles import (
 )
 from pilotage_server.core.matching.demand import EMPTY_RETURN_WINDOW, EmptyPilot, demands, empty_returns
 from pilotage_server.core.matching.job_views import SingleJobs
-from pilotage_server.core.matching.matcher import Matcher, MatchRequest, NeedsHeads, Reservation
+from pilotage_server.core.matching.matcher import Matcher, NeedsHeads, Reservation
+from pilotage_server.core.matching.slot_match import MatchRequest
 from pilotage_server.core.matching.slot_policy import SlotPolicies
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.reach import QueueAccess
@@ -319,7 +320,7 @@ class SimulatedGrid:
                 self._matcher.commit(choice.task_queue.id, [number])
                 made.append((choice, number))
             match chosen.rest:
-                case NeedsHeads(id_, most, _, rest):
+                case NeedsHeads((id_, most, _), rest):
                     first = [QueueHead(0, number) for number in heapq.nsmallest(most, self._queued[id_])]
                     self._matcher.refresh_heads(id_, first, most)
                     request = rest

@@ -20,12 +20,12 @@ from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord, next_attempt
 from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.core.matching.job_views import SingleJobs
-from pilotage_server.core.matching.matcher import MatchRequest, Reservation
+from pilotage_server.core.matching.matcher import Reservation
+from pilotage_server.core.matching.slot_match import MatchRequest, MissingHeads
 from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.operations.accounting.limits import count_matched, limits_at_present
 from pilotage_server.operations.attempts.events import publish_matches
-from pilotage_server.operations.matching.general_match import RequestingPilot
-from pilotage_server.operations.matching.offers import Offers, ResponseBudget, head_ads
+from pilotage_server.operations.matching.offers import Offers, RequestingPilot, ResponseBudget, head_ads
 from pilotage_server.operations.matching.work import Match, MatchTerms
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import Charge, begin_attempts
@@ -119,9 +119,6 @@ _Made: TypeAlias = tuple[_RequestProgress, Reservation]
 _Source: TypeAlias = tuple[int, int | None]
 """Where a reservation gets its job: a task queue, and the id of the job if it is a certain one."""
 
-_Heads: TypeAlias = tuple[int, bool]
-"""The task queue whose heads are to be read, and whether with the ads of the jobs."""
-
 
 def bind_jobs(transaction: Transaction, state: ServerState, requests: Sequence[SlotRequest]) -> list[list[JobClaim]]:
     """Bind jobs to the free slots of the requests, in order, and return those of each in the order of its slots."""
@@ -130,11 +127,11 @@ def bind_jobs(transaction: Transaction, state: ServerState, requests: Sequence[S
     single_jobs = SingleJobs()
     progresses = [_request_progress(transaction, state, request, limits, single_jobs) for request in requests]
     while unfinished := [progress for progress in progresses if progress.pending is not None]:
-        wanted: dict[_Heads, int] = {}
+        wanted: list[MissingHeads] = []
         access = state.queue_access
         made = [(progress, chosen) for progress in unfinished for chosen in _choose(state, access, progress, wanted)]
         _claim(transaction, state, made)
-        _load_heads(transaction, state, wanted, single_jobs)
+        load_heads(transaction, state, wanted, single_jobs)
     _record(transaction, state, [progress for progress in progresses if progress.claims])
     return [progress.result for progress in progresses]
 
@@ -160,7 +157,7 @@ def _unreserve(state: ServerState, progress: _RequestProgress, now: datetime) ->
 
 
 def _choose(
-    state: ServerState, access: QueueAccess, progress: _RequestProgress, wanted: dict[_Heads, int]
+    state: ServerState, access: QueueAccess, progress: _RequestProgress, wanted: list[MissingHeads]
 ) -> Sequence[Reservation]:
     """Reserve jobs for one request, note the heads to read for the rest in `wanted`, and return the reservations."""
     assert progress.pending is not None, "only pending requests are matched"
@@ -168,8 +165,8 @@ def _choose(
         chosen = state.matcher.choose(progress.pending, access)
     progress.pending = None
     if chosen.rest is not None:
-        task_queue_id, most, with_ads, progress.pending = chosen.rest
-        wanted[task_queue_id, with_ads] = max(most, wanted.get((task_queue_id, with_ads), 0))
+        heads, progress.pending = chosen.rest
+        wanted.append(heads)
     progress.chosen += len(chosen.reservations)
     progress.reserved += chosen.reservations
     return chosen.reservations
@@ -314,22 +311,23 @@ def _event(transaction: Transaction, bound: JobClaim) -> FeedEvent:
     )
 
 
-def _load_heads(
-    transaction: Transaction, state: ServerState, wanted: Mapping[_Heads, int], single_jobs: SingleJobs
+def load_heads(
+    transaction: Transaction, state: ServerState, missing: Iterable[MissingHeads], single_jobs: SingleJobs
 ) -> None:
     """Read the heads that the matcher needs, and add those with ads to `single_jobs`."""
-    if not wanted:
-        return
-    without_ads = {task_queue_id: most for (task_queue_id, with_ads), most in wanted.items() if not with_ads}
-    heads = read_first_waiting(transaction.session, without_ads) if without_ads else {}
-    found = {(task_queue_id, False): heads.get(task_queue_id, []) for task_queue_id in without_ads}
-    for task_queue_id, most in ((each[0], most) for each, most in wanted.items() if each[1]):
+    wanted: dict[bool, dict[int, int]] = {False: {}, True: {}}
+    for task_queue_id, most, with_ads in missing:
+        wanted[with_ads][task_queue_id] = max(most, wanted[with_ads].get(task_queue_id, 0))
+    if wanted[False]:
+        found = read_first_waiting(transaction.session, wanted[False])
+        with state.lock:
+            for task_queue_id, most in wanted[False].items():
+                state.matcher.refresh_heads(task_queue_id, found.get(task_queue_id, []), most)
+    for task_queue_id, most in wanted[True].items():
         jobs = head_ads(transaction, task_queue_id, most)
         single_jobs.add(task_queue_id, {job.head.job_id: job.ad for job in jobs})
-        found[task_queue_id, True] = [job.head for job in jobs]
-    with state.lock:
-        for source, most in wanted.items():
-            state.matcher.refresh_heads(source[0], found[source], most)
+        with state.lock:
+            state.matcher.refresh_heads(task_queue_id, [job.head for job in jobs], most)
 
 
 class BoundJobs(NamedTuple):

@@ -28,9 +28,16 @@ from pilotage_server.operations.attempts.pilot_calls import (
 from pilotage_server.operations.attempts.reports import record_reports
 from pilotage_server.operations.idempotency import IdempotentRequest, ServedRequest, run_each_once
 from pilotage_server.operations.matching.bind import BoundJobs, SlotRequest, bind_jobs, pilot_matches
-from pilotage_server.operations.matching.general_match import RequestingPilot, vacate_orders
-from pilotage_server.operations.matching.offers import NO_OFFERS, Offers, ResponseBudget, add_ad_parts, read_offers
+from pilotage_server.operations.matching.offers import (
+    NO_OFFERS,
+    Offers,
+    RequestingPilot,
+    ResponseBudget,
+    add_ad_parts,
+    read_offers,
+)
 from pilotage_server.operations.matching.trials import AdmittedOffers, admitted_offers, settle_trial
+from pilotage_server.operations.matching.vacates import vacate_orders
 from pilotage_server.operations.matching.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.operations.queueing.counting import load_unknown_task_queues
 from pilotage_server.operations.resources.pools import get_submit_pools_for_queue
