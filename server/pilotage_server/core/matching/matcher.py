@@ -1,4 +1,4 @@
-"""The matcher: chooses waiting jobs for the free slots of many requests, in memory.
+"""The matcher: chooses waiting jobs for free slots, and finds occupied slots that better jobs want; all in memory.
 
 Rules
 -----
