@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -49,14 +50,15 @@ request_cpus = 1
 
 @dataclass(frozen=True, slots=True)
 class UpAddresses:
-    """Where the server listens, and where server and agents serve their metrics: HOST:PORT.
+    """Where the server listens and serves its web page, and where server and agents serve their metrics: HOST:PORT.
 
-    `server` is how this machine reaches it, `public` how others do, "" = they do not.
+    `server` is how this machine reaches it, `public` how others do, "" = they do not. The web page is for this machine.
     """
 
     listen: str
     server: str
     public: str
+    web_page: str
     server_metrics: str
     agents_metrics: str
 
@@ -358,7 +360,7 @@ class _Stack:
         self._server = self._child(
             "server",
             ("pilotage-server", "run", "--data", str(folder.server), "--listen", addresses.listen),
-            ("--metrics-listen", addresses.server_metrics),
+            ("--http-listen", addresses.web_page, "--metrics-listen", addresses.server_metrics),
             ("--ready-file", str(folder.ready_file), "--bootstrap-tokens", str(folder.tokens)),
         )
         self._agents = self._child("agents", ("pilotage-agents", "run", "--config", str(folder.agents_config)))
@@ -444,6 +446,7 @@ class _Stack:
 Pilotage is up at {self._addresses.server}; Ctrl-C stops it.
   data     {folder.root}
   token    {folder.token_file("user")}
+  web page http://{self._addresses.web_page}/ (log in with the text of the token file)
   logs     {folder.root / "logs"}
   metrics  http://{self._addresses.server_metrics}/metrics (server)
            http://{self._addresses.agents_metrics}/metrics (agents)
@@ -466,8 +469,9 @@ def _addresses(options: UpOptions) -> UpAddresses:
     listen = (options.listen or HOST).strip("[]")
     if ":" in listen and not _is_ipv6(listen):
         raise InvalidInputError(Violation("--listen", f"{listen} is no address; --port sets the port"))
-    with socket.socket(_family(listen)) as server, socket.socket() as first, socket.socket() as second:
-        port, *metrics = _bound(server, listen, options.port), _bound(first, HOST, 0), _bound(second, HOST, 0)
+    with ExitStack() as stack:
+        port = _bound(stack.enter_context(socket.socket(_family(listen))), listen, options.port)
+        own = [_bound(stack.enter_context(socket.socket()), HOST, 0) for _ in ("web page", "server", "agents")]
     if options.listen is None:
         public = ""
     elif is_loopback(listen):
@@ -478,7 +482,7 @@ def _addresses(options: UpOptions) -> UpAddresses:
         _joined_address(listen, port),
         _joined_address(_WILDCARDS.get(listen, listen), port),
         public,
-        *(_joined_address(HOST, each) for each in metrics),
+        *(_joined_address(HOST, each) for each in own),
     )
 
 

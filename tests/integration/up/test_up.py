@@ -11,6 +11,8 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 import pytest
 
@@ -42,6 +44,18 @@ def test_jobs_and_output_persist_across_restarts(tmp_path: Path) -> None:
             assert client.jobs([job_id]) == [before]
             (out,) = [file for file in client.output_files(job_id) if file.name == "out"]
             assert client.read_output(job_id, out) == b"hello\n"
+
+
+def test_web_page_of_this_machine_takes_the_token_that_is_named(tmp_path: Path) -> None:
+    with up_command(tmp_path / "data") as up:
+        up.start()
+        (address,) = re.findall(r"  web page (http://127\.0\.0\.1:\d+)/ ", up.printed)
+        (token_file,) = re.findall(r"  token    (.*)", up.printed)
+        form = urlencode({"token": Path(token_file).read_text(), "next": "/"}).encode()
+        visitor = build_opener(HTTPCookieProcessor())
+        with visitor.open(Request(f"{address}/login", form, {"Origin": address}), timeout=WAIT_TIMEOUT_S) as page:
+            assert page.url == f"{address}/"
+            assert "<h1>Overview</h1>" in page.read().decode()
 
 
 def test_job_reads_no_key_of_the_installation(tmp_path: Path) -> None:
