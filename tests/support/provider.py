@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from pilotage import clock
-from support.issuer import METADATA, Answer, RunningIssuer, bytes_answer, json_answer
+from support.issuer import JWKS, METADATA, Answer, RunningIssuer, bytes_answer, json_answer
 
 AUTHORIZE, TOKEN = "/authorize", "/token"
 FORM = """<!doctype html><html lang="en"><title>Provider</title><h1>Log in at the provider</h1>
@@ -40,7 +40,11 @@ class Grant:
 
 
 class RunningProvider(RunningIssuer):
-    """A provider with clients. `access_claims` and `id_claims` change the claims of tokens, `users` were seen."""
+    """A provider with clients; `access_claims` and `id_claims` change the claims of its tokens.
+
+    `grants` are codes that were not used yet, `refusals` the errors of the token endpoint. The user mallory is refused
+    with a hostile text.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,14 +58,9 @@ class RunningProvider(RunningIssuer):
         parts = urlsplit(path)
         match parts.path:
             case p if p == METADATA:
-                found = {"issuer": self.url}
-                for name, place in (
-                    ("jwks_uri", "jwks"),
-                    ("authorization_endpoint", "authorize"),
-                    ("token_endpoint", "token"),
-                ):
-                    found[name] = self.url + place
-                return json_answer(found)
+                places = {"jwks_uri": JWKS, "authorization_endpoint": AUTHORIZE, "token_endpoint": TOKEN}
+                addresses = {name: self.url.rstrip("/") + place for name, place in places.items()}
+                return json_answer({"issuer": self.url, **addresses})
             case p if p == AUTHORIZE:
                 return self._form(dict(parse_qsl(parts.query)))
             case _:
@@ -94,7 +93,7 @@ class RunningProvider(RunningIssuer):
         if not is_valid:
             return bytes_answer(b"this client is not registered so", 400)
         hidden = "".join(f'<input type="hidden" name="{name}" value="{escape(v)}">' for name, v in request.items())
-        return bytes_answer(FORM.format(hidden=hidden).encode(), **{"Content-Type": "text/html"})
+        return bytes_answer(FORM.format(hidden=hidden).encode(), 200, **{"Content-Type": "text/html"})
 
     def _user_answer(self, fields: Mapping[str, str]) -> Answer:
         if fields["answer"] != "yes":
