@@ -163,7 +163,7 @@ MappedRole = Literal["user", "operator", "admin"]  # the tokens of agents have b
 class LoginSetting(Section):
     """Log-in to the web page at an issuer that is an OpenID provider, for which this server is a registered client."""
 
-    title: str = Field(min_length=1, max_length=60, description="What the log-in page calls it.")
+    title: str = Field(min_length=1, max_length=60, description="Its name on the log-in page.")
     client_id: str = Field(min_length=1, max_length=300, description="The id that the provider gave to this server.")
     client_secret_file: Path | None = Field(
         None, description="File with the client's secret, which others cannot read; none = a public client."
