@@ -285,7 +285,7 @@ async def _serve(
     outcomes = TaskOutcomes()
     checks = ProcessChecks(context.disk, outcomes, context.issuer.keys, context.clock, feed, certificate)
     context = replace(context, check_process=checks.findings)
-    gateway, http_address = _gateway(settings, certificate)
+    gateway, http_address = _gateway(settings, certificate, context.issuer, outside)
     server = RpcServer(context, _service_limits(settings), gateway, reflects=settings.reflection)
     address = _listen(server, settings, certificate)
     _log_start(address, transactions)
@@ -478,7 +478,12 @@ def _listen(server: RpcServer, settings: ServerSettings, certificate: ServedCert
     return f"{shown}:{taken}"
 
 
-def _gateway(settings: ServerSettings, certificate: ServedCertificate | None) -> tuple[HttpGateway | None, str]:
+def _gateway(
+    settings: ServerSettings,
+    certificate: ServedCertificate | None,
+    issuer: TokenIssuer,
+    outside: Sequence[OutsideIssuer],
+) -> tuple[HttpGateway | None, str]:
     """Return the gateway and its address, where it listens from now on; "" = the settings have none."""
     if settings.http_listen is None:
         return None, ""
@@ -505,9 +510,12 @@ def _gateway(settings: ServerSettings, certificate: ServedCertificate | None) ->
     log.info("calls over HTTP are served", url=f"{'http' if tls is None else 'https'}://{shown}/v1")
     pages = None
     if settings.web_page:
+        from pilotage_server.web.openid import Attempts, find_providers
         from pilotage_server.web.routes import web_routes
 
-        pages = partial(web_routes, clock=clock.now)
+        providers = find_providers(outside, settings.web_address, clock.now, clock.boot_time_s)
+        attempts = Attempts(issuer, clock.now)
+        pages = partial(web_routes, clock=clock.now, providers=providers, attempts=attempts)
     gateway = Gateway(listener, tls, limits, settings.http_origins, describes=settings.reflection, pages=pages)
     return gateway, shown
 

@@ -110,6 +110,8 @@ TlsName = Annotated[str, Field(pattern=r"^[A-Za-z0-9*._:-]+$", max_length=253)]
 
 Origin = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+$", max_length=300)]
 
+ScopeName = Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$", max_length=300)]
+
 Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
 
@@ -158,6 +160,27 @@ Algorithm = Literal[
 MappedRole = Literal["user", "operator", "admin"]  # the tokens of agents have bounds, which only this server issues
 
 
+class LoginSetting(Section):
+    """Log-in to the web page at an issuer that is an OpenID provider, for which this server is a registered client."""
+
+    title: str = Field(min_length=1, max_length=60, description="Its name on the log-in page.")
+    client_id: str = Field(min_length=1, max_length=300, description="The id that the provider gave to this server.")
+    client_secret_file: Path | None = Field(
+        None, description="File with the client's secret, which others cannot read; none = a public client."
+    )
+    scopes: tuple[ScopeName, ...] = Field(
+        ("openid", "compute.read", "compute.create", "compute.modify", "compute.cancel", "wlcg.groups"),
+        description="Scopes that are requested; openid is one of them.",
+    )
+
+    @field_validator("scopes")
+    @classmethod
+    def _check_scopes(cls, scopes: tuple[str, ...]) -> tuple[str, ...]:
+        if "openid" not in scopes:
+            raise ValueError("has no openid: without it a provider answers no log-in")
+        return scopes
+
+
 class IssuerSetting(Section):
     """An outside issuer of tokens, such as an IAM of WLCG or an issuer of SciTokens."""
 
@@ -193,6 +216,7 @@ class IssuerSetting(Section):
     ca_file: Path | None = Field(
         None, description="Certificates (PEM) that its own is checked with; none = the system's."
     )
+    login: LoginSetting | None = Field(None, description="Log-in to the web page through it; none = with tokens only.")
 
     @field_validator("url")
     @classmethod
@@ -245,6 +269,11 @@ class ServerSettings(ProgramSettings):
         1000, ge=1, le=10**6, description="Connections over HTTP; requests on more get the status 503."
     )
     web_page: bool = Field(True, description="Whether the address for HTTP serves the web page too.")
+    web_address: Origin | None = Field(
+        None,
+        description="Address of the web page in browsers, such as https://pilotage.example.org; "
+        "needed for log-in through an issuer.",
+    )
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
     files: str | None = Field(
         None,
@@ -453,6 +482,13 @@ class ServerSettings(ProgramSettings):
             raise ValueError(error.violations[0].why) from error
         return listen
 
+    @field_validator("web_address")
+    @classmethod
+    def _check_web_address(cls, address: str | None) -> str | None:
+        if address is not None and address.startswith("http:") and not is_loopback(urlsplit(address).hostname or ""):
+            raise ValueError("begins with https://, unless it is on loopback")
+        return address
+
     @field_validator("s3_endpoint")
     @classmethod
     def _check_endpoint(cls, endpoint: str | None) -> str | None:
@@ -497,6 +533,8 @@ class ServerSettings(ProgramSettings):
             values = [getattr(issuer, what) for issuer in self.issuers]
             if len(set(values)) < len(values):
                 raise ValueError(f"two issuers have the same {what}")
+        if self.web_address is None and any(issuer.login for issuer in self.issuers):
+            raise ValueError("log-in through an issuer needs web_address, to which the provider sends browsers back")
         return self
 
     @property

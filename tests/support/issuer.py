@@ -125,10 +125,17 @@ class RunningIssuer:
                 answer = issuer.answers.get(self.path) or issuer._usual_answer(self.path)
                 answer(self)
 
+            def do_POST(self) -> None:
+                issuer.post_answer(self)(self)
+
             def log_message(self, *_: object) -> None:
                 pass
 
         return Handler
+
+    def post_answer(self, request: BaseHTTPRequestHandler) -> Answer:
+        """Return the answer to a form: an issuer takes none."""
+        return json_answer({}, status=405)
 
     def _usual_answer(self, path: str) -> Answer:
         if path == METADATA:

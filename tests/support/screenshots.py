@@ -28,6 +28,7 @@ from pilotage_server.storage.accounting import add_counts
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.transaction import Transaction
 from support.browser import PHONE, WebVisitor, a_browser
+from support.issuer import RunningIssuer
 from support.server import RunningServer, request_id, running_server
 from support.web_scene import past_usage, put_routes, show_farm
 from support.wire_grid import WireGrid, submission
@@ -209,9 +210,17 @@ async def take(grid: WireGrid, folder: Path) -> None:
 def main(folder: Path) -> None:
     """Write the pictures to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    provider = RunningIssuer().setting(login={"title": "IAM of LHCb", "client_id": "pilotage"})
+    settings = {
+        "http_listen": "127.0.0.1:0",
+        "web_address": "https://pilotage.example.org",
+        "issuers": [provider.model_dump(mode="json")],
+        "heartbeat_s": 600,
+        "lease_s": 3600,
+    }
     with (
         tempfile.TemporaryDirectory() as scratch,
-        running_server(Path(scratch) / "data", http_listen="127.0.0.1:0", heartbeat_s=600, lease_s=3600) as server,
+        running_server(Path(scratch) / "data", **settings) as server,
     ):
         grid = WireGrid(server)
         grid.vo = "lhcb"

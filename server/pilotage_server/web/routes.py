@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
 from pilotage.clock import BootClock, Clock
-from pilotage.v1 import identity_service_pb2
-from pilotage_server.web.calls import CallFailedError, Handlers
-from pilotage_server.web.formats import moment
-from pilotage_server.web.pages import SECURITY_HEADERS, PageMaker, PageView, redirect
-from pilotage_server.web.sessions import (
-    SCHEMES,
-    PageError,
-    forget_token,
-    keep_scheme,
-    keep_token,
-    own_path,
-    read_form,
-    token_fault,
-    token_of,
-)
+from pilotage_server.web.calls import Handlers
+from pilotage_server.web.login import Access
+from pilotage_server.web.openid import Attempts, Provider
+from pilotage_server.web.pages import SECURITY_HEADERS, PageMaker, PageView
 from pilotage_server.web.views.agents import AGENTS
 from pilotage_server.web.views.audit import AUDIT
 from pilotage_server.web.views.health import HEALTH, PlaceChanges
@@ -50,10 +36,17 @@ PAGE_VIEWS: Sequence[PageView] = (
 _CHANGES = ("JobService/ChangeJobs",)
 
 
-def web_routes(handlers: Handlers, boot_clock: BootClock, is_open: Callable[[], bool], clock: Clock) -> list[BaseRoute]:
+def web_routes(
+    handlers: Handlers,
+    boot_clock: BootClock,
+    is_open: Callable[[], bool],
+    clock: Clock,
+    providers: Sequence[Provider],
+    attempts: Attempts,
+) -> list[BaseRoute]:
     """Return the routes of the page; `handlers` are the entry points of calls, `is_open` = the server does not stop."""
     pages = PageMaker(PAGE_VIEWS, handlers, clock, boot_clock)
-    access, changes, life = Access(pages, clock), JobChanges(pages), JobLife(pages)
+    access, changes, life = Access(pages, clock, providers, attempts), JobChanges(pages), JobLife(pages)
     places = PlaceChanges(pages)
     return [
         *(Route(view.path, pages.page_of(view)) for view in PAGE_VIEWS),
@@ -67,73 +60,12 @@ def web_routes(handlers: Handlers, boot_clock: BootClock, is_open: Callable[[], 
         Route("/tree", pages.endpoint(TreeForms(pages).change, PUT_TREE), methods=["POST"]),
         Route("/login", access.ask, methods=["GET"]),
         Route("/login", access.log_in, methods=["POST"]),
+        Route("/login/{provider}", access.begin, methods=["GET"]),
+        Route("/login/{provider}/callback", access.end, methods=["GET"]),
         Route("/logout", access.log_out, methods=["POST"]),
         Route("/colours", access.choose_colours, methods=["POST"]),
         Mount("/static", _StaticFiles(packages=[("pilotage_server.web", "static")])),
     ]
-
-
-class Access:
-    """Log-in with a token, log-out, and the choice of colours."""
-
-    def __init__(self, pages: PageMaker, clock: Clock) -> None:
-        self._pages = pages
-        self._clock = clock
-
-    async def ask(self, request: Request) -> Response:
-        """Return the form for the token.
-
-        A link at another site comes without the cookie, although the visitor may have logged in. The page then loads
-        itself once more, as a page of this server, and leads on.
-        """
-        back = own_path(request.query_params.get("next", "/"))
-        if request.headers.get("sec-fetch-site") == "cross-site":
-            return self._pages.plain("again.html", request, {"target": back})
-        fault = "Your session has ended. Log in again." if token_of(request) else ""
-        return self._pages.plain("login.html", request, {"next": back, "fault": fault})
-
-    async def log_in(self, request: Request) -> Response:
-        """Keep the token in the cookie if the server accepts it."""
-        try:
-            form = await read_form(request)
-        except PageError as error:
-            return self._pages.fault(request, error)
-        token, back = form.one("token").strip(), own_path(form.one("next"))
-        fault = token_fault(token)
-        if not fault:
-            calls = self._pages.calls_with(request, token)
-            try:
-                identity = await calls("IdentityService/WhoAmI", identity_service_pb2.WhoAmIRequest())
-            except CallFailedError as failed:
-                fault = f"The server does not accept this token: {failed}."
-            else:
-                response = redirect(back)
-                expires = moment(identity.expires)
-                lifetime_s = (expires - self._clock()).total_seconds() if expires else 0.0
-                keep_token(request, response, token, lifetime_s)
-                return response
-        return self._pages.plain("login.html", request, {"next": back, "fault": fault}, HTTPStatus.UNAUTHORIZED)
-
-    async def log_out(self, request: Request) -> Response:
-        """Forget the token."""
-        try:
-            await read_form(request)
-        except PageError as error:
-            return self._pages.fault(request, error)
-        response = redirect("/login")
-        forget_token(request, response)
-        return response
-
-    async def choose_colours(self, request: Request) -> Response:
-        """Keep the colour scheme."""
-        try:
-            form = await read_form(request)
-        except PageError as error:
-            return self._pages.fault(request, error)
-        response, scheme = redirect(own_path(form.one("back"))), form.one("scheme")
-        if scheme in SCHEMES:
-            keep_scheme(request, response, scheme)
-        return response
 
 
 class _StaticFiles(StaticFiles):

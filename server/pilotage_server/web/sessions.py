@@ -17,16 +17,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 TOKEN_COOKIE = "pilotage_token"  # noqa: S105 - its name, not a secret
+ATTEMPT_COOKIE = "pilotage_login"
 SCHEME_COOKIE = "pilotage_colours"
 SCHEMES = ("auto", "light", "dark")
 
 LONGEST_TOKEN = 3900
 """Characters of a token; browsers ignore a cookie of more than 4,096 bytes with its name and attributes."""
 
+ATTEMPT_S = 600.0
+"""Time for a log-in through a provider."""
+
 MAX_FORM_BYTES = 1024 * 1024
 FORM_TIME_S = 30.0
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+_LOGIN_PATH = "/login"
 _YEAR_S = 365 * 24 * 3600
 
 
@@ -99,13 +104,13 @@ def token_fault(token: str) -> str:
     return "" if _TOKEN.fullmatch(token) else "This is no token: it has characters that tokens do not have."
 
 
-def keep_token(request: Request, response: Response, token: str, lifetime_s: float) -> None:
+def keep_token(response: Response, token: str, lifetime_s: float, *, is_encrypted: bool) -> None:
     """Let the browser keep the token as long as it is valid."""
     response.set_cookie(
         TOKEN_COOKIE,
         token,
         max_age=max(0, int(lifetime_s)),
-        secure=_is_encrypted(request),
+        secure=is_encrypted,
         httponly=True,
         samesite="strict",
     )
@@ -113,10 +118,33 @@ def keep_token(request: Request, response: Response, token: str, lifetime_s: flo
 
 def forget_token(request: Request, response: Response) -> None:
     """Let the browser forget the token."""
-    response.delete_cookie(TOKEN_COOKIE, secure=_is_encrypted(request), httponly=True, samesite="strict")
+    response.delete_cookie(TOKEN_COOKIE, secure=is_encrypted(request), httponly=True, samesite="strict")
 
 
-def _is_encrypted(request: Request) -> bool:
+def keep_attempt(response: Response, sealed: str, *, is_encrypted: bool) -> None:
+    """Let the browser keep a log-in that has begun; it sends it along when a provider leads it back."""
+    response.set_cookie(
+        ATTEMPT_COOKIE,
+        sealed,
+        max_age=int(ATTEMPT_S),
+        path=_LOGIN_PATH,
+        secure=is_encrypted,
+        httponly=True,
+        samesite="lax",
+    )
+
+
+def attempt_of(request: Request) -> str:
+    """Return the log-in that has begun in this browser, "" = none."""
+    return request.cookies.get(ATTEMPT_COOKIE, "")
+
+
+def forget_attempt(response: Response, *, is_encrypted: bool) -> None:
+    """Let the browser forget the log-in: it has ended."""
+    response.delete_cookie(ATTEMPT_COOKIE, path=_LOGIN_PATH, secure=is_encrypted, httponly=True, samesite="lax")
+
+
+def is_encrypted(request: Request) -> bool:
     """Whether the browser speaks HTTPS with this server, or with a proxy in front of it: its origin says so."""
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https:")
 
@@ -130,7 +158,7 @@ def scheme_of(request: Request) -> str:
 def keep_scheme(request: Request, response: Response, scheme: str) -> None:
     """Let the browser keep the choice of a colour scheme for a year."""
     response.set_cookie(
-        SCHEME_COOKIE, scheme, max_age=_YEAR_S, secure=_is_encrypted(request), httponly=True, samesite="strict"
+        SCHEME_COOKIE, scheme, max_age=_YEAR_S, secure=is_encrypted(request), httponly=True, samesite="strict"
     )
 
 

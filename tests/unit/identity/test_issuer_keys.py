@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from pilotage.errors import UnauthenticatedError, WorldError
-from pilotage_server.rpc.framework.issuer_keys import MAX_ANSWER_BYTES, MAX_KEYS, IssuerKeys
+from pilotage_server.rpc.framework.issuer_answers import MAX_ANSWER_BYTES
+from pilotage_server.rpc.framework.issuer_keys import MAX_KEYS, IssuerKeys
 from support.issuer import JWKS, METADATA, RunningIssuer, a_private_key, bytes_answer, json_answer, public_jwk
 from support.issuer import running_issuer as running
 from support.virtual_clock import VirtualClock

@@ -236,6 +236,46 @@ def test_two_issuers_differ_in_url_and_name(tmp_path: Path, other: dict[str, str
         read_settings({"data": tmp_path, "issuers": [one, one | other]})
 
 
+LOGIN = {"title": "IAM", "client_id": "pilotage"}
+
+
+@pytest.mark.parametrize(
+    ("login", "more", "why"),
+    [
+        (LOGIN, {}, "log-in through an issuer needs web_address"),
+        (LOGIN | {"scopes": ["compute.read"]}, {"web_address": "https://p.example.org"}, "has no openid"),
+        (LOGIN | {"scopes": ["openid a"]}, {"web_address": "https://p.example.org"}, "should match pattern"),
+        (LOGIN, {"web_address": "http://p.example.org"}, "begins with https://"),
+        (LOGIN, {"web_address": "https://p.example.org/web"}, "should match pattern"),
+        ({"client_id": "x"}, {"web_address": "https://p.example.org"}, "title"),
+    ],
+    ids=["no-address", "no-openid", "blank", "plain-http", "path", "no-title"],
+)
+def test_invalid_login_is_rejected(tmp_path: Path, login: dict[str, Any], more: dict[str, str], why: str) -> None:
+    issuer = {"url": "https://iam.example.org/", "name": "iam", "audiences": ["x"], "vo": "cms", "login": login}
+    with pytest.raises(InvalidInputError, match=why):
+        read_settings({"data": tmp_path, "issuers": [issuer], **more})
+
+
+def test_login_is_a_table_of_an_issuer(tmp_path: Path) -> None:
+    text = """
+        web_address = "https://pilotage.example.org"
+        [[issuers]]
+        url = "https://iam.example.org/"
+        name = "iam"
+        audiences = ["https://pilotage.example.org"]
+        vo = "cms"
+        [issuers.login]
+        title = "IAM of CMS"
+        client_id = "pilotage"
+        client_secret_file = "/etc/pilotage/iam.secret"
+        """
+    (issuer,) = read_settings({"data": tmp_path}, a_file(tmp_path, text)).issuers
+    assert issuer.login is not None
+    assert issuer.login.client_secret_file == Path("/etc/pilotage/iam.secret")
+    assert "openid" in issuer.login.scopes
+
+
 def test_issuer_needs_a_vo(tmp_path: Path) -> None:
     issuer = {"url": "https://iam.example.org/", "name": "iam", "audiences": ["x"]}
     with pytest.raises(InvalidInputError, match="needs vo or vos"):

@@ -6,7 +6,7 @@ Rules
   in `unknown_key_every_s`.
 - The keys are in a file, so that a server verifies while the issuer is away, after a restart too. They are dropped
   when they could not be read for `keys_kept_s`.
-- The issuer's answers are bounded in size and time, are not redirected, and come over HTTPS except from loopback.
+- The metadata are kept too, but not in the file: what they name is of use only while the issuer answers.
 - A key is used with one algorithm. Keys that are no signature keys of an accepted algorithm are left out.
 
 Sources: OpenID Connect Discovery 1.0, sections 3 and 4; RFC 7517 (JSON Web Key); RFC 7518, section 3.3 (RSA keys).
@@ -14,35 +14,27 @@ Sources: OpenID Connect Discovery 1.0, sections 3 and 4; RFC 7517 (JSON Web Key)
 
 from __future__ import annotations
 
-import http.client
 import json
 import secrets
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import jwt
 import structlog
 
 from pilotage.clock import BootClock, Clock
 from pilotage.errors import PilotageError, UnauthenticatedError, WorldError
-from pilotage.rpc.channel import is_loopback
+from pilotage_server.rpc.framework.issuer_answers import IssuerReader
 from pilotage_server.rpc.framework.key_files import write_private
 from pilotage_server.rpc.framework.tokens import VerificationKey
 from pilotage_server.settings import IssuerSetting
 
 log = structlog.get_logger()
 
-MAX_ANSWER_BYTES = 256 * 1024
 MAX_KEYS = 100
-LONGEST_READ_S = 10.0
-"""Bounds of an issuer's answers: size of each, number of keys, time for all of them."""
+"""More keys of an issuer are refused."""
 
 _METADATA = "/.well-known/openid-configuration"
 _LEAST_RSA_BITS = 2048
@@ -59,6 +51,8 @@ class IssuerKeys:
         self._file = file
         self._clock = clock
         self._boot_clock = boot_clock
+        self.metadata: Mapping[str, Any] = {}
+        """What the issuer says of itself, such as its addresses; {} = it was not read since the start."""
         self._keys: Mapping[str | None, VerificationKey] = {}
         self._texts: Mapping[str | None, Jwk] = {}
         self._read: datetime | None = None
@@ -102,10 +96,12 @@ class IssuerKeys:
 
     def _refresh(self, now_s: float) -> None:
         try:
-            self._use(_read_jwks(self._issuer, self._boot_clock))
+            metadata, jwks = _read(self._issuer, self._boot_clock)
+            self._use(jwks)
         except PilotageError as error:
             log.warning("keys of an issuer are not read", issuer=self._issuer.url, why=str(error))
             return  # the next try follows after the least interval
+        self.metadata = metadata
         self._read, self._read_s, self._is_wanted = self._clock(), now_s, False
         self._due_s = now_s + self._issuer.keys_every_s
         self._store()
@@ -180,14 +176,13 @@ def _algorithm_of(jwk: Jwk, accepted: Sequence[str]) -> str:
             return ""
 
 
-def _read_jwks(issuer: IssuerSetting, boot_clock: BootClock) -> tuple[Jwk, ...]:
-    """Return the keys that the issuer publishes now; raises WorldError."""
-    until_s = boot_clock() + LONGEST_READ_S
-    reader = _Reader(issuer, boot_clock, until_s)
-    metadata = reader.read(issuer.url.rstrip("/") + _METADATA)
+def _read(issuer: IssuerSetting, boot_clock: BootClock) -> tuple[Mapping[str, Any], Sequence[Jwk]]:
+    """Return the metadata and the keys that the issuer publishes now; raises WorldError."""
+    reader = IssuerReader(issuer, boot_clock)
+    metadata = reader.get(issuer.url.rstrip("/") + _METADATA)
     if metadata.get("issuer") != issuer.url:
         raise WorldError(f"its metadata are those of another issuer, {metadata.get('issuer')!r}", transient=True)
-    return _jwks_of(reader.read(str(metadata.get("jwks_uri"))))
+    return metadata, _jwks_of(reader.get(str(metadata.get("jwks_uri"))))
 
 
 def _jwks_of(answer: Mapping[str, Any]) -> tuple[Jwk, ...]:
@@ -197,66 +192,3 @@ def _jwks_of(answer: Mapping[str, Any]) -> tuple[Jwk, ...]:
     if len(found) > MAX_KEYS:
         raise WorldError(f"its key set has {len(found)} keys, more than {MAX_KEYS}", transient=True)
     return tuple(jwk for jwk in found if isinstance(jwk.get("kid"), str | None))
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect an error: the answer of another host would be trusted like the issuer's."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-class _Reader:
-    """Reads JSON objects over HTTPS, within a time for all of them."""
-
-    def __init__(self, issuer: IssuerSetting, boot_clock: BootClock, until_s: float) -> None:
-        self._allows_loopback = issuer.url.startswith("http://")
-        self._boot_clock = boot_clock
-        self._until_s = until_s
-        try:
-            tls = ssl.create_default_context(cafile=issuer.ca_file)
-        except OSError as error:
-            raise WorldError(f"{issuer.ca_file} cannot be used: {error}", transient=True) from error
-        proxies = [urllib.request.ProxyHandler({})] if self._allows_loopback else []
-        self._opener = urllib.request.build_opener(_NoRedirects(), urllib.request.HTTPSHandler(context=tls), *proxies)
-
-    def read(self, url: str) -> Mapping[str, Any]:
-        """Return the JSON object at `url`; raises WorldError."""
-        self._check(url)
-        request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310 - checked
-        try:
-            with closing(self._opener.open(request, timeout=self._time_left_s())) as response:
-                found = json.loads(self._content(response))
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise WorldError(f"{url} answers {error.code} {error.reason}", transient=True) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise WorldError(f"{url} cannot be read: {error}", transient=True) from error
-        except (ValueError, RecursionError) as error:
-            raise WorldError(f"{url} has no JSON: {error}", transient=True) from error
-        if not isinstance(found, dict):
-            raise WorldError(f"{url} has no JSON object", transient=True)
-        return found
-
-    def _check(self, url: str) -> None:
-        parts = urlsplit(url)
-        is_local = self._allows_loopback and parts.scheme == "http" and is_loopback(parts.hostname or "")
-        if parts.scheme != "https" and not is_local:
-            raise WorldError(f"{url} is no https URL", transient=True)
-
-    def _content(self, response: Any) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while part := response.read1(65536):  # returns what has arrived, so that the time is looked at often
-            parts.append(part)
-            size += len(part)
-            if size > MAX_ANSWER_BYTES:
-                raise WorldError(f"its answer is larger than {MAX_ANSWER_BYTES} bytes", transient=True)
-            self._time_left_s()
-        return b"".join(parts)
-
-    def _time_left_s(self) -> float:
-        left_s = self._until_s - self._boot_clock()
-        if left_s <= 0:
-            raise WorldError(f"it did not answer within {LONGEST_READ_S:.0f} s", transient=True)
-        return left_s

@@ -55,6 +55,7 @@ _CACHED_OBJECTS_BYTES = 2000
 """About the size of a cached token's values, beside its text."""
 
 _PROOF_SECRET = b"pilotage: keys of pilots' tokens\0"
+_LOGIN_SECRET = b"pilotage: log-ins to the web page\0"
 _PILOT_ROLES = frozenset({Role.PILOT, Role.ENROLMENT})
 _BOUNDS = ("queues", "vos", "turns")
 _MAX_ID_CHARS = 256
@@ -189,10 +190,20 @@ class TokenIssuer:
 
         Raises UnauthenticatedError for a key that is unknown or retired.
         """
+        return self._secret_of(kid, _PROOF_SECRET)
+
+    def login_secret(self, kid: str) -> bytes:
+        """Return the secret by which servers with this signing key know a log-in that one of them began.
+
+        Raises UnauthenticatedError for a key that is unknown or retired.
+        """
+        return self._secret_of(kid, _LOGIN_SECRET)
+
+    def _secret_of(self, kid: str, purpose: bytes) -> bytes:
         key = next((each for each in self.keys.all() if each.kid == kid), None)
         if key is None:
             raise UnauthenticatedError(f"the token's signing key {kid!r} is unknown or retired")
-        return sha256(_PROOF_SECRET + key.private.private_bytes_raw()).digest()
+        return sha256(purpose + key.private.private_bytes_raw()).digest()
 
     def trusted(self) -> TrustedIssuer:
         """Return this issuer as an entry for a verifier."""
