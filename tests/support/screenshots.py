@@ -131,9 +131,10 @@ def analysis(grid: WireGrid) -> None:
     dependencies = [Dependency(child, ok, descriptions=before) for child, before in parents.items()]
     dependencies.append(Dependency(10, settled, descriptions=(2, 9)))
     submit_workflow(grid, "analysis-2026.dag", descriptions, dependencies)
-    pilot = grid.start_pilot(QueueId("GRIDKA", "arc-1-kit", "cms"))
-    for number in range(3 + 60):
-        for granted in pilot.request_jobs(wait_s=20).matches:
+    queue = QueueId("GRIDKA", "arc-1-kit", "cms")
+    pilots = [grid.start_pilot(queue)] * 50 + [grid.start_pilot(queue) for _ in range(8)]
+    for number, pilot in enumerate(pilots):
+        for granted in pilot.request_jobs(wait_s=2).matches:
             pilot.report(granted.job_id, granted.attempt)
             if number < 50:
                 pilot.finish(granted.job_id, granted.attempt, exit_code=1 if number in (20, 31) else 0)

@@ -83,9 +83,10 @@ def test_kinds_of_edges_and_jobs_outside_are_kept() -> None:
 
 
 def test_large_graphs_are_not_kept() -> None:
-    chain = [waits(child, child - 1) for child in range(1, MAX_STEPS + 1)]
-    assert drawn(jobs(MAX_STEPS), *chain[:-1]) is not None
-    assert drawn(jobs(MAX_STEPS + 1), *chain) is None
+    chain = [waits(child, child - 1) for child in range(1, 5 * MAX_STEPS)]
+    assert drawn(jobs(MAX_STEPS), *chain[: MAX_STEPS - 1]) is not None
+    assert drawn(jobs(MAX_STEPS + 1), *chain[:MAX_STEPS]) is None
+    assert drawn(jobs(5 * MAX_STEPS), *chain) is None
     side = 2 * int(MAX_EDGES**0.5)
     crossed = [waits(side + child, *range(child % 2, side, 2)) for child in range(side)]
     assert side * side / 2 > MAX_EDGES

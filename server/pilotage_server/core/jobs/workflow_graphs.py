@@ -23,6 +23,9 @@ MAX_STEPS = 400
 MAX_EDGES = 1_000
 """The most steps, with parents outside, and edges of a graph that is kept: at most some 15 kB in the database."""
 
+_MOST_GROUPS = len(DependencyKind) * MAX_STEPS
+"""Descriptions with different parents of one kind are different steps, so more groups need too many steps."""
+
 MANY_ALIKE = 20
 """More clusters in a row that differ in no edge are one step."""
 
@@ -69,6 +72,8 @@ def graph_of(
     """Return the graph of a submission, None = it is too large; `parents` = the ids of its existing parents."""
     shape = _shape(descriptions)
     inner, outer = _children_by_parents(dependencies, parents)
+    if max(len(inner), len(outer)) > _MOST_GROUPS:
+        return None
     cuts = {0, len(shape.counts)}
     for _, ranges in inner:
         cuts.update(_ends(ranges))
@@ -95,7 +100,10 @@ def graph_of(
 def _children_by_parents(
     dependencies: Iterable[Dependency], parents: Mapping[JobSelection, range]
 ) -> tuple[dict[tuple[DependencyKind, tuple[_Range, ...]], list[int]], dict[tuple[DependencyKind, range], list[int]]]:
-    """Return the descriptions that wait for the same descriptions, and those that wait for the same jobs outside."""
+    """Return the descriptions that wait for the same descriptions, and those that wait for the same jobs outside.
+
+    Once there are more groups than a graph may have, the others are left out.
+    """
     inner: dict[tuple[DependencyKind, tuple[_Range, ...]], list[int]] = {}
     outer: dict[tuple[DependencyKind, range], list[int]] = {}
     for (child, kind), same in _by_child(dependencies).items():
@@ -104,6 +112,8 @@ def _children_by_parents(
             inner.setdefault((kind, own), []).append(child)
         for ids in dict.fromkeys(parents[name] for each in same for name in each.parents):
             outer.setdefault((kind, ids), []).append(child)
+        if max(len(inner), len(outer)) > _MOST_GROUPS:
+            break
     return inner, outer
 
 

@@ -130,9 +130,10 @@ def _box(
 ) -> StepBox:
     counts = {state_name(each.state): each.jobs for each in step.counts}
     state = next((each for each in _ORDER if each in counts), GONE)
-    text = (
-        state if step.jobs == 1 or not counts else f"{number_text(counts[state])} of {number_text(step.jobs)} {state}"
-    )
+    text = state
+    if step.jobs > 1 and counts:
+        of_all = "" if counts[state] == step.jobs else f" of {number_text(step.jobs)}"
+        text = f"{number_text(counts[state])}{of_all} {state}"
     ordered = [each for each in reversed(_ORDER) if each in counts]
     ends = accumulate((counts[each] * BOX_WIDTH / step.jobs for each in ordered), initial=0.0)
     parts = [
