@@ -6,6 +6,7 @@ with the others; a figure is the slowest of these after the first. Prints JSON l
 
 from __future__ import annotations
 
+import random
 import statistics
 import sys
 import time
@@ -35,8 +36,11 @@ from harness.grown_queue import grow
 from harness.lhcb import VO
 from harness.load import Answer, Request
 from harness.setting import SHARING, Setting, bench, scratch, server_on_its_core, the_day
+from pilotage.job_description import JobDescription
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2
+from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage_server.core.identity import Role
+from pilotage_server.core.jobs.workflow_graphs import MAX_STEPS
 from pilotage_server.web.routes import PAGE_VIEWS
 from pilotage_server.web.sessions import TOKEN_COOKIE
 from pilotage_server.web.views.node import NODE
@@ -65,7 +69,14 @@ CONDITIONS: Mapping[str, Mapping[str, str]] = {
 }
 """By the name of a list: fields of its condition."""
 
-VIEWS_OF_ONE_THING = {"/jobs/{job_id:int}": "/jobs/1", "/sites/{site}": "/sites/LCG.CERN.cern"}
+VIEWS_OF_ONE_THING = {
+    "/jobs/{job_id:int}": "/jobs/1",
+    "/workflows/{workflow:int}": "/workflows/1",
+    "/sites/{site}": "/sites/LCG.CERN.cern",
+}
+
+WORKFLOWS = 60
+"""Workflows; the first of them, with job 1, has the largest graph that is kept, the others have one job each."""
 
 
 def figures(setting: Setting) -> Iterator[Figure]:
@@ -88,12 +99,25 @@ def _make_jobs(setting: Setting, data: Path) -> None:
         closing(BenchGrid(server, day)) as grid,
     ):
         grid.put_tree(day.tree())
+        grid.submit_workflow(*_largest_graph())
+        for _ in range(1, WORKFLOWS):
+            grid.submit_workflow([JobDescription("/bin/true")])
         jobs = grid.submit_day(setting.size(BASE_JOBS, 2_000))
         pilots = grid.pilots(PILOTS)
         _end_jobs(grid, pilots, jobs * ENDED_OF_TEN // 10)
         run = grid.run(REQUEST_JOBS, job_requests(pilots, RUNNING, an_offer()), 1)
         _report(grid, run.answers, start)
         server.stop()
+
+
+def _largest_graph() -> tuple[list[JobDescription], list[Dependency]]:
+    """Return jobs of which each waits for two of the fifty before it."""
+    chance = random.Random(3)
+    edges = [
+        Dependency(job, DependencyKind.AFTER_OK, descriptions=tuple(chance.sample(range(max(0, job - 50), job), 2)))
+        for job in range(2, MAX_STEPS)
+    ]
+    return [JobDescription("/bin/true", name=f"step-{job}") for job in range(MAX_STEPS)], edges
 
 
 def _end_jobs(grid: BenchGrid, pilots: list[LoadPilot], wanted: int) -> None:

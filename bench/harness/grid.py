@@ -29,6 +29,8 @@ from pilotage.v1 import (
     resource_service_pb2_grpc,
     values_pb2,
 )
+from pilotage.values.dependencies import Dependency
+from pilotage.values.wire.dependencies import dependency_to_wire
 from pilotage_server.core.identity import Role
 from support.server import RunningServer, request_id
 
@@ -81,6 +83,14 @@ class BenchGrid:
     def submit(self, jobs: Iterable[JobDescription], owner: str, group: str) -> int:
         """Submit jobs of an owner; returns how many."""
         return len(self._user(owner, group).SubmitJobs(submission(jobs, group)).job_ids)
+
+    def submit_workflow(self, jobs: Iterable[JobDescription], dependencies: Iterable[Dependency] = ()) -> int:
+        """Submit a workflow of the first owner of the day; returns its id."""
+        first = next(iter(self.day.task_queues(1)))
+        request = submission(jobs, first.group)
+        request.workflow.name = "flow.dag"
+        request.dependencies.extend(map(dependency_to_wire, dependencies))
+        return self._user(first.owner, first.group).SubmitJobs(request).workflow
 
     def _user(self, owner: str, group: str) -> job_service_pb2_grpc.JobServiceStub:
         if (owner, group) not in self._users:

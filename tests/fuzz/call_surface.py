@@ -198,6 +198,8 @@ def _valid_messages(stamp: str, request: matcher_service_pb2.RequestJobsRequest)
             selections=[job_service_pb2.JobSelection(id=1, first_process=0, last_process=9)]
         ),
         job_service_pb2.ListClustersRequest(),
+        job_service_pb2.ListWorkflowsRequest(owner="*"),
+        job_service_pb2.GetWorkflowRequest(id=1),
         job_service_pb2.EditJobRequest(job_id=1, description=job),
         job_service_pb2.ChangeJobsRequest(job_ids=[1, 2], change=job_service_pb2.JOB_CHANGE_HOLD, reason="because"),
         job_service_pb2.WatchEventsRequest(),

@@ -22,6 +22,7 @@ from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2, resource_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage_server.core.accounting.job_counts import JobCounts, minute_of
 from pilotage_server.core.identity import Role
 from pilotage_server.storage.accounting import add_counts
@@ -30,7 +31,7 @@ from pilotage_server.storage.database.transaction import Transaction
 from support.browser import PHONE, WebVisitor, a_browser
 from support.issuer import RunningIssuer
 from support.server import RunningServer, request_id, running_server
-from support.web_scene import past_usage, put_routes, show_farm
+from support.web_scene import past_usage, put_routes, show_farm, submit_workflow
 from support.wire_grid import WireGrid, submission
 
 SITES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -116,7 +117,29 @@ def fill(grid: WireGrid) -> None:
     waiting = job_service_pb2.JobCondition(states=[jobs_pb2.JOB_STATE_WAITING])
     held = grid.jobs.ListJobs(job_service_pb2.ListJobsRequest(condition=waiting, page_size=2)).jobs
     grid.change(job_service_pb2.JOB_CHANGE_HOLD, *(job.id for job in held))
+    analysis(grid)
     operate(grid)
+
+
+def analysis(grid: WireGrid) -> None:
+    """Submit a workflow, of which some jobs have ended and one has failed."""
+    names = ("stage-in", "generate", "simulate-$(Process)", "digitise", "reconstruct", "calibrate", "select", "merge")
+    descriptions = [
+        JobDescription(f"{name.partition('-')[0]}.sh", name=name, count=200 if "Process" in name else None, priority=99)
+        for name in (*names, "plots", "report", "clean-up")
+    ]
+    parents = {2: (0, 1), 3: (2,), 4: (3, 5), 5: (0,), 6: (4,), 7: (4, 6), 8: (6, 7), 9: (7, 8)}
+    ok, settled = DependencyKind.AFTER_OK, DependencyKind.AFTER_SETTLED
+    dependencies = [Dependency(child, ok, descriptions=before) for child, before in parents.items()]
+    dependencies.append(Dependency(10, settled, descriptions=(2, 9)))
+    submit_workflow(grid, "analysis-2026.dag", descriptions, dependencies)
+    queue = QueueId("GRIDKA", "arc-1-kit", "cms")
+    pilots = [grid.start_pilot(queue)] * 50 + [grid.start_pilot(queue) for _ in range(8)]
+    for number, pilot in enumerate(pilots):
+        for granted in pilot.request_jobs(wait_s=2).matches:
+            pilot.report(granted.job_id, granted.attempt)
+            if number < 50:
+                pilot.finish(granted.job_id, granted.attempt, exit_code=1 if number in (20, 31) else 0)
 
 
 def run_one(grid: WireGrid, queue: QueueId, index: int, chance: random.Random) -> None:
@@ -155,6 +178,7 @@ def pages(grid: WireGrid) -> dict[str, str]:
     operator = JobServiceStub(grid.channel(grid.server.token(Role.OPERATOR, owner="olga", vo=grid.vo)))
     jobs = operator.ListJobs(job_service_pb2.ListJobsRequest(condition=job_service_pb2.JobCondition(owner="*"))).jobs
     by_state = {jobs_pb2.JobState.Name(job.state): job.id for job in jobs}
+    workflow = operator.ListWorkflows(job_service_pb2.ListWorkflowsRequest(owner="*")).workflows[0].id
     return {
         "overview": "/",
         "jobs": "/jobs",
@@ -163,6 +187,8 @@ def pages(grid: WireGrid) -> dict[str, str]:
         "job-running": f"/jobs/{by_state['JOB_STATE_RUNNING']}",
         "job-done": f"/jobs/{by_state['JOB_STATE_DONE']}",
         "job-failed": f"/jobs/{by_state['JOB_STATE_FAILED']}",
+        "workflows": "/workflows",
+        "workflow": f"/workflows/{workflow}",
         "pools": "/pools",
         "sites": "/sites",
         "site": "/sites/INFN-T1",
@@ -186,7 +212,7 @@ async def take(grid: WireGrid, folder: Path) -> None:
         for scheme in ("light", "dark"):
             for size, wanted in (
                 ("", list(paths)),
-                ("phone-", ["overview", "jobs", "job-done", "slots", "node", "health", "shares"]),
+                ("phone-", ["overview", "jobs", "job-done", "workflow", "slots", "node", "health", "shares"]),
             ):
                 options = {"viewport": PHONE} if size else {}
                 visitor = await WebVisitor.arrive(browser, grid.server.http_address, color_scheme=scheme, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -12,9 +12,12 @@ from typing import Any
 from playwright.async_api import Browser
 
 from pilotage import clock
+from pilotage.job_description import JobDescription
 from pilotage.resources.tree import QueueId
 from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import matcher_service_pb2, route_service_pb2, values_pb2
+from pilotage.values.dependencies import Dependency
+from pilotage.values.wire.dependencies import dependency_to_wire
 from pilotage_server.core.accounting.usage_sums import SumKey, UsageSum
 from pilotage_server.core.identity import Role
 from pilotage_server.storage.accounting import add_daily_usage
@@ -23,7 +26,7 @@ from pilotage_server.storage.database.transaction import Transaction
 from support.browser import WebVisitor
 from support.routers import WireRouter
 from support.server import RunningServer
-from support.wire_grid import WireGrid, WirePilot
+from support.wire_grid import WireGrid, WirePilot, submission
 
 _STATES = {
     ("Claimed", "Busy"): 70,
@@ -124,3 +127,17 @@ def put_routes(grid: WireGrid) -> None:
             turn=router.turn, routes=routes, constraint="JobPrio >= 0", max_jobs=1000, left_out=left_out
         )
     )
+
+
+def submit_workflow(
+    grid: WireGrid,
+    name: str,
+    descriptions: Sequence[JobDescription],
+    dependencies: Iterable[Dependency],
+    owner: str = "alice",
+) -> Sequence[int]:
+    """Submit a workflow and return the ids of its jobs."""
+    request = submission(descriptions)
+    request.workflow.name = name
+    request.dependencies.extend(map(dependency_to_wire, dependencies))
+    return grid.user(owner).SubmitJobs(request).job_ids

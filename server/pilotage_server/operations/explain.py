@@ -58,6 +58,7 @@ from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.operations.accounting.limits import running_counts
 from pilotage_server.operations.jobs.dependencies import path_to_root_cause
 from pilotage_server.operations.jobs.queries import few_sites, get_jobs
+from pilotage_server.operations.jobs.workflows import workflow_of
 from pilotage_server.operations.matching.trials import throttles_at
 from pilotage_server.operations.resources.supply import pilot_problems
 from pilotage_server.operations.server_state import ServerState
@@ -135,7 +136,7 @@ class Explanation:
     `exclusions` are over the `queues_of_vo` queues that the job's VO may use. `jobs_ahead` would go before it on a slot
     that fits both; `order` gives the reason. `pool_mapped` None = it has no pool. `ignored` are the statements of the
     job file that are not done. `pool_sites` are the sites of its pool if they are shown. `blockers` = the path from a
-    blocked job to the parent that delays it most: each waits for the next one.
+    blocked job to the parent that delays it most: each waits for the next one. `workflow` 0 = it is in none.
     """
 
     job: JobRecord
@@ -157,6 +158,7 @@ class Explanation:
     blockers: tuple[Blocker, ...] = ()
     usage: AttemptUsage | None = None
     resources: tuple[ResourceUse, ...] = ()
+    workflow: int = 0
 
 
 def explain_job(transaction: Transaction, state: ServerState, identity: Identity, job_id: int) -> Explanation:
@@ -171,6 +173,7 @@ def explain_job(transaction: Transaction, state: ServerState, identity: Identity
         blockers=path_to_root_cause(transaction, job),
         usage=usage,
         resources=() if usage is None or job.started is None else tuple(_resources(task_queue, usage)),
+        workflow=workflow_of(transaction, job),
     )
 
 

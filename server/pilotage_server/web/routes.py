@@ -26,9 +26,10 @@ from pilotage_server.web.views.routing import ROUTING
 from pilotage_server.web.views.shares import SHARES
 from pilotage_server.web.views.slots import SLOTS
 from pilotage_server.web.views.tree import PUT_TREE, TREE, TreeForms
+from pilotage_server.web.views.workflows import WORKFLOW, WORKFLOWS
 
 PAGE_VIEWS: Sequence[PageView] = (
-    *(OVERVIEW, JOBS, JOB, POOLS, PLACES, SITE, SLOTS, NODE, SHARES, ROUTING),
+    *(OVERVIEW, JOBS, JOB, WORKFLOWS, WORKFLOW, POOLS, PLACES, SITE, SLOTS, NODE, SHARES, ROUTING),
     *(HEALTH, TREE, AGENTS, AUDIT),
 )
 """All views; those with a title are in the navigation, in this order."""

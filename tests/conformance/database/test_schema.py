@@ -16,6 +16,7 @@ from pilotage.errors import WorldError
 from pilotage_server.storage.database.engine import Database, SchemaStatus, closing, read_schema, upgrade
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.submission.workflows import load_graph, newest_workflows
 from support.database import create_first_schema
 from support.virtual_clock import VirtualClock
 
@@ -84,7 +85,7 @@ def schema_of(database: Database) -> SchemaStatus:
 
 def test_upgrade_of_the_first_schema_keeps_its_rows(empty: Database) -> None:
     create_first_schema(empty)
-    assert [each.number for each in schema_of(empty).pending] == ["0002", "0003"]
+    assert [each.number for each in schema_of(empty).pending] == ["0002", "0003", "0004"]
     template = """
         INSERT INTO templates (owner, vo, "group", description_json, jobs) VALUES ('alice', 'sky', 'users', '{}', 0)
     """
@@ -94,6 +95,19 @@ def test_upgrade_of_the_first_schema_keeps_its_rows(empty: Database) -> None:
     (row,) = empty.read(lambda transaction: transaction.session.execute(query).all())
     assert tuple(row) == ("alice", "")
     assert schema_of(empty).fault() == ""
+
+
+def test_workflows_of_earlier_releases_have_no_graph(empty: Database) -> None:
+    create_first_schema(empty)
+    workflow = """
+        INSERT INTO workflows (id, last, vo, "group", owner, name, submitted)
+        VALUES (7, 9, 'sky', 'users', 'alice', 'flow.dag', '2026-01-02 03:04:05')
+    """
+    empty.write(lambda transaction: transaction.session.execute(text(workflow)))
+    upgrade(empty)
+    found = empty.read(lambda transaction: newest_workflows(transaction.session, "alice", "sky", 0, 10))
+    assert [(each.ids, each.name) for each in found] == [(range(7, 10), "flow.dag")]
+    assert empty.read(lambda transaction: load_graph(transaction.session, 7)) is None
 
 
 def test_concurrent_upgrades_succeed(empty: Database) -> None:

@@ -40,7 +40,20 @@ LISTS = (
     "an expression that no job meets",
 )
 PAGES = (
-    *("/", "/jobs", "/jobs/1", "/pools", "/sites", "/sites/LCG.CERN.cern", "/slots", "/shares", "/routes", "/health"),
+    *(
+        "/",
+        "/jobs",
+        "/jobs/1",
+        "/workflows",
+        "/workflows/1",
+        "/pools",
+        "/sites",
+        "/sites/LCG.CERN.cern",
+        "/slots",
+        "/shares",
+        "/routes",
+        "/health",
+    ),
     *("/tree", "/agents", "/audit"),
 )
 UNITS: Mapping[str, str] = {

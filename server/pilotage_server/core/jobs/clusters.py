@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.workflow_graphs import StepEdge
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,29 @@ class ClusterSummary:
     name: str
     submitted: datetime
     is_workflow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowStep:
+    """Jobs of a workflow that are one node of its graph, and the numbers of those that exist by state.
+
+    `name` = that of the first job, "" = it no longer exists. Jobs `outside` are of another submission; they have no
+    name.
+    """
+
+    ids: range
+    name: str
+    counts: Mapping[JobState, int]
+    outside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowView:
+    """A workflow with its graph; `steps` empty = the graph is not kept. Edges have the places of steps."""
+
+    summary: ClusterSummary
+    steps: tuple[WorkflowStep, ...] = ()
+    edges: tuple[StepEdge, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

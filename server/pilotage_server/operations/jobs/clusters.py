@@ -67,7 +67,7 @@ def find_jobs(
             raise NotFoundError("job", str(selection))
         is_chosen = whole is not None and (len(ids) > 1 or selection.workflow)
         runs = find_runs(transaction.session, ids, counts, states if is_chosen and states else ALL)
-        found.append(SelectedJobs(runs, whole and _summary(whole, counts)))
+        found.append(SelectedJobs(runs, whole and summary_of(whole, counts)))
         jobs += len(ids)
         if jobs >= MOST_JOBS:
             break
@@ -79,7 +79,7 @@ def _extent(
 ) -> tuple[range, ClusterJob | StoredWorkflow | None]:
     """Return the ids of the selection, and what is selected as a whole: a workflow, or a cluster by its first job."""
     if selection.workflow:
-        workflow = _visible_workflow(transaction, identity, selection.id)
+        workflow = visible_workflow(transaction, identity, selection.id)
         return workflow.ids, workflow
     job = load_first_job(transaction.session, selection.id)
     if job is None or not may_change(identity, job.owner, job.vo) or job.ids.start != selection.id:
@@ -93,7 +93,8 @@ def _extent(
     return job.ids[first : last + 1], None
 
 
-def _visible_workflow(transaction: Transaction, identity: Identity, workflow: int) -> StoredWorkflow:
+def visible_workflow(transaction: Transaction, identity: Identity, workflow: int) -> StoredWorkflow:
+    """Return a workflow that the caller may see; raises NotFoundError."""
     found = load_workflow(transaction.session, workflow)
     if found is None or not may_change(identity, found.owner, found.vo):
         raise NotFoundError("workflow", str(JobSelection(workflow, workflow=True)))
@@ -137,7 +138,7 @@ def list_clusters(
     if condition.where:
         raise InvalidInputError(Violation("condition.where", "selects single jobs, not clusters; list jobs"))
     if workflow:
-        found = _visible_workflow(transaction, identity, workflow)
+        found = visible_workflow(transaction, identity, workflow)
         condition = replace(condition, owner=found.owner, vo=found.vo, runs=(found.ids,))
     query = query_of(transaction, state, identity, condition, newest_first=True)
     key = (*query.key, str(workflow))
@@ -150,11 +151,12 @@ def list_clusters(
         MOST_JOBS,
         with_workflows=not workflow,
     )
-    clusters = tuple(_summary(each, count_by_state(transaction.session, each.ids)) for each in page.clusters)
+    clusters = tuple(summary_of(each, count_by_state(transaction.session, each.ids)) for each in page.clusters)
     return ClusterPage(clusters, token_of(page.position, key) if page.position else "")
 
 
-def _summary(whole: ClusterJob | StoredWorkflow, counts: Mapping[JobState, int]) -> ClusterSummary:
+def summary_of(whole: ClusterJob | StoredWorkflow, counts: Mapping[JobState, int]) -> ClusterSummary:
+    """Return a cluster or a workflow with the numbers of its jobs by state."""
     return ClusterSummary(
         id=whole.ids.start,
         jobs=len(whole.ids),

@@ -28,6 +28,7 @@ from pilotage_server.core.jobs.descriptions import (
     description_references,
     may_see_overrides,
 )
+from pilotage_server.core.jobs.workflow_graphs import graph_of
 from pilotage_server.core.queueing.job_ads import traits_ad
 from pilotage_server.core.queueing.task_queue import NO_NAMES, traits_of
 from pilotage_server.core.races.races import MAY_BE_REPEATED, is_flagged
@@ -169,7 +170,8 @@ def submit_jobs(
     ids = record_new_jobs(transaction, state, account, accepted, plan if blocked else None)
     if workflow:
         new = StoredWorkflow(ids, account.owner, account.vo, account.group, workflow, transaction.now)
-        insert_workflow(transaction.session, new)
+        graph = graph_of(descriptions, dependencies, {name: each.ids for name, each in checked.parents.items()})
+        insert_workflow(transaction.session, new, graph)
     return SubmittedJobs(tuple(ids), (*checked.warnings, *plan.warnings), ids[0] if workflow else 0)
 
 

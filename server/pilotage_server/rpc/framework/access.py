@@ -27,6 +27,8 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "FindJobs": _OWNERS,
         "SearchJobs": _OWNERS,
         "ListClusters": _OWNERS,
+        "ListWorkflows": _OWNERS,
+        "GetWorkflow": _OWNERS,
         "GetJobDescription": _OWNERS,
         "GetJobAd": _OWNERS,
         "ListJobAds": _OWNERS,

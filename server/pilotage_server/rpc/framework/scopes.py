@@ -37,7 +37,7 @@ _JOBS: Mapping[Permission, Collection[str]] = {
     Permission.READ: (
         *("GetJobs", "ListJobs", "GetJobDescription", "GetJobAd", "ListJobAds", "WaitForJobs", "GetJobEvents"),
         *("WatchEvents", "FindJobs", "ListClusters", "ExplainJob", "ListAttempts", "ListOutputFiles"),
-        *("ReadOutputFiles", "DownloadFile", "FollowOutput", "SearchJobs"),
+        *("ReadOutputFiles", "DownloadFile", "FollowOutput", "SearchJobs", "ListWorkflows", "GetWorkflow"),
     ),
     Permission.CREATE: ("SubmitJobs", "FindMissingFiles", "UploadFile"),
     Permission.MODIFY: ("EditJob", "ChangeJobs", "FindJobs", "SearchJobs"),

@@ -87,6 +87,8 @@ ROUTES: tuple[CallRoute, ...] = (
     CallRoute("GET", "/v1/jobs/{job_id}/output", "JobService/FollowOutput", exchange=Exchange.EVENTS),
     CallRoute("GET", "/v1/events", "JobService/WatchEvents", exchange=Exchange.EVENTS),
     CallRoute("GET", "/v1/clusters", "JobService/ListClusters"),
+    CallRoute("GET", "/v1/workflows", "JobService/ListWorkflows"),
+    CallRoute("GET", "/v1/workflows/{id}", "JobService/GetWorkflow"),
     CallRoute("POST", "/v1/files/missing", "JobService/FindMissingFiles"),
     CallRoute("PUT", "/v1/files/{checksum}", "JobService/UploadFile", exchange=Exchange.UPLOAD),
     CallRoute("POST", "/v1/subscriptions", "NotificationService/Subscribe"),

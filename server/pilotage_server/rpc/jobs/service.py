@@ -90,6 +90,7 @@ from pilotage_server.rpc.jobs.wire import (
     submitted_from_wire,
     workflow_from_wire,
 )
+from pilotage_server.rpc.jobs.workflows import WorkflowCalls
 from pilotage_server.storage.blobs.base import FileStore
 from pilotage_server.storage.database.disk import DiskSpace
 
@@ -322,7 +323,7 @@ async def store_parts(transactions: Transactions, submission: int) -> None:
         pass
 
 
-class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobServiceServicer):
+class JobServicer(FileCalls, EventCalls, OutputCalls, WorkflowCalls, job_service_pb2_grpc.JobServiceServicer):
     """Submits, shows and changes jobs."""
 
     def __init__(
@@ -337,6 +338,7 @@ class JobServicer(FileCalls, EventCalls, OutputCalls, job_service_pb2_grpc.JobSe
         FileCalls.__init__(self, transactions, store, disk)
         EventCalls.__init__(self, transactions, feed)
         OutputCalls.__init__(self, transactions, store, boot_clock, lambda: feed.is_open)
+        WorkflowCalls.__init__(self, transactions)
         self._transactions = transactions
         self._feed = feed
         self._boot_clock = boot_clock

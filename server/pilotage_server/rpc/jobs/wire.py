@@ -242,11 +242,12 @@ def jobs_found_to_wire(found: JobsFound) -> job_service_pb2.SearchJobsResponse:
         for holder, jobs in sorted(found.owners.items())
     ]
     return job_service_pb2.SearchJobsResponse(
-        runs=runs, next_page_token=found.next_page_token, owners=owners, states=_counts(found.states)
+        runs=runs, next_page_token=found.next_page_token, owners=owners, states=counts_to_wire(found.states)
     )
 
 
-def _counts(counts: Mapping[JobState, int]) -> list[jobs_pb2.StateCount]:
+def counts_to_wire(counts: Mapping[JobState, int]) -> list[jobs_pb2.StateCount]:
+    """Return the messages of numbers of jobs by state."""
     return [
         jobs_pb2.StateCount(state=state_to_wire(state), jobs=counts[state]) for state in JobState if state in counts
     ]
@@ -276,14 +277,15 @@ def cluster_filter_from_wire(message: job_service_pb2.ListClustersRequest) -> tu
     """Return what the jobs of listed clusters have in common, and the page size."""
     fields = Fields(message)
     condition = fields("condition", condition_from_wire)
-    page_size = fields("page_size", _cluster_page_size)
+    page_size = fields("page_size", cluster_page_size)
     fields.count("workflow")
     fields.text("page_token")
     fields.done()
     return condition, page_size
 
 
-def _cluster_page_size(number: int) -> int:
+def cluster_page_size(number: int) -> int:
+    """Return the size of a page of clusters or workflows; 0 = the default."""
     if not 0 <= number <= LARGEST_CLUSTER_PAGE:
         raise InvalidInputError(Violation("", f"{number} is not the size of a page (1 to {LARGEST_CLUSTER_PAGE})"))
     return number or DEFAULT_CLUSTER_PAGE
@@ -294,7 +296,7 @@ def cluster_to_wire(cluster: ClusterSummary) -> jobs_pb2.JobCluster:
     return jobs_pb2.JobCluster(
         id=cluster.id,
         jobs=cluster.jobs,
-        counts=_counts(cluster.counts),
+        counts=counts_to_wire(cluster.counts),
         owner=cluster.owner,
         vo=cluster.vo,
         group=cluster.group,
@@ -471,6 +473,7 @@ def explanation_to_wire(explanation: Explanation) -> job_service_pb2.ExplainJobR
         slots_matching=explanation.slots.matching,
         start=None if explanation.start is None else job_service_pb2.StartEstimate(**asdict(explanation.start)),
         resources=[job_service_pb2.ResourceUse(**asdict(each)) for each in explanation.resources],
+        workflow=explanation.workflow,
     )
     section_to_wire(explanation.requirements, message.requirements)
     return message

@@ -441,9 +441,13 @@ class ParentEventRow(Base, table=True):
 
 
 class WorkflowRow(Base, table=True):
-    """A workflow: the jobs of one submission, from `id` to `last`. The row goes away with the last of them."""
+    """A workflow: the jobs of one submission, from `id` to `last`. The row goes away with the last of them.
+
+    `edges_json` = its graph; None = an earlier release has stored it, or the graph is too large.
+    """
 
     __tablename__ = "workflows"
+    __table_args__ = (Index("ix_workflows_owner", "owner", "id"),)
     id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
     last: int = Field(sa_column=Column(BigId, nullable=False))
     vo: str
@@ -451,6 +455,7 @@ class WorkflowRow(Base, table=True):
     owner: str
     name: str
     submitted: datetime = Field(sa_column=time_column())
+    edges_json: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
 
 
 class SubscriptionRow(Base, table=True):

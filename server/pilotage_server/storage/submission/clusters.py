@@ -87,6 +87,31 @@ def count_by_state(session: Session, ids: range) -> dict[JobState, int]:
     return {JobState(state): count for state, count in sql.rows(session, _COUNT, ids.start, ids.stop)}
 
 
+_COUNT_EACH_SQLITE = """
+    SELECT each.key, state, count(*) FROM json_each(?) AS each CROSS JOIN jobs
+    ON jobs.id >= json_extract(each.value, '$[0]') AND jobs.id < json_extract(each.value, '$[1]')
+    GROUP BY each.key, state
+"""
+_COUNT_EACH_POSTGRESQL = """
+    SELECT nth - 1, state, count(*) FROM unnest(?::bigint[], ?::bigint[]) WITH ORDINALITY AS each (start, stop, nth)
+    JOIN jobs ON jobs.id >= each.start AND jobs.id < each.stop
+    GROUP BY nth, state
+"""
+
+
+def count_each_by_state(session: Session, ranges: Sequence[range]) -> list[dict[JobState, int]]:
+    """Return the numbers of jobs by state, of each of many ranges of ids."""
+    counts: list[dict[JobState, int]] = [{} for _ in ranges]
+    if sql.is_sqlite(session):
+        found = sql.rows(session, _COUNT_EACH_SQLITE, [[ids.start, ids.stop] for ids in ranges])
+    else:
+        starts, stops = [ids.start for ids in ranges], [ids.stop for ids in ranges]
+        found = sql.rows(session, _COUNT_EACH_POSTGRESQL, starts, stops)
+    for place, state, count in found:
+        counts[place][JobState(state)] = count
+    return counts
+
+
 _RUNS = """
     SELECT min(id), count(*) FROM (
         SELECT id, id - row_number() OVER (ORDER BY id) AS gaps FROM jobs WHERE id >= ? AND id < ? AND state = ANY(?)

@@ -45,6 +45,11 @@ class Parents(NamedTuple):
     last: int
 
     @property
+    def ids(self) -> range:
+        """The ids of the jobs."""
+        return range(self.first, self.last + 1)
+
+    @property
     def is_single(self) -> bool:
         """Whether it is one job."""
         return self.first == self.last

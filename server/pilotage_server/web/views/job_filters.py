@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,7 +32,8 @@ PAGE = 100
 LOOKING_S = 0.15
 """How long a page looks for rare jobs, call by call; then the visitor may let it look further."""
 
-_TEXTS = ("owner", "name", "site", "pool", "where")
+_TEXTS = ("owner", "name", "site", "pool", "where", "ids")
+_IDS = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,17})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class PageFilter:
     """A filter of jobs; an empty field = any.
 
     `name` is a pattern with * and ?, `where` a ClassAd expression, and `since` a key of `PERIODS`: the present state
-    began within it.
+    began within it. `ids` are the first and the last id, such as 12-40.
     """
 
     states: tuple[str, ...] = ()
@@ -48,6 +50,7 @@ class PageFilter:
     site: str = ""
     pool: str = ""
     where: str = ""
+    ids: str = ""
     since: str = ""
 
     @property
@@ -71,8 +74,22 @@ class PageFilter:
             site=self.site,
             pool=self.pool,
             where=self.where,
+            runs=_runs(self.ids),
             since=time_to_wire(now - PERIODS[self.since]) if self.since else None,
         )
+
+
+def _runs(ids: str) -> list[job_service_pb2.IdRun]:
+    """Return the run of ids, none if the text has none."""
+    match = _IDS.fullmatch(ids)
+    first, last = map(int, match.groups()) if match else (1, 0)
+    return [job_service_pb2.IdRun(first=first, count=last - first + 1)] if first <= last else []
+
+
+def jobs_address(of: Any, state: str = "") -> str:
+    """Return the address of the list of the jobs of a step or a workflow, or only of those in a state."""
+    first = of.first if isinstance(of, job_service_pb2.WorkflowStep) else of.id
+    return f"/jobs?{PageFilter((state,) if state else (), ids=f'{first}-{first + of.jobs - 1}').address}"
 
 
 def filter_of(visit: Visit) -> PageFilter:
@@ -88,6 +105,8 @@ def filter_of_form(form: Form) -> PageFilter:
 def _checked(states: Sequence[str], field: Callable[[str], str]) -> PageFilter:
     known, since = tuple(state for state in states if state in STATES), field("since")
     texts = {name: field(name) for name in _TEXTS}
+    if not _runs(texts["ids"]):
+        texts["ids"] = ""
     return PageFilter(known, **texts, since=since if since in PERIODS else "")
 
 
