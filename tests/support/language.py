@@ -30,7 +30,9 @@ RULES = [
     for rule in _TABLES["rules"]
 ]
 
-_NOT_PROSE = re.compile(r"^(```|~~~)[^\n]*\n.*?^\1`*$|^(?: {4}|\t)[^\n]*$|<!--.*?-->|<picture>.*?</picture>", re.MULTILINE | re.DOTALL)
+_NOT_PROSE = re.compile(
+    r"^(```|~~~)[^\n]*\n.*?^\1`*$|^(?: {4}|\t)[^\n]*$|<!--.*?-->|<picture>.*?</picture>", re.MULTILINE | re.DOTALL
+)
 _END = re.compile(r"(?<=[.?!:;])[\"')*_]*\s+(?=[\"'(*_`]*[A-Z0-9`])")
 _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|no|cf|al|J|Phys|S)\.\s")
 
