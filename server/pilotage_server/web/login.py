@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
 from urllib.parse import quote
@@ -31,6 +32,9 @@ from pilotage_server.web.sessions import (
     token_of,
 )
 
+MOST_EXCHANGES = 4
+"""Exchanges with providers at a time: each holds a thread while the provider answers, and others need threads too."""
+
 
 class Access:
     """Log-in with a token or through a provider, log-out, and the choice of colours."""
@@ -40,6 +44,7 @@ class Access:
         self._clock = clock
         self._providers = {provider.name: provider for provider in providers}
         self._attempts = attempts
+        self._exchanges = asyncio.Semaphore(MOST_EXCHANGES)
 
     async def ask(self, request: Request) -> Response:
         """Return the page with the providers and the form for a token.
@@ -99,7 +104,10 @@ class Access:
         attempt = self._attempts.open(attempt_of(request))
         back = attempt.back if attempt else "/"
         try:
-            token = await provider.token(request.query_params, attempt)
+            if self._exchanges.locked():
+                raise PageError(HTTPStatus.SERVICE_UNAVAILABLE, "Many visitors log in now. Log in again in a moment.")
+            async with self._exchanges:
+                token = await provider.token(request.query_params, attempt)
             lifetime_s = await self._lifetime_s(request, token)
         except PageError as error:
             response = self._login_page(request, back, error.text, error.status)

@@ -32,7 +32,7 @@ import structlog
 
 from pilotage.clock import BootClock, Clock
 from pilotage.errors import UnauthenticatedError, WorldError
-from pilotage_server.rpc.framework.issuer_answers import IssuerReader, IssuerRefusedError
+from pilotage_server.rpc.framework.issuer_answers import IssuerReader, IssuerRefusedError, check_address
 from pilotage_server.rpc.framework.outside_issuers import OutsideIssuer
 from pilotage_server.rpc.framework.tokens import TokenIssuer
 from pilotage_server.rpc.gateway.problems import Problem
@@ -88,10 +88,10 @@ class Attempts:
         try:
             secret = self._issuer.login_secret(str(jwt.get_unverified_header(sealed).get("kid")))
             claims = jwt.decode(sealed, secret, algorithms=[_SEAL], options=_UNCHECKED)
-        except (jwt.PyJWTError, UnauthenticatedError, RecursionError):
-            return None
-        is_present = claims.pop("exp") > self._clock().timestamp()
-        return LoginAttempt(**claims) if is_present else None
+            is_present = claims.pop("exp") > self._clock().timestamp()
+            return LoginAttempt(**claims) if is_present else None
+        except (jwt.PyJWTError, UnauthenticatedError, RecursionError, KeyError, TypeError):
+            return None  # the last two: another release has sealed it with other fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class Provider:
             raise PageError(HTTPStatus.SERVICE_UNAVAILABLE, f"{text} operator, whose log has the reason.")
         found = str(self.issuer.keys.metadata.get(name, ""))
         try:
-            self._reader().check(found)
+            check_address(self.issuer.setting, found)
         except WorldError as error:
             text = f"The {name} of {self.title} cannot be used: {error}. An operator compares the url of the issuer."
             raise PageError(HTTPStatus.BAD_GATEWAY, text) from error

@@ -157,6 +157,8 @@ def submit_jobs(
     """
     checked = check_jobs(transaction, state, identity, descriptions, group, dependencies=dependencies)
     account = checked.account
+    parents = {name: each.ids for name, each in checked.parents.items()}
+    graph = graph_of(descriptions, dependencies, parents) if workflow else None
     if dependencies:
         lock_placement(transaction)  # before the examination of dependencies, and both before jobs are placed
     if checked.parents:
@@ -170,7 +172,6 @@ def submit_jobs(
     ids = record_new_jobs(transaction, state, account, accepted, plan if blocked else None)
     if workflow:
         new = StoredWorkflow(ids, account.owner, account.vo, account.group, workflow, transaction.now)
-        graph = graph_of(descriptions, dependencies, {name: each.ids for name, each in checked.parents.items()})
         insert_workflow(transaction.session, new, graph)
     return SubmittedJobs(tuple(ids), (*checked.warnings, *plan.warnings), ids[0] if workflow else 0)
 

@@ -46,18 +46,26 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+def check_address(issuer: IssuerSetting, url: str) -> None:
+    """Raise WorldError unless the URL is one of HTTPS, or of loopback if the issuer itself is there."""
+    parts = urlsplit(url)
+    is_local = issuer.url.startswith("http://") and parts.scheme == "http" and is_loopback(parts.hostname or "")
+    if parts.scheme != "https" and not is_local:
+        raise WorldError(f"{url} is no https URL", transient=True)
+
+
 class IssuerReader:
     """Reads JSON objects from an issuer, within `LONGEST_READ_S` for all of them."""
 
     def __init__(self, issuer: IssuerSetting, boot_clock: BootClock) -> None:
-        self._allows_loopback = issuer.url.startswith("http://")
+        self._issuer = issuer
         self._boot_clock = boot_clock
         self._until_s = boot_clock() + LONGEST_READ_S
         try:
             tls = ssl.create_default_context(cafile=issuer.ca_file)
         except OSError as error:
             raise WorldError(f"{issuer.ca_file} cannot be used: {error}", transient=True) from error
-        proxies = [urllib.request.ProxyHandler({})] if self._allows_loopback else []
+        proxies = [urllib.request.ProxyHandler({})] if issuer.url.startswith("http://") else []
         self._opener = urllib.request.build_opener(_NoRedirects(), urllib.request.HTTPSHandler(context=tls), *proxies)
 
     def get(self, url: str) -> Mapping[str, Any]:
@@ -76,15 +84,8 @@ class IssuerReader:
         """
         return self._read(url, urlencode(form).encode(), headers)
 
-    def check(self, url: str) -> None:
-        """Raise WorldError unless the URL is one of HTTPS, or of loopback if the issuer itself is there."""
-        parts = urlsplit(url)
-        is_local = self._allows_loopback and parts.scheme == "http" and is_loopback(parts.hostname or "")
-        if parts.scheme != "https" and not is_local:
-            raise WorldError(f"{url} is no https URL", transient=True)
-
     def _read(self, url: str, form: bytes | None, headers: Mapping[str, str]) -> Mapping[str, Any]:
-        self.check(url)
+        check_address(self._issuer, url)
         headers = {"Accept": "application/json", **headers}
         request = urllib.request.Request(url, form, headers)  # noqa: S310 - checked
         try:

@@ -35,7 +35,7 @@ _WORST = ("FAILED", "HELD", "RACING", "RUNNING", "SUSPENDED", "COMPLETING", "MAT
 _ORDER = (*_WORST, "BLOCKED", "REMOVED", "DONE")
 """States in the order in which one of them stands for all jobs of a step."""
 
-GONE = "NO LONGER STORED"
+GONE = "NOT STORED"
 
 
 async def collect_workflows(visit: Visit) -> Shown:
