@@ -292,8 +292,9 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection."""
-        self.close()
+        """Close the connection, but not after Ctrl-C, when gRPC may wait forever for the call that was interrupted."""
+        if kind is not KeyboardInterrupt:
+            self.close()
 
     def close(self) -> None:
         """Close the connection."""
