@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from pilotage import clock
+from support.http_client import TIMEOUT_S
 from support.issuer import JWKS, METADATA, Answer, RunningIssuer, bytes_answer, json_answer
 
 AUTHORIZE, TOKEN = "/authorize", "/token"
@@ -42,8 +44,8 @@ class Grant:
 class RunningProvider(RunningIssuer):
     """A provider with clients; `access_claims` and `id_claims` change the claims of its tokens.
 
-    `grants` are codes that were not used yet, `refusals` the errors of the token endpoint. The user mallory is refused
-    with a hostile text.
+    `grants` are codes that were not used yet, `refusals` the errors of the token endpoint. It answers the
+    `exchanges`, whose number it counts, while `released` is set. The user mallory is refused with a hostile text.
     """
 
     def __init__(self) -> None:
@@ -53,6 +55,9 @@ class RunningProvider(RunningIssuer):
         self.id_claims: dict[str, Any] = {}
         self.grants: dict[str, Grant] = {}
         self.refusals: list[str] = []
+        self.exchanges = 0
+        self.released = threading.Event()
+        self.released.set()
 
     def _usual_answer(self, path: str) -> Answer:
         parts = urlsplit(path)
@@ -72,6 +77,8 @@ class RunningProvider(RunningIssuer):
         fields = dict(parse_qsl(content.decode()))
         if request.path == AUTHORIZE:
             return self._user_answer(fields)
+        self.exchanges += 1
+        self.released.wait(TIMEOUT_S)
         try:
             return json_answer(self._tokens(fields, request.headers.get("Authorization", "")))
         except _RefusedError as refused:

@@ -244,9 +244,10 @@ class Provider:
         if answer.get("error") == "access_denied":
             text = f"The log-in was refused at {self.title}. Log in again and agree, or ask there for access."
             return PageError(HTTPStatus.UNAUTHORIZED, text)
-        told = (answer.get("error", "no code and no error"), answer.get("error_description", ""))
-        why = ": ".join(_plain(text) for text in told if text)
-        return PageError(HTTPStatus.UNAUTHORIZED, f"{self.title} refuses the log-in: {why}. {_OPERATORS}")
+        reason = _plain(answer.get("error", "no code and no error"))
+        if description := answer.get("error_description"):
+            reason += f": {_plain(description)}"
+        return PageError(HTTPStatus.UNAUTHORIZED, f"{self.title} refuses the log-in: {reason}. {_OPERATORS}")
 
     def _not_exchanged(self, code: str) -> PageError:
         match code:

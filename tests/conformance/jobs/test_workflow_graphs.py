@@ -104,17 +104,17 @@ def test_graph_stays_while_its_jobs_run(graphs: Graphs) -> None:
 
 def test_jobs_outside_have_states_and_no_names(graphs: Graphs) -> None:
     (before,) = graphs.submit(name="before")
-    array = graphs.submit(name="array", count=1)[0]
+    array = graphs.new([ARRAY])
     parents = (JobSelection(before), JobSelection(array))
     first = graphs.new([GENERATE], Dependency(0, OK, parents))
-    graphs.run(before, array)
+    graphs.run(before, *range(array, array + 3))
     view = graphs.view(first)
     assert [(each.ids.start, each.name, each.outside) for each in view.steps] == [
         (first, "generate", False),
         (before, "", True),
         (array, "", True),
     ]
-    assert dict(view.steps[1].counts) == {JobState.DONE: 1}
+    assert [dict(each.counts) for each in view.steps[1:]] == [{JobState.DONE: 1}, {JobState.DONE: 3}]
     assert view.edges == ((OK, 1, 0), (OK, 2, 0))
 
 

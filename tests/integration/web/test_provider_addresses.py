@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
+from pilotage_server.web.login import MOST_EXCHANGES
 from support.http_client import HttpAnswer, HttpClient
 from support.issuer import METADATA, json_answer
+from support.processes import until
 from support.provider import RunningProvider, running_provider
 from support.server import RunningServer, running_server
 
@@ -30,11 +33,11 @@ def provider() -> Iterator[RunningProvider]:
         yield found
 
 
-def begun(http: HttpClient, query: str = "") -> HttpAnswer:
-    """Begin a log-in as soon as the server has read the addresses of the provider."""
-    while (answer := http.call("GET", f"/login/iam{query}")).status == HTTPStatus.SERVICE_UNAVAILABLE:
-        assert b"has not read the addresses of IAM yet" in answer.content
-    return answer
+async def begun(http: HttpClient, query: str = "") -> HttpAnswer:
+    """Begin a log-in when the server has read the addresses of the provider."""
+    path = f"/login/iam{query}"
+    await until(lambda: b"has not read the addresses of IAM yet" not in http.call("GET", path).content)
+    return http.call("GET", path)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +49,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield server
 
 
-def test_cookie_is_secure_behind_a_proxy_with_https(server: RunningServer) -> None:
-    answer = begun(HttpClient(server.http_address), "?next=/jobs")
+async def test_cookie_is_secure_behind_a_proxy_with_https(server: RunningServer) -> None:
+    answer = await begun(HttpClient(server.http_address), "?next=/jobs")
     assert "; Secure" in answer.headers["set-cookie"]
     query = parse_qs(urlsplit(answer.headers["location"]).query)
     assert query["redirect_uri"] == ["https://pilotage.example.org/login/iam/callback"]
@@ -65,13 +68,35 @@ def test_link_to_a_provider_leads_to_no_other_site(server: RunningServer, back: 
     assert 'href="https://pilotage.example.org/login/iam?next=/"' in page
 
 
-def test_provider_without_usable_addresses_is_explained(provider: RunningProvider, tmp_path: Path) -> None:
+async def test_provider_without_usable_addresses_is_explained(provider: RunningProvider, tmp_path: Path) -> None:
     addresses = {"jwks_uri": f"{provider.url}jwks", "authorization_endpoint": "javascript:alert(1)"}
     provider.answers[METADATA] = json_answer({"issuer": provider.url, **addresses})
     with running_server(tmp_path / "data", **settings_of(provider)) as server:
-        answer = begun(HttpClient(server.http_address))
+        answer = await begun(HttpClient(server.http_address))
         assert answer.status == HTTPStatus.BAD_GATEWAY
         assert b"The authorization_endpoint of IAM cannot be used" in answer.content
+
+
+async def test_slow_provider_holds_few_exchanges(provider: RunningProvider, tmp_path: Path) -> None:
+    provider.released.clear()
+    with running_server(tmp_path / "data", **settings_of(provider)) as server:
+        http = HttpClient(server.http_address)
+        answer = await begun(http)
+        (state,) = parse_qs(urlsplit(answer.headers["location"]).query)["state"]
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+
+        def end() -> HttpAnswer:
+            return http.call("GET", f"/login/iam/callback?{urlencode({'state': state, 'code': 'x'})}", cookie=cookie)
+
+        with ThreadPoolExecutor(MOST_EXCHANGES) as callers:
+            held = [callers.submit(end) for _ in range(MOST_EXCHANGES)]
+            await until(lambda: provider.exchanges == MOST_EXCHANGES)
+            refused = end()
+            provider.released.set()
+            ended = [each.result() for each in held]
+        assert refused.status == HTTPStatus.SERVICE_UNAVAILABLE
+        assert b"Many visitors log in now" in refused.content
+        assert [each.status for each in (*ended, end())] == [HTTPStatus.UNAUTHORIZED] * (MOST_EXCHANGES + 1)
 
 
 @pytest.mark.parametrize(

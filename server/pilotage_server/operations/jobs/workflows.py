@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pilotage.errors import NotFoundError
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs.clusters import ClusterSummary, WorkflowStep, WorkflowView
 from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.paging import position_of, token_of
 from pilotage_server.operations.jobs.clusters import ClusterPage, summary_of, visible_workflow
 from pilotage_server.operations.jobs.conditions import visible_jobs
@@ -46,18 +49,21 @@ def view_workflow(transaction: Transaction, identity: Identity, workflow: int) -
     """Return a workflow with its graph; raises NotFoundError if the caller cannot see it."""
     session = transaction.session
     found = visible_workflow(transaction, identity, workflow)
-    summary = summary_of(found, count_by_state(session, found.ids))
     graph = load_graph(session, workflow)
     if graph is None:
-        return WorkflowView(summary)
+        return WorkflowView(summary_of(found, count_by_state(session, found.ids)))
     jobs = graph.all_jobs(workflow)
     own = len(graph.steps)
+    counts_of_steps = count_each_by_state(session, jobs)
+    counts = Counter[JobState]()
+    for each in counts_of_steps[:own]:  # each job of the workflow is in one step
+        counts.update(each)
     firsts = load_jobs(session, [ids.start for ids in jobs[:own]])
     steps = tuple(
-        WorkflowStep(ids, firsts[ids.start].name if ids.start in firsts else "", counts, outside=place >= own)
-        for place, (ids, counts) in enumerate(zip(jobs, count_each_by_state(session, jobs), strict=True))
+        WorkflowStep(ids, firsts[ids.start].name if ids.start in firsts else "", of_step, outside=place >= own)
+        for place, (ids, of_step) in enumerate(zip(jobs, counts_of_steps, strict=True))
     )
-    return WorkflowView(summary, steps, graph.edges)
+    return WorkflowView(summary_of(found, counts), steps, graph.edges)
 
 
 def view_workflow_of(transaction: Transaction, identity: Identity, job_id: int) -> WorkflowView:
