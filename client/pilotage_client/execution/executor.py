@@ -290,16 +290,17 @@ class PilotageExecutor(Executor):
         """Take no more calls, remove all jobs and forget all; returns the calls without a result."""
         with self._changed:
             self._shut_down = True
+            self._changed.wait_for(lambda: not self._is_sending, _TICK_S)
             jobs = list(self._batches)
-        if jobs:
-            with suppress(PilotageError, ValueError):  # ValueError: the connection has been closed
-                self._client.remove(jobs, why)
-        with self._changed:
-            calls = list(self._unfinished())
+            calls = list(self._unfinished())  # before their jobs end, so that no reader fails them for that
             for queue in self._queues.values():
                 queue.calls.clear()
             for batch in self._batches.values():
                 batch.open = {}
+        if jobs:
+            with suppress(PilotageError, ValueError):  # ValueError: the connection has been closed
+                self._client.remove(jobs, why)
+        with self._changed:
             self._batches.clear()  # now the sender ends, and closes the connection
             self._changed.notify_all()
         return calls
