@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.load import Caller, Metadata, Request, Run
-from harness.watched_server import CALL_HEADER
+from harness.watched_server import CALL_HEADER, PERIODS
 from pilotage.clock import boot_time_s
 
 STAGES = (
@@ -98,7 +98,8 @@ class Stages:
         slow_stages = list(zip(*(call.stages_ms() for call in slowest), strict=True))
         for name, of_all, of_slow in zip(STAGES, all_stages, slow_stages, strict=True):
             yield name, statistics.median(of_all), statistics.fmean(of_slow)
-        for name, periods in sorted(self._periods.items()):
+        for name in PERIODS:
+            periods = self._periods[name]
             yield f"during {name}", _overlap_ms(self.calls, periods), _overlap_ms(slowest, periods)
 
     def table(self) -> str:

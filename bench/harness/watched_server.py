@@ -28,9 +28,12 @@ CALL_HEADER = "bench-call"
 RECORDS = "PILOTAGE_BENCH_RECORDS"
 """The environment variable with the path of the file of records."""
 
+PERIODS = ("groups", "checkpoints", "collections of garbage", "no interpreter")
+"""What is recorded with begin and end: the last one is when a thread that was due could not run."""
+
 _TICK_S = 0.002
 _LATE_S = 0.002
-"""A thread that wakes this late has waited for the interpreter or for the core."""
+"""A thread that wakes so late has waited for the interpreter or for the core."""
 
 
 class _Group:
@@ -40,17 +43,17 @@ class _Group:
 
 
 class _Watch:
-    """What is recorded: `calls` by number as the moments of `harness.stages.CallMoments`, `periods` by name."""
+    """What is recorded: `calls` by number as moments of `harness.stages.CallMoments`, `periods` by name."""
 
     def __init__(self) -> None:
         self.calls: dict[int, tuple[float, ...]] = {}
-        self.periods: dict[str, list[tuple[float, float]]] = {}
+        self.periods: dict[str, list[tuple[float, float]]] = {name: [] for name in PERIODS}
         self._group = _Group()
         self._collection_began_s = 0.0
 
     def add_period(self, name: str, began_s: float, ended_s: float | None = None) -> None:
         """Record a period; by default it ends now."""
-        self.periods.setdefault(name, []).append((began_s, boot_time_s() if ended_s is None else ended_s))
+        self.periods[name].append((began_s, boot_time_s() if ended_s is None else ended_s))
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function; each of its calls is recorded as a period."""
@@ -69,8 +72,7 @@ class _Watch:
             self._group = _Group()
             self._group.began_s = boot_time_s()
             run(groups, members)
-            batches = " and ".join(sorted({type(member.batch).__name__ for member in members}))
-            self.add_period(f"groups of {batches}", self._group.began_s)
+            self.add_period("groups", self._group.began_s)
 
         return run_group
 
@@ -93,12 +95,12 @@ class _Watch:
 
         return run
 
-    def note_collection(self, phase: str, info: dict[str, int]) -> None:
+    def note_collection(self, phase: str, _info: dict[str, int]) -> None:
         """Record collections of garbage; called by the collector."""
         if phase == "start":
             self._collection_began_s = boot_time_s()
         else:
-            self.add_period(f"collection {info['generation']}", self._collection_began_s)
+            self.add_period("collections of garbage", self._collection_began_s)
 
     def tick(self) -> None:
         """Record the periods in which this thread could not run."""
