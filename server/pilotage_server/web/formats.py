@@ -82,6 +82,11 @@ def number_text(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def counted_text(number: float, noun: str) -> str:
+    """Return a number with a noun, such as 1 job or 1,200 jobs."""
+    return f"{number_text(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def size_text(size: float) -> str:
     """Return a size in bytes with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -121,6 +126,7 @@ def prose_text(text: str) -> Markup:
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "age": age_text,
+    "counted": counted_text,
     "iso": iso_text,
     "kind": state_kind,
     "lasting": length_text,
