@@ -87,6 +87,12 @@ def counted_text(number: float, noun: str) -> str:
     return f"{number_text(number)} {noun}{'' if number == 1 else 's'}"
 
 
+def hours_text(seconds: float) -> str:
+    """Return a length in hours, with two digits after the point if there are few."""
+    hours = seconds / 3600
+    return f"{hours:.2f}" if 0 < hours < 10 else number_text(hours)
+
+
 def size_text(size: float) -> str:
     """Return a size in bytes with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -127,6 +133,7 @@ def prose_text(text: str) -> Markup:
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "age": age_text,
     "counted": counted_text,
+    "hours": hours_text,
     "iso": iso_text,
     "kind": state_kind,
     "lasting": length_text,

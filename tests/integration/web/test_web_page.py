@@ -134,9 +134,9 @@ async def test_filter_that_cannot_be_read_stays_in_its_form(grid: WebGrid) -> No
     await expect(page.get_by_text("No job matches")).to_have_count(0)
     await page.reload()
     await expect(where).to_have_value("JobPrio > ((")
-    await where.fill('JobName == "held"')
+    await where.fill("JobPrio > 5")
     await where.press("Enter")
-    await expect(page.get_by_text("1 job", exact=True)).to_be_visible()
+    await expect(page.get_by_text("No job matches")).to_be_visible()
     await expect(page.get_by_role("alert")).to_have_count(0)
     assert visitor.faults == []
 
