@@ -90,7 +90,7 @@ def counted_text(number: float, noun: str) -> str:
 def hours_text(seconds: float) -> str:
     """Return a length in hours, with two digits after the point if there are few."""
     hours = seconds / 3600
-    return f"{hours:.2f}" if 0 < hours < 10 else number_text(hours)
+    return f"{hours:.2f}" if 0.005 <= hours < 10 else number_text(hours)
 
 
 def size_text(size: float) -> str:

@@ -21,4 +21,11 @@ def test_nouns_follow_their_numbers() -> None:
 
 
 def test_few_hours_have_digits_after_the_point() -> None:
-    assert [hours_text(seconds) for seconds in (0, 150, 5400, 36_000, 9e6)] == ["0", "0.04", "1.50", "10", "2,500"]
+    assert [hours_text(seconds) for seconds in (0, 9, 150, 5400, 36_000, 9e6)] == [
+        "0",
+        "0",
+        "0.04",
+        "1.50",
+        "10",
+        "2,500",
+    ]
