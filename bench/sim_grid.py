@@ -18,7 +18,7 @@ from harness.time_plot import time_drawing
 from pilotage.errors import InvalidInputError
 from simulator.configuration import read_configuration
 from simulator.grid import SimulatedGrid
-from simulator.report import differences, panel, report
+from simulator.report import differences, panels, report
 from simulator.trace import LHCB, at_known_sites, read_trace
 
 EXAMPLE = Path(__file__).parent / "simulator" / "example"
@@ -50,14 +50,14 @@ def main() -> int:
         spent_s = time.process_time() - start
         grid.check()
         reports.append(report(grid))
-        grids[str(folder)] = grid
+        grids[folder.name] = grid
         speed = round(grid.now_s / spent_s)
         print(json.dumps({"configuration": str(folder), **reports[-1], "cpu_s": spent_s, "times_real_time": speed}))
     if options.what_if is not None:
         for name, (before, after) in differences(reports[0], reports[1]).items():
             print(json.dumps({"differs": name, "before": before, "after": after}))
     if options.plot is not None:
-        options.plot.write_text(time_drawing([panel(title, grid) for title, grid in grids.items()]))
+        options.plot.write_text(time_drawing([panels(name, grid) for name, grid in grids.items()]))
     return 0
 
 

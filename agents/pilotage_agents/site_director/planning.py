@@ -127,6 +127,11 @@ def plan_pilots(demands: Sequence[Demand], queues: Sequence[QueueState], ramp: R
     return tuple(ledger.plan() for ledger in ledgers)
 
 
+def has_room(queue: QueueState, ramp: Ramp) -> bool:
+    """Whether a plan may send pilots to the queue, whatever the demand."""
+    return _free_room(queue, ramp)[0] > 0
+
+
 @dataclass(slots=True)
 class _Ledger:
     """The account of one queue during planning.

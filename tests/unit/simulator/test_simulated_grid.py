@@ -56,7 +56,7 @@ def test_running_limit_holds_at_all_times(most: int) -> None:
     for hour in range(1, 25):
         grid.run(hour * HOUR_S)
         grid.check()
-    assert min(most, 4) <= max(sample.by_group.get("a", 0) for sample in grid.samples) <= most
+    assert min(most, 4) <= max(sample.busy.get(GroupId("v", "a"), 0) for sample in grid.samples) <= most
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 20), st.floats(60, 5 * HOUR_S)), max_size=12))
