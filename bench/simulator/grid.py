@@ -97,8 +97,8 @@ class Sample:
 
     time_s: float
     pilot_cores: int
-    busy: dict[GroupId, int]
-    waiting: dict[GroupId, int]
+    busy: Counter[GroupId]
+    waiting: Counter[GroupId]
 
     @property
     def busy_cores(self) -> int:
@@ -137,15 +137,16 @@ class SimulatedGrid:
         self._order = random.Random(self._model.seed)
         self._to_come = deque(sorted(jobs, key=lambda job: job.came_s))
         self._due: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
+        self._due_last: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
         self._steps: list[int] = []
-        self._busy: Counter[GroupId] = Counter()
+        self._busy: Counter[Account] = Counter()
         self._evidence = Evidence()
         self._ended: list[AttemptGroup] = []
         self._set_time(0.0)
         self._prepare_server()
         self._prepare_pilots()
-        self._at(0.0, self._begin_cycle)
-        self._at(0.0, self._sample)
+        self._at(0.0, self._direct, is_last=True)
+        self._at(0.0, self._sample, is_last=True)
         if self._to_come:
             self._at(self._to_come[0].came_s, self._submit)
 
@@ -178,7 +179,6 @@ class SimulatedGrid:
         """Whether a limit, a quota or a circuit breaker may admit jobs to slots that have refused them."""
         self._pilot_cores = 0
         self._planned_nothing_for: object = None
-        self._is_cycle_due = False
         self._cycle_s = self.configuration.director.interval_s
         self._idle: dict[QueueId, tuple[IdleSlots, ...]] = {}
         """The open slots of each queue, until they change."""
@@ -202,20 +202,20 @@ class SimulatedGrid:
                 event()
             del self._due[step]
             self._match()
-            if self._is_cycle_due:
-                self._is_cycle_due = False
-                self._direct()
+            for event in self._due_last.pop(step, ()):
+                event()
         self._set_time(last * self._model.step_s)
 
-    def _at(self, time_s: float, event: Callable[[], None]) -> None:
-        """Let something happen at the end of the step of a time, which is not the present step unless it is now."""
+    def _at(self, time_s: float, event: Callable[[], None], *, is_last: bool = False) -> None:
+        """Let something happen in the step at whose end a time lies; `is_last` = after the matches of that step."""
         step = ceil(time_s / self._model.step_s - 1e-9)
-        if step not in self._due:
+        if step not in self._due and step not in self._due_last:
             heapq.heappush(self._steps, step)
-        self._due[step].append(event)
+        (self._due_last if is_last else self._due)[step].append(event)
 
-    def _later(self, time_s: float, event: Callable[[], None]) -> None:
-        self._at(max(time_s, self.now_s + self._model.step_s), event)
+    def _later(self, time_s: float, event: Callable[[], None], *, is_last: bool = False) -> None:
+        """Let something happen at a time, but not before the next step."""
+        self._at(max(time_s, self.now_s + self._model.step_s), event, is_last=is_last)
 
     # Jobs -----------------------------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class SimulatedGrid:
         limits = self._limits.counting(pilot.queue, job.task_queue.traits)
         for limit in limits:
             self.running[limit] += 1
-        self._busy[job.task_queue.account.group_id] += choice.amounts.cpus
+        self._busy[job.task_queue.account] += choice.amounts.cpus
         run_s = self._model.black_hole_fails_after_s if pilot.is_bad else job.traced.run_s
         evict_s = pilot.lifetime.evict_boot_s()
         end_s = min(self.now_s + run_s, evict_s)
@@ -281,7 +281,7 @@ class SimulatedGrid:
         for limit in run.limits:
             self.running[limit] -= 1
         self._tries_all |= bool(run.limits) or not self.configuration.rules.sharing.group_accept_surplus
-        self._busy[account.group_id] -= run.cpus
+        self._busy[account] -= run.cpus
         pilot.leave(run.key, self._now)
         if self._model.black_hole_nodes:
             self._record(run)
@@ -307,14 +307,12 @@ class SimulatedGrid:
         step's slots cannot change that, and time only shortens what it offers.
         """
         tries_all, self._tries_all = self._tries_all, False
-        if tries_all or self._new_jobs:
-            queues = [queue for queue in self._queues if self._open[queue]]
-        else:
-            queues = [queue for queue in self._queues if self._fresh[queue]]
+        tries_others = tries_all or bool(self._new_jobs)
+        queues = [queue for queue in self._queues if self._fresh[queue] or (tries_others and self._open[queue])]
         self._order.shuffle(queues)  # pilots call in no order
         for queue in queues:
             fresh, self._fresh[queue] = self._fresh[queue], {}
-            others = [pilot for pilot in self._open[queue] if pilot not in fresh]
+            others = [pilot for pilot in self._open[queue] if pilot not in fresh] if tries_others else []
             for start in range(0, len(others), _PILOTS_AT_ONCE):
                 if not tries_all and not any(map(self._waiting.has_jobs, self._new_jobs)):
                     break
@@ -434,17 +432,16 @@ class SimulatedGrid:
 
     # Pilots ---------------------------------------------------------------------------------------------------------
 
-    def _begin_cycle(self) -> None:
-        """Let the site director run at the end of the step, when idle slots have taken what they can."""
-        self._is_cycle_due = True
-
     def _direct(self) -> None:
-        """Run a cycle of the site director, unless its input is that of the last one, which sent nothing."""
+        """Run a cycle of the site director, unless its input is that of the last one, which sent nothing.
+
+        It follows the matches of the step: at real servers idle slots take new jobs long before a cycle counts them.
+        """
         supplies = [self._supply(queue) for queue in self._queues]
         is_known = supplies == self._planned_nothing_for and not any(each.empty_returns for each in supplies)
         if not is_known:
             self._plan(supplies)
-        self._later(self.now_s + self._cycle_s, self._begin_cycle)
+        self._later(self.now_s + self._cycle_s, self._direct, is_last=True)
 
     def _plan(self, supplies: list[QueueSupply]) -> None:
         served, director = self.configuration.served, self.configuration.director
@@ -552,13 +549,13 @@ class SimulatedGrid:
     # Samples --------------------------------------------------------------------------------------------------------
 
     def _sample(self) -> None:
-        self._later(self.now_s + SAMPLED_EVERY_S, self._sample)
-        waiting: Counter[GroupId] = Counter()
+        self._later(self.now_s + SAMPLED_EVERY_S, self._sample, is_last=True)
+        waiting, busy = Counter[GroupId](), Counter[GroupId]()
         for task_queue in self._task_queues.values():
-            if queued := self._queued[task_queue.id]:
-                waiting[task_queue.account.group_id] += len(queued)
-        busy = {group: cores for group, cores in self._busy.items() if cores}
-        self.samples.append(Sample(self.now_s, self._pilot_cores, busy, dict(waiting)))
+            waiting[task_queue.account.group_id] += len(self._queued[task_queue.id])
+        for account, cores in self._busy.items():
+            busy[account.group_id] += cores
+        self.samples.append(Sample(self.now_s, self._pilot_cores, +busy, +waiting))
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pilotage.values.accounts import Account
 from pilotage.values.amounts import NOTHING, Amounts
@@ -278,10 +278,8 @@ class SlotStatus(NamedTuple):
         job, claim = changes.get("job", self.job), changes.get("claim", self.claim)
         if job is not None and claim is not None:
             runs, is_suspended = state is SlotState.CLAIMED and activity in RUNNING, activity is Activity.SUSPENDED
-            changes |= {
-                "job": _with_watches(job, runs, is_suspended, now),
-                "claim": _with_watches(claim, runs, is_suspended, now),
-            }
+            changes["job"] = job._replace(**_watches(job, runs, is_suspended, now))
+            changes["claim"] = claim._replace(**_watches(claim, runs, is_suspended, now))
         return self._replace(state=state, activity=activity, entered_activity=now, **changes)
 
     def validate(self) -> None:
@@ -305,11 +303,6 @@ class SlotStatus(NamedTuple):
                 assert is_suspended == (self.activity is Activity.SUSPENDED), f"{self.activity}, and its watch is wrong"
 
 
-_Watched = TypeVar("_Watched", JobInSlot, Claim)
-
-
-def _with_watches(value: _Watched, runs: bool, is_suspended: bool, now: Now) -> _Watched:
-    """Return a job or claim whose stopwatches run as the activity demands."""
-    if value.run.is_running == runs and value.suspended.is_running == is_suspended:
-        return value
-    return value._replace(run=value.run.running(runs, now), suspended=value.suspended.running(is_suspended, now))
+def _watches(value: JobInSlot | Claim, runs: bool, is_suspended: bool, now: Now) -> dict[str, Stopwatch]:
+    """Return the stopwatches of a job or claim as the activity demands."""
+    return {"run": value.run.running(runs, now), "suspended": value.suspended.running(is_suspended, now)}
