@@ -55,7 +55,7 @@ from simulator.trace import TracedJob
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SAMPLED_EVERY_S = 3600.0
 _PILOTS_AT_ONCE = 64
-"""Idle pilots are offered in such portions until no new job is left."""
+"""Idle pilots are tried in portions of the number of new jobs, at most of this size, until no new job is left."""
 
 _LONGEST_LIFE_S = 7 * 86400
 _NODE_DISK_MIB, _MIB_PER_CORE = 100_000, 4000
@@ -313,10 +313,13 @@ class SimulatedGrid:
         for queue in queues:
             fresh, self._fresh[queue] = self._fresh[queue], {}
             others = [pilot for pilot in self._open[queue] if pilot not in fresh] if tries_others else []
-            for start in range(0, len(others), _PILOTS_AT_ONCE):
-                if not tries_all and not any(map(self._waiting.has_jobs, self._new_jobs)):
+            while others:
+                left = _PILOTS_AT_ONCE if tries_all else sum(map(self._waiting.count, self._new_jobs))
+                if left <= 0:
                     break
-                self._serve(queue, others[start : start + _PILOTS_AT_ONCE])
+                portion = min(left, _PILOTS_AT_ONCE)
+                self._serve(queue, others[:portion])
+                del others[:portion]
             self._serve(queue, list(fresh))
         self._new_jobs.clear()
 
