@@ -37,8 +37,9 @@ from pilotage_server.core.health.throttles import (
     tripped_locations,
 )
 from pilotage_server.core.matching.demand import EMPTY_RETURN_WINDOW, EmptyPilot, demands, empty_returns
-from pilotage_server.core.matching.general_matcher import Reservation
-from pilotage_server.core.matching.matcher import Matcher, MatchRequest, NeedsGeneralMatcher, NeedsHeads
+from pilotage_server.core.matching.job_views import SingleJobs
+from pilotage_server.core.matching.matcher import Matcher, NeedsHeads, Reservation
+from pilotage_server.core.matching.slot_match import MatchRequest
 from pilotage_server.core.matching.slot_policy import SlotPolicies
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.reach import QueueAccess
@@ -308,7 +309,7 @@ class SimulatedGrid:
     def _choose(self, queue: QueueId, offers: list[SlotOffer]) -> list[tuple[Reservation, int]]:
         """Match slots of a queue, and return what each gets, with the job."""
         limits = LimitRound({limit: self.running[limit] for limit in self._limits.at(queue)})
-        request: MatchRequest | None = MatchRequest(queue, (), tuple(offers), limits, self.now)
+        request: MatchRequest | None = MatchRequest(queue, (), tuple(offers), limits, SingleJobs(), self.now)
         made: list[tuple[Reservation, int]] = []
         while request is not None and request.slots:
             chosen = self._matcher.choose(request, self._access)
@@ -319,13 +320,10 @@ class SimulatedGrid:
                 self._matcher.commit(choice.task_queue.id, [number])
                 made.append((choice, number))
             match chosen.rest:
-                case NeedsHeads(wanted, rest):
-                    for id_, most in wanted.items():
-                        first = [QueueHead(0, number) for number in heapq.nsmallest(most, self._queued[id_])]
-                        self._matcher.refresh_heads(id_, first, most)
+                case NeedsHeads((id_, most, _), rest):
+                    first = [QueueHead(0, number) for number in heapq.nsmallest(most, self._queued[id_])]
+                    self._matcher.refresh_heads(id_, first, most)
                     request = rest
-                case NeedsGeneralMatcher(reason, _):
-                    raise AssertionError(f"jobs of a trace have no expressions, but {reason}")
                 case None:
                     # The matcher stops at a number of jobs in one round.
                     done = {choice.slot for choice, _ in made}

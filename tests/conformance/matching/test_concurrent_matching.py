@@ -19,6 +19,7 @@ from pilotage.values.attempts import Outcome
 from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.matching.slot_match import SINGLE_JOBS_AT_ONCE
 from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.attempts.reports import record_reports
@@ -271,3 +272,29 @@ def test_jobs_of_failed_match_on_another_server_are_found_again(
     server.read(lambda transaction, state: count_pending(transaction, state, before))
     assert notified == [2]
     assert pilot.claim(a_slot("a"), a_slot("b")) == ids
+
+
+def test_job_evaluated_alone_is_left_to_the_server_that_locked_it(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    server = Grid(postgresql_database, clock)
+    ids = server.submit(count=6, requirements_expression="MY.ProcId % 2 == 1")
+    other_server = server.restarted()
+    pilot, other_pilot = server.start_pilot(), other_server.start_pilot()
+
+    def match_beside(transaction: Transaction, state: ServerState) -> list[int]:
+        answer = request_jobs(transaction, state, other_pilot.identity, WorkRequest((a_slot("a"), a_slot("b"))))
+        assert pilot.claim(a_slot("c"), a_slot("d")) == [ids[5]], "the others are locked"
+        return [match.job_id for match in answer.matches]
+
+    assert other_server.write(match_beside) == [ids[1], ids[3]]
+    assert pilot.claim(a_slot("c"), a_slot("d")) == []
+    assert [server.job(id_).state for id_ in ids] == [JobState.WAITING, JobState.MATCHED] * 3
+
+
+def test_concurrent_requests_match_jobs_evaluated_alone_once(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    ids = grid.submit(count=SINGLE_JOBS_AT_ONCE, requirements_expression="MY.ProcId % 2 == 1")
+    pilots = [grid.start_pilot() for _ in range(THREADS)]
+    taken = [job for jobs in run_concurrently(lambda n: take_all(pilots[n], calls=3)) for job in jobs]
+    assert sorted(taken + take_all(grid.start_pilot(), calls=1)) == ids[1::2]

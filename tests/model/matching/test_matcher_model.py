@@ -1,4 +1,4 @@
-"""The matcher chooses the same jobs as the general matcher, for any waiting jobs and any pilot."""
+"""The matcher chooses the same jobs as the reference matcher, for any waiting jobs and any pilot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.amounts import Amounts
 from pilotage.values.isolation import Isolation
-from pilotage.values.offers import SlotOffer
+from pilotage.values.offers import OccupiedSlot, SlotOffer
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.resources.tree import ActiveTree
@@ -71,6 +71,8 @@ particular_traits = st.builds(
             'TARGET.Name == "s1"',
             "TARGET.Start",
             "MY.SubmittorPrio > 1",
+            "MY.ProcId % 2 == 1",
+            "MY.kind =?= 1",
         ]
     ),
     rank=st.sampled_from(["", "", "", "TARGET.Cpus"]),
@@ -111,8 +113,17 @@ ads = st.sampled_from(
         "[Rank = TARGET.kind * 2 + (TARGET.urgency =?= 1); Kind = 2]",
         "[Start = TARGET.SubmittorPrio < 2; SlotWeight = 2 * Cpus]",
         "[Kind = 3; SlotWeight = 0.5]",
+        "[Rank = TARGET.kind; PreemptionRequirements = RemoteUserPrio > TARGET.SubmittorPrio]",
+        "[PreemptionRequirements = TARGET.urgency =!= 2]",
     ]
 )
+
+
+presents = st.tuples(
+    accounts,
+    st.builds(OccupiedSlot, st.just(1), st.integers(1, 9), st.sampled_from([0.0, 1.0, 2.0]), st.booleans()),
+)
+"""The users of occupied slots with what the slots report of their jobs."""
 
 
 @st.composite
@@ -148,7 +159,7 @@ def pilots(draw: st.DrawFn) -> tuple[QueueId, tuple[str, ...], list[SlotOffer]]:
 
 
 class MatcherModel(RuleBasedStateMachine):
-    """The same waiting jobs twice: one served by the matcher, one by the general matcher."""
+    """The same waiting jobs twice: one served by the matcher, one by the reference matcher."""
 
     @initialize(sharing=sharings, limits=limits, queues=st.lists(st.tuples(traits, counts), min_size=1, max_size=8))
     def begin(self, sharing: Sharing, limits: dict[RunningLimit, int], queues: list[tuple[Traits, int]]) -> None:
@@ -189,13 +200,26 @@ class MatcherModel(RuleBasedStateMachine):
     @rule(pilot=pilots())
     def match_and_undo(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
         """Undo a match, as a failed transaction does."""
-        [(_, choices)] = self.quick.chosen(*pilot, self.now)
+        choices = self.quick.chosen(*pilot, self.now)
         self.quick.matcher.unreserve(choices, self.now)
         for choice in choices:
             self.plain.shares.start_run(choice.task_queue.account, choice.weight, self.now)
         for choice in choices:
             self.plain.shares.end_runs(choice.task_queue.account, choice.weight, self.now)
         self.quick.matcher.check()
+
+    @rule(pilot=pilots(), present=st.lists(presents, min_size=5, max_size=5))
+    def vacate(
+        self,
+        pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]],
+        present: list[tuple[Account, OccupiedSlot]],
+    ) -> None:
+        queue, vos, offered = pilot
+        present = present[: len(offered)]
+        slots = [slot._replace(occupied=job, ahead=0) for slot, (_, job) in zip(offered, present, strict=True)]
+        users = [user for user, _ in present]
+        vacates = self.plain.vacate_generally(queue, vos, slots, users, self.now)
+        assert self.quick.vacate_quickly(queue, vos, slots, users, self.now) == vacates
 
     @rule(pool=st.sampled_from(["p", "q"]), queues=st.sets(st.sampled_from(QUEUES)))
     def map_pool(self, pool: str, queues: set[QueueId]) -> None:

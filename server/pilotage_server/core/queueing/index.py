@@ -2,7 +2,7 @@
 
 It is changed by committed transactions and, ahead of their commits, by matches. Its size grows with the task queues,
 not with the jobs. Counts are sums of additions and removals, so the order in which two transactions apply theirs does
-not matter. What is missing (a head, a task queue) is named by `headless` and `unknown`, and the next match reads it.
+not matter. The next match reads the heads that it lacks, and the task queues of which only the ids are known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from pilotage.values.accounts import Account
 from pilotage_server.core.queueing.account_order import AccountOrder
-from pilotage_server.core.queueing.bitsets import BitAllocator, bit_set
+from pilotage_server.core.queueing.bitsets import BitAllocator
 from pilotage_server.core.queueing.task_queue import TaskQueue, ValueCounts
 from pilotage_server.core.queueing.trait_index import TraitIndex
 from pilotage_server.core.queueing.waiting_jobs import QueueHead, WaitingJobs, WaitingTaskQueue
@@ -63,10 +63,6 @@ class KnownTaskQueues:
     def ids(self) -> KeysView[int]:
         """Return the ids of all task queues, also of empty ones."""
         return self._by_id.keys()
-
-    def ids_of_owner(self, owner: Account) -> frozenset[int]:
-        """Return the ids of all task queues of an owner, whichever account is charged."""
-        return frozenset(self._by_owner.get(owner, ()))
 
     def all_bits(self) -> list[int]:
         """Return the bits of all task queues."""
@@ -221,7 +217,6 @@ class TaskQueueIndex(KnownTaskQueues):
         self.pending = PendingChanges()
         """The task queues in which transactions under way add or remove jobs."""
 
-        self._headless: set[int] = set()
         self._unknown: set[int] = set()
         self._versions = counter(1)
         self._head_cache = HeadCache(self._by_id, most_heads)
@@ -258,10 +253,6 @@ class TaskQueueIndex(KnownTaskQueues):
         """Return the ids of task queues that have got jobs and whose traits are not known here."""
         return frozenset(self._unknown)
 
-    def headless(self) -> frozenset[int]:
-        """Return the ids of task queues with waiting jobs whose first job is not known."""
-        return frozenset(self._headless)
-
     def remove(self, task_queue_ids: Iterable[int]) -> None:
         """Remove task queues that the database no longer has."""
         for task_queue_id in task_queue_ids:
@@ -292,13 +283,6 @@ class TaskQueueIndex(KnownTaskQueues):
                 waiting.remove(job_id)
             self._update(waiting)
 
-    def refresh_head(self, task_queue_id: int, head: QueueHead | None) -> None:
-        """Set the head that the database has; None = it was not read."""
-        waiting = self._by_id.get(task_queue_id)
-        if waiting is not None:
-            waiting.set_head(head, is_settled=task_queue_id not in self.pending)
-            self._update(waiting)
-
     def refresh_heads(self, task_queue_id: int, heads: Iterable[QueueHead], *, is_all: bool) -> None:
         """Set the first jobs that the database has, in order; `is_all` = there are no more."""
         waiting = self._by_id.get(task_queue_id)
@@ -311,9 +295,12 @@ class TaskQueueIndex(KnownTaskQueues):
             self._head_cache.touch(task_queue_id)
             self._update(waiting)
 
-    def reserve(self, waiting: WaitingJobs) -> QueueHead:
-        """Reserve the first job of a task queue, whose head must be known, for a match that is not committed."""
-        head, before, after = waiting.reserve(), waiting.position, waiting.current_position()
+    def reserve(self, waiting: WaitingJobs, wanted: QueueHead | None = None) -> QueueHead:
+        """Reserve the first job of a task queue, or the `wanted` one, for a match that is not committed.
+
+        Its head must be known.
+        """
+        head, before, after = waiting.reserve(wanted), waiting.position, waiting.current_position()
         if not waiting.heads or before is None or after is None:
             self._update(waiting)
             return head
@@ -420,11 +407,6 @@ class TaskQueueIndex(KnownTaskQueues):
         """Return the accounts that have waiting jobs."""
         return iter([account for account, order in self.orders.items() if order])
 
-    def accounts_among(self, task_queue_ids: frozenset[int]) -> Iterator[Account]:
-        """Return the accounts that have waiting jobs in any of these task queues."""
-        bits = bit_set(self._by_id[each].bit for each in task_queue_ids if each in self._by_id)
-        return iter([account for account, order in self.orders.items() if order.first_among(bits) is not None])
-
     def of_account(self, account: Account) -> tuple[WaitingTaskQueue, ...]:
         """Return the task queues of an account that have waiting jobs, in order."""
         order = self.orders.get(account)
@@ -458,7 +440,6 @@ class TaskQueueIndex(KnownTaskQueues):
         for waiting in self._by_id.values():
             assert waiting.order is self.orders[waiting.account]
             assert self._by_bit[waiting.bit] is waiting
-            assert (waiting.task_queue.id in self._headless) == waiting.is_headless
             waiting.check()
 
     def _snapshot_of(self, waiting: WaitingJobs) -> CountSnapshot:
@@ -481,8 +462,4 @@ class TaskQueueIndex(KnownTaskQueues):
             if after is None:
                 self.stale_counts.add(waiting.task_queue.id)
             waiting.order.replace(before, after)
-        if waiting.is_headless:
-            self._headless.add(waiting.task_queue.id)
-        else:
-            self._headless.discard(waiting.task_queue.id)
         self._head_cache.update(waiting)

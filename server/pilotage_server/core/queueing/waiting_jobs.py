@@ -135,11 +135,11 @@ class WaitingJobs:
         self.count -= 1
         self._remove_head(job_id)
 
-    def reserve(self) -> QueueHead:
-        """Reserve the first job for a match that is not committed; its head must be known."""
-        head = self.heads.pop(0)
+    def reserve(self, wanted: QueueHead | None = None) -> QueueHead:
+        """Reserve the first job, or the `wanted` one, for a match that is not committed; its head must be known."""
+        self.bound = self.heads[0]
+        head = self.heads.pop(0 if wanted is None else self.heads.index(wanted))
         self.count -= 1
-        self.bound = head
         self.claimed.add(head.job_id)
         self.reserved.add(head.job_id)
         return head
