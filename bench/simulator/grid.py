@@ -317,7 +317,7 @@ class SimulatedGrid:
                 number = heapq.heappop(self._queued[choice.task_queue.id])
                 assert choice.head == QueueHead(0, number), "the oldest job goes first"
                 self._matcher.confirm([choice], [number])
-                self._matcher.commit(choice.task_queue.id, [number])
+                self._matcher.commit([choice], [number])
                 made.append((choice, number))
             match chosen.rest:
                 case NeedsHeads((id_, most, _), rest):

@@ -155,7 +155,7 @@ class MatchBench:
         self.matcher.refresh_heads(task_queue_id, first, most)
         if with_ads:
             common = traits_ad(self.queues[task_queue_id].traits)
-            request.single_jobs.add(task_queue_id, {job: {**common, **self._own[job]} for _, job in first})
+            request.single_jobs.add(task_queue_id, {job: {**common, **self._own[job]} for _, job in first}, most)
         return request
 
 
@@ -330,7 +330,7 @@ class MatcherComparison:
             for (position, choice), job_id in zip(mine, job_ids, strict=True):
                 served[position] = _served(choice, job_id)
             self.matcher.confirm([choice for _, choice in mine], job_ids)
-            self.matcher.commit(task_queue_id, job_ids)
+            self.matcher.commit([choice for _, choice in mine], job_ids)
         self.matcher.check()
         return [served[position] for position in sorted(served)]
 
@@ -353,7 +353,8 @@ class MatcherComparison:
         first = self.jobs[task_queue_id][:most]
         self.matcher.refresh_heads(task_queue_id, first, most)
         if with_ads:
-            request.single_jobs.add(task_queue_id, {head.job_id: self._ad(task_queue_id, head) for head in first})
+            ads = {head.job_id: self._ad(task_queue_id, head) for head in first}
+            request.single_jobs.add(task_queue_id, ads, most)
         return request
 
     def _add_job_ads(self, open_slots: OpenSlots, task_queue: TaskQueue) -> None:

@@ -189,7 +189,7 @@ class ServerState:
     def restore_waiting(self, task_queue_id: int, job_id: int, priority: int) -> None:
         """Add a job again whose removal was rolled back."""
         with self.lock:
-            self.waiting.unreserve(task_queue_id, [QueueHead(priority, job_id)])
+            self.waiting.restore(task_queue_id, QueueHead(priority, job_id))
         self.publish_waiting(task_queue_id, 1)
 
     def remove_task_queues(self, task_queue_ids: Iterable[int]) -> None:

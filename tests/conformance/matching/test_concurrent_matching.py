@@ -19,7 +19,7 @@ from pilotage.values.attempts import Outcome
 from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.states import JobState
-from pilotage_server.core.matching.slot_match import SINGLE_JOBS_AT_ONCE
+from pilotage_server.core.matching.job_views import SINGLE_JOBS_AT_ONCE
 from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.attempts.reports import record_reports

@@ -11,7 +11,7 @@ from pilotage.resources.requirements import JobNeeds
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.offers import SlotOffer
-from pilotage_server.core.matching.slot_match import SINGLE_JOBS_AT_ONCE
+from pilotage_server.core.matching.job_views import SINGLE_JOBS_AT_ONCE
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.resources.tree import ActiveTree

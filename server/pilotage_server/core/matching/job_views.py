@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from pilotage.classads.evaluation import CURRENT_TIME
@@ -63,6 +64,10 @@ class JobSnapshot(AdSnapshot):
         self.rank = traits.rank
 
 
+SINGLE_JOBS_AT_ONCE = 20
+"""How many of the first jobs of a task queue are evaluated one by one for a slot, where that is needed."""
+
+
 class SingleJob(NamedTuple):
     """A waiting job with the view of its own ad."""
 
@@ -78,23 +83,31 @@ class SingleJobs:
         self._gone: set[int] = set()
         self._exhausted: set[int] = set()
 
-    def of(self, waiting: WaitingJobs) -> list[SingleJob] | None:
-        """Return the jobs of a task queue that were read and still wait, in order; None = they have to be read."""
-        if waiting.is_headless:
-            return None
-        wanted = self._views.keys() - self._gone
-        known = [SingleJob(head, self._views[head.job_id]) for head in waiting.heads if head.job_id in wanted]
-        return known if known or waiting.task_queue.id in self._exhausted else None
+    def of(self, waiting: WaitingJobs) -> list[SingleJob]:
+        """Return the first jobs of a task queue that still wait, as far as they were read, in order."""
+        known = (
+            SingleJob(head, self._views[head.job_id])
+            for head in waiting.heads
+            if head.job_id in self._views and head.job_id not in self._gone
+        )
+        return list(islice(known, SINGLE_JOBS_AT_ONCE))
 
-    def add(self, task_queue_id: int, ads: Mapping[int, Mapping[str, AdValue]]) -> None:
-        """Add the first jobs that the database has of a task queue, by id; none of them new = there are no more."""
-        new = ads.keys() - self._views.keys()
-        if not new:
+    def missing(self, waiting: WaitingJobs) -> int:
+        """Return how many first jobs of a task queue have to be read so that `of` has all it should; 0 = it has."""
+        is_exhausted = waiting.task_queue.id in self._exhausted and not waiting.is_headless
+        if is_exhausted or len(self.of(waiting)) >= SINGLE_JOBS_AT_ONCE:
+            return 0
+        return SINGLE_JOBS_AT_ONCE + len(waiting.taken) + len(self._gone)
+
+    def add(self, task_queue_id: int, ads: Mapping[int, Mapping[str, AdValue]], limit: int) -> None:
+        """Add the first jobs that the database has of a task queue, by id; fewer than `limit` = there are no more."""
+        if len(ads) < limit:
             self._exhausted.add(task_queue_id)
-        self._views |= {job_id: AdView(folded(ads[job_id]), time_dependent=USER_PRIORITY) for job_id in new}
+        for job_id in ads.keys() - self._views.keys():
+            self._views[job_id] = AdView(folded(ads[job_id]), time_dependent=USER_PRIORITY)
 
     def discard(self, job_id: int) -> None:
-        """Remove a job that another server was quicker to take."""
+        """Remove a job that another match was quicker to take."""
         self._gone.add(job_id)
 
 

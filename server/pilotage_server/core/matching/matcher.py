@@ -3,8 +3,9 @@
 Rules
 -----
 - A chosen job is reserved and its account charged at once, so that the next request sees it.
-- Each reservation ends once: `commit` when the transaction that claimed jobs for it has committed, `exhaust` when the
-  database had none, `unreserve` when the transaction failed.
+- Each reservation ends once: `confirm` when the database has given a job, `exhaust` when it had none, `unreserve` when
+  a certain job was not given or the transaction failed before. Each job that was given ends once: `commit` or
+  `roll_back`.
 - Where it has to know more jobs of a task queue, or their ads, it asks for them (`NeedsHeads`).
 - Of the slots that are left, a job with a Rank takes the one that it ranks highest.
 - At a pilot that isolates by owner and holds no job, the first job ends the search: it decides the owner, and the pilot
@@ -24,7 +25,7 @@ from pilotage.values.amounts import Amounts
 from pilotage.values.offers import SlotOffer, VacateOrder
 from pilotage_server.core.accounting.fair_share import FairShare
 from pilotage_server.core.matching.fair_order import AccountRanking
-from pilotage_server.core.matching.job_views import JobViewCache
+from pilotage_server.core.matching.job_views import JobViewCache, SingleJob
 from pilotage_server.core.matching.preemption import OccupiedSlotMatch, PreemptionRules
 from pilotage_server.core.matching.slot_classes import SlotClasses
 from pilotage_server.core.matching.slot_match import Fit, MatchContext, MatchRequest, MissingHeads, SlotMatch
@@ -32,7 +33,7 @@ from pilotage_server.core.matching.slot_policy import SlotPolicies
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.core.queueing.task_queue import TaskQueue
-from pilotage_server.core.queueing.waiting_jobs import QueueHead
+from pilotage_server.core.queueing.waiting_jobs import QueueHead, WaitingJobs
 
 MAX_JOBS_PER_ROUND = 1000
 """The most jobs that a request gets; a pilot asks again for more."""
@@ -114,7 +115,8 @@ class Matcher:
             slot_match = OccupiedSlotMatch(self._context, request, slot, slot_class, rules)
             found = slot_match.find()
             if isinstance(found, MissingHeads):
-                return Vacates(tuple(orders), NeedsHeads(found, request._replace(slots=request.slots[index:])))
+                rest = request._replace(slots=request.slots[index:], refused=slot_match.refused)
+                return Vacates(tuple(orders), NeedsHeads(found, rest))
             if found is not None:
                 orders.append(slot_match.order(found))
         return Vacates(tuple(orders))
@@ -129,33 +131,36 @@ class Matcher:
     def confirm(self, reservations: Sequence[Reservation], job_ids: Sequence[int]) -> None:
         """Apply the jobs that the database has given for reservations of one task queue.
 
-        They may be other jobs than the reserved heads, if another server was quicker. If the transaction fails, call
-        `roll_back` with them before `unreserve`.
+        For first jobs they may be others than the reserved heads, if another match was quicker.
         """
-        for task_queue_id, heads in _by_task_queue(reservations).items():
+        for task_queue_id, heads in _first_heads(reservations).items():
             self._waiting.confirm(task_queue_id, heads, job_ids)
 
-    def commit(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
-        """Apply the commit of these jobs of a task queue."""
+    def commit(self, reservations: Sequence[Reservation], job_ids: Sequence[int]) -> None:
+        """Apply the commit of the jobs that were given for these reservations of one task queue."""
         self.committed_total += len(job_ids)
-        self._waiting.commit(task_queue_id, job_ids)
+        self._waiting.commit(reservations[0].task_queue.id, job_ids)
 
-    def roll_back(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
-        """Apply that the transaction that claimed these jobs has failed."""
-        self._waiting.commit(task_queue_id, job_ids)
+    def roll_back(self, reservations: Sequence[Reservation], job_ids: Sequence[int], now: datetime) -> None:
+        """Return jobs that were given for these reservations of one task queue, and discharge the accounts."""
+        self._uncharge(reservations, now)
+        self._waiting.roll_back(reservations[0].task_queue.id, job_ids)
 
     def exhaust(self, reservations: Sequence[Reservation], now: datetime) -> None:
-        """End reservations for which the database had no job: the task queue is empty."""
+        """End reservations of first jobs for which the database had none: the task queue is empty."""
         self.exhausted_total += len(reservations)
         self._uncharge(reservations, now)
-        for task_queue_id, heads in _by_task_queue(reservations).items():
+        for task_queue_id, heads in _first_heads(reservations).items():
             self._waiting.exhaust(task_queue_id, heads)
 
     def unreserve(self, reservations: Sequence[Reservation], now: datetime) -> None:
-        """Return reserved jobs to their task queues, and discharge the accounts: the transaction failed."""
+        """Return jobs that the database has not given to their task queues, and discharge the accounts."""
         self._uncharge(reservations, now)
-        for task_queue_id, heads in _by_task_queue(reservations).items():
+        for task_queue_id, heads in _first_heads(reservations).items():
             self._waiting.unreserve(task_queue_id, heads)
+        for reservation in reservations:
+            if reservation.job_id is not None:
+                self._waiting.roll_back(reservation.task_queue.id, [reservation.job_id])
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -165,21 +170,20 @@ class Matcher:
     def _choose(self, request: MatchRequest, access: QueueAccess, reservations: list[Reservation]) -> NeedsHeads | None:
         """Serve one slot after the other and return what is left; `reservations` gets the result."""
         left = deque(request.slots)
-        first: SlotMatch | None = None
+        slot_matches = _SlotMatches(self._context, self._classes, request, access)
         while left and len(reservations) < MAX_JOBS_PER_ROUND:
-            if first is None or not first.applies_to(left[0]):
-                first = self._slot_match(left[0], request, access)
+            first = slot_matches.first(left[0])
             found = first.find()
             if found is None:
                 left.popleft()
                 continue
             index, slot_match = 0, first
             if isinstance(found, Fit) and found.candidate.waiting.task_queue.traits.rank and len(left) > 1:
-                later = [self._slot_match(slot, request, access) for slot in islice(left, 1, None)]
+                later = map(slot_matches.of, islice(left, 1, None))
                 index, slot_match = _best_ranked(found, [first, *later])
                 found = slot_match.missing_heads(found) or found
             if isinstance(found, MissingHeads):
-                return NeedsHeads(found, request._replace(slots=tuple(left)))
+                return NeedsHeads(found, request._replace(slots=tuple(left), refused=first.refused))
             slot, allocation = left[index], slot_match.allocation(found.candidate.waiting)
             self._reserve(slot, found, slot_match, reservations)
             if slot.binds:
@@ -191,9 +195,6 @@ class Matcher:
                 left[index] = remainder
         return None
 
-    def _slot_match(self, slot: SlotOffer, request: MatchRequest, access: QueueAccess) -> SlotMatch:
-        return SlotMatch(self._context, request, slot, self._classes.of(slot, request.queue, request.vos, access))
-
     def _reserve(self, slot: SlotOffer, fit: Fit, slot_match: SlotMatch, reservations: list[Reservation]) -> None:
         """Reserve the job for the slot, and its prefetched jobs from the same task queue; a single job has none."""
         candidate, single = fit
@@ -202,7 +203,7 @@ class Matcher:
         ahead = min(slot.ahead, MAX_JOBS_PER_ROUND - len(reservations) - 1) if single is None else 0
         job_id = None if single is None else single.head.job_id
         while True:
-            head = self._waiting.reserve(waiting, None if single is None else single.head)
+            head = self._take(waiting, single)
             self._accounts.charge(candidate.account, weight)
             reservations.append(Reservation(slot.name, task_queue, amounts, weight, head, job_id))
             if limits is not None:
@@ -210,6 +211,13 @@ class Matcher:
             if not ahead or not waiting.heads or not slot_match.has_room_for(candidate):
                 return
             ahead -= 1
+
+    def _take(self, waiting: WaitingJobs, single: SingleJob | None) -> QueueHead:
+        """Reserve the first job of a task queue, or claim the one that was evaluated alone."""
+        if single is None:
+            return self._waiting.reserve(waiting)
+        self._waiting.claim(waiting, single.head)
+        return single.head
 
     def _charge(self, now: datetime) -> None:
         """Charge the accounts for the reservations since the last call."""
@@ -221,14 +229,43 @@ class Matcher:
             self._shares.end_runs(reservation.task_queue.account, reservation.weight, now)
 
 
+class _SlotMatches:
+    """The searches for the slots of one request, each kept until its slot changes."""
+
+    def __init__(self, context: MatchContext, classes: SlotClasses, request: MatchRequest, access: QueueAccess) -> None:
+        self._context = context
+        self._classes = classes
+        self._request = request
+        self._access = access
+        self._first: SlotMatch | None = None
+        self._by_slot: dict[str, SlotMatch] = {}
+
+    def first(self, slot: SlotOffer) -> SlotMatch:
+        """Return the search for the slot that is served now; equal slots without ads share one."""
+        if self._first is None or not self._first.applies_to(slot):
+            self._first = self.of(slot)
+        self._first.slot = slot
+        return self._first
+
+    def of(self, slot: SlotOffer) -> SlotMatch:
+        """Return the search for a slot."""
+        found = self._by_slot.get(slot.name)
+        if found is None or found.slot is not slot:
+            slot_class = self._classes.of(slot, self._request.queue, self._request.vos, self._access)
+            found = self._by_slot[slot.name] = SlotMatch(self._context, self._request, slot, slot_class)
+        return found
+
+
 def _best_ranked(fit: Fit, matches: Sequence[SlotMatch]) -> tuple[int, SlotMatch]:
     """Return the slot that the job's Rank prefers, of the first and of the later ones that accept it, and its index."""
     accepting = [pair for pair in enumerate(matches) if pair[0] == 0 or pair[1].accepts(fit)]
     return max(accepting, key=lambda pair: pair[1].rank_by_job(fit))
 
 
-def _by_task_queue(reservations: Iterable[Reservation]) -> dict[int, list[QueueHead]]:
+def _first_heads(reservations: Iterable[Reservation]) -> dict[int, list[QueueHead]]:
+    """Return the reserved first jobs by task queue, without certain ones."""
     heads: dict[int, list[QueueHead]] = defaultdict(list)
     for reservation in reservations:
-        heads[reservation.task_queue.id].append(reservation.head)
+        if reservation.job_id is None:
+            heads[reservation.task_queue.id].append(reservation.head)
     return heads

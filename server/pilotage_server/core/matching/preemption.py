@@ -116,13 +116,13 @@ class OccupiedSlotMatch(SlotMatch):
     def order(self, fit: Fit) -> VacateOrder:
         """Return the order to vacate the slot for the job, which counts against the waiting jobs from now on."""
         better, rank = fit.candidate.waiting.task_queue.account, self._rank_of(fit)
-        occupant, user = self._rules.occupants[self._slot.name]
+        occupant, user = self._rules.occupants[self.slot.name]
         self._rules.orders.add(occupant, fit.candidate.waiting.task_queue.id, self._request.now)
         reason = f"the slot's RANK of a waiting job of {better} is {rank:g}, of this one {self._rank_now:g}"
         if rank == self._rank_now:
             reason = f"{better} has a job waiting for it, with user priority {self._priority(better):.2f}"
             reason += f" to {self._priority(user):.2f}"
-        return VacateOrder(self._slot.name, reason, by_rank=rank > self._rank_now)
+        return VacateOrder(self.slot.name, reason, by_rank=rank > self._rank_now)
 
     def _fit(self, candidate: Candidate) -> Fit | MissingHeads | None:
         found = super()._fit(candidate) if self._has_unserved_jobs(candidate.waiting) else None

@@ -5,7 +5,8 @@ Rules
 - `SlotMatch` goes through the task queues that the slot's class may take, in fair order, and checks what bit sets
   cannot decide: exact times, access, limits, START and the jobs' expressions. A result holds for the whole
   autocluster, so that each is evaluated once.
-- Jobs of a task queue that policies could tell apart are evaluated one by one.
+- Jobs of a task queue that policies could tell apart are evaluated one by one, the first ones only.
+- A task queue that a slot has refused is not looked at again for it: limits only tighten.
 - The matcher knows the first job of each task queue, and perhaps more. Where the order or the result depends on
   unknown ones, the search stops with `MissingHeads`.
 """
@@ -44,9 +45,6 @@ class Fit(NamedTuple):
 HEADS_AT_ONCE = 64
 """How many jobs of a task queue are read at first."""
 
-SINGLE_JOBS_AT_ONCE = 20
-"""How many jobs of a task queue are evaluated one by one for a slot, where that is needed."""
-
 
 class MissingHeads(NamedTuple):
     """The first `most` jobs of a task queue have to be known.
@@ -66,12 +64,20 @@ class Allocation(NamedTuple):
     weight: float
 
 
+class RefusedTaskQueues(NamedTuple):
+    """The task queues that a slot has refused, as a bit set; `seen` = the end of the log of changed bits then."""
+
+    bits: int
+    seen: int
+
+
 class MatchRequest(NamedTuple):
     """One request for jobs, or what is left of it.
 
-    `queue` and `vos` are those of the pilot's credential (no VOs = all). `slots` are free, in the order of service.
-    `policies` holds the policy of each slot that has an ad, by slot; none of them is faulty. `limits` are those of the
-    queue; reserved jobs are counted there. `single_jobs` are those that were read with their ads.
+    `queue` and `vos` are those of the pilot's credential (no VOs = all). `slots` are all free, or all occupied, in the
+    order of service. `policies` holds the policy of each slot that has an ad, by slot; none of them is faulty. `limits`
+    are those of the queue; reserved jobs are counted there. `single_jobs` are those that were read with their ads.
+    `refused` = what the first slot has refused already.
     """
 
     queue: QueueId
@@ -81,6 +87,7 @@ class MatchRequest(NamedTuple):
     single_jobs: SingleJobs
     now: datetime
     policies: Mapping[str, SlotPolicy] = MappingProxyType({})
+    refused: RefusedTaskQueues | None = None
 
 
 class MatchContext(NamedTuple):
@@ -94,7 +101,7 @@ class MatchContext(NamedTuple):
 
 
 class SlotMatch:
-    """The search for jobs for one slot, or for several slots that cannot be told apart."""
+    """The search for jobs for one slot, or for several slots that cannot be told apart; `slot` is the present one."""
 
     __slots__ = (
         "_accepted",
@@ -110,24 +117,26 @@ class SlotMatch:
         "_open",
         "_policy",
         "_request",
-        "_slot",
         "_started",
         "_tier",
         "_tiers",
         "_whole",
         "limits",
+        "slot",
     )
 
     def __init__(self, context: MatchContext, request: MatchRequest, slot: SlotOffer, slot_class: SlotClass) -> None:
         policy = request.policies.get(slot.name)
         self._context = context
         self._request = request
-        self._slot = slot
+        self.slot = slot
         self._match_key = slot.match_key
         self._class = slot_class
         self._policy = None if policy is None else policy.resized(slot.free)
         self._evaluator: MatchPolicyEvaluator | None = None
         self._open = slot_class.possible
+        if request.refused is not None and slot is request.slots[0]:
+            self._open &= ~self._still_refused(request.refused)
         if slot.bound_to is not None:
             self._open &= context.view_cache.waiting.traits.of_owner(slot.bound_to)
         self._bars_surplus = not context.shares.settings.rules.group_accept_surplus
@@ -138,26 +147,37 @@ class SlotMatch:
         self.limits = request.limits or None
         self._needed = min(1 + slot.ahead, MAX_HEADS)
         self._whole: Allocation | None = None
-        self._tiers = self._tiers_of_slot()
-        self._next_tier()
+        self._tiers: deque[int] | None = None
+        self._tier = 0
+        self._fair_order: FairOrder
+
+    @property
+    def refused(self) -> RefusedTaskQueues:
+        """What the slot has refused so far, for a later search with the same slot."""
+        return RefusedTaskQueues(~self._open, self._context.view_cache.waiting.bits.changes.now)
 
     def applies_to(self, slot: SlotOffer) -> bool:
-        """Whether another slot has the same result: no ad was read for either, and their keys are equal."""
+        """Whether the search can go on with a slot: the present one, or an equal one where no ad has been read."""
+        if slot is self.slot:
+            return True
         return self._evaluator is None and self._policy is None and slot.match_key == self._match_key
 
     def allocation(self, waiting: WaitingJobs) -> Allocation:
         """Return what a job of the task queue gets of the slot."""
-        if self._slot.partitionable:
+        if self.slot.partitionable:
             return self._allocation_of(waiting.amounts)
         if self._whole is None:
-            self._whole = self._allocation_of(self._slot.free)
+            self._whole = self._allocation_of(self.slot.free)
         return self._whole
 
     def find(self) -> Fit | MissingHeads | None:
         """Return the job that goes here; None = none does."""
+        if self._tiers is None:
+            self._tiers = self._tiers_of_slot()
+            self._next_tier(self._tiers)
         while (candidate := self._fair_order.first(self._open & self._tier)) is not None or self._tiers:
             if candidate is None:
-                self._next_tier()
+                self._next_tier(self._tiers)
                 continue
             found = self._fit(candidate)
             if found is not None:
@@ -168,7 +188,7 @@ class SlotMatch:
     def accepts(self, fit: Fit) -> bool:
         """Whether the job may go here, although the slot may prefer another."""
         waiting = fit.candidate.waiting
-        is_reserved = self._slot.claim is not None and self._slot.claim != waiting.task_queue.traits.account
+        is_reserved = self.slot.claim is not None and self.slot.claim != waiting.task_queue.traits.account
         if is_reserved or not self._open >> waiting.bit & 1 or not self._is_open(fit.candidate):
             return False
         return self._slot_evaluator().accepts(self._snapshot(waiting.task_queue, fit.single))
@@ -183,7 +203,7 @@ class SlotMatch:
         known = len(waiting.heads)
         if fit.single is not None or known >= self._needed or known >= waiting.count:
             return None
-        return MissingHeads(waiting.task_queue.id, max(HEADS_AT_ONCE, self._needed) + len(waiting.claimed), False)
+        return MissingHeads(waiting.task_queue.id, max(HEADS_AT_ONCE, self._needed) + len(waiting.taken), False)
 
     def has_room_for(self, candidate: Candidate) -> bool:
         """Whether limits and quotas let one more job of the task queue run."""
@@ -194,9 +214,14 @@ class SlotMatch:
             return True
         return candidate.account.priority.group.cores + self.allocation(waiting).weight <= bound
 
-    def _next_tier(self) -> None:
+    def _still_refused(self, refused: RefusedTaskQueues) -> int:
+        """Return the task queues that were refused, without bits that may mean others by now."""
+        changed = self._context.view_cache.waiting.bits.changes.since(refused.seen)
+        return 0 if changed is None else refused.bits & ~bit_set(changed)
+
+    def _next_tier(self, tiers: deque[int]) -> None:
         """Go on with the task queues that the slot ranks next."""
-        self._tier = self._tiers.popleft() if self._tiers else 0
+        self._tier = tiers.popleft() if tiers else 0
         self._fair_order = FairOrder(self._context.view_cache.waiting, self._context.accounts.in_order())
 
     def _fit(self, candidate: Candidate) -> Fit | MissingHeads | None:
@@ -214,14 +239,13 @@ class SlotMatch:
         return Fit(candidate)
 
     def _single_fit(self, candidate: Candidate) -> Fit | MissingHeads | None:
-        """Return the first job of the task queue that both policies accept, of those that were read."""
-        task_queue, evaluator = candidate.waiting.task_queue, self._slot_evaluator()
-        singles = self._request.single_jobs.of(candidate.waiting)
-        if singles is None:
-            return MissingHeads(task_queue.id, SINGLE_JOBS_AT_ONCE + len(candidate.waiting.claimed), True)
-        accepted = (single for single in singles if evaluator.accepts(self._snapshot(task_queue, single)))
-        single = next(accepted, None)
-        return None if single is None else Fit(candidate, single)
+        """Return the first job that both policies accept, of the first ones of the task queue."""
+        waiting, evaluator = candidate.waiting, self._slot_evaluator()
+        for single in self._request.single_jobs.of(waiting):
+            if evaluator.accepts(self._snapshot(waiting.task_queue, single)):
+                return Fit(candidate, single)
+        missing = self._request.single_jobs.missing(waiting)
+        return MissingHeads(waiting.task_queue.id, missing, True) if missing else None
 
     def _accept(self, waiting: WaitingJobs) -> None:
         """Remember that jobs of the task queue go here; for the whole class, if no policy or time was checked."""
@@ -233,7 +257,7 @@ class SlotMatch:
     def _is_open(self, candidate: Candidate) -> bool:
         waiting = candidate.waiting
         is_uncertain = self._class.uncertain >> waiting.bit & 1
-        if is_uncertain and not fits(waiting.task_queue, self._slot, self._context.end_margin):
+        if is_uncertain and not fits(waiting.task_queue, self.slot, self._context.end_margin):
             return False
         if not self.has_room_for(candidate):
             return False
@@ -276,9 +300,9 @@ class SlotMatch:
     def _tiers_of_slot(self) -> deque[int]:
         """Return the task queues by preference: those of the claim's owner first, then by the slot's RANK."""
         by_rank = [tier.bits for tier in self._by_rank()]
-        if self._slot.claim is None:
+        if self.slot.claim is None:
             return deque(by_rank)
-        owned = bit_set(self._context.view_cache.waiting.bits_of_owner(self._slot.claim))
+        owned = bit_set(self._context.view_cache.waiting.bits_of_owner(self.slot.claim))
         return deque([*(owned & bits for bits in by_rank), *by_rank])
 
     def _by_rank(self) -> list[RankTier]:
@@ -300,7 +324,7 @@ class SlotMatch:
         """Return the evaluator of the slot; one without an ad has one too, for the jobs' expressions."""
         if self._evaluator is None:
             policies = self._context.policies
-            policy = self._policy or policies.policy(self._slot, self._request.queue)
+            policy = self._policy or policies.policy(self.slot, self._request.queue)
             assert policy is not None, "a slot without an ad has all its parts"
             self._evaluator = policies.evaluator(policy, self._time())
         return self._evaluator

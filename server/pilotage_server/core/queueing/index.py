@@ -8,7 +8,7 @@ not matter. The next match reads the heads that it lacks, and the task queues of
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from itertools import count as counter
 from typing import NamedTuple, TypeVar
 
@@ -135,8 +135,8 @@ class HeadCache:
             while self._heads > self._most + len(self._by_id) and self._longer:
                 self._shorten(self._longer.popitem(last=False)[0])
 
-    def remove_first(self, waiting: WaitingJobs) -> None:
-        """Count one head less: the first was reserved, and more are known."""
+    def remove_one(self, waiting: WaitingJobs) -> None:
+        """Count one head less: a match has taken it, and more are known."""
         waiting.cached_heads -= 1
         self._heads -= 1
 
@@ -295,28 +295,28 @@ class TaskQueueIndex(KnownTaskQueues):
             self._head_cache.touch(task_queue_id)
             self._update(waiting)
 
-    def reserve(self, waiting: WaitingJobs, wanted: QueueHead | None = None) -> QueueHead:
-        """Reserve the first job of a task queue, or the `wanted` one, for a match that is not committed.
-
-        Its head must be known.
-        """
-        head, before, after = waiting.reserve(wanted), waiting.position, waiting.current_position()
-        if not waiting.heads or before is None or after is None:
-            self._update(waiting)
-            return head
-        self._head_cache.remove_first(waiting)
-        waiting.version = next(self._versions)
-        waiting.position = after
-        waiting.order.move(before, after)
+    def reserve(self, waiting: WaitingJobs) -> QueueHead:
+        """Reserve the first job of a task queue for a match that is not committed; its head must be known."""
+        head = waiting.reserve()
+        self._update_taken(waiting)
         return head
 
-    def unreserve(self, task_queue_id: int, heads: Iterable[QueueHead]) -> None:
-        """Return reserved jobs; a count taken meanwhile may include them already, so it is stale."""
-        waiting = self._by_id.get(task_queue_id)
-        if waiting is not None:
-            waiting.unreserve(heads)
-            self._update(waiting)
-            self.stale_counts.add(task_queue_id)
+    def claim(self, waiting: WaitingJobs, head: QueueHead) -> None:
+        """Claim a certain job of a task queue for a match that is not committed; its head must be known."""
+        waiting.claim(head)
+        self._update_taken(waiting)
+
+    def unreserve(self, task_queue_id: int, taken: Sequence[QueueHead]) -> None:
+        """Return reserved jobs, for which the database was not asked."""
+        self._return(task_queue_id, lambda waiting: waiting.unreserve(taken))
+
+    def roll_back(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
+        """Return claimed jobs: the transaction has failed, or another one has locked them."""
+        self._return(task_queue_id, lambda waiting: waiting.roll_back(job_ids))
+
+    def restore(self, task_queue_id: int, head: QueueHead) -> None:
+        """Return a job that was removed by a transaction that failed."""
+        self._return(task_queue_id, lambda waiting: waiting.restore(head))
 
     def confirm(self, task_queue_id: int, taken: Sequence[QueueHead], job_ids: Sequence[int]) -> None:
         """Apply the jobs that the database gave for the reserved ones of a task queue."""
@@ -326,7 +326,7 @@ class TaskQueueIndex(KnownTaskQueues):
             self._update(waiting)
 
     def commit(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
-        """Apply that the transaction that claimed these jobs has ended."""
+        """Apply that the transaction that claimed these jobs has committed."""
         waiting = self._by_id.get(task_queue_id)
         if waiting is not None:
             waiting.commit(job_ids)
@@ -401,7 +401,7 @@ class TaskQueueIndex(KnownTaskQueues):
     def has_jobs(self, task_queue_id: int) -> bool:
         """Whether jobs wait in a task queue, or will again if the matches that claimed them fail."""
         waiting = self._by_id.get(task_queue_id)
-        return waiting is not None and (waiting.count > 0 or bool(waiting.claimed))
+        return waiting is not None and (waiting.count > 0 or bool(waiting.taken))
 
     def accounts(self) -> Iterator[Account]:
         """Return the accounts that have waiting jobs."""
@@ -444,12 +444,31 @@ class TaskQueueIndex(KnownTaskQueues):
 
     def _snapshot_of(self, waiting: WaitingJobs) -> CountSnapshot:
         is_pending = bool(waiting.reserved) or waiting.task_queue.id in self.pending
-        return CountSnapshot(waiting.version, waiting.count, waiting.base, frozenset(waiting.claimed), is_pending)
+        return CountSnapshot(waiting.version, waiting.count, waiting.base, waiting.taken, is_pending)
+
+    def _return(self, task_queue_id: int, return_jobs: Callable[[WaitingJobs], None]) -> None:
+        """Return jobs to a task queue; a count taken meanwhile may include them already, so it is stale."""
+        waiting = self._by_id.get(task_queue_id)
+        if waiting is not None:
+            return_jobs(waiting)
+            self._update(waiting)
+            self.stale_counts.add(task_queue_id)
 
     def _rebase(self, waiting: WaitingJobs) -> None:
         """Mark the count as set: none of it is assumed, and no difference from an older snapshot applies."""
         waiting.assumed = 0
         waiting.base = next(self._versions)
+
+    def _update_taken(self, waiting: WaitingJobs) -> None:
+        """Update what is derived from a task queue after a match has taken a job; quick where more are known."""
+        before, after = waiting.position, waiting.current_position()
+        if not waiting.heads or before is None or after is None:
+            self._update(waiting)
+            return
+        self._head_cache.remove_one(waiting)
+        waiting.version = next(self._versions)
+        waiting.position = after
+        waiting.order.move(before, after)
 
     def _update(self, waiting: WaitingJobs) -> None:
         """Update everything that is derived from a task queue's waiting jobs."""

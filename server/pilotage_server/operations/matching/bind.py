@@ -8,7 +8,7 @@ response budget is too small is returned before it is bound; the pilot gets it w
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial, reduce
@@ -63,7 +63,7 @@ class _RequestProgress:
     """The state of one request.
 
     `first` is the whole request, `pending` what is still to be matched; None = nothing. `chosen` counts the
-    reservations, with or without a job; `reserved` are the present ones.
+    reservations, with or without a job; `reserved` are those for which the database has not been asked.
     """
 
     request: SlotRequest
@@ -81,9 +81,8 @@ class _RequestProgress:
         return sorted(self.claims, key=lambda each: indexes[each.reservation.slot])
 
     def discard(self, reservation: Reservation, *, is_gone: bool = False) -> None:
-        """Remove a reservation that had no room in the response or, with `is_gone`, no job in the database."""
+        """Uncount a reservation that had no room in the response or, with `is_gone`, no job in the database."""
         assert self.first is not None
-        self.reserved.remove(reservation)
         self.first.limits.remove(reservation.task_queue.traits)
         if is_gone and reservation.job_id is not None:
             self.first.single_jobs.discard(reservation.job_id)
@@ -152,6 +151,7 @@ def _request_progress(
 
 
 def _unreserve(state: ServerState, progress: _RequestProgress, now: datetime) -> None:
+    """Return what was reserved when the transaction failed before the database was asked for jobs."""
     with state.lock:
         state.matcher.unreserve(progress.reserved, now)
 
@@ -179,6 +179,8 @@ def _claim(transaction: Transaction, state: ServerState, made: Sequence[_Made]) 
         by_source[pair[1].task_queue.id, pair[1].job_id].append(pair)
     found = _lock(transaction, {source: len(pairs) for source, pairs in by_source.items()})
     sizes = _sizes(transaction, state, by_source, found)
+    for progress, _ in made:
+        progress.reserved.clear()
     bindings: list[Binding] = []
     until = transaction.now + state.rules.lease
     for source, pairs in by_source.items():
@@ -213,7 +215,7 @@ def _lock(transaction: Transaction, wanted: Mapping[_Source, int]) -> Mapping[_S
     found: dict[_Source, Sequence[ClaimableJob]] = {(certain[job_id], job_id): [job] for job_id, job in locked.items()}
     for task_queue_id, jobs in lock_first_waiting(transaction.session, firsts).items():
         source = (task_queue_id, None)
-        found[source] = [job for job in jobs if job.id not in locked][: wanted[source]] if locked else jobs
+        found[source] = [job for job in jobs if job.id not in locked][: wanted[source]] if certain else jobs
     return found
 
 
@@ -242,29 +244,31 @@ def _confirm(
     left: Mapping[int, Reservation],
 ) -> None:
     """Report to the matcher how the reservations from one source ended; jobs that are `left` wait on."""
-    task_queue_id, certain_job = source
+    _, certain_job = source
     reservations = [reservation for _, reservation in pairs]
     made, missed = reservations[: len(job_ids)], reservations[len(job_ids) :]
     bound = [job_id for job_id in job_ids if job_id not in left] if left else job_ids
+    if left:
+        made = [reservation for reservation, job_id in zip(made, job_ids, strict=True) if job_id not in left]
 
-    def apply(method: Callable[[int, Sequence[int]], None]) -> None:
+    def commit() -> None:
         with state.lock:
-            method(task_queue_id, bound)
+            state.matcher.commit(made, bound)
 
-    if missed:  # first: what one reservation missed, another may have got
+    def roll_back() -> None:
         with state.lock:
-            if certain_job is None:
-                state.matcher.exhaust(missed, transaction.now)
-            else:
-                state.matcher.unreserve(missed, transaction.now)
+            state.matcher.roll_back(made, bound, transaction.now)
+
+    with state.lock:
+        if missed and certain_job is None:
+            state.matcher.exhaust(missed, transaction.now)
+        elif missed:
+            state.matcher.unreserve(missed, transaction.now)
+        state.matcher.unreserve(list(left.values()), transaction.now)
+        state.matcher.confirm(made, bound)
     if made:
-        with state.lock:
-            if left:  # first: the job of a returned reservation may be the one that another reservation got
-                state.matcher.unreserve(list(left.values()), transaction.now)
-                made = [reservation for reservation, job_id in zip(made, job_ids, strict=True) if job_id not in left]
-            state.matcher.confirm(made, bound)
-        transaction.after_commit(partial(apply, state.matcher.commit))
-        transaction.on_rollback(partial(apply, state.matcher.roll_back))
+        transaction.after_commit(commit)
+        transaction.on_rollback(roll_back)
 
 
 def _record(transaction: Transaction, state: ServerState, progresses: Sequence[_RequestProgress]) -> None:
@@ -325,7 +329,7 @@ def load_heads(
                 state.matcher.refresh_heads(task_queue_id, found.get(task_queue_id, []), most)
     for task_queue_id, most in wanted[True].items():
         jobs = head_ads(transaction, task_queue_id, most)
-        single_jobs.add(task_queue_id, {job.head.job_id: job.ad for job in jobs})
+        single_jobs.add(task_queue_id, {job.head.job_id: job.ad for job in jobs}, most)
         with state.lock:
             state.matcher.refresh_heads(task_queue_id, [job.head for job in jobs], most)
 

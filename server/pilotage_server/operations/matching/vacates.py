@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from pilotage.values.accounts import Account
 from pilotage.values.offers import SlotOffer, VacateOrder
+from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.matching.job_views import SingleJobs
 from pilotage_server.core.matching.preemption import Occupant, PreemptionRules, preemption_order
 from pilotage_server.core.matching.slot_match import MatchRequest
-from pilotage_server.operations.accounting.limits import limits_at_present
+from pilotage_server.operations.accounting.limits import running_counts
 from pilotage_server.operations.matching.bind import load_heads
 from pilotage_server.operations.matching.offers import Offers, RequestingPilot
 from pilotage_server.operations.server_state import ServerState
@@ -31,7 +32,7 @@ def vacate_orders(
         state.rules.preemption_requirements,
         lambda task_queue_id: state.is_offered(task_queue_id, credential.stamp),
     )
-    limits = limits_at_present(transaction, state, [credential.queue], len(offers.slots))
+    limits = LimitRound(running_counts(transaction, state, [credential.queue]))
     with state.lock:
         slots = preemption_order(offers.slots, rules)
     single_jobs = SingleJobs()
