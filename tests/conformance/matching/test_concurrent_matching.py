@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from threading import Barrier, Event
@@ -12,10 +12,13 @@ from unittest.mock import ANY
 
 import pytest
 from sqlalchemy import text
+from sqlmodel import Session
 
 from pilotage.errors import PilotageError
 from pilotage.job_description import JobDescription
 from pilotage.values.attempts import Outcome
+from pilotage.values.offers import OccupiedSlot
+from pilotage_server.core.accounting.limits import limit_key
 from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.states import JobState
@@ -27,17 +30,20 @@ from pilotage_server.operations.attempts.transitions import release_fences_of_pi
 from pilotage_server.operations.idempotency import IdempotentRequest
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.edit import edit_job
+from pilotage_server.operations.matching import bind
 from pilotage_server.operations.matching.request_jobs import WorkBatch, WorkCall, WorkDone
 from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import count_pending, queue_recounts, refresh_state
 from pilotage_server.operations.startup.sync import sync_events
+from pilotage_server.storage.accounting import lock_counts
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.task_queues import load_task_queues
+from pilotage_server.storage.task_queues import ClaimableJob, load_task_queues, lock_waiting
 from support.database import has_lock_waiter, run_against_row_locks
 from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
 from support.jobs import an_operator
+from support.match_bench import a_slot_with
 from support.virtual_clock import VirtualClock
 
 THREADS = 6
@@ -298,3 +304,61 @@ def test_concurrent_requests_match_jobs_evaluated_alone_once(database: Database,
     pilots = [grid.start_pilot() for _ in range(THREADS)]
     taken = [job for jobs in run_concurrently(lambda n: take_all(pilots[n], calls=3)) for job in jobs]
     assert sorted(taken + take_all(grid.start_pilot(), calls=1)) == ids[1::2]
+
+
+def test_certain_job_that_another_request_gets_leaves_the_next_one_waiting(
+    postgresql_database: Database, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = Grid(postgresql_database, clock)
+    ids = grid.submit(count=2)
+    pilot, other_pilot = grid.start_pilot(), grid.start_pilot()
+    wants_first = a_slot_with("a", Start="TARGET.ProcId == 0")
+    taken: list[int] = []
+
+    def lock_after_another_request(session: Session, wanted: Mapping[int, int]) -> dict[int, ClaimableJob]:
+        if wanted and not taken:
+            assert list(wanted) == ids[:1], "the other request reserves the second job"
+            taken.extend(other_pilot.claim())
+        return lock_waiting(session, wanted)
+
+    monkeypatch.setattr(bind, "lock_waiting", lock_after_another_request)
+    assert (pilot.claim(wants_first), taken) == ([], ids[:1])
+    assert pilot.claim() == ids[1:]
+
+
+def test_missed_certain_job_takes_no_other_one(postgresql_database: Database, clock: VirtualClock) -> None:
+    server = Grid(postgresql_database, clock)
+    ids = server.submit(count=3)
+    other_server = server.restarted()
+    pilot, other_pilot = server.start_pilot(), other_server.start_pilot()
+    wants_first = a_slot_with("a", Start="TARGET.ProcId == 0")
+
+    def match_beside(transaction: Transaction, state: ServerState) -> None:
+        answer = request_jobs(transaction, state, other_pilot.identity, WorkRequest((a_slot(),)))
+        assert [match.job_id for match in answer.matches] == ids[:1]
+        assert pilot.claim(wants_first, a_slot("b")) == ids[1:2]
+
+    other_server.write(match_beside)
+    assert server.state.matcher.committed_total == 1
+    assert pilot.claim() == ids[2:]
+
+
+def test_occupied_slots_lock_no_counters_of_limits(postgresql_database: Database, clock: VirtualClock) -> None:
+    database = postgresql_database
+    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=3)
+    grid = Grid(database, clock, LONG, rules=Rules(running_limits=(limit,)))
+    grid.submit(count=2)
+    pilot = grid.start_pilot()
+    occupied = tuple(
+        a_slot(job.slot)._replace(occupied=OccupiedSlot(job.job_id, job.attempt, 0.0, ordered=False))
+        for job in pilot.request_jobs(a_slot("a"), a_slot("b")).matches
+    )
+
+    def request_beside(transaction: Transaction) -> None:
+        lock_counts(transaction.session, [limit_key(limit)])
+        requested = database.submit_write(
+            lambda other: request_jobs(other, grid.state, pilot.identity, WorkRequest(occupied))
+        )
+        assert requested.result(timeout=30).vacates == ()
+
+    database.write(request_beside)

@@ -444,7 +444,7 @@ class TaskQueueIndex(KnownTaskQueues):
 
     def _snapshot_of(self, waiting: WaitingJobs) -> CountSnapshot:
         is_pending = bool(waiting.reserved) or waiting.task_queue.id in self.pending
-        return CountSnapshot(waiting.version, waiting.count, waiting.base, waiting.taken, is_pending)
+        return CountSnapshot(waiting.version, waiting.count, waiting.base, frozenset(waiting.taken), is_pending)
 
     def _return(self, task_queue_id: int, return_jobs: Callable[[WaitingJobs], None]) -> None:
         """Return jobs to a task queue; a count taken meanwhile may include them already, so it is stale."""

@@ -110,9 +110,9 @@ class WaitingJobs:
         return self.count > 0 and not self.heads
 
     @property
-    def taken(self) -> frozenset[int]:
+    def taken(self) -> set[int]:
         """The jobs that matches under way have reserved or claimed."""
-        return frozenset((*self.reserved, *self.claimed))
+        return self.reserved | self.claimed.keys()
 
     @property
     def summary(self) -> WaitingTaskQueue:

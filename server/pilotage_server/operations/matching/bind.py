@@ -44,6 +44,11 @@ class SlotRequest:
     offers: Offers
     budget: ResponseBudget = field(default_factory=ResponseBudget)
 
+    @property
+    def free_slots(self) -> tuple[SlotOffer, ...]:
+        """The slots that may get jobs."""
+        return tuple(slot for slot in self.offers.slots if slot.occupied is None)
+
 
 class JobClaim(NamedTuple):
     """A bound job: its reservation, the job as it waited, and where it is to run."""
@@ -122,7 +127,7 @@ _Source: TypeAlias = tuple[int, int | None]
 def bind_jobs(transaction: Transaction, state: ServerState, requests: Sequence[SlotRequest]) -> list[list[JobClaim]]:
     """Bind jobs to the free slots of the requests, in order, and return those of each in the order of its slots."""
     queues = {request.pilot.credential.queue for request in requests}
-    limits = limits_at_present(transaction, state, queues, sum(len(request.offers.slots) for request in requests))
+    limits = limits_at_present(transaction, state, queues, sum(len(request.free_slots) for request in requests))
     single_jobs = SingleJobs()
     progresses = [_request_progress(transaction, state, request, limits, single_jobs) for request in requests]
     while unfinished := [progress for progress in progresses if progress.pending is not None]:
@@ -140,8 +145,7 @@ def _request_progress(
 ) -> _RequestProgress:
     credential, queue = request.pilot.credential, request.pilot.credential.queue
     place = PilotLocation(credential.stamp, queue.site, queue.ce, queue.queue, request.pilot.node)
-    free = tuple(slot for slot in request.offers.slots if slot.occupied is None)
-    if not free:
+    if not (free := request.free_slots):
         return _RequestProgress(request, place, None, None)
     here = limits.at(state.limits.at(queue))
     pending = MatchRequest(queue, credential.vos, free, here, single_jobs, transaction.now, request.offers.policies)
