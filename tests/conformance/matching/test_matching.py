@@ -20,6 +20,7 @@ from pilotage_server.operations.attempts.pilot_calls import DrainPilot
 from pilotage_server.operations.matching.bind import SlotRequest, bind_jobs
 from pilotage_server.operations.matching.idle_pilots import PossibleSlots, could_match
 from pilotage_server.operations.matching.offers import Offers, RequestingPilot, read_offers
+from pilotage_server.operations.matching.request_jobs import request_many
 from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import load_history
@@ -46,6 +47,19 @@ def test_waiting_job_is_matched_to_requesting_pilot(grid: Grid) -> None:
     assert match.rendered().environment["PILOTAGE_JOB_ID"] == str(job_id)
     assert (job.state, job.attempt, job.queue) == (JobState.MATCHED, 1, QueueId.parse(LONG))
     assert job.lease_until == grid.clock() + timedelta(minutes=20)
+
+
+def test_requests_of_a_batch_share_what_was_read_of_single_jobs(grid: Grid) -> None:
+    ids = grid.submit(count=100, requirements_expression="MY.ProcId > 0")
+    pilots = [grid.start_pilot(), grid.start_pilot()]
+    requests = [WorkRequest(tuple(a_slot(f"s{number}") for number in range(slots))) for slots in (30, 20)]
+    answers = grid.write(
+        lambda transaction, state: request_many(
+            transaction, state, [(pilot.identity, request) for pilot, request in zip(pilots, requests, strict=True)]
+        )
+    )
+    matched_ids = [[match.job_id for match in answer.matches] for answer in answers if isinstance(answer, WorkAnswer)]
+    assert matched_ids == [ids[1:31], ids[31:51]]
 
 
 def test_match_changes_only_what_its_transition_sets(grid: Grid) -> None:
