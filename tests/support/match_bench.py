@@ -1,4 +1,4 @@
-"""Matching over waiting jobs and shares in memory: by the matcher alone, and by both matchers to compare them."""
+"""Matching over waiting jobs and shares in memory: by the matcher alone, and compared with the reference matcher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pilotage.values.isolation import Isolation
 from pilotage.values.offers import OccupiedSlot, SlotOffer, VacateOrder
 from pilotage_server.core.accounting.fair_share import FairShare
 from pilotage_server.core.accounting.limits import LimitRound, counts_for
-from pilotage_server.core.matching.job_views import SingleJobs
+from pilotage_server.core.matching.job_views import SINGLE_JOBS_AT_ONCE, SingleJobs
 from pilotage_server.core.matching.matcher import Matcher, NeedsHeads, Reservation
 from pilotage_server.core.matching.preemption import Occupant, PreemptionRules, VacateOrders, preemption_order
 from pilotage_server.core.matching.slot_match import MatchRequest
@@ -188,15 +188,15 @@ class MatchedJob(NamedTuple):
 
 @dataclass
 class MatcherComparison:
-    """The memory of a server and the jobs of its database; `matched` are the ids of matched jobs."""
+    """The memory of a server and the jobs of its database."""
 
     sharing: Sharing
     tree: ActiveTree
     limits: dict[RunningLimit, int] = field(default_factory=dict)
+    most_singles: int = SINGLE_JOBS_AT_ONCE
     mappings: PoolMappings = field(default_factory=PoolMappings)
     index: TaskQueueIndex = field(default_factory=TaskQueueIndex)
     jobs: dict[int, list[QueueHead]] = field(default_factory=dict)
-    matched: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.shares = FairShare(self.sharing)
@@ -229,33 +229,30 @@ class MatcherComparison:
         if heads:
             self.index.remove_job(task_queue_id, heads.pop(number % len(heads)).job_id)
 
-    def match_generally(
+    def match_by_reference(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
     ) -> list[MatchedJob]:
         """Match the slots by the reference matcher."""
         isolation = slots[0].isolation if slots else Isolation.NONE
         open_slots = self._open_slots(queue, vos, isolation, now)
         round_ = MatchRound(slots, open_slots)
-        served: list[MatchedJob] = []
-        reserved: list[tuple[RoundChoice, int]] = []
+        served: list[tuple[TaskQueue, MatchedJob]] = []
         while (choice := round_.next_reservation()) is not None:
             if isinstance(choice, NeedsJobAds):
                 self._add_job_ads(open_slots, choice.task_queue)
                 continue
-            heads = self.jobs[choice.task_queue.id]
-            job_id = heads[0].job_id if choice.job_id is None else choice.job_id
-            heads[:] = [head for head in heads if head.job_id != job_id]
-            served.append(_served(choice, job_id))
-            reserved.append((choice, job_id))
-            round_.confirm(choice, heads[0] if heads else None)
-        for choice, job_id in reserved:
             task_queue = choice.task_queue
-            self.shares.start_run(task_queue.account, choice.weight, now)
-            self.index.remove_job(task_queue.id, job_id)
-        self._count(served, [choice.task_queue for choice, _ in reserved])
-        return served
+            job_id = self.jobs[task_queue.id][0].job_id if choice.job_id is None else choice.job_id
+            self._remove(task_queue.id, [job_id])
+            served.append((task_queue, _served(choice, job_id)))
+            left = self.jobs[task_queue.id]
+            round_.confirm(choice, job_id, left[0] if left else None)
+        for task_queue, job in served:
+            self.shares.start_run(task_queue.account, job.weight, now)
+            self.remove_matched(task_queue, job)
+        return [job for _, job in served]
 
-    def vacate_generally(
+    def vacates_by_reference(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], users: Sequence[Account], now: datetime
     ) -> list[VacateOrder]:
         """Return the orders to vacate occupied slots, which jobs of these users occupy, by the reference matcher."""
@@ -270,7 +267,7 @@ class MatcherComparison:
                 found.append(vacate)
         return found
 
-    def vacate_quickly(
+    def vacates(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], users: Sequence[Account], now: datetime
     ) -> list[VacateOrder]:
         """Return the orders to vacate occupied slots, which jobs of these users occupy, by the matcher."""
@@ -285,14 +282,11 @@ class MatcherComparison:
                 return found
             ask = self._after_reading(vacates.rest)
 
-    def match_quickly(
+    def match(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
-    ) -> list[MatchedJob]:
+    ) -> list[MatchedJob | None]:
         """Match the slots by the matcher."""
-        choices = self.chosen(queue, vos, slots, now)
-        served = self._claim(choices)
-        self._count(served, [choice.task_queue for choice in choices])
-        return served
+        return self.claim(self.chosen(queue, vos, slots, now), now)
 
     def chosen(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
@@ -314,31 +308,48 @@ class MatcherComparison:
         """Return the match request of a pilot."""
         policies = {slot.name: self.policies.policy(slot, queue) for slot in slots if slot.has_ad}
         known = {name: policy for name, policy in policies.items() if policy is not None}
-        return MatchRequest(queue, vos, tuple(slots), LimitRound(self.limits), SingleJobs(), now, known)
+        return MatchRequest(
+            queue, vos, tuple(slots), LimitRound(self.limits), SingleJobs(self.most_singles), now, known
+        )
 
-    def _claim(self, choices: Sequence[Reservation]) -> list[MatchedJob]:
+    def claim(self, choices: Sequence[Reservation], now: datetime) -> list[MatchedJob | None]:
+        """Claim the jobs of reservations, in order, as the database does; None = a certain job waits no longer."""
         served: dict[int, MatchedJob] = {}
         for task_queue_id in dict.fromkeys(choice.task_queue.id for choice in choices):
-            mine = [
-                (position, choice) for position, choice in enumerate(choices) if choice.task_queue.id == task_queue_id
-            ]
-            certain = {choice.job_id for _, choice in mine} - {None}
-            heads = self.jobs[task_queue_id]
-            firsts = iter([head.job_id for head in heads if head.job_id not in certain])
-            job_ids = [next(firsts) if choice.job_id is None else choice.job_id for _, choice in mine]
-            heads[:] = [head for head in heads if head.job_id not in job_ids]
-            for (position, choice), job_id in zip(mine, job_ids, strict=True):
-                served[position] = _served(choice, job_id)
-            self.matcher.confirm([choice for _, choice in mine], job_ids)
-            self.matcher.commit([choice for _, choice in mine], job_ids)
+            mine = [(index, choice) for index, choice in enumerate(choices) if choice.task_queue.id == task_queue_id]
+            waiting = [head.job_id for head in self.jobs[task_queue_id]]
+            certain = {choice.job_id for _, choice in mine}
+            firsts = iter([job_id for job_id in waiting if job_id not in certain])
+            given = {
+                index: next(firsts) if choice.job_id is None else choice.job_id
+                for index, choice in mine
+                if choice.job_id is None or choice.job_id in waiting
+            }
+            served |= {index: _served(choices[index], job_id) for index, job_id in given.items()}
+            job_ids = list(given.values())
+            self._remove(task_queue_id, job_ids)
+            if given:
+                self.matcher.confirm([choices[index] for index in given], job_ids)
+                self.matcher.commit([choices[index] for index in given], job_ids)
+        self.matcher.unreserve([choice for index, choice in enumerate(choices) if index not in served], now)
         self.matcher.check()
-        return [served[position] for position in sorted(served)]
+        for index in served:
+            self._count(choices[index].task_queue)
+        return [served.get(index) for index in range(len(choices))]
 
-    def _count(self, served: Iterable[MatchedJob], task_queues: Iterable[TaskQueue]) -> None:
-        self.matched += (each.job_id for each in served)
-        for task_queue in task_queues:
-            for limit in self.limits:
-                self.limits[limit] += counts_for(limit, task_queue.traits)
+    def remove_matched(self, task_queue: TaskQueue, job: MatchedJob) -> None:
+        """Apply that a job was matched elsewhere."""
+        self._remove(task_queue.id, [job.job_id])
+        self.index.remove_job(task_queue.id, job.job_id)
+        self._count(task_queue)
+
+    def _remove(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
+        self.jobs[task_queue_id] = [head for head in self.jobs[task_queue_id] if head.job_id not in job_ids]
+
+    def _count(self, task_queue: TaskQueue) -> None:
+        """Count a job that has got a lease."""
+        for limit in self.limits:
+            self.limits[limit] += counts_for(limit, task_queue.traits)
 
     def _ad(self, task_queue_id: int, head: QueueHead) -> Mapping[str, AdValue]:
         """Return the ad of a job; jobs differ in the attributes that the traits of their task queue do not hold."""
@@ -388,6 +399,7 @@ class MatcherComparison:
             MatchScope(self.index, PilotAccess(self.reach, queue, vos, isolation).admits),
             SlotEvaluators(evaluator, self.policies.views),
             MatchLimits(LimitRound(self.limits), shares, END_MARGIN),
+            self.most_singles,
         )
 
 

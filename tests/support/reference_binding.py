@@ -31,7 +31,7 @@ def bind_one_by_one(transaction: Transaction, state: ServerState, pilot: Request
         job = load_jobs(transaction.session, [locked.id])[locked.id]
         _bind(transaction, state, pilot, choice, job)
         heads = read_first_waiting(transaction.session, {task_queue_id: 1}).get(task_queue_id, [])
-        round_.confirm(choice, heads[0] if heads else None)
+        round_.confirm(choice, locked.id, heads[0] if heads else None)
         transaction.after_commit(partial(state.waiting.refresh_heads, task_queue_id, heads, is_all=not heads))
 
 

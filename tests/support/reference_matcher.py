@@ -9,7 +9,8 @@ Rules
   that it ranks highest.
 - Cheap checks come first: sizes and times, limits and quotas, then the policies of both sides. What does not fit a slot
   does not fit it later in the round: limits only tighten, and jobs only leave.
-- Jobs of a task queue that policies could tell apart are evaluated one by one; the caller brings their ads.
+- Jobs of a task queue that policies could tell apart are evaluated one by one, a few of the first ones; the caller
+  brings their ads.
 - At a pilot that isolates by owner and holds no job, the first job ends the round: it decides the owner.
 - The round never touches the database. The caller claims each reservation, reports the result and the next head, and
   asks again. The result is deterministic for a given state.
@@ -34,7 +35,7 @@ from pilotage.values.offers import SlotOffer, VacateOrder
 from pilotage_server.core.accounting.fair_share import Share, ShareRound
 from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.classads.views import AdView
-from pilotage_server.core.matching.job_views import USER_PRIORITY, JobSnapshot, JobViews, folded
+from pilotage_server.core.matching.job_views import SINGLE_JOBS_AT_ONCE, USER_PRIORITY, JobSnapshot, JobViews, folded
 from pilotage_server.core.matching.matcher import MAX_JOBS_PER_ROUND
 from pilotage_server.core.matching.preemption import PreemptionRules
 from pilotage_server.core.matching.slot_policy import MatchPolicyEvaluator
@@ -109,7 +110,7 @@ class JobWithAd:
 
 @dataclass(frozen=True, slots=True)
 class NeedsJobAds:
-    """The first jobs of a task queue have to be evaluated one by one: their ads are needed."""
+    """Jobs of a task queue have to be evaluated one by one: their ads are needed."""
 
     task_queue: TaskQueue
 
@@ -131,7 +132,8 @@ class RankedIds(NamedTuple):
 class RankedJobs:
     """The waiting jobs of one round as policies see them."""
 
-    def __init__(self, waiting: TaskQueueIndex, views: JobViews, shares: ShareRound) -> None:
+    def __init__(self, waiting: TaskQueueIndex, views: JobViews, shares: ShareRound, most_singles: int) -> None:
+        self._most_singles = most_singles
         self.waiting = waiting
         self.views = views
         self.priority = shares.user_priority
@@ -151,25 +153,21 @@ class RankedJobs:
         return [task_queue for task_queue in found if task_queue is not None]
 
     def single_jobs(self, task_queue: TaskQueue) -> list[RoundFit] | None:
-        """Return the first jobs of a task queue, each by itself; None = their ads have not been added."""
-        return self._singles.get(task_queue.id)
+        """Return the jobs of a task queue that a slot looks at one by one; None = no ads have been added."""
+        singles = self._singles.get(task_queue.id)
+        return None if singles is None else singles[: self._most_singles]
 
     def add_single_jobs(self, task_queue: TaskQueue, jobs: Iterable[JobWithAd]) -> None:
-        """Add the first jobs of a task queue with their ads; none = there are no more."""
+        """Add all jobs of a task queue with their ads, in order."""
         self._singles[task_queue.id] = [
             RoundFit(self._snapshot(AdView(folded(job.ad), time_dependent=USER_PRIORITY), task_queue), job.job_id)
             for job in jobs
         ]
 
     def confirm(self, task_queue: TaskQueue, job_id: int) -> None:
-        """Remove a job that is bound; after the last of those that were added, the next ads are needed."""
-        self.discard(task_queue, job_id)
-        if not self._singles[task_queue.id]:
-            del self._singles[task_queue.id]
-
-    def discard(self, task_queue: TaskQueue, job_id: int) -> None:
-        """Remove a job that another server was quicker to take."""
-        self._singles[task_queue.id] = [fit for fit in self._singles[task_queue.id] if fit.job_id != job_id]
+        """Remove a job that is bound."""
+        if task_queue.id in self._singles:
+            self._singles[task_queue.id] = [fit for fit in self._singles[task_queue.id] if fit.job_id != job_id]
 
     def _snapshot(self, view: AdView, task_queue: TaskQueue) -> JobSnapshot:
         return JobSnapshot(view, task_queue.traits, partial(self.priority, task_queue.account))
@@ -279,9 +277,15 @@ class OpenSlot:
 class OpenSlots:
     """What the slots of one request have in common: the order of jobs, and what was given already."""
 
-    def __init__(self, scope: MatchScope, evaluators: SlotEvaluators, bounds: MatchLimits) -> None:
+    def __init__(
+        self,
+        scope: MatchScope,
+        evaluators: SlotEvaluators,
+        bounds: MatchLimits,
+        most_singles: int = SINGLE_JOBS_AT_ONCE,
+    ) -> None:
         self.order = WaitingOrder(scope, bounds.shares)
-        self.ranked_jobs = RankedJobs(scope.waiting, evaluators.views, bounds.shares)
+        self.ranked_jobs = RankedJobs(scope.waiting, evaluators.views, bounds.shares, most_singles)
         self._evaluators = evaluators
         self._bounds = bounds
         self._unfit: dict[tuple[object, ...], set[int]] = {}
@@ -292,13 +296,12 @@ class OpenSlots:
         unfit = self._unfit.setdefault(size_of(slot), set())
         return OpenSlot(slot, self._evaluators.evaluator(slot), self._bounds, self.ranked_jobs, unfit)
 
-    def confirm(self, task_queue: TaskQueue, job_id: int | None, weight: float, next_head: QueueHead | None) -> None:
+    def confirm(self, task_queue: TaskQueue, job_id: int, weight: float, next_head: QueueHead | None) -> None:
         """Apply that a job is bound; `next_head` = the first job of its task queue now, None = no more wait."""
         self._bound_counts[task_queue.id] += 1
         self._bounds.shares.charge(task_queue.account, weight)
         self._bounds.limits.add(task_queue.traits)
-        if job_id is not None:
-            self.ranked_jobs.confirm(task_queue, job_id)
+        self.ranked_jobs.confirm(task_queue, job_id)
         self.order.set_head(task_queue, next_head)
 
     def remaining(self, task_queue: TaskQueue) -> int:
@@ -338,10 +341,10 @@ class MatchRound:
             self._left.popleft()
         return None
 
-    def confirm(self, reservation: RoundChoice, next_head: QueueHead | None) -> None:
-        """Apply that the job is bound; `next_head` = the first job of its task queue now, None = no more wait."""
+    def confirm(self, reservation: RoundChoice, job_id: int, next_head: QueueHead | None) -> None:
+        """Apply that a job is bound; `next_head` = the first job of its task queue now, None = no more wait."""
         self._count += 1
-        self._open_slots.confirm(reservation.task_queue, reservation.job_id, reservation.weight, next_head)
+        self._open_slots.confirm(reservation.task_queue, job_id, reservation.weight, next_head)
         open_slot = self._open_slot_of(reservation)
         more = self._ahead - 1 if reservation is self._repeated else open_slot.slot.ahead
         if (
@@ -353,15 +356,6 @@ class MatchRound:
             self._repeated, self._ahead = reservation, more
         else:
             self._serve(open_slot, reservation)
-
-    def discard(self, reservation: RoundChoice) -> None:
-        """Apply that another server was quicker: the task queue is empty, or that job is gone."""
-        if reservation is self._repeated:
-            self._serve(self._open_slot_of(reservation), reservation)
-        if reservation.job_id is None:
-            self._open_slots.order.set_head(reservation.task_queue, None)
-        else:
-            self._open_slots.ranked_jobs.discard(reservation.task_queue, reservation.job_id)
 
     def _open_slot_of(self, reservation: RoundChoice) -> OpenSlot:
         return next(open_slot for open_slot in self._left if open_slot.slot.name == reservation.slot)

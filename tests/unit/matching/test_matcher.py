@@ -41,7 +41,7 @@ def a_server_state(*waiting: Traits, sharing: Sharing | None = None) -> MatcherC
 
 def given(state: MatcherComparison, *slots: SlotOffer) -> list[tuple[str, int]]:
     """Return the slot and the job of each match."""
-    return [(served.slot, served.job_id) for served in state.match_quickly(LONG, (), slots, START)]
+    return [(job.slot, job.job_id) for job in state.match(LONG, (), slots, START) if job is not None]
 
 
 def test_match_charges_the_group_of_its_owner_at_once() -> None:

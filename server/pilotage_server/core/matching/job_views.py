@@ -65,7 +65,7 @@ class JobSnapshot(AdSnapshot):
 
 
 SINGLE_JOBS_AT_ONCE = 20
-"""How many of the first jobs of a task queue are evaluated one by one for a slot, where that is needed."""
+"""Where jobs of a task queue have to be evaluated one by one, a slot looks at so many of those that wait first."""
 
 
 class SingleJob(NamedTuple):
@@ -76,9 +76,13 @@ class SingleJob(NamedTuple):
 
 
 class SingleJobs:
-    """The first jobs of task queues whose jobs are evaluated one by one, as one transaction has read them."""
+    """The first jobs of task queues whose jobs are evaluated one by one, as one transaction has read them.
 
-    def __init__(self) -> None:
+    `most` = how many of a task queue are evaluated for a slot.
+    """
+
+    def __init__(self, most: int = SINGLE_JOBS_AT_ONCE) -> None:
+        self._most = most
         self._views: dict[int, AdView] = {}
         self._gone: set[int] = set()
         self._exhausted: set[int] = set()
@@ -90,14 +94,14 @@ class SingleJobs:
             for head in waiting.heads
             if head.job_id in self._views and head.job_id not in self._gone
         )
-        return list(islice(known, SINGLE_JOBS_AT_ONCE))
+        return list(islice(known, self._most))
 
     def missing(self, waiting: WaitingJobs) -> int:
         """Return how many first jobs of a task queue have to be read so that `of` has all it should; 0 = it has."""
         is_exhausted = waiting.task_queue.id in self._exhausted and not waiting.is_headless
-        if is_exhausted or len(self.of(waiting)) >= SINGLE_JOBS_AT_ONCE:
+        if is_exhausted or len(self.of(waiting)) >= self._most:
             return 0
-        return SINGLE_JOBS_AT_ONCE + len(waiting.taken) + len(self._gone)
+        return self._most + len(waiting.taken) + len(self._gone)
 
     def add(self, task_queue_id: int, ads: Mapping[int, Mapping[str, AdValue]], limit: int) -> None:
         """Add the first jobs that the database has of a task queue, by id; fewer than `limit` = there are no more."""

@@ -133,8 +133,10 @@ class Matcher:
 
         For first jobs they may be others than the reserved heads, if another match was quicker.
         """
-        for task_queue_id, heads in _first_heads(reservations).items():
-            self._waiting.confirm(task_queue_id, heads, job_ids)
+        firsts = [pair for pair in zip(reservations, job_ids, strict=True) if pair[0].job_id is None]
+        if firsts:
+            heads, given = [reservation.head for reservation, _ in firsts], [job_id for _, job_id in firsts]
+            self._waiting.confirm(reservations[0].task_queue.id, heads, given)
 
     def commit(self, reservations: Sequence[Reservation], job_ids: Sequence[int]) -> None:
         """Apply the commit of the jobs that were given for these reservations of one task queue."""
