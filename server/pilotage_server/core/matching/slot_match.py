@@ -110,7 +110,7 @@ class SlotMatch:
         "_context",
         "_evaluator",
         "_fair_order",
-        "_is_plain",
+        "_has_start",
         "_match_key",
         "_met",
         "_needed",
@@ -140,8 +140,8 @@ class SlotMatch:
         if slot.bound_to is not None:
             self._open &= context.view_cache.waiting.traits.of_owner(slot.bound_to)
         self._bars_surplus = not context.shares.settings.rules.group_accept_surplus
-        self._is_plain = policy is None or not policy.start
-        self._accepted = slot_class.certain if self._is_plain else 0
+        self._has_start = policy is not None and bool(policy.start)
+        self._accepted = 0 if self._has_start else slot_class.certain
         self._started = 0
         self._met = 0
         self.limits = request.limits or None
@@ -251,7 +251,7 @@ class SlotMatch:
         """Remember that jobs of the task queue go here; for the whole class, if no policy or time was checked."""
         bit, traits = 1 << waiting.bit, waiting.task_queue.traits
         self._accepted |= bit
-        if self._is_plain and not (self._class.uncertain & bit or traits.requirements_expression or traits.rank):
+        if not (self._has_start or self._class.uncertain & bit or traits.requirements_expression or traits.rank):
             self._class.certain |= bit
 
     def _is_open(self, candidate: Candidate) -> bool:
@@ -269,13 +269,12 @@ class SlotMatch:
     def _differs_by_job(self, waiting: WaitingJobs) -> bool:
         """Whether jobs of the task queue have to be evaluated one by one."""
         traits = waiting.task_queue.traits
-        has_expression = bool(traits.requirements_expression or traits.rank)
-        is_evaluated = has_expression or (self._policy is not None and bool(self._policy.start))
-        view = self._context.view_cache.views.view(waiting.task_queue)
-        return is_evaluated and self._slot_evaluator().differs_by_job(view)
+        if not (self._has_start or traits.requirements_expression or traits.rank):
+            return False
+        return self._slot_evaluator().differs_by_job(self._context.view_cache.views.view(waiting.task_queue))
 
     def _starts(self, waiting: WaitingJobs) -> bool:
-        if self._policy is None or not self._policy.start or self._started >> waiting.bit & 1:
+        if not self._has_start or self._started >> waiting.bit & 1:
             return True
         autocluster = self._context.view_cache.by(self._slot_evaluator().start_references).of(waiting)
         is_started = self._slot_evaluator().starts(self._snapshot(autocluster.example))
