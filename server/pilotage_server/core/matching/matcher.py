@@ -25,7 +25,7 @@ from pilotage.values.amounts import Amounts
 from pilotage.values.offers import SlotOffer, VacateOrder
 from pilotage_server.core.accounting.fair_share import FairShare
 from pilotage_server.core.matching.fair_order import AccountRanking
-from pilotage_server.core.matching.job_views import JobViewCache, SingleJob
+from pilotage_server.core.matching.job_views import JobViewCache
 from pilotage_server.core.matching.preemption import OccupiedSlotMatch, PreemptionRules
 from pilotage_server.core.matching.slot_classes import SlotClasses
 from pilotage_server.core.matching.slot_match import Fit, MatchContext, MatchRequest, MissingHeads, SlotMatch
@@ -33,7 +33,7 @@ from pilotage_server.core.matching.slot_policy import SlotPolicies
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.core.queueing.task_queue import TaskQueue
-from pilotage_server.core.queueing.waiting_jobs import QueueHead, WaitingJobs
+from pilotage_server.core.queueing.waiting_jobs import QueueHead
 
 MAX_JOBS_PER_ROUND = 1000
 """The most jobs that a request gets; a pilot asks again for more."""
@@ -205,7 +205,7 @@ class Matcher:
         ahead = min(slot.ahead, MAX_JOBS_PER_ROUND - len(reservations) - 1) if single is None else 0
         job_id = None if single is None else single.head.job_id
         while True:
-            head = self._take(waiting, single)
+            head = self._waiting.reserve(waiting) if single is None else self._waiting.claim(waiting, single.head)
             self._accounts.charge(candidate.account, weight)
             reservations.append(Reservation(slot.name, task_queue, amounts, weight, head, job_id))
             if limits is not None:
@@ -213,13 +213,6 @@ class Matcher:
             if not ahead or not waiting.heads or not slot_match.has_room_for(candidate):
                 return
             ahead -= 1
-
-    def _take(self, waiting: WaitingJobs, single: SingleJob | None) -> QueueHead:
-        """Reserve the first job of a task queue, or claim the one that was evaluated alone."""
-        if single is None:
-            return self._waiting.reserve(waiting)
-        self._waiting.claim(waiting, single.head)
-        return single.head
 
     def _charge(self, now: datetime) -> None:
         """Charge the accounts for the reservations since the last call."""
@@ -246,6 +239,7 @@ class _SlotMatches:
         """Return the search for the slot that is served now; equal slots without ads share one."""
         if self._first is None or not self._first.applies_to(slot):
             self._first = self.of(slot)
+            del self._by_slot[slot.name]
         self._first.slot = slot
         return self._first
 

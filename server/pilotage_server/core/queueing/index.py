@@ -301,10 +301,11 @@ class TaskQueueIndex(KnownTaskQueues):
         self._update_taken(waiting)
         return head
 
-    def claim(self, waiting: WaitingJobs, head: QueueHead) -> None:
+    def claim(self, waiting: WaitingJobs, head: QueueHead) -> QueueHead:
         """Claim a certain job of a task queue for a match that is not committed; its head must be known."""
         waiting.claim(head)
         self._update_taken(waiting)
+        return head
 
     def unreserve(self, task_queue_id: int, taken: Sequence[QueueHead]) -> None:
         """Return reserved jobs, for which the database was not asked."""
