@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from threading import Barrier, Event
@@ -12,7 +12,6 @@ from unittest.mock import ANY
 
 import pytest
 from sqlalchemy import text
-from sqlmodel import Session
 
 from pilotage.errors import PilotageError
 from pilotage.job_description import JobDescription
@@ -30,7 +29,6 @@ from pilotage_server.operations.attempts.transitions import release_fences_of_pi
 from pilotage_server.operations.idempotency import IdempotentRequest
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.edit import edit_job
-from pilotage_server.operations.matching import bind
 from pilotage_server.operations.matching.request_jobs import WorkBatch, WorkCall, WorkDone
 from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.server_state import ServerState
@@ -39,7 +37,7 @@ from pilotage_server.operations.startup.sync import sync_events
 from pilotage_server.storage.accounting import lock_counts
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.task_queues import ClaimableJob, load_task_queues, lock_waiting
+from pilotage_server.storage.task_queues import load_task_queues
 from support.database import has_lock_waiter, run_against_row_locks
 from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
 from support.jobs import an_operator
@@ -313,15 +311,23 @@ def test_certain_job_that_another_request_gets_leaves_the_next_one_waiting(
     ids = grid.submit(count=2)
     pilot, other_pilot = grid.start_pilot(), grid.start_pilot()
     wants_first = a_slot_with("a", Start="TARGET.ProcId == 0")
-    taken: list[int] = []
+    (waiting,) = (grid.state.waiting.get(id_) for id_ in grid.state.waiting.ids())
+    assert waiting is not None
+    lock, claimed, taken = grid.state.lock, waiting.claimed, list[int]()
 
-    def lock_after_another_request(session: Session, wanted: Mapping[int, int]) -> dict[int, ClaimableJob]:
-        if wanted and not taken:
-            assert list(wanted) == ids[:1], "the other request reserves the second job"
-            taken.extend(other_pilot.claim())
-        return lock_waiting(session, wanted)
+    class InterruptedLock:
+        """The lock of the server's state; another request is served after the first one has claimed a job."""
 
-    monkeypatch.setattr(bind, "lock_waiting", lock_after_another_request)
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+            if set(claimed) == set(ids[:1]) and not taken:
+                monkeypatch.setattr(grid.state, "lock", lock)
+                taken.extend(other_pilot.claim())
+
+    monkeypatch.setattr(grid.state, "lock", InterruptedLock())
     assert (pilot.claim(wants_first), taken) == ([], ids[:1])
     assert pilot.claim() == ids[1:]
 
