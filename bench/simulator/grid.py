@@ -39,8 +39,9 @@ from pilotage_server.core.health.throttles import (
     tripped_locations,
 )
 from pilotage_server.core.matching.demand import EMPTY_RETURN_WINDOW, EmptyPilot, demands, empty_returns
-from pilotage_server.core.matching.general_matcher import MAX_JOBS_PER_ROUND, Reservation
-from pilotage_server.core.matching.matcher import Matcher, MatchRequest, NeedsGeneralMatcher, NeedsHeads
+from pilotage_server.core.matching.job_views import SingleJobs
+from pilotage_server.core.matching.matcher import MAX_JOBS_PER_ROUND, Matcher, NeedsHeads, Reservation
+from pilotage_server.core.matching.slot_match import MatchRequest
 from pilotage_server.core.matching.slot_policy import SlotPolicies
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.reach import QueueAccess
@@ -361,20 +362,17 @@ class SimulatedGrid:
     def _choose(self, queue: QueueId, offers: list[SlotOffer]) -> list[Reservation]:
         """Match slots of a queue, and return what each gets."""
         limits = LimitRound({limit: self.running[limit] for limit in self._limits.at(queue)})
-        request: MatchRequest | None = MatchRequest(queue, (), tuple(offers), limits, self.now)
+        request: MatchRequest | None = MatchRequest(queue, (), tuple(offers), limits, SingleJobs(), self.now)
         made: list[Reservation] = []
         while request is not None:
             chosen = self._matcher.choose(request, self._access)
             made += chosen.reservations
             self._take(chosen.reservations)
             match chosen.rest:
-                case NeedsHeads(wanted, rest):
-                    for id_, most in wanted.items():
-                        first = [QueueHead(0, number) for number in heapq.nsmallest(most, self._queued[id_])]
-                        self._matcher.refresh_heads(id_, first, most)
+                case NeedsHeads((id_, most, _), rest):
+                    first = [QueueHead(0, number) for number in heapq.nsmallest(most, self._queued[id_])]
+                    self._matcher.refresh_heads(id_, first, most)
                     request = rest
-                case NeedsGeneralMatcher(reason, _):
-                    raise AssertionError(f"jobs of a trace have no expressions, but {reason}")
                 case None:
                     request = None
         return made
@@ -388,7 +386,7 @@ class SimulatedGrid:
             numbers = [heapq.heappop(self._queued[id_]) for _ in reserved]
             assert [QueueHead(0, number) for number in numbers] == [each.head for each in reserved], "oldest first"
             self._matcher.confirm(reserved, numbers)
-            self._matcher.commit(id_, numbers)
+            self._matcher.commit(reserved, numbers)
 
     # Health ---------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Matching over waiting jobs and shares in memory: by the general matcher alone, and by both to compare them."""
+"""Matching over waiting jobs and shares in memory: by the matcher alone, and compared with the reference matcher."""
 
 from __future__ import annotations
 
@@ -19,18 +19,10 @@ from pilotage.values.isolation import Isolation
 from pilotage.values.offers import OccupiedSlot, SlotOffer, VacateOrder
 from pilotage_server.core.accounting.fair_share import FairShare
 from pilotage_server.core.accounting.limits import LimitRound, counts_for
-from pilotage_server.core.matching.general_matcher import (
-    MatchLimits,
-    MatchRound,
-    MatchScope,
-    NeedsJobAds,
-    OpenSlots,
-    Reservation,
-    SingleJob,
-    SlotEvaluators,
-)
-from pilotage_server.core.matching.matcher import Matcher, MatchRequest, NeedsGeneralMatcher, NeedsHeads
-from pilotage_server.core.matching.preemption import Occupant, PreemptionRound, PreemptionRules, VacateOrders
+from pilotage_server.core.matching.job_views import SINGLE_JOBS_AT_ONCE, SingleJobs
+from pilotage_server.core.matching.matcher import Matcher, NeedsHeads, Reservation
+from pilotage_server.core.matching.preemption import Occupant, PreemptionRules, VacateOrders, preemption_order
+from pilotage_server.core.matching.slot_match import MatchRequest
 from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicies
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.job_ads import traits_ad
@@ -41,15 +33,28 @@ from pilotage_server.core.resources.mappings import PoolMapping, PoolMappings
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.core.rules import RunningLimit, Sharing
 from support.grid import a_slot
+from support.reference_matcher import (
+    JobWithAd,
+    MatchLimits,
+    MatchRound,
+    MatchScope,
+    NeedsJobAds,
+    OpenSlots,
+    ReferencePreemption,
+    RoundChoice,
+    SlotEvaluators,
+)
+from support.trees import a_tree
 from support.virtual_clock import START
 
 NO_MARGIN = timedelta(0)
 END_MARGIN = timedelta(seconds=30)
 QUEUE = QueueId("CERN", "ce01", "long")
+SITES: Mapping[str, Any] = {QUEUE.site: {"ces": {QUEUE.ce: {"queues": {QUEUE.queue: {}}}}}}
 
 
 class MatchBench:
-    """Task queues, shares and policies that slots are matched against by the general matcher, at the time `now`."""
+    """Task queues, shares and policies that slots are matched against at the time `now`."""
 
     def __init__(self, sharing: Sharing | None = None) -> None:
         self.index = TaskQueueIndex()
@@ -59,6 +64,8 @@ class MatchBench:
         self.policies = SlotPolicies()
         self.orders = VacateOrders()
         self.now: datetime = START
+        self.matcher = Matcher(self.index, self.shares, self.policies, NO_MARGIN)
+        self._access = QueueAccess(ActiveTree(1, a_tree(sites=SITES)), PoolMappings())
         self._own: dict[int, Mapping[str, AdValue]] = {}
         self._last_job = 0
 
@@ -94,26 +101,10 @@ class MatchBench:
         return self.job(self.queue(owner, **fields))
 
     def round(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[tuple[Reservation, int]]:
-        """Match slots; return each reservation with its job."""
-        return self._match(slots, self.open_slots(limits))
-
-    def open_slots(self, limits: dict[RunningLimit, int] | None = None, users: Mapping[str, Account] = {}) -> OpenSlots:
-        """Return the open slots of a round; `users` are the accounts of occupied slots, by slot."""
-        shares = self.shares.round(self.now)
-
-        def evaluator(slot: SlotOffer) -> MatchPolicyEvaluator:
-            policy = self.policies.policy(slot, QUEUE)
-            assert policy is not None
-            user = (users or {}).get(slot.name)
-            return self.policies.evaluator(
-                policy, EvaluationTime(self.now, None if user is None else shares.user_priority(user))
-            )
-
-        return OpenSlots(
-            MatchScope(self.index, lambda _: True),
-            SlotEvaluators(evaluator, self.policies.views),
-            MatchLimits(LimitRound(limits or {}), shares, NO_MARGIN),
-        )
+        """Match slots; return each reservation with its job. The jobs wait on."""
+        reservations = self._match(slots, limits)
+        self.matcher.unreserve(reservations, self.now)
+        return [(reservation, reservation.head.job_id) for reservation in reservations]
 
     def matched_jobs(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[int]:
         """Match slots; return the matched jobs in order."""
@@ -129,36 +120,43 @@ class MatchBench:
         """Match free slots, then return the orders to vacate occupied ones; `users` own their jobs, by default bob."""
         occupied = [slot for slot in slots if slot.occupied is not None]
         accounts = {slot.name: Account("lhcb", "users", (users or {}).get(slot.name, "bob")) for slot in occupied}
-        open_slots = self.open_slots(users=accounts)
-        self._match([slot for slot in slots if slot.occupied is None], open_slots)
         occupants = {slot.name: (_occupant(stamp, slot), accounts[slot.name]) for slot in occupied}
-        round_ = PreemptionRound(occupied, open_slots, PreemptionRules(self.now, occupants, self.orders, **rules))
+        given_rules = PreemptionRules(occupants, self.orders, **rules)
+        reservations = self._match([slot for slot in slots if slot.occupied is None])
+        request = self._request(preemption_order(occupied, given_rules))
         found: list[VacateOrder] = []
-        while (vacate := round_.next_vacate()) is not None:
-            if isinstance(vacate, NeedsJobAds):
-                self._add_job_ads(open_slots, vacate.task_queue, self.jobs[vacate.task_queue.id])
-            else:
-                found.append(vacate)
-        return found
+        while True:
+            vacates = self.matcher.vacates(request, self._access, given_rules)
+            found += vacates.orders
+            if vacates.rest is None:
+                self.matcher.unreserve(reservations, self.now)
+                return found
+            request = self._after_reading(vacates.rest)
 
-    def _match(self, slots: Iterable[SlotOffer], open_slots: OpenSlots) -> list[tuple[Reservation, int]]:
-        left = {queue: list(heads) for queue, heads in self.jobs.items()}
-        round_ = MatchRound(slots, open_slots)
-        made: list[tuple[Reservation, int]] = []
-        while (choice := round_.next_reservation()) is not None:
-            if isinstance(choice, NeedsJobAds):
-                self._add_job_ads(open_slots, choice.task_queue, left[choice.task_queue.id])
-                continue
-            heads = left[choice.task_queue.id]
-            index = 0 if choice.job_id is None else [head.job_id for head in heads].index(choice.job_id)
-            made.append((choice, heads.pop(index).job_id))
-            round_.confirm(choice, heads[0] if heads else None)
-        return made
+    def _match(self, slots: Iterable[SlotOffer], limits: dict[RunningLimit, int] | None = None) -> list[Reservation]:
+        request = self._request(slots, limits)
+        reservations: list[Reservation] = []
+        while True:
+            chosen = self.matcher.choose(request, self._access)
+            reservations += chosen.reservations
+            if chosen.rest is None:
+                return reservations
+            request = self._after_reading(chosen.rest)
 
-    def _add_job_ads(self, open_slots: OpenSlots, task_queue: TaskQueue, heads: Iterable[QueueHead]) -> None:
-        common = traits_ad(task_queue.traits)
-        ads = [SingleJob(head.job_id, {**common, **self._own[head.job_id]}) for head in heads]
-        open_slots.ranked_jobs.add_single_jobs(task_queue, ads)
+    def _request(self, slots: Iterable[SlotOffer], limits: dict[RunningLimit, int] | None = None) -> MatchRequest:
+        offered = tuple(slots)
+        policies = {slot.name: policy for slot in offered if (policy := self.policies.policy(slot, QUEUE)) is not None}
+        return MatchRequest(QUEUE, (), offered, LimitRound(limits or {}), SingleJobs(), self.now, policies)
+
+    def _after_reading(self, needs: NeedsHeads) -> MatchRequest:
+        """Return the request to go on with, after the jobs that it needs were read."""
+        (task_queue_id, most, with_ads), request = needs
+        first = self.jobs[task_queue_id][:most]
+        self.matcher.refresh_heads(task_queue_id, first, most)
+        if with_ads:
+            common = traits_ad(self.queues[task_queue_id].traits)
+            request.single_jobs.add(task_queue_id, {job: {**common, **self._own[job]} for _, job in first}, most)
+        return request
 
 
 def _occupant(stamp: str, slot: SlotOffer) -> Occupant:
@@ -190,20 +188,20 @@ class MatchedJob(NamedTuple):
 
 @dataclass
 class MatcherComparison:
-    """The memory of a server and the jobs of its database; `matched` are the ids of matched jobs."""
+    """The memory of a server and the jobs of its database."""
 
     sharing: Sharing
     tree: ActiveTree
     limits: dict[RunningLimit, int] = field(default_factory=dict)
+    most_singles: int = SINGLE_JOBS_AT_ONCE
     mappings: PoolMappings = field(default_factory=PoolMappings)
     index: TaskQueueIndex = field(default_factory=TaskQueueIndex)
     jobs: dict[int, list[QueueHead]] = field(default_factory=dict)
-    matched: list[int] = field(default_factory=list)
-    declined: int = 0
 
     def __post_init__(self) -> None:
         self.shares = FairShare(self.sharing)
         self.policies = SlotPolicies()
+        self.orders = VacateOrders()
         self.matcher = Matcher(self.index, self.shares, self.policies, END_MARGIN)
         self.reach = QueueAccess(self.tree, self.mappings)
 
@@ -231,75 +229,78 @@ class MatcherComparison:
         if heads:
             self.index.remove_job(task_queue_id, heads.pop(number % len(heads)).job_id)
 
-    def match_generally(
+    def match_by_reference(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
     ) -> list[MatchedJob]:
-        """Match the slots by the general matcher."""
+        """Match the slots by the reference matcher."""
         isolation = slots[0].isolation if slots else Isolation.NONE
-        for task_queue_id in self.index.headless():
-            heads = self.jobs[task_queue_id]
-            self.index.refresh_head(task_queue_id, heads[0] if heads else None)
-        open_slots = OpenSlots(
-            MatchScope(self.index, PilotAccess(self.reach, queue, vos, isolation).admits),
-            SlotEvaluators(lambda slot: self._evaluator(slot, queue, now), self.policies.views),
-            MatchLimits(LimitRound(self.limits), self.shares.round(now), END_MARGIN),
-        )
+        open_slots = self._open_slots(queue, vos, isolation, now)
         round_ = MatchRound(slots, open_slots)
-        served: list[MatchedJob] = []
-        reserved: list[tuple[Reservation, int]] = []
+        served: list[tuple[TaskQueue, MatchedJob]] = []
         while (choice := round_.next_reservation()) is not None:
             if isinstance(choice, NeedsJobAds):
-                common = traits_ad(choice.task_queue.traits)
-                singles = [SingleJob(head.job_id, common) for head in self.jobs[choice.task_queue.id]]
-                open_slots.ranked_jobs.add_single_jobs(choice.task_queue, singles)
+                self._add_job_ads(open_slots, choice.task_queue)
                 continue
-            heads = self.jobs[choice.task_queue.id]
-            job_id = heads[0].job_id if choice.job_id is None else choice.job_id
-            heads[:] = [head for head in heads if head.job_id != job_id]
-            served.append(_served(choice, job_id))
-            reserved.append((choice, job_id))
-            round_.confirm(choice, heads[0] if heads else None)
-        for choice, job_id in reserved:
             task_queue = choice.task_queue
-            self.shares.start_run(task_queue.account, choice.weight, now)
-            self.index.remove_job(task_queue.id, job_id)
-            heads = self.jobs[task_queue.id]
-            self.index.refresh_head(task_queue.id, heads[0] if heads else None)
-        self._count(served, [choice.task_queue for choice, _ in reserved])
-        return served
+            job_id = self.jobs[task_queue.id][0].job_id if choice.job_id is None else choice.job_id
+            self._remove(task_queue.id, [job_id])
+            served.append((task_queue, _served(choice, job_id)))
+            left = self.jobs[task_queue.id]
+            round_.confirm(choice, job_id, left[0] if left else None)
+        for task_queue, job in served:
+            self.shares.start_run(task_queue.account, job.weight, now)
+            self.remove_matched(task_queue, job)
+        return [job for _, job in served]
 
-    def match_quickly(
+    def vacates_by_reference(
+        self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], users: Sequence[Account], now: datetime
+    ) -> list[VacateOrder]:
+        """Return the orders to vacate occupied slots, which jobs of these users occupy, by the reference matcher."""
+        rules = self._preemption_rules(slots, users)
+        open_slots = self._open_slots(queue, vos, slots[0].isolation, now, rules)
+        round_ = ReferencePreemption(slots, open_slots, rules, now)
+        found: list[VacateOrder] = []
+        while (vacate := round_.next_vacate()) is not None:
+            if isinstance(vacate, NeedsJobAds):
+                self._add_job_ads(open_slots, vacate.task_queue)
+            else:
+                found.append(vacate)
+        return found
+
+    def vacates(
+        self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], users: Sequence[Account], now: datetime
+    ) -> list[VacateOrder]:
+        """Return the orders to vacate occupied slots, which jobs of these users occupy, by the matcher."""
+        rules = self._preemption_rules(slots, users)
+        ask = self.match_request(queue, vos, preemption_order(slots, rules), now)
+        found: list[VacateOrder] = []
+        while True:
+            vacates = self.matcher.vacates(ask, self.reach, rules)
+            self.matcher.check()
+            found += vacates.orders
+            if vacates.rest is None:
+                return found
+            ask = self._after_reading(vacates.rest)
+
+    def match(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
-    ) -> list[MatchedJob]:
-        """Match the slots by the matcher, and what it declines by the general matcher."""
-        served: list[MatchedJob] = []
-        for ask, choices in self.chosen(queue, vos, slots, now):
-            served += self._claim(choices)
-            self._count(served[-len(choices) :] if choices else [], [choice.task_queue for choice in choices])
-            if ask is not None:
-                self.declined += 1
-                served += self.match_generally(queue, vos, ask.slots, now)
-        return served
+    ) -> list[MatchedJob | None]:
+        """Match the slots by the matcher."""
+        return self.claim(self.chosen(queue, vos, slots, now), now)
 
     def chosen(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
-    ) -> Iterable[tuple[MatchRequest | None, list[Reservation]]]:
-        """Yield the reservations of the matcher, with the request that it declined."""
-        ask: MatchRequest | None = self.match_request(queue, vos, slots, now)
+    ) -> list[Reservation]:
+        """Return the reservations of the matcher."""
+        ask = self.match_request(queue, vos, slots, now)
         choices: list[Reservation] = []
-        while ask is not None:
+        while True:
             chosen = self.matcher.choose(ask, self.reach)
             self.matcher.check()
             choices += chosen.reservations
-            match chosen.rest:
-                case NeedsHeads(wanted, ask):
-                    for task_queue_id, most in wanted.items():
-                        self.matcher.refresh_heads(task_queue_id, self.jobs[task_queue_id][:most], most)
-                case NeedsGeneralMatcher(_, rest):
-                    return [(rest, choices)]
-                case None:
-                    ask = None
-        return [(None, choices)]
+            if chosen.rest is None:
+                return choices
+            ask = self._after_reading(chosen.rest)
 
     def match_request(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
@@ -307,35 +308,100 @@ class MatcherComparison:
         """Return the match request of a pilot."""
         policies = {slot.name: self.policies.policy(slot, queue) for slot in slots if slot.has_ad}
         known = {name: policy for name, policy in policies.items() if policy is not None}
-        return MatchRequest(queue, vos, tuple(slots), LimitRound(self.limits), now, known)
+        return MatchRequest(
+            queue, vos, tuple(slots), LimitRound(self.limits), SingleJobs(self.most_singles), now, known
+        )
 
-    def _claim(self, choices: Sequence[Reservation]) -> list[MatchedJob]:
+    def claim(self, choices: Sequence[Reservation], now: datetime) -> list[MatchedJob | None]:
+        """Claim the jobs of reservations, in order, as the database does; None = a certain job waits no longer."""
         served: dict[int, MatchedJob] = {}
         for task_queue_id in dict.fromkeys(choice.task_queue.id for choice in choices):
-            mine = [
-                (position, choice) for position, choice in enumerate(choices) if choice.task_queue.id == task_queue_id
-            ]
-            heads = self.jobs[task_queue_id]
-            job_ids = [head.job_id for head in heads[: len(mine)]]
-            del heads[: len(mine)]
-            for (position, choice), job_id in zip(mine, job_ids, strict=True):
-                served[position] = _served(choice, job_id)
-            self.matcher.confirm([choice for _, choice in mine], job_ids)
-            self.matcher.commit(task_queue_id, job_ids)
+            mine = [(index, choice) for index, choice in enumerate(choices) if choice.task_queue.id == task_queue_id]
+            waiting = [head.job_id for head in self.jobs[task_queue_id]]
+            certain = {choice.job_id for _, choice in mine}
+            firsts = iter([job_id for job_id in waiting if job_id not in certain])
+            given = {
+                index: next(firsts) if choice.job_id is None else choice.job_id
+                for index, choice in mine
+                if choice.job_id is None or choice.job_id in waiting
+            }
+            served |= {index: _served(choices[index], job_id) for index, job_id in given.items()}
+            job_ids = list(given.values())
+            self._remove(task_queue_id, job_ids)
+            if given:
+                self.matcher.confirm([choices[index] for index in given], job_ids)
+                self.matcher.commit([choices[index] for index in given], job_ids)
+        self.matcher.unreserve([choice for index, choice in enumerate(choices) if index not in served], now)
         self.matcher.check()
-        return [served[position] for position in sorted(served)]
+        for index in served:
+            self._count(choices[index].task_queue)
+        return [served.get(index) for index in range(len(choices))]
 
-    def _count(self, served: Iterable[MatchedJob], task_queues: Iterable[TaskQueue]) -> None:
-        self.matched += (each.job_id for each in served)
-        for task_queue in task_queues:
-            for limit in self.limits:
-                self.limits[limit] += counts_for(limit, task_queue.traits)
+    def remove_matched(self, task_queue: TaskQueue, job: MatchedJob) -> None:
+        """Apply that a job was matched elsewhere."""
+        self._remove(task_queue.id, [job.job_id])
+        self.index.remove_job(task_queue.id, job.job_id)
+        self._count(task_queue)
 
-    def _evaluator(self, slot: SlotOffer, queue: QueueId, now: datetime) -> MatchPolicyEvaluator:
-        policy = self.policies.policy(slot, queue)
-        assert policy is not None
-        return self.policies.evaluator(policy, EvaluationTime(now))
+    def _remove(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
+        self.jobs[task_queue_id] = [head for head in self.jobs[task_queue_id] if head.job_id not in job_ids]
+
+    def _count(self, task_queue: TaskQueue) -> None:
+        """Count a job that has got a lease."""
+        for limit in self.limits:
+            self.limits[limit] += counts_for(limit, task_queue.traits)
+
+    def _ad(self, task_queue_id: int, head: QueueHead) -> Mapping[str, AdValue]:
+        """Return the ad of a job; jobs differ in the attributes that the traits of their task queue do not hold."""
+        waiting = self.index.get(task_queue_id)
+        assert waiting is not None
+        traits = waiting.task_queue.traits
+        return {**traits_ad(traits), "ProcId": head.job_id, **dict.fromkeys(traits.escaped, head.job_id % 3)}
+
+    def _after_reading(self, needs: NeedsHeads) -> MatchRequest:
+        """Return the request to go on with, after the jobs that it needs were read."""
+        (task_queue_id, most, with_ads), request = needs
+        first = self.jobs[task_queue_id][:most]
+        self.matcher.refresh_heads(task_queue_id, first, most)
+        if with_ads:
+            ads = {head.job_id: self._ad(task_queue_id, head) for head in first}
+            request.single_jobs.add(task_queue_id, ads, most)
+        return request
+
+    def _add_job_ads(self, open_slots: OpenSlots, task_queue: TaskQueue) -> None:
+        jobs = [JobWithAd(head.job_id, self._ad(task_queue.id, head)) for head in self.jobs[task_queue.id]]
+        open_slots.ranked_jobs.add_single_jobs(task_queue, jobs)
+
+    def _preemption_rules(self, slots: Sequence[SlotOffer], users: Sequence[Account]) -> PreemptionRules:
+        occupants = {slot.name: (_occupant("p", slot), user) for slot, user in zip(slots, users, strict=True)}
+        return PreemptionRules(occupants, self.orders)
+
+    def _open_slots(
+        self,
+        queue: QueueId,
+        vos: tuple[str, ...],
+        isolation: Isolation,
+        now: datetime,
+        rules: PreemptionRules | None = None,
+    ) -> OpenSlots:
+        """Return the open slots of a round, with all first jobs known."""
+        for task_queue_id, heads in self.jobs.items():
+            self.index.refresh_heads(task_queue_id, heads, is_all=True)
+        shares = self.shares.round(now)
+
+        def evaluator(slot: SlotOffer) -> MatchPolicyEvaluator:
+            policy = self.policies.policy(slot, queue)
+            assert policy is not None
+            priority = None if rules is None else shares.user_priority(rules.occupants[slot.name][1])
+            return self.policies.evaluator(policy, EvaluationTime(now, priority))
+
+        return OpenSlots(
+            MatchScope(self.index, PilotAccess(self.reach, queue, vos, isolation).admits),
+            SlotEvaluators(evaluator, self.policies.views),
+            MatchLimits(LimitRound(self.limits), shares, END_MARGIN),
+            self.most_singles,
+        )
 
 
-def _served(choice: Reservation, job_id: int) -> MatchedJob:
+def _served(choice: Reservation | RoundChoice, job_id: int) -> MatchedJob:
     return MatchedJob(choice.slot, job_id, choice.amounts, choice.weight)

@@ -181,11 +181,6 @@ class ServerState:
             task_queue_id = waiting.task_queue.id
             self.publish_waiting(task_queue_id, min(jobs, self.waiting.count(task_queue_id)))
 
-    def request_recount(self, task_queue_id: int) -> None:
-        """Request a recount of a task queue: the database has returned no job where some were known to wait."""
-        with self.lock:
-            self.waiting.stale_counts.add(task_queue_id)
-
     def remove_waiting(self, task_queue_id: int, job_id: int) -> None:
         """Remove a job from the waiting ones."""
         with self.lock:
@@ -194,13 +189,8 @@ class ServerState:
     def restore_waiting(self, task_queue_id: int, job_id: int, priority: int) -> None:
         """Add a job again whose removal was rolled back."""
         with self.lock:
-            self.waiting.unreserve(task_queue_id, [QueueHead(priority, job_id)])
+            self.waiting.restore(task_queue_id, QueueHead(priority, job_id))
         self.publish_waiting(task_queue_id, 1)
-
-    def refresh_head(self, task_queue_id: int, head: QueueHead | None) -> None:
-        """Set the first job of a task queue, as read from the database."""
-        with self.lock:
-            self.waiting.refresh_head(task_queue_id, head)
 
     def remove_task_queues(self, task_queue_ids: Iterable[int]) -> None:
         """Remove task queues that the database no longer has."""

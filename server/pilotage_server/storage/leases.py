@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, bindparam, func, or_, select, text, update
+from sqlalchemy import bindparam, func, or_, select, text, update
 from sqlmodel import Session
 
 from pilotage.resources.tree import QueueId
@@ -24,7 +24,6 @@ from pilotage_server.storage.database.sql import insert_if_absent
 from pilotage_server.storage.database.tables import FENCED_JOB, LEASED_JOB, RACING_JOB, TAKEN, metadata
 from pilotage_server.storage.jobs import JOBS, chunks, job_record
 from pilotage_server.storage.pilots import IS_ALIVE, PILOTS
-from pilotage_server.storage.task_queues import IS_WAITING
 
 IS_LEASED = text(LEASED_JOB)
 
@@ -71,29 +70,6 @@ def bind(session: Session, bindings: Sequence[Binding]) -> None:
         sql.execute_many(session, _BIND_EACH, rows)
     elif rows:
         sql.execute(session, _BIND_ALL, *map(list, zip(*rows, strict=True)))
-
-
-def lock_first_waiting(session: Session, task_queue_id: int) -> JobRecord | None:
-    """Lock and return the first waiting job of a task queue that no other transaction has locked.
-
-    PostgreSQL skips locked rows, so that concurrent requests take different jobs without waiting for each other. SQLite
-    has one writer at a time and needs no lock.
-    """
-    return _locked(session, _waiting_in(task_queue_id).order_by(JOBS.c.priority.desc(), JOBS.c.id).limit(1))
-
-
-def lock_waiting(session: Session, task_queue_id: int, job_id: int) -> JobRecord | None:
-    """Lock and return this job if it waits in the task queue and no other transaction has locked it."""
-    return _locked(session, _waiting_in(task_queue_id).where(JOBS.c.id == job_id))
-
-
-def _waiting_in(task_queue_id: int) -> Select[Any]:
-    return select(JOBS).where(JOBS.c.task_queue_id == task_queue_id, IS_WAITING)
-
-
-def _locked(session: Session, query: Select[Any]) -> JobRecord | None:
-    row = session.execute(query.with_for_update(skip_locked=True)).mappings().first()
-    return None if row is None else job_record(row)
 
 
 _RIVALS = f"""

@@ -207,6 +207,7 @@ def _of_many(first: str) -> str:
 
 _TO_CLAIM = _first(_COLUMNS, "FOR UPDATE SKIP LOCKED")
 _HEADS = _first("priority, id")
+_THESE = f"SELECT task_queue_id, {_COLUMNS} FROM jobs WHERE id = ANY(?) AND {WAITING_JOB} FOR UPDATE SKIP LOCKED"  # noqa: S608
 _AT_ONCE = {first: _of_many(first) for first in (_TO_CLAIM, _HEADS)}
 
 
@@ -220,6 +221,15 @@ def lock_first_waiting(session: Session, wanted: Mapping[int, int]) -> dict[int,
     """Lock and return the first waiting jobs of task queues that no other transaction has locked."""
     found = _found(session, _TO_CLAIM, wanted)
     return {task_queue_id: list(starmap(ClaimableJob, rows)) for task_queue_id, rows in found.items()}
+
+
+def lock_waiting(session: Session, wanted: Mapping[int, int]) -> dict[int, ClaimableJob]:
+    """Lock and return those of the jobs that still wait in their task queue and that no other transaction has locked.
+
+    `wanted` has the task queue by job.
+    """
+    found = sql.rows(session, _THESE, list(wanted)) if wanted else ()
+    return {job_id: ClaimableJob(job_id, *more) for where, job_id, *more in found if where == wanted[job_id]}
 
 
 def read_heads(session: Session, ids: Iterable[int]) -> dict[int, QueueHead]:

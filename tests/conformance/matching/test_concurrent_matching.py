@@ -16,9 +16,12 @@ from sqlalchemy import text
 from pilotage.errors import PilotageError
 from pilotage.job_description import JobDescription
 from pilotage.values.attempts import Outcome
+from pilotage.values.offers import OccupiedSlot
+from pilotage_server.core.accounting.limits import limit_key
 from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.matching.job_views import SINGLE_JOBS_AT_ONCE
 from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.operations.attempts.expiry import record_server_life
 from pilotage_server.operations.attempts.reports import record_reports
@@ -31,12 +34,14 @@ from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import count_pending, queue_recounts, refresh_state
 from pilotage_server.operations.startup.sync import sync_events
+from pilotage_server.storage.accounting import lock_counts
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.task_queues import load_task_queues
 from support.database import has_lock_waiter, run_against_row_locks
 from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
 from support.jobs import an_operator
+from support.match_bench import a_slot_with
 from support.virtual_clock import VirtualClock
 
 THREADS = 6
@@ -271,3 +276,95 @@ def test_jobs_of_failed_match_on_another_server_are_found_again(
     server.read(lambda transaction, state: count_pending(transaction, state, before))
     assert notified == [2]
     assert pilot.claim(a_slot("a"), a_slot("b")) == ids
+
+
+def test_job_evaluated_alone_is_left_to_the_server_that_locked_it(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    server = Grid(postgresql_database, clock)
+    ids = server.submit(count=6, requirements_expression="MY.ProcId % 2 == 1")
+    other_server = server.restarted()
+    pilot, other_pilot = server.start_pilot(), other_server.start_pilot()
+
+    def match_beside(transaction: Transaction, state: ServerState) -> list[int]:
+        answer = request_jobs(transaction, state, other_pilot.identity, WorkRequest((a_slot("a"), a_slot("b"))))
+        assert pilot.claim(a_slot("c"), a_slot("d")) == [ids[5]], "the others are locked"
+        return [match.job_id for match in answer.matches]
+
+    assert other_server.write(match_beside) == [ids[1], ids[3]]
+    assert pilot.claim(a_slot("c"), a_slot("d")) == []
+    assert [server.job(id_).state for id_ in ids] == [JobState.WAITING, JobState.MATCHED] * 3
+
+
+def test_concurrent_requests_match_jobs_evaluated_alone_once(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    ids = grid.submit(count=SINGLE_JOBS_AT_ONCE, requirements_expression="MY.ProcId % 2 == 1")
+    pilots = [grid.start_pilot() for _ in range(THREADS)]
+    taken = [job for jobs in run_concurrently(lambda n: take_all(pilots[n], calls=3)) for job in jobs]
+    assert sorted(taken + take_all(grid.start_pilot(), calls=1)) == ids[1::2]
+
+
+def test_certain_job_that_another_request_gets_leaves_the_next_one_waiting(
+    postgresql_database: Database, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = Grid(postgresql_database, clock)
+    ids = grid.submit(count=2)
+    pilot, other_pilot = grid.start_pilot(), grid.start_pilot()
+    wants_first = a_slot_with("a", Start="TARGET.ProcId == 0")
+    (waiting,) = (grid.state.waiting.get(id_) for id_ in grid.state.waiting.ids())
+    assert waiting is not None
+    lock, claimed, taken = grid.state.lock, waiting.claimed, list[int]()
+
+    class InterruptedLock:
+        """The lock of the server's state; another request is served after the first one has claimed a job."""
+
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+            if set(claimed) == set(ids[:1]) and not taken:
+                monkeypatch.setattr(grid.state, "lock", lock)
+                taken.extend(other_pilot.claim())
+
+    monkeypatch.setattr(grid.state, "lock", InterruptedLock())
+    assert (pilot.claim(wants_first), taken) == ([], ids[:1])
+    assert pilot.claim() == ids[1:]
+
+
+def test_missed_certain_job_takes_no_other_one(postgresql_database: Database, clock: VirtualClock) -> None:
+    server = Grid(postgresql_database, clock)
+    ids = server.submit(count=3)
+    other_server = server.restarted()
+    pilot, other_pilot = server.start_pilot(), other_server.start_pilot()
+    wants_first = a_slot_with("a", Start="TARGET.ProcId == 0")
+
+    def match_beside(transaction: Transaction, state: ServerState) -> None:
+        answer = request_jobs(transaction, state, other_pilot.identity, WorkRequest((a_slot(),)))
+        assert [match.job_id for match in answer.matches] == ids[:1]
+        assert pilot.claim(wants_first, a_slot("b")) == ids[1:2]
+
+    other_server.write(match_beside)
+    assert server.state.matcher.committed_total == 1
+    assert pilot.claim() == ids[2:]
+
+
+def test_occupied_slots_lock_no_counters_of_limits(postgresql_database: Database, clock: VirtualClock) -> None:
+    database = postgresql_database
+    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=3)
+    grid = Grid(database, clock, LONG, rules=Rules(running_limits=(limit,)))
+    grid.submit(count=2)
+    pilot = grid.start_pilot()
+    occupied = tuple(
+        a_slot(job.slot)._replace(occupied=OccupiedSlot(job.job_id, job.attempt, 0.0, ordered=False))
+        for job in pilot.request_jobs(a_slot("a"), a_slot("b")).matches
+    )
+
+    def request_beside(transaction: Transaction) -> None:
+        lock_counts(transaction.session, [limit_key(limit)])
+        requested = database.submit_write(
+            lambda other: request_jobs(other, grid.state, pilot.identity, WorkRequest(occupied))
+        )
+        assert requested.result(timeout=30).vacates == ()
+
+    database.write(request_beside)

@@ -35,7 +35,7 @@ def slots(count: int, **fields: bool) -> list[SlotOffer]:
     return [a_slot(f"slot{number}", **fields) for number in range(count)]
 
 
-@pytest.mark.parametrize("rank", [None, "TARGET.Cpus"], ids=["matcher", "general matcher"])
+@pytest.mark.parametrize("rank", [None, "TARGET.Cpus"], ids=["without rank", "with rank"])
 def test_large_jobs_are_split_over_answers_in_order(grid: Grid, rank: str | None) -> None:
     ids = grid.submit(count=10, environment=QUARTER_OF_ANSWER, rank=rank)
     pilot = grid.start_pilot()

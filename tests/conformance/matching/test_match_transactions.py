@@ -13,8 +13,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.matching.bind import SlotRequest, bind_jobs
-from pilotage_server.operations.matching.general_match import RequestingPilot
-from pilotage_server.operations.matching.offers import read_offers
+from pilotage_server.operations.matching.offers import RequestingPilot, read_offers
 from pilotage_server.operations.matching.work import WorkRequest
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import count_pending, queue_recounts

@@ -18,9 +18,9 @@ from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.operations.attempts.pilot_calls import DrainPilot
 from pilotage_server.operations.matching.bind import SlotRequest, bind_jobs
-from pilotage_server.operations.matching.general_match import RequestingPilot, match_slots
 from pilotage_server.operations.matching.idle_pilots import PossibleSlots, could_match
-from pilotage_server.operations.matching.offers import Offers, read_offers
+from pilotage_server.operations.matching.offers import Offers, RequestingPilot, read_offers
+from pilotage_server.operations.matching.request_jobs import request_many
 from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import load_history
@@ -29,6 +29,7 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import events_of, feed_bounds
 from support.grid import LONG, Grid, Pilot, a_slot, a_tree, request_jobs
 from support.jobs import a_user, after_transition
+from support.reference_binding import bind_one_by_one
 from support.virtual_clock import VirtualClock
 
 
@@ -46,6 +47,19 @@ def test_waiting_job_is_matched_to_requesting_pilot(grid: Grid) -> None:
     assert match.rendered().environment["PILOTAGE_JOB_ID"] == str(job_id)
     assert (job.state, job.attempt, job.queue) == (JobState.MATCHED, 1, QueueId.parse(LONG))
     assert job.lease_until == grid.clock() + timedelta(minutes=20)
+
+
+def test_requests_of_a_batch_share_what_was_read_of_single_jobs(grid: Grid) -> None:
+    ids = grid.submit(count=100, requirements_expression="MY.ProcId > 0")
+    pilots = [grid.start_pilot(), grid.start_pilot()]
+    requests = [WorkRequest(tuple(a_slot(f"s{number}") for number in range(slots))) for slots in (30, 20)]
+    answers = grid.write(
+        lambda transaction, state: request_many(
+            transaction, state, [(pilot.identity, request) for pilot, request in zip(pilots, requests, strict=True)]
+        )
+    )
+    matched_ids = [[match.job_id for match in answer.matches] for answer in answers if isinstance(answer, WorkAnswer)]
+    assert matched_ids == [ids[1:31], ids[31:51]]
 
 
 def test_match_changes_only_what_its_transition_sets(grid: Grid) -> None:
@@ -226,7 +240,7 @@ MatchFunction = Callable[[Transaction, ServerState, RequestingPilot, Offers], ob
 
 
 def match_directly(transaction: Transaction, state: ServerState, pilot: RequestingPilot, offers: Offers) -> None:
-    """Match by the matcher of common cases."""
+    """Match by the matcher."""
     bind_jobs(transaction, state, [SlotRequest(pilot, offers)])
 
 
@@ -252,7 +266,7 @@ def stored_match(grid: Grid, pilot: Pilot, job_id: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("slots", [1, 3, 40])
-def test_matcher_and_general_matcher_have_equal_effect(database: Database, clock: VirtualClock, slots: int) -> None:
+def test_batched_binding_has_the_effect_of_transitions(database: Database, clock: VirtualClock, slots: int) -> None:
     grid = Grid(database, clock)
     ids = grid.submit(count=2 * slots, attributes={"AccountingGroup": "tests.one"})
     first, others = ids[::slots], [job_id for place, job_id in enumerate(ids) if place % slots]
@@ -261,12 +275,12 @@ def test_matcher_and_general_matcher_have_equal_effect(database: Database, clock
     for granted in early.request_jobs(a_slot("a"), a_slot("b")).matches:
         early.report(granted, Outcome.EVICTED)
     grid.change(JobChange.RELEASE, *others)
-    by_matcher, by_general_matcher = grid.start_pilot(), grid.start_pilot()
-    match_with(grid, by_matcher, match_directly, slots)
-    match_with(grid, by_general_matcher, match_slots, slots)
+    in_a_batch, one_by_one = grid.start_pilot(), grid.start_pilot()
+    match_with(grid, in_a_batch, match_directly, slots)
+    match_with(grid, one_by_one, bind_one_by_one, slots)
     assert {grid.job(job_id).attempt for job_id in first} == {2}
-    direct_matches = [stored_match(grid, by_matcher, job_id) for job_id in ids[:slots]]
-    assert direct_matches == [stored_match(grid, by_general_matcher, job_id) for job_id in ids[slots:]]
+    direct_matches = [stored_match(grid, in_a_batch, job_id) for job_id in ids[:slots]]
+    assert direct_matches == [stored_match(grid, one_by_one, job_id) for job_id in ids[slots:]]
 
 
 def test_server_skips_its_own_match_in_the_feed(database: Database, clock: VirtualClock) -> None:

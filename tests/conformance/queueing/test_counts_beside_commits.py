@@ -192,7 +192,7 @@ def test_jobs_matched_before_their_sync_count_once(
     first, *_ = server.submit(count=own_jobs)
     other = server.restarted()
     other.submit(count=3)
-    server.state.refresh_head(server.job(first).task_queue_id, None)
+    server.state.waiting.refresh_heads(server.job(first).task_queue_id, (), is_all=False)
     assert server.start_pilot().claim() == [first]
     server.read(sync_events)
     count_requested(server)
@@ -215,7 +215,7 @@ def test_jobs_of_task_queue_of_another_server_count_once(postgresql_database: Da
 def test_jobs_of_transaction_that_loads_heads_count_once(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, LONG)
     pilot, ids = grid.start_pilot(), grid.submit(count=2)
-    grid.state.refresh_head(grid.job(ids[0]).task_queue_id, None)
+    grid.state.waiting.refresh_heads(grid.job(ids[0]).task_queue_id, (), is_all=False)
 
     def submit_and_match(transaction: Transaction, state: ServerState) -> list[int]:
         submit_jobs(transaction, state, a_user(), single_groups([JobDescription("/bin/true", count=3)]))

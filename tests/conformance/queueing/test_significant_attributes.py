@@ -186,8 +186,8 @@ def test_attribute_with_too_many_values_leaves_key(server: Server) -> None:
     rest = server.traits(ids[-1])
     assert (rest.attributes, rest.escaped) == ((), ("seed",))
     heads = server.database.read(lambda transaction: head_ads(transaction, server.task_queue_id(ids[-1]), 5))
-    assert [head.job_id for head in heads] == list(ids[MAX_VALUES : MAX_VALUES + 5])
-    assert [head.ad["Seed"] for head in heads] == [*range(MAX_VALUES, MAX_VALUES + 5)]
+    assert [found.head.job_id for found in heads] == list(ids[MAX_VALUES : MAX_VALUES + 5])
+    assert [found.ad["Seed"] for found in heads] == [*range(MAX_VALUES, MAX_VALUES + 5)]
     (known,) = server.submit(attributes={"Seed": 3})
     assert server.task_queue_id(known) == server.task_queue_id(ids[3])
 

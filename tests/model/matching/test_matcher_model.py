@@ -1,11 +1,13 @@
-"""The matcher chooses the same jobs as the general matcher, for any waiting jobs and any pilot."""
+"""The matcher chooses the same jobs as the reference matcher, for any waiting jobs and any pilot."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import TypeAlias
 
+from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -15,14 +17,18 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.amounts import Amounts
 from pilotage.values.isolation import Isolation
-from pilotage.values.offers import SlotOffer
+from pilotage.values.offers import OccupiedSlot, SlotOffer
+from pilotage_server.core.matching.matcher import Reservation
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.core.rules import RunningLimit, Sharing
-from support.match_bench import MatcherComparison
+from support.match_bench import MatchedJob, MatcherComparison
 from support.trees import a_tree
 from support.virtual_clock import START
+
+SINGLES = 3
+"""How many jobs of a task queue a slot looks at one by one: task queues of the model have more."""
 
 QUEUES = (QueueId("CERN", "ce", "long"), QueueId("CERN", "ce", "short"), QueueId("RAL", "ce", "long"))
 WEAKER = {"ForVO": {"cms": {"Isolation": "owner"}}}
@@ -71,13 +77,31 @@ particular_traits = st.builds(
             'TARGET.Name == "s1"',
             "TARGET.Start",
             "MY.SubmittorPrio > 1",
+            "MY.ProcId % 2 == 1",
+            "MY.kind =?= 1",
         ]
     ),
     rank=st.sampled_from(["", "", "", "TARGET.Cpus"]),
     escaped=st.sampled_from([(), (), (), ("kind",)]),
 )
-traits = st.one_of(plain_traits, plain_traits, particular_traits)
-counts = st.integers(1, 4)
+ranking_traits = st.builds(
+    Traits,
+    account=accounts,
+    pool_id=st.just(""),
+    needs=st.just(JobNeeds()),
+    attributes=attributes,
+    requirements_expression=st.sampled_from(["", "", "TARGET.Cpus >= 2", "MY.ProcId % 2 == 1"]),
+    rank=st.sampled_from(["TARGET.Cpus", "-TARGET.Cpus", 'TARGET.Name == "s1"', "TARGET.Kind - MY.kind"]),
+)
+"""Traits of jobs that rank slots and go nearly everywhere."""
+
+individual_traits = st.builds(
+    Traits, account=accounts, pool_id=st.just(""), needs=st.just(JobNeeds()), escaped=st.just(("kind",))
+)
+"""Traits of jobs that go nearly everywhere, and that some slots tell apart."""
+
+traits = st.one_of(plain_traits, particular_traits, ranking_traits, individual_traits)
+counts = st.integers(1, 6)
 limits = st.dictionaries(
     st.sampled_from(
         [
@@ -111,8 +135,28 @@ ads = st.sampled_from(
         "[Rank = TARGET.kind * 2 + (TARGET.urgency =?= 1); Kind = 2]",
         "[Start = TARGET.SubmittorPrio < 2; SlotWeight = 2 * Cpus]",
         "[Kind = 3; SlotWeight = 0.5]",
+        "[Rank = TARGET.kind; PreemptionRequirements = RemoteUserPrio > TARGET.SubmittorPrio]",
+        "[PreemptionRequirements = TARGET.urgency =!= 2]",
     ]
 )
+individual_ads = st.sampled_from(["", "", "[Start = TARGET.kind =?= 1]", "[Start = TARGET.ProcId % 2 == 0; Kind = 2]"])
+"""The ads of slots of which some tell jobs apart that others take as they come."""
+
+preempting_ads = st.sampled_from(
+    [
+        "[Rank = TARGET.kind]",
+        "[PreemptionRequirements = true]",
+        "[PreemptionRequirements = TARGET.urgency =!= 2]",
+        "[PreemptionRequirements = RemoteUserPrio > TARGET.SubmittorPrio]",
+        "[Rank = TARGET.kind; PreemptionRequirements = RemoteUserPrio >= TARGET.SubmittorPrio]",
+        "[Start = TARGET.ProcId % 2 == 0; PreemptionRequirements = RemoteUserPrio >= TARGET.SubmittorPrio]",
+    ]
+)
+presents = st.tuples(
+    accounts,
+    st.builds(OccupiedSlot, st.just(1), st.integers(1, 9), st.sampled_from([0.0, 0.0, 1.0, 2.0]), st.booleans()),
+)
+"""The users of occupied slots with what the slots report of their jobs."""
 
 
 @st.composite
@@ -147,13 +191,26 @@ def pilots(draw: st.DrawFn) -> tuple[QueueId, tuple[str, ...], list[SlotOffer]]:
     return draw(st.sampled_from(QUEUES)), draw(st.sampled_from([(), (), ("lhcb",), ("CMS", "lhcb")])), offered
 
 
-class MatcherModel(RuleBasedStateMachine):
-    """The same waiting jobs twice: one served by the matcher, one by the general matcher."""
+PilotSlots: TypeAlias = tuple[QueueId, tuple[str, ...], list[SlotOffer]]
 
-    @initialize(sharing=sharings, limits=limits, queues=st.lists(st.tuples(traits, counts), min_size=1, max_size=8))
+
+@st.composite
+def roomy_pilots(draw: st.DrawFn, ads: st.SearchStrategy[str], most: int = 4) -> PilotSlots:
+    """Return a batch queue that admits all VOs, and slots with these ads that most jobs fit in."""
+    sizes = st.builds(Amounts, st.sampled_from([8, 4, 2, 1]), st.just(16000), st.just(0), st.just(1))
+    offered = [
+        SlotOffer(f"s{number}", draw(sizes), ad_changes=draw(ads)) for number in range(draw(st.integers(1, most)))
+    ]
+    return QUEUES[0], (), offered
+
+
+class MatcherModel(RuleBasedStateMachine):
+    """The same waiting jobs twice: one served by the matcher, one by the reference matcher."""
+
+    @initialize(sharing=sharings, limits=limits, queues=st.lists(st.tuples(traits, counts), min_size=3, max_size=8))
     def begin(self, sharing: Sharing, limits: dict[RunningLimit, int], queues: list[tuple[Traits, int]]) -> None:
-        self.plain = MatcherComparison(sharing, TREES[0], dict(limits))
-        self.quick = MatcherComparison(sharing, TREES[0], dict(limits))
+        self.reference = MatcherComparison(sharing, TREES[0], dict(limits), SINGLES)
+        self.server = MatcherComparison(sharing, TREES[0], dict(limits), SINGLES)
         self.now = START
         self.last_job = 0
         for each, count in queues:
@@ -161,15 +218,15 @@ class MatcherModel(RuleBasedStateMachine):
 
     @rule(traits=traits, count=counts)
     def add(self, traits: Traits, count: int) -> None:
-        number = len(self.plain.jobs) + 1
+        number = len(self.reference.jobs) + 1
         self._each(lambda state: state.add(TaskQueue(number, traits)))
         for _ in range(count):
             self.add_jobs(number - 1, 0, 1)
 
     @rule(place=st.integers(0, 9), priority=st.integers(-1, 2), count=st.sampled_from([1, 1, 2, 5]))
     def add_jobs(self, place: int, priority: int, count: int) -> None:
-        number = place % len(self.plain.jobs) + 1
-        if self.plain.index.get(number) is None:
+        number = place % len(self.reference.jobs) + 1
+        if self.reference.index.get(number) is None:
             return
         heads = [QueueHead(priority, self.last_job + each) for each in range(1, count + 1)]
         self.last_job += count
@@ -177,25 +234,57 @@ class MatcherModel(RuleBasedStateMachine):
 
     @rule(place=st.integers(0, 9), which=st.integers(0, 5))
     def remove_job(self, place: int, which: int) -> None:
-        number = place % len(self.plain.jobs) + 1
+        number = place % len(self.reference.jobs) + 1
         self._each(lambda state: state.remove_job(number, which))
 
-    @rule(pilot=pilots())
-    def match(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
-        match_generally = self.plain.match_generally(*pilot, self.now)
-        assert self.quick.match_quickly(*pilot, self.now) == match_generally
-        assert self.quick.jobs == self.plain.jobs
+    @rule(pilot=st.one_of(pilots(), roomy_pilots(individual_ads, most=8), roomy_pilots(st.just(""))))
+    def match(self, pilot: PilotSlots) -> None:
+        expected = self.reference.match_by_reference(*pilot, self.now)
+        choices = self.server.chosen(*pilot, self.now)
+        self._count(choices, pilot[2])
+        assert self.server.claim(choices, self.now) == expected
+        assert self.server.jobs == self.reference.jobs
+
+    @rule(pilot=roomy_pilots(individual_ads), other=roomy_pilots(individual_ads), is_other_first=st.booleans())
+    def match_beside(self, pilot: PilotSlots, other: PilotSlots, is_other_first: bool) -> None:
+        """Choose for two requests before the database is asked, as two threads do; each waiting job stays known."""
+        self._evaluate_group_order()
+        choices, others = self.server.chosen(*pilot, self.now), self.server.chosen(*other, self.now)
+        self._charge([*choices, *others])
+        for chosen in (others, choices) if is_other_first else (choices, others):
+            given = self.server.claim(chosen, self.now)
+            self._follow(chosen, given)
+            if None in given:
+                event("two threads: a certain job was missed")
+            if any(job and job.job_id != choice.head.job_id for choice, job in zip(chosen, given, strict=True)):
+                event("two threads: another job than the reserved one")
+        for number in self.server.jobs:
+            waiting = self.server.index.get(number)
+            assert waiting is None or not waiting.taken
 
     @rule(pilot=pilots())
-    def match_and_undo(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
+    def match_and_undo(self, pilot: PilotSlots) -> None:
         """Undo a match, as a failed transaction does."""
-        [(_, choices)] = self.quick.chosen(*pilot, self.now)
-        self.quick.matcher.unreserve(choices, self.now)
-        for choice in choices:
-            self.plain.shares.start_run(choice.task_queue.account, choice.weight, self.now)
-        for choice in choices:
-            self.plain.shares.end_runs(choice.task_queue.account, choice.weight, self.now)
-        self.quick.matcher.check()
+        self._evaluate_group_order()
+        choices = self.server.chosen(*pilot, self.now)
+        self.server.matcher.unreserve(choices, self.now)
+        self._charge(choices)
+        self._follow(choices, [None] * len(choices))
+        self.server.matcher.check()
+
+    @rule(
+        pilot=st.one_of(pilots(), roomy_pilots(preempting_ads), roomy_pilots(preempting_ads)),
+        present=st.lists(presents, min_size=5, max_size=5),
+    )
+    def vacate(self, pilot: PilotSlots, present: list[tuple[Account, OccupiedSlot]]) -> None:
+        queue, vos, offered = pilot
+        present = present[: len(offered)]
+        slots = [slot._replace(occupied=job, ahead=0) for slot, (_, job) in zip(offered, present, strict=True)]
+        users = [user for user, _ in present]
+        vacates = self.reference.vacates_by_reference(queue, vos, slots, users, self.now)
+        assert self.server.vacates(queue, vos, slots, users, self.now) == vacates
+        for vacate in vacates:
+            event("vacated by rank" if vacate.by_rank else "vacated by priority")
 
     @rule(pool=st.sampled_from(["p", "q"]), queues=st.sets(st.sampled_from(QUEUES)))
     def map_pool(self, pool: str, queues: set[QueueId]) -> None:
@@ -208,8 +297,8 @@ class MatcherModel(RuleBasedStateMachine):
     @rule(place=st.integers(0, 9))
     def remove_task_queue(self, place: int) -> None:
         """Remove a task queue without waiting jobs."""
-        number = place % len(self.plain.jobs) + 1
-        if not self.plain.jobs[number]:
+        number = place % len(self.reference.jobs) + 1
+        if not self.reference.jobs[number]:
             self._each(lambda state: state.index.remove([number]))
 
     @rule(seconds=st.sampled_from([0.4, 1.0, 3600.0]))
@@ -220,10 +309,42 @@ class MatcherModel(RuleBasedStateMachine):
     def end_run(self, account: Account) -> None:
         self._each(lambda state: state.shares.end_runs(account, 1, self.now))
 
+    def _evaluate_group_order(self) -> None:
+        """Evaluate the operators' order of groups in both states: at its first use in a tick it is fixed."""
+        for state in (self.reference, self.server):
+            shares = state.shares.round(self.now)
+            for account in state.index.accounts():
+                shares.share(account)
+
+    def _charge(self, choices: Sequence[Reservation]) -> None:
+        """Charge in the state of the reference what was reserved."""
+        for choice in choices:
+            self.reference.shares.start_run(choice.task_queue.account, choice.weight, self.now)
+
+    def _follow(self, choices: Sequence[Reservation], given: Sequence[MatchedJob | None]) -> None:
+        """Apply to the state of the reference the jobs that were given for the choices; None = none."""
+        for choice, job in zip(choices, given, strict=True):
+            if job is None:
+                self.reference.shares.end_runs(choice.task_queue.account, choice.weight, self.now)
+            else:
+                self.reference.remove_matched(choice.task_queue, job)
+
+    def _count(self, choices: Sequence[Reservation], offered: Sequence[SlotOffer]) -> None:
+        """Show in the statistics of Hypothesis what a search has met."""
+        certain = {choice.task_queue.id for choice in choices if choice.job_id is not None}
+        if certain:
+            event("matched: certain jobs")
+        if certain & {choice.task_queue.id for choice in choices if choice.job_id is None}:
+            event("matched: certain jobs beside first ones of the same task queue")
+        if any(choice.task_queue.traits.rank for choice in choices) and len(offered) > 1:
+            event("matched: a job that ranks several slots")
+        if any(choice.slot != offered[0].name for choice in choices[:1] if choice.task_queue.traits.rank):
+            event("matched: the first job to a later slot that it ranks higher")
+
     def _each(self, act: Callable[[MatcherComparison], object]) -> None:
-        act(self.plain)
-        act(self.quick)
-        self.quick.matcher.check()
+        act(self.reference)
+        act(self.server)
+        self.server.matcher.check()
 
 
 TestMatcherModel = MatcherModel.TestCase

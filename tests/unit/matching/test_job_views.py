@@ -1,49 +1,14 @@
-"""Task queues as policies see them: groups with equal attributes, and autoclusters in the order of a rank."""
+"""Task queues as policies see them: their views, and autoclusters in the order of a rank."""
 
 from __future__ import annotations
 
-from pilotage_server.core.matching.job_views import MAX_SORTINGS, AutoClusters, JobViews, Rank
+from pilotage_server.core.matching.job_views import AutoClusters, JobViews, Rank, RankTier
 from pilotage_server.core.queueing.bitsets import ALL_BITS
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from support.match_bench import MatchBench
 
-BATCH = frozenset({"batch"})
 
-
-def test_task_queues_with_equal_attributes_form_a_group() -> None:
-    board = MatchBench()
-    first, second = board.queue("alice", attributes={"Batch": True}), board.queue("bob", attributes={"Batch": True})
-    third = board.queue("carol")
-    grouping = JobViews().groups_by(BATCH, board.index)
-    assert set(grouping.groups) == {frozenset({first, second}), frozenset({third})}
-    assert grouping.individual == frozenset()
-
-
-def test_groups_follow_added_and_removed_task_queues() -> None:
-    board, views = MatchBench(), JobViews()
-    first = board.queue(attributes={"Batch": True})
-    assert views.groups_by(BATCH, board.index).groups == (frozenset({first}),)
-    second = board.queue("bob", attributes={"Batch": True})
-    assert views.groups_by(BATCH, board.index).groups == (frozenset({first, second}),)
-    board.index.remove([first])
-    assert views.groups_by(BATCH, board.index).groups == (frozenset({second}),)
-
-
-def test_task_queues_with_escaped_attributes_are_individual() -> None:
-    board = MatchBench()
-    escaped = board.queue(traits={"escaped": ("batch",)})
-    ordinary = board.queue("bob")
-    grouping = JobViews().groups_by(BATCH, board.index)
-    assert (grouping.groups, grouping.individual) == ((frozenset({ordinary}),), frozenset({escaped}))
-
-
-def test_task_queues_are_individual_under_user_priority() -> None:
-    board = MatchBench()
-    queue = board.queue()
-    assert JobViews().groups_by(frozenset({"submittorprio"}), board.index).individual == {queue}
-
-
-def test_number_of_views_and_groupings_is_bounded() -> None:
+def test_number_of_views_is_bounded() -> None:
     board, views = MatchBench(), JobViews(most=2)
     queues = [board.queues[board.queue(owner)] for owner in ("alice", "bob", "carol")]
     first = views.view(queues[0])
@@ -51,10 +16,6 @@ def test_number_of_views_and_groupings_is_bounded() -> None:
         views.view(queue)
     assert views.view(queues[0]) is not first
     assert views.view(queues[2]) is views.view(queues[2])
-    cached = views.groups_by(BATCH, board.index)
-    for number in range(MAX_SORTINGS):
-        views.groups_by(frozenset({f"name{number}"}), board.index)
-    assert views.groups_by(BATCH, board.index) is not cached
 
 
 class RankByCores:
@@ -73,9 +34,9 @@ def by_cores(board: MatchBench) -> AutoClusters:
     return AutoClusters(board.index, lambda task_queue: str(task_queue.needs.cpus))
 
 
-def owners(board: MatchBench, order: list[int]) -> list[set[str]]:
+def owners(board: MatchBench, order: list[RankTier]) -> list[set[str]]:
     queues = [queue for queue in map(board.index.get, board.queues) if queue]
-    return [{queue.account.owner for queue in queues if bits >> queue.bit & 1} for bits in order]
+    return [{queue.account.owner for queue in queues if bits >> queue.bit & 1} for _, bits in order]
 
 
 def test_autoclusters_are_ranked_once_and_ordered_by_rank() -> None:

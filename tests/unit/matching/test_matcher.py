@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,6 +13,8 @@ from pilotage.resources.requirements import JobNeeds
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.offers import SlotOffer
+from pilotage_server.core.matching.job_views import SINGLE_JOBS_AT_ONCE, JobSnapshot
+from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicy
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.resources.tree import ActiveTree
@@ -37,7 +41,7 @@ def a_server_state(*waiting: Traits, sharing: Sharing | None = None) -> MatcherC
 
 def given(state: MatcherComparison, *slots: SlotOffer) -> list[tuple[str, int]]:
     """Return the slot and the job of each match."""
-    return [(served.slot, served.job_id) for served in state.match_quickly(LONG, (), slots, START)]
+    return [(job.slot, job.job_id) for job in state.match(LONG, (), slots, START) if job is not None]
 
 
 def test_match_charges_the_group_of_its_owner_at_once() -> None:
@@ -57,7 +61,6 @@ def test_quota_without_surplus_leaves_later_slots_to_other_groups() -> None:
     state = a_server_state(Traits(ALICE, "", JobNeeds()), Traits(other, "", JobNeeds()), sharing=without_surplus(1.0))
     state.add_jobs(1, [QueueHead(0, 3)])
     assert given(state, a_slot("a"), a_slot("b"), a_slot("c")) == [("a", 1), ("b", 2)]
-    assert state.declined == 0, "the matcher decides about quotas alone"
 
 
 def test_quota_without_surplus_ends_the_prefetch() -> None:
@@ -72,6 +75,72 @@ def test_ended_run_makes_room_below_a_quota_without_surplus() -> None:
     assert given(state, a_slot("a"), a_slot("b")) == [("a", 1)]
     state.shares.end_runs(ALICE, 1.0, START)
     assert given(state, a_slot("b")) == [("b", 2)]
+
+
+def test_rank_of_a_job_prefers_a_later_slot_that_accepts_it() -> None:
+    state = a_server_state(
+        Traits(ALICE, "", JobNeeds(), rank="TARGET.Cpus"), Traits(Account("lhcb", "users", "bob"), "", JobNeeds())
+    )
+    assert given(state, a_slot("a"), a_slot("b", cpus=4), a_slot("c", cpus=2)) == [("b", 1), ("a", 2)]
+
+
+def test_prefetch_is_that_of_the_slot_that_the_job_prefers() -> None:
+    state = a_server_state(Traits(ALICE, "", JobNeeds(), rank="TARGET.Cpus"))
+    state.add_jobs(1, [QueueHead(0, number) for number in range(2, 6)])
+    assert given(state, a_slot("a"), a_slot("b", cpus=4, ahead=2)) == [("b", 1), ("b", 2), ("b", 3), ("a", 4)]
+
+
+def test_slots_that_tell_jobs_apart_take_them_beside_the_first_ones() -> None:
+    state = a_server_state(Traits(ALICE, "", JobNeeds(), escaped=("run",)))
+    state.add_jobs(1, [QueueHead(0, number) for number in range(2, 6)])
+    start = "[Start = TARGET.run =?= 2]"
+    slots = (a_slot("a", ad_changes=start), a_slot("b"), a_slot("c", ad_changes=start), a_slot("d"))
+    assert given(state, *slots) == [("a", 2), ("b", 1), ("c", 5), ("d", 3)]
+
+
+def test_jobs_evaluated_alone_are_read_in_portions() -> None:
+    state = a_server_state(Traits(ALICE, "", JobNeeds(), requirements_expression="MY.ProcId > 0"))
+    state.add_jobs(1, [QueueHead(0, number) for number in range(2, 3 * SINGLE_JOBS_AT_ONCE)])
+    slot = a_slot(cpus=3 * SINGLE_JOBS_AT_ONCE, partitionable=True)
+    assert [job for _, job in given(state, slot)] == list(range(1, 3 * SINGLE_JOBS_AT_ONCE))
+
+
+def test_job_that_names_a_slot_does_not_go_to_an_equal_one_after_it() -> None:
+    state = a_server_state(
+        Traits(ALICE, "", JobNeeds()), Traits(ALICE, "", JobNeeds(), requirements_expression='TARGET.Name == "a"')
+    )
+    assert given(state, a_slot("a"), a_slot("b")) == [("a", 1)]
+    assert given(state, a_slot("a")) == [("a", 2)]
+
+
+def test_slots_are_read_once_for_all_jobs_that_rank_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = a_server_state(Traits(ALICE, "", JobNeeds(), rank="TARGET.Cpus"))
+    state.add_jobs(1, [QueueHead(0, number) for number in range(2, 21)])
+    make, made = state.policies.evaluator, Counter[str]()
+
+    def count(policy: SlotPolicy, time: EvaluationTime) -> MatchPolicyEvaluator:
+        made["evaluators"] += 1
+        return make(policy, time)
+
+    monkeypatch.setattr(state.policies, "evaluator", count)
+    slots = [a_slot(f"s{cpus}", cpus=cpus) for cpus in range(1, 21)]
+    assert [slot for slot, _ in given(state, *slots)] == [slot.name for slot in reversed(slots)]
+    assert made["evaluators"] <= 2 * len(slots), "once for the known job, and once after the others were read"
+
+
+def test_reading_of_jobs_repeats_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 30
+    traits = [Traits(ALICE, "", JobNeeds(), (("kind", str(number)),)) for number in range(count)]
+    state = a_server_state(*(replace(each, requirements_expression="MY.ProcId < 0") for each in traits))
+    evaluate, evaluated = MatchPolicyEvaluator.meets_requirements, Counter[str]()
+
+    def counted(evaluator: MatchPolicyEvaluator, job: JobSnapshot) -> bool:
+        evaluated["jobs"] += 1
+        return evaluate(evaluator, job)
+
+    monkeypatch.setattr(MatchPolicyEvaluator, "meets_requirements", counted)
+    assert given(state, a_slot("a")) == []
+    assert evaluated["jobs"] == count
 
 
 def test_similar_slots_with_less_time_left_are_distinguished() -> None:

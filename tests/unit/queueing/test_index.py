@@ -89,7 +89,7 @@ def test_last_job_counts_until_its_match_is_committed() -> None:
     index.refresh_heads(1, [QueueHead(0, 1)], is_all=True)
     jobs = index.get(1)
     assert jobs is not None
-    index.reserve(jobs)
+    index.confirm(1, [index.reserve(jobs)], [1])
     assert index.has_jobs(1)
     index.commit(1, [1])
     assert not index.has_jobs(1)
@@ -133,11 +133,10 @@ def test_job_counted_during_rollback_counts_once_in_the_end() -> None:
     index = an_index(2)
     reserved = reserve_from(index)
     index.confirm(1, [reserved], [reserved.job_id])
-    index.commit(1, [reserved.job_id])
     index.stale_counts.clear()
-    index.apply_counts(index.snapshot(), {1: 2})
-    index.unreserve(1, [reserved])
-    assert index.stale_counts == {1}
+    index.apply_counts(index.snapshot(), {1: 1})
+    index.roll_back(1, [reserved.job_id])
+    assert (index.count(1), index.stale_counts) == (2, {1})
     index.apply_counts(index.snapshot(), {1: 2})
     assert index.count(1) == 2
 
@@ -156,5 +155,5 @@ def test_set_count_keeps_claimed_jobs_and_marks_count_stale() -> None:
     index.stale_counts.clear()
     index.set_count(a_task_queue(1), 2, reserved)
     assert (index.count(1), set(index.snapshot()[1].claimed), index.stale_counts) == (2, {reserved.job_id}, {1})
-    assert index.headless() == {1}, "the first job is claimed"
+    assert [waiting.head for waiting in index.waiting()] == [None], "the first job is claimed"
     index.check()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -59,7 +62,7 @@ def test_unreserved_jobs_wait_again_and_heads_are_unknown() -> None:
     jobs = waiting_jobs(1, 2, 3)
     reserved = [jobs.reserve(), jobs.reserve()]
     jobs.unreserve(reserved)
-    assert (jobs.count, ids(jobs), jobs.claimed) == (3, [], set())
+    assert (jobs.count, ids(jobs), jobs.taken) == (3, [], set())
     assert jobs.current_position() == (0, 1, 1, 0)
 
 
@@ -67,11 +70,11 @@ def test_jobs_that_the_database_passed_over_are_gone() -> None:
     jobs = waiting_jobs(1, 2, 3, 4, 5)
     reserved = jobs.reserve()
     jobs.confirm([reserved], [4])
-    assert (ids(jobs), jobs.claimed) == ([5], {4})
+    assert (ids(jobs), jobs.taken) == ([5], {4})
     jobs.commit([4])
     for job_id in (1, 2, 3):
         jobs.remove(job_id)
-    assert (jobs.count, ids(jobs), jobs.claimed) == (1, [5], set())
+    assert (jobs.count, ids(jobs), jobs.taken) == (1, [5], set())
 
 
 def test_reserved_job_that_was_not_claimed_still_waits() -> None:
@@ -87,16 +90,16 @@ def test_concurrent_matches_may_swap_jobs() -> None:
     first, second = jobs.reserve(), jobs.reserve()
     jobs.confirm([second], [1])
     jobs.confirm([first], [2])
-    assert jobs.claimed == {1, 2}
+    assert jobs.taken == {1, 2}
     jobs.commit([1])
     jobs.commit([2])
-    assert (jobs.count, ids(jobs), jobs.claimed) == (1, [3], set())
+    assert (jobs.count, ids(jobs), jobs.taken) == (1, [3], set())
 
 
 def test_exhausted_task_queue_is_empty() -> None:
     jobs = waiting_jobs(1, 2, 3)
     jobs.exhaust([jobs.reserve()])
-    assert (jobs.count, ids(jobs), jobs.claimed) == (0, [], set())
+    assert (jobs.count, ids(jobs), jobs.taken) == (0, [], set())
 
 
 def test_removal_before_late_addition_wins() -> None:
@@ -133,7 +136,37 @@ def test_miss_during_claim_of_same_job_leaves_no_claim() -> None:
     jobs.exhaust([second])
     jobs.confirm([first], [2])
     jobs.commit([2])
-    assert jobs.claimed == set()
+    assert jobs.taken == set()
+
+
+def test_certain_job_that_another_match_has_got_keeps_no_other_job() -> None:
+    jobs = waiting_jobs(1, 2)
+    certain = jobs.heads[0]
+    jobs.claim(certain)
+    jobs.confirm([jobs.reserve()], [1])
+    jobs.roll_back([certain.job_id])
+    jobs.refresh_heads([QueueHead(0, 1), QueueHead(0, 2)], is_all=True)
+    assert (jobs.count, ids(jobs), jobs.taken) == (1, [2], {1})
+    jobs.commit([1])
+    assert jobs.taken == set()
+
+
+def test_job_returned_by_a_rollback_that_is_applied_later_stays_claimed() -> None:
+    jobs = waiting_jobs(1, 2)
+    first, second = jobs.reserve(), jobs.reserve()
+    jobs.confirm([first], [1])
+    jobs.confirm([second], [1])
+    jobs.roll_back([1])
+    jobs.refresh_heads([QueueHead(0, 1), QueueHead(0, 2)], is_all=True)
+    assert (jobs.count, ids(jobs), jobs.taken) == (1, [2], {1})
+
+
+def test_confirmed_job_of_a_match_that_gets_another_stays_claimed() -> None:
+    jobs = waiting_jobs(1, 2, 3)
+    first, second = jobs.reserve(), jobs.reserve()
+    jobs.confirm([second], [1])
+    jobs.confirm([first], [3])
+    assert jobs.taken == {1, 3}, "job 2 is gone, or another server has it"
 
 
 class SingleServer(RuleBasedStateMachine):
@@ -235,7 +268,7 @@ class SingleServer(RuleBasedStateMachine):
         assert self.jobs.count == len(self.waiting) - sum(map(len, self.unpublished))
         assert heads == [head for head in self.waiting if head in heads]
         assert not heads or {head for head in published if head.order < heads[-1].order} <= set(heads)
-        assert self.jobs.claimed == {head.job_id for head in self.reserved}
+        assert self.jobs.taken == {head.job_id for head in self.reserved}
         if self.jobs.count > 0:
             position = self.jobs.current_position()
             assert position is not None
@@ -250,3 +283,152 @@ class SingleServer(RuleBasedStateMachine):
 
 
 TestSingleServer = SingleServer.TestCase
+
+
+@dataclass
+class Writer:
+    """A transaction that matches: what it has taken in memory, what the database has given, and how it has ended."""
+
+    firsts: list[QueueHead]
+    certain: list[int]
+    is_answered: bool = False
+    is_applied: bool = False
+    firsts_given: list[int] = field(default_factory=list)
+    certain_given: list[int] = field(default_factory=list)
+    is_committed: bool | None = None
+
+
+class SeveralWriters(RuleBasedStateMachine):
+    """Transactions of several threads take first and certain jobs; memory follows the database in any order.
+
+    `stored` are the waiting jobs of the database, `locks` those that a transaction has locked; `None` is one of another
+    server.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs = waiting_jobs()
+        self.stored: list[int] = []
+        self.locks: dict[int, Writer | None] = {}
+        self.writers: list[Writer] = []
+        self.last = 0
+        self.add(4)
+
+    @rule(count=st.integers(1, 3))
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            self.last += 1
+            self.stored.append(self.last)
+            self.jobs.add(QueueHead(0, self.last), 1)
+
+    @rule()
+    def refresh_heads(self) -> None:
+        self.jobs.refresh_heads([QueueHead(0, job_id) for job_id in self.stored], is_all=True)
+
+    @precondition(lambda self: self.jobs.heads and self.jobs.count > 0)
+    @rule(firsts=st.integers(1, 2))
+    def reserve(self, firsts: int) -> None:
+        self.writers.append(Writer([self.jobs.reserve() for _ in range(min(firsts, len(self.jobs.heads)))], []))
+
+    @precondition(lambda self: self.jobs.heads and self.jobs.count > 0)
+    @rule(index=st.integers(0, 3), first=st.booleans())
+    def claim(self, index: int, first: bool) -> None:
+        head = self.jobs.heads[index % len(self.jobs.heads)]
+        self.jobs.claim(head)
+        self.writers.append(Writer([self.jobs.reserve()] if first and self.jobs.heads else [], [head.job_id]))
+
+    @precondition(lambda self: self._those(is_answered=False))
+    @rule(which=st.integers(0, 3))
+    def lock(self, which: int) -> None:
+        writer = self._pick(which, is_answered=False)
+        writer.is_answered = True
+        writer.certain_given = [job_id for job_id in writer.certain if job_id in self._free()]
+        self.locks |= dict.fromkeys(writer.certain_given, writer)
+        writer.firsts_given = self._free()[: len(writer.firsts)]
+        self.locks |= dict.fromkeys(writer.firsts_given, writer)
+
+    @precondition(lambda self: self._those(is_answered=True, is_applied=False))
+    @rule(which=st.integers(0, 3))
+    def apply_answer(self, which: int) -> None:
+        writer = self._pick(which, is_answered=True, is_applied=False)
+        writer.is_applied = True
+        for job_id in set(writer.certain) - set(writer.certain_given):
+            self.jobs.roll_back([job_id])
+        given = len(writer.firsts_given)
+        if writer.firsts[given:]:
+            self.jobs.exhaust(writer.firsts[given:])
+        self.jobs.confirm(writer.firsts[:given], writer.firsts_given)
+
+    @precondition(lambda self: self._those(is_applied=True, is_committed=None))
+    @rule(which=st.integers(0, 3), is_committed=st.booleans())
+    def end(self, which: int, is_committed: bool) -> None:
+        writer = self._pick(which, is_applied=True, is_committed=None)
+        writer.is_committed = is_committed
+        for job_id in (*writer.certain_given, *writer.firsts_given):
+            del self.locks[job_id]
+            if is_committed:
+                self.stored.remove(job_id)
+
+    @precondition(lambda self: self._those(is_applied=True, is_committed=True))
+    @rule(which=st.integers(0, 3))
+    def apply_commit(self, which: int) -> None:
+        writer = self._pick(which, is_applied=True, is_committed=True)
+        self.jobs.commit([*writer.certain_given, *writer.firsts_given])
+        self.writers.remove(writer)
+
+    @precondition(lambda self: self._those(is_applied=True, is_committed=False))
+    @rule(which=st.integers(0, 3))
+    def apply_rollback(self, which: int) -> None:
+        writer = self._pick(which, is_applied=True, is_committed=False)
+        self.jobs.roll_back([*writer.certain_given, *writer.firsts_given])
+        self.writers.remove(writer)
+
+    @precondition(lambda self: self._those(is_answered=False))
+    @rule(which=st.integers(0, 3))
+    def fail_before_the_answer(self, which: int) -> None:
+        writer = self._pick(which, is_answered=False)
+        self.jobs.unreserve(writer.firsts)
+        self.jobs.roll_back(writer.certain)
+        self.writers.remove(writer)
+
+    @precondition(lambda self: self._free())
+    @rule(index=st.integers(0, 3))
+    def lock_on_another_server(self, index: int) -> None:
+        free = self._free()
+        self.locks[free[index % len(free)]] = None
+
+    @rule(is_committed=st.booleans())
+    def end_on_another_server(self, is_committed: bool) -> None:
+        for job_id in [job_id for job_id, writer in self.locks.items() if writer is None]:
+            del self.locks[job_id]
+            if is_committed:
+                self.stored.remove(job_id)
+                self.jobs.remove(job_id)
+
+    @invariant()
+    def as_many_jobs_are_taken_as_matches_may_get(self) -> None:
+        unanswered = [writer for writer in self.writers if not writer.is_applied]
+        answered = [writer for writer in self.writers if writer.is_applied]
+        claims = Counter(job_id for writer in unanswered for job_id in writer.certain)
+        claims.update(job_id for writer in answered for job_id in (*writer.certain_given, *writer.firsts_given))
+        assert self.jobs.claimed == claims
+        assert len(self.jobs.reserved) == sum(len(writer.firsts) for writer in unanswered)
+        assert self.jobs.taken.isdisjoint(head.job_id for head in self.jobs.heads)
+        if not self.writers:
+            self.refresh_heads()
+            assert (ids(self.jobs), self.jobs.count) == (self.stored, len(self.stored))
+
+    def _free(self) -> list[int]:
+        return [job_id for job_id in self.stored if job_id not in self.locks]
+
+    def _those(self, **fields: bool | None) -> list[Writer]:
+        return [
+            writer for writer in self.writers if all(getattr(writer, name) is value for name, value in fields.items())
+        ]
+
+    def _pick(self, which: int, **fields: bool | None) -> Writer:
+        found = self._those(**fields)
+        return found[which % len(found)]
+
+
+TestSeveralWriters = SeveralWriters.TestCase

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from pilotage.classads.evaluation import CURRENT_TIME
@@ -22,15 +23,13 @@ from pilotage_server.core.jobs.attributes import expression_references
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.job_ads import traits_ad
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits, individual_names
-from pilotage_server.core.queueing.waiting_jobs import WaitingJobs
+from pilotage_server.core.queueing.waiting_jobs import QueueHead, WaitingJobs
 
 USER_PRIORITY = frozenset({"submittorprio", "submitteruserprio"})
 """Folded names of the user's priority in a job's ad: HTCondor's negotiator has both spellings."""
 
 MAX_VIEWS = 20_000
-MAX_SORTINGS = 32
 
-_INDIVIDUAL = "individual"
 _OF_THE_SLOT = frozenset({fold(CURRENT_TIME)})
 """Attributes that a job leaves to the slot, wherever they are looked up."""
 
@@ -65,13 +64,63 @@ class JobSnapshot(AdSnapshot):
         self.rank = traits.rank
 
 
+SINGLE_JOBS_AT_ONCE = 20
+"""Where jobs of a task queue have to be evaluated one by one, a slot looks at so many of those that wait first."""
+
+
+class SingleJob(NamedTuple):
+    """A waiting job with the view of its own ad."""
+
+    head: QueueHead
+    view: AdView
+
+
+class SingleJobs:
+    """The first jobs of task queues whose jobs are evaluated one by one, as one transaction has read them.
+
+    `most` = how many of a task queue are evaluated for a slot.
+    """
+
+    def __init__(self, most: int = SINGLE_JOBS_AT_ONCE) -> None:
+        self._most = most
+        self._views: dict[int, AdView] = {}
+        self._gone: set[int] = set()
+        self._exhausted: set[int] = set()
+
+    def of(self, waiting: WaitingJobs) -> list[SingleJob]:
+        """Return the first jobs of a task queue that still wait, as far as they were read, in order."""
+        known = (
+            SingleJob(head, self._views[head.job_id])
+            for head in waiting.heads
+            if head.job_id in self._views and head.job_id not in self._gone
+        )
+        return list(islice(known, self._most))
+
+    def missing(self, waiting: WaitingJobs) -> int:
+        """Return how many first jobs of a task queue have to be read so that `of` has all it should; 0 = it has."""
+        is_exhausted = waiting.task_queue.id in self._exhausted and not waiting.is_headless
+        if is_exhausted or len(self.of(waiting)) >= self._most:
+            return 0
+        return self._most + len(waiting.taken) + len(self._gone)
+
+    def add(self, task_queue_id: int, ads: Mapping[int, Mapping[str, AdValue]], limit: int) -> None:
+        """Add the first jobs that the database has of a task queue, by id; fewer than `limit` = there are no more."""
+        if len(ads) < limit:
+            self._exhausted.add(task_queue_id)
+        for job_id in ads.keys() - self._views.keys():
+            self._views[job_id] = AdView(folded(ads[job_id]), time_dependent=USER_PRIORITY)
+
+    def discard(self, job_id: int) -> None:
+        """Remove a job that another match was quicker to take."""
+        self._gone.add(job_id)
+
+
 class JobViews:
-    """The views of task queues, the least recently used first, and the groupings of those that wait."""
+    """The views of task queues, the least recently used first."""
 
     def __init__(self, most: int = MAX_VIEWS) -> None:
         self._most = most
         self._views: OrderedDict[int, JobView] = OrderedDict()
-        self._groups: OrderedDict[Names, ViewGroups] = OrderedDict()
 
     def view(self, task_queue: TaskQueue) -> JobView:
         """Return the view of a task queue, which never changes its traits."""
@@ -83,47 +132,6 @@ class JobViews:
         else:
             self._views.move_to_end(task_queue.id)
         return view
-
-    def groups_by(self, wanted: Names, waiting: TaskQueueIndex) -> ViewGroups:
-        """Return the task queues in `waiting`, grouped by the attributes `wanted`."""
-        groups = self._groups.setdefault(wanted, ViewGroups(wanted))
-        self._groups.move_to_end(wanted)
-        if len(self._groups) > MAX_SORTINGS:
-            self._groups.popitem(last=False)
-        groups.sync(waiting, self)
-        return groups
-
-
-class ViewGroups:
-    """Task queues, grouped by an expression's view of them.
-
-    `groups` are sets of ids that the expression cannot tell apart, `individual` the ids that are evaluated each time.
-    """
-
-    def __init__(self, wanted: Names) -> None:
-        self.groups: tuple[frozenset[int], ...] = ()
-        self.individual: frozenset[int] = frozenset()
-        self._wanted = wanted
-        self._keys: dict[int, str] = {}
-        self._seen = -1
-
-    def sync(self, waiting: TaskQueueIndex, views: JobViews) -> None:
-        """Apply added and removed task queues."""
-        if self._seen == waiting.changes:
-            return
-        self._seen = waiting.changes
-        ids = waiting.ids()
-        for removed in self._keys.keys() - ids:
-            del self._keys[removed]
-        for added in ids - self._keys.keys():
-            task_queue = waiting.task_queue(added)
-            if task_queue is not None:
-                self._keys[added] = view_key(self._wanted, views.view(task_queue)) or _INDIVIDUAL
-        by_key: dict[str, set[int]] = {}
-        for id_, key in self._keys.items():
-            by_key.setdefault(key, set()).add(id_)
-        self.individual = frozenset(by_key.pop(_INDIVIDUAL, ()))
-        self.groups = tuple(map(frozenset, by_key.values()))
 
 
 def view_key(wanted: Names, view: JobView) -> str | None:
@@ -174,6 +182,13 @@ class Rank(NamedTuple):
     is_constant: bool
 
 
+class RankTier(NamedTuple):
+    """The task queues whose jobs a slot ranks equally, as a bit set."""
+
+    rank: float
+    bits: int
+
+
 class AutoClusters:
     """The autoclusters of all known task queues for one expression.
 
@@ -186,12 +201,12 @@ class AutoClusters:
         self._by_key: dict[str | int, AutoCluster] = {}
         self._keys: dict[int, str | int] = {}
         self._seen = -1
-        self._orders: dict[tuple[Hashable, int], list[int]] = {}
+        self._orders: dict[tuple[Hashable, int], list[RankTier]] = {}
 
-    def in_order(self, key: Hashable, among: int, rank_of: Callable[[TaskQueue], Rank]) -> list[int]:
-        """Return the autoclusters that meet the bit set `among`, as bit sets, the highest rank first.
+    def in_order(self, key: Hashable, among: int, rank_of: Callable[[TaskQueue], Rank]) -> list[RankTier]:
+        """Return the autoclusters that meet the bit set `among`, the highest rank first; equal ranks are joined.
 
-        Equal ranks are joined. The result of `rank_of` is cached for equal `key`s, if it is constant.
+        The result of `rank_of` is cached for equal `key`s, if it is constant.
         """
         self._sync()
         cached = self._orders.get((key, among))
@@ -205,7 +220,7 @@ class AutoClusters:
         ranks: dict[float, int] = {}
         for rank, bits in found:
             ranks[rank.rank] = ranks.get(rank.rank, 0) | bits
-        order = [ranks[rank] for rank in sorted(ranks, reverse=True)]
+        order = [RankTier(rank, ranks[rank]) for rank in sorted(ranks, reverse=True)]
         if all(rank.is_constant for rank, _ in found):
             while len(self._orders) >= MAX_ORDERS:
                 del self._orders[next(iter(self._orders))]

@@ -22,8 +22,11 @@ from typing import NamedTuple
 
 from pilotage.values.accounts import Account
 from pilotage.values.offers import SlotOffer, VacateOrder
-from pilotage_server.core.matching.general_matcher import NeedsJobAds, OpenSlot, OpenSlots
-from pilotage_server.core.queueing.task_queue import TaskQueue
+from pilotage_server.core.matching.fair_order import Candidate
+from pilotage_server.core.matching.slot_classes import SlotClass
+from pilotage_server.core.matching.slot_match import Fit, MatchContext, MatchRequest, MissingHeads, SlotMatch
+from pilotage_server.core.matching.slot_policy import EvaluationTime
+from pilotage_server.core.queueing.waiting_jobs import WaitingJobs
 
 ORDER_LIFE = timedelta(minutes=1)
 """An order that its slot does not ask about again expires after so long."""
@@ -74,76 +77,82 @@ class PreemptionRules:
     whether free slots are about to look for its jobs.
     """
 
-    now: datetime
     occupants: Mapping[str, tuple[Occupant, Account]]
     orders: VacateOrders
     server_wide: str = ""
     is_offered: Callable[[int], bool] = field(default=lambda _: False)
 
 
-class PreemptionRound:
-    """One request's way through its occupied slots, those with an earlier order first."""
+def preemption_order(slots: Iterable[SlotOffer], rules: PreemptionRules) -> tuple[SlotOffer, ...]:
+    """Return the occupied ones of the slots in the order of service, those with an earlier order first.
 
-    def __init__(self, slots: Iterable[SlotOffer], open_slots: OpenSlots, rules: PreemptionRules) -> None:
-        occupied = [slot for slot in slots if slot.name in rules.occupants]
-        occupied.sort(key=lambda slot: slot.occupied is None or not slot.occupied.ordered)
-        self._left = deque(map(open_slots.open, occupied))
-        self._open_slots = open_slots
+    Earlier orders are removed, and added again where they still hold.
+    """
+    for occupant, _ in rules.occupants.values():
+        rules.orders.remove(occupant)
+    occupied = [slot for slot in slots if slot.occupied is not None and slot.name in rules.occupants]
+    return tuple(sorted(occupied, key=lambda slot: slot.occupied is not None and slot.occupied.ordered, reverse=True))
+
+
+class OccupiedSlotMatch(SlotMatch):
+    """The search for a job that is better for an occupied slot than its present one."""
+
+    __slots__ = ("_rank_now", "_rules", "_user")
+
+    def __init__(
+        self,
+        context: MatchContext,
+        request: MatchRequest,
+        slot: SlotOffer,
+        slot_class: SlotClass,
+        rules: PreemptionRules,
+    ) -> None:
+        assert slot.occupied is not None, "only occupied slots are passed here"
+        self._rank_now = slot.occupied.rank
         self._rules = rules
-        for occupant, _ in rules.occupants.values():
-            rules.orders.remove(occupant)  # added again where they still hold
+        self._user = rules.occupants[slot.name][1]
+        super().__init__(context, request, slot, slot_class)
 
-    def next_vacate(self) -> VacateOrder | NeedsJobAds | None:
-        """Return which slot is to vacate next, or whose ads are needed first; None = the round is over."""
-        while self._left:
-            found = self._found_for(self._left[0])
-            if isinstance(found, NeedsJobAds):
-                return found
-            self._left.popleft()
-            if found is not None:
-                return found
-        return None
+    def order(self, fit: Fit) -> VacateOrder:
+        """Return the order to vacate the slot for the job, which counts against the waiting jobs from now on."""
+        better, rank = fit.candidate.waiting.task_queue.account, self._rank_of(fit)
+        occupant, user = self._rules.occupants[self.slot.name]
+        self._rules.orders.add(occupant, fit.candidate.waiting.task_queue.id, self._request.now)
+        reason = f"the slot's RANK of a waiting job of {better} is {rank:g}, of this one {self._rank_now:g}"
+        if rank == self._rank_now:
+            reason = f"{better} has a job waiting for it, with user priority {self._priority(better):.2f}"
+            reason += f" to {self._priority(user):.2f}"
+        return VacateOrder(self.slot.name, reason, by_rank=rank > self._rank_now)
 
-    def _found_for(self, open_slot: OpenSlot) -> VacateOrder | NeedsJobAds | None:
-        rank = _rank(open_slot)
-        for tier in open_slot.by_rank():
-            if tier.rank < rank or (tier.rank == rank and not open_slot.evaluator.policy.preemption_requirements):
-                return None
-            for _, waiting in self._open_slots.order.walk(tier.among):
-                found = self._wanted_by(waiting.task_queue, open_slot)
-                if found is not None:
-                    return found
-        return None
+    def _fit(self, candidate: Candidate) -> Fit | MissingHeads | None:
+        found = super()._fit(candidate) if self._has_unserved_jobs(candidate.waiting) else None
+        return None if isinstance(found, Fit) and not self._is_better(found) else found
 
-    def _wanted_by(self, task_queue: TaskQueue, open_slot: OpenSlot) -> VacateOrder | NeedsJobAds | None:
-        fit = open_slot.fit(task_queue) if self._has_unserved_jobs(task_queue) else None
-        if fit is None or isinstance(fit, NeedsJobAds):
-            return fit
-        occupant, user = self._rules.occupants[open_slot.slot.name]
-        rank, job_rank = _rank(open_slot), open_slot.evaluator.rank(fit.job)
-        is_better_user = task_queue.account != user and open_slot.evaluator.allows_preemption(
-            fit.job, self._rules.server_wide
+    def _tiers_of_slot(self) -> deque[int]:
+        """Return the task queues by the slot's RANK that may have a better job; a claim makes no difference."""
+        has_requirements = self._policy is not None and bool(self._policy.preemption_requirements)
+        least = self._rank_now
+        return deque(
+            tier.bits for tier in self._by_rank() if tier.rank > least or (has_requirements and tier.rank == least)
         )
-        if job_rank < rank or (job_rank == rank and not is_better_user):
-            return None
-        self._rules.orders.add(occupant, task_queue.id, self._rules.now)
-        if job_rank > rank:
-            reason = f"the slot's RANK of a waiting job of {task_queue.account} is {job_rank:g}, of this one {rank:g}"
-        else:
-            reason = self._priority_reason(task_queue.account, user)
-        return VacateOrder(open_slot.slot.name, reason, by_rank=job_rank > rank)
 
-    def _has_unserved_jobs(self, task_queue: TaskQueue) -> bool:
+    def _time(self) -> EvaluationTime:
+        return EvaluationTime(self._request.now, self._priority(self._user))
+
+    def _has_unserved_jobs(self, waiting: WaitingJobs) -> bool:
         """Whether a job of the task queue waits without a slot that is free, about to look, or vacating for it."""
-        ordered = self._rules.orders.outstanding(task_queue.id, self._rules.now)
-        return self._open_slots.remaining(task_queue) > ordered and not self._rules.is_offered(task_queue.id)
+        ordered = self._rules.orders.outstanding(waiting.task_queue.id, self._request.now)
+        return waiting.count > ordered and not self._rules.is_offered(waiting.task_queue.id)
 
-    def _priority_reason(self, better: Account, worse: Account) -> str:
-        priority = self._open_slots.ranked_jobs.priority
-        return f"{better} has a job waiting for it, with user priority {priority(better):.2f} to {priority(worse):.2f}"
+    def _is_better(self, fit: Fit) -> bool:
+        rank, task_queue = self._rank_of(fit), fit.candidate.waiting.task_queue
+        if rank != self._rank_now or task_queue.account == self._user:
+            return rank > self._rank_now
+        job = self._snapshot(task_queue, fit.single)
+        return self._slot_evaluator().allows_preemption(job, self._rules.server_wide)
 
+    def _rank_of(self, fit: Fit) -> float:
+        return self._slot_evaluator().rank(self._snapshot(fit.candidate.waiting.task_queue, fit.single))
 
-def _rank(open_slot: OpenSlot) -> float:
-    occupied = open_slot.slot.occupied
-    assert occupied is not None, "only occupied slots are passed here"
-    return occupied.rank
+    def _priority(self, account: Account) -> float:
+        return self._context.shares.user_priority(account, self._request.now)

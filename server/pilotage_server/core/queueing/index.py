@@ -2,19 +2,19 @@
 
 It is changed by committed transactions and, ahead of their commits, by matches. Its size grows with the task queues,
 not with the jobs. Counts are sums of additions and removals, so the order in which two transactions apply theirs does
-not matter. What is missing (a head, a task queue) is named by `headless` and `unknown`, and the next match reads it.
+not matter. The next match reads the heads that it lacks, and the task queues of which only the ids are known.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from itertools import count as counter
 from typing import NamedTuple, TypeVar
 
 from pilotage.values.accounts import Account
 from pilotage_server.core.queueing.account_order import AccountOrder
-from pilotage_server.core.queueing.bitsets import BitAllocator, bit_set
+from pilotage_server.core.queueing.bitsets import BitAllocator
 from pilotage_server.core.queueing.task_queue import TaskQueue, ValueCounts
 from pilotage_server.core.queueing.trait_index import TraitIndex
 from pilotage_server.core.queueing.waiting_jobs import QueueHead, WaitingJobs, WaitingTaskQueue
@@ -63,10 +63,6 @@ class KnownTaskQueues:
     def ids(self) -> KeysView[int]:
         """Return the ids of all task queues, also of empty ones."""
         return self._by_id.keys()
-
-    def ids_of_owner(self, owner: Account) -> frozenset[int]:
-        """Return the ids of all task queues of an owner, whichever account is charged."""
-        return frozenset(self._by_owner.get(owner, ()))
 
     def all_bits(self) -> list[int]:
         """Return the bits of all task queues."""
@@ -139,8 +135,8 @@ class HeadCache:
             while self._heads > self._most + len(self._by_id) and self._longer:
                 self._shorten(self._longer.popitem(last=False)[0])
 
-    def remove_first(self, waiting: WaitingJobs) -> None:
-        """Count one head less: the first was reserved, and more are known."""
+    def remove_one(self, waiting: WaitingJobs) -> None:
+        """Count one head less: a match has taken it, and more are known."""
         waiting.cached_heads -= 1
         self._heads -= 1
 
@@ -221,7 +217,6 @@ class TaskQueueIndex(KnownTaskQueues):
         self.pending = PendingChanges()
         """The task queues in which transactions under way add or remove jobs."""
 
-        self._headless: set[int] = set()
         self._unknown: set[int] = set()
         self._versions = counter(1)
         self._head_cache = HeadCache(self._by_id, most_heads)
@@ -258,10 +253,6 @@ class TaskQueueIndex(KnownTaskQueues):
         """Return the ids of task queues that have got jobs and whose traits are not known here."""
         return frozenset(self._unknown)
 
-    def headless(self) -> frozenset[int]:
-        """Return the ids of task queues with waiting jobs whose first job is not known."""
-        return frozenset(self._headless)
-
     def remove(self, task_queue_ids: Iterable[int]) -> None:
         """Remove task queues that the database no longer has."""
         for task_queue_id in task_queue_ids:
@@ -292,13 +283,6 @@ class TaskQueueIndex(KnownTaskQueues):
                 waiting.remove(job_id)
             self._update(waiting)
 
-    def refresh_head(self, task_queue_id: int, head: QueueHead | None) -> None:
-        """Set the head that the database has; None = it was not read."""
-        waiting = self._by_id.get(task_queue_id)
-        if waiting is not None:
-            waiting.set_head(head, is_settled=task_queue_id not in self.pending)
-            self._update(waiting)
-
     def refresh_heads(self, task_queue_id: int, heads: Iterable[QueueHead], *, is_all: bool) -> None:
         """Set the first jobs that the database has, in order; `is_all` = there are no more."""
         waiting = self._by_id.get(task_queue_id)
@@ -312,24 +296,28 @@ class TaskQueueIndex(KnownTaskQueues):
             self._update(waiting)
 
     def reserve(self, waiting: WaitingJobs) -> QueueHead:
-        """Reserve the first job of a task queue, whose head must be known, for a match that is not committed."""
-        head, before, after = waiting.reserve(), waiting.position, waiting.current_position()
-        if not waiting.heads or before is None or after is None:
-            self._update(waiting)
-            return head
-        self._head_cache.remove_first(waiting)
-        waiting.version = next(self._versions)
-        waiting.position = after
-        waiting.order.move(before, after)
+        """Reserve the first job of a task queue for a match that is not committed; its head must be known."""
+        head = waiting.reserve()
+        self._update_taken(waiting)
         return head
 
-    def unreserve(self, task_queue_id: int, heads: Iterable[QueueHead]) -> None:
-        """Return reserved jobs; a count taken meanwhile may include them already, so it is stale."""
-        waiting = self._by_id.get(task_queue_id)
-        if waiting is not None:
-            waiting.unreserve(heads)
-            self._update(waiting)
-            self.stale_counts.add(task_queue_id)
+    def claim(self, waiting: WaitingJobs, head: QueueHead) -> QueueHead:
+        """Claim a certain job of a task queue for a match that is not committed; its head must be known."""
+        waiting.claim(head)
+        self._update_taken(waiting)
+        return head
+
+    def unreserve(self, task_queue_id: int, taken: Sequence[QueueHead]) -> None:
+        """Return reserved jobs, for which the database was not asked."""
+        self._return(task_queue_id, lambda waiting: waiting.unreserve(taken))
+
+    def roll_back(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
+        """Return claimed jobs: the transaction has failed, or another one has locked them."""
+        self._return(task_queue_id, lambda waiting: waiting.roll_back(job_ids))
+
+    def restore(self, task_queue_id: int, head: QueueHead) -> None:
+        """Return a job that was removed by a transaction that failed."""
+        self._return(task_queue_id, lambda waiting: waiting.restore(head))
 
     def confirm(self, task_queue_id: int, taken: Sequence[QueueHead], job_ids: Sequence[int]) -> None:
         """Apply the jobs that the database gave for the reserved ones of a task queue."""
@@ -339,7 +327,7 @@ class TaskQueueIndex(KnownTaskQueues):
             self._update(waiting)
 
     def commit(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
-        """Apply that the transaction that claimed these jobs has ended."""
+        """Apply that the transaction that claimed these jobs has committed."""
         waiting = self._by_id.get(task_queue_id)
         if waiting is not None:
             waiting.commit(job_ids)
@@ -414,16 +402,11 @@ class TaskQueueIndex(KnownTaskQueues):
     def has_jobs(self, task_queue_id: int) -> bool:
         """Whether jobs wait in a task queue, or will again if the matches that claimed them fail."""
         waiting = self._by_id.get(task_queue_id)
-        return waiting is not None and (waiting.count > 0 or bool(waiting.claimed))
+        return waiting is not None and (waiting.count > 0 or bool(waiting.taken))
 
     def accounts(self) -> Iterator[Account]:
         """Return the accounts that have waiting jobs."""
         return iter([account for account, order in self.orders.items() if order])
-
-    def accounts_among(self, task_queue_ids: frozenset[int]) -> Iterator[Account]:
-        """Return the accounts that have waiting jobs in any of these task queues."""
-        bits = bit_set(self._by_id[each].bit for each in task_queue_ids if each in self._by_id)
-        return iter([account for account, order in self.orders.items() if order.first_among(bits) is not None])
 
     def of_account(self, account: Account) -> tuple[WaitingTaskQueue, ...]:
         """Return the task queues of an account that have waiting jobs, in order."""
@@ -458,17 +441,35 @@ class TaskQueueIndex(KnownTaskQueues):
         for waiting in self._by_id.values():
             assert waiting.order is self.orders[waiting.account]
             assert self._by_bit[waiting.bit] is waiting
-            assert (waiting.task_queue.id in self._headless) == waiting.is_headless
             waiting.check()
 
     def _snapshot_of(self, waiting: WaitingJobs) -> CountSnapshot:
         is_pending = bool(waiting.reserved) or waiting.task_queue.id in self.pending
-        return CountSnapshot(waiting.version, waiting.count, waiting.base, frozenset(waiting.claimed), is_pending)
+        return CountSnapshot(waiting.version, waiting.count, waiting.base, frozenset(waiting.taken), is_pending)
+
+    def _return(self, task_queue_id: int, return_jobs: Callable[[WaitingJobs], None]) -> None:
+        """Return jobs to a task queue; a count taken meanwhile may include them already, so it is stale."""
+        waiting = self._by_id.get(task_queue_id)
+        if waiting is not None:
+            return_jobs(waiting)
+            self._update(waiting)
+            self.stale_counts.add(task_queue_id)
 
     def _rebase(self, waiting: WaitingJobs) -> None:
         """Mark the count as set: none of it is assumed, and no difference from an older snapshot applies."""
         waiting.assumed = 0
         waiting.base = next(self._versions)
+
+    def _update_taken(self, waiting: WaitingJobs) -> None:
+        """Update what is derived from a task queue after a match has taken a job; quick where more are known."""
+        before, after = waiting.position, waiting.current_position()
+        if not waiting.heads or before is None or after is None:
+            self._update(waiting)
+            return
+        self._head_cache.remove_one(waiting)
+        waiting.version = next(self._versions)
+        waiting.position = after
+        waiting.order.move(before, after)
 
     def _update(self, waiting: WaitingJobs) -> None:
         """Update everything that is derived from a task queue's waiting jobs."""
@@ -481,8 +482,4 @@ class TaskQueueIndex(KnownTaskQueues):
             if after is None:
                 self.stale_counts.add(waiting.task_queue.id)
             waiting.order.replace(before, after)
-        if waiting.is_headless:
-            self._headless.add(waiting.task_queue.id)
-        else:
-            self._headless.discard(waiting.task_queue.id)
         self._head_cache.update(waiting)

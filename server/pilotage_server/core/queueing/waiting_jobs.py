@@ -5,13 +5,16 @@ Rules
 - The known heads are a gapless beginning of the queue: no waiting job goes before or between them.
 - A task queue may not know its heads. Then no waiting job goes before its `bound`.
 - A job that a match takes leaves the count at once, although the database has it waiting until the match commits.
-  While it is `claimed`, what the database reports does not bring it back.
-- Until the database has answered a match, its jobs are only `reserved`: the database may give other jobs instead.
+  While it is `reserved` or `claimed`, what the database reports does not bring it back.
+- A match reserves the first job, for which the database may give another one, or claims a certain job. So reserved jobs
+  belong to no particular match: there are as many as matches without an answer, and each answer ends one.
+- `claimed` counts the transactions that have claimed a job: the next one may get it before a rollback is applied here.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -93,7 +96,7 @@ class WaitingJobs:
         self.count = 0
         self.heads: list[QueueHead] = []
         self.bound = _BEFORE_ALL
-        self.claimed: set[int] = set()
+        self.claimed: Counter[int] = Counter()
         self.reserved: set[int] = set()
 
     @property
@@ -107,10 +110,19 @@ class WaitingJobs:
         return self.count > 0 and not self.heads
 
     @property
+    def taken(self) -> set[int]:
+        """The jobs that matches under way have reserved or claimed."""
+        return self.reserved | self.claimed.keys()
+
+    @property
     def summary(self) -> WaitingTaskQueue:
         """The number of waiting jobs and the head, for display and decisions."""
         count = max(1, self.count - self.assumed) if self.assumed and self.count > 0 else self.count
         return WaitingTaskQueue(self.task_queue, count, self.head)
+
+    def is_taken(self, job_id: int) -> bool:
+        """Whether a match under way has reserved or claimed a job."""
+        return job_id in self.reserved or job_id in self.claimed
 
     def current_position(self) -> QueuePosition | None:
         """Return the position that follows from the present heads and count; None = no jobs wait."""
@@ -137,60 +149,59 @@ class WaitingJobs:
 
     def reserve(self) -> QueueHead:
         """Reserve the first job for a match that is not committed; its head must be known."""
-        head = self.heads.pop(0)
+        head = self.bound = self.heads.pop(0)
         self.count -= 1
-        self.bound = head
-        self.claimed.add(head.job_id)
         self.reserved.add(head.job_id)
         return head
 
-    def unreserve(self, heads: Iterable[QueueHead]) -> None:
-        """Return reserved jobs to the queue.
-
-        The heads have to be read again: other jobs may have been first meanwhile.
-        """
-        for head in heads:
-            self.claimed.discard(head.job_id)
-            self.reserved.discard(head.job_id)
-            self.count += 1
-            self.bound = min(self.bound, head, key=_order)
-        if self.heads:
-            self.bound = min(self.bound, self.heads[0], key=_order)
-        self.heads = []
+    def claim(self, head: QueueHead) -> None:
+        """Claim a certain job for a match that is not committed; its head must be known."""
+        self.bound = self.heads[0]
+        self.heads.remove(head)
+        self.count -= 1
+        self.claimed[head.job_id] += 1
 
     def confirm(self, taken: Iterable[QueueHead], job_ids: Sequence[int]) -> None:
-        """Apply the jobs that the database gave for `taken`; they may be other jobs of the task queue.
-
-        Those are claimed in place of the taken ones, which may wait on.
-        """
-        taken_ids = [head.job_id for head in taken]
-        self.reserved.difference_update(taken_ids)
-        if taken_ids == job_ids:
-            self.claimed.update(taken_ids)  # a failed transaction may have returned one
-            return
-        others = [job_id for job_id in job_ids if job_id not in self.claimed]
-        self.claimed.difference_update(job_ids)
-        # each job from further back replaces a reserved one that was gone
-        self.claimed.difference_update([job_id for job_id in taken_ids if job_id in self.claimed][: len(others)])
-        for job_id in others:
-            self._pass_over(job_id)
-        self.claimed.update(job_ids)
+        """Apply the jobs that the database gave for the reserved ones `taken`, which may wait on."""
+        for job_id in job_ids:
+            if not self.is_taken(job_id):
+                self._pass_over(job_id)
+        self._end_reservations(taken, job_ids)
+        for job_id in job_ids:
+            self.claimed[job_id] += 1
 
     def commit(self, job_ids: Iterable[int]) -> None:
-        """Release these claimed jobs: the transaction that claimed them has ended."""
-        self.claimed.difference_update(job_ids)
+        """Apply that a transaction that claimed these jobs has committed."""
+        for job_id in job_ids:
+            if self.claimed[job_id] > 1:
+                self.claimed[job_id] -= 1
+            else:
+                del self.claimed[job_id]
+
+    def roll_back(self, job_ids: Sequence[int]) -> None:
+        """Apply that a transaction that claimed these jobs has failed, or that another one has locked them."""
+        self.commit(job_ids)
+        self._wait_again(len(job_ids), _BEFORE_ALL)
+
+    def unreserve(self, taken: Sequence[QueueHead]) -> None:
+        """Return reserved jobs to the queue: the transaction failed before the database had answered."""
+        self._end_reservations(taken)
+        for head in taken:
+            self._wait_again(1, head)
+
+    def restore(self, head: QueueHead) -> None:
+        """Return a job that was removed by a transaction that failed."""
+        self._wait_again(1, head)
 
     def exhaust(self, taken: Iterable[QueueHead]) -> None:
         """Apply that the database had no job for `taken`: none waits."""
-        taken_ids = [head.job_id for head in taken]
-        self.claimed.difference_update(taken_ids)
-        self.reserved.difference_update(taken_ids)
+        self._end_reservations(taken)
         self.count, self.heads = 0, []
 
     def set_count(self, count: int, head: QueueHead | None) -> None:
-        """Set count and head after jobs were moved; claimed jobs stay claimed."""
+        """Set count and head after jobs were moved; taken jobs stay taken."""
         self.count, self.bound = count, _BEFORE_ALL
-        self.heads = [head] if head is not None and head.job_id not in self.claimed else []
+        self.heads = [head] if head is not None and not self.is_taken(head.job_id) else []
         self.has_unsettled_heads = False
 
     def refresh_heads(self, heads: Iterable[QueueHead], *, is_all: bool, is_settled: bool = True) -> None:
@@ -198,7 +209,7 @@ class WaitingJobs:
 
         `is_settled` False = some of them belong to transactions that are not applied yet, and must not be counted now.
         """
-        self.heads = [head for head in heads if head.job_id not in self.claimed][:MAX_HEADS]
+        self.heads = [head for head in heads if not self.is_taken(head.job_id)][:MAX_HEADS]
         self.has_unsettled_heads = not is_settled
         if is_all:
             self.count = min(self.count, len(self.heads))
@@ -209,7 +220,7 @@ class WaitingJobs:
         """Set the head that the database has; None = not known. `is_settled` as in `refresh_heads`."""
         if head is None:
             self._forget_heads()
-        elif head.job_id not in self.claimed and self.heads[:1] != [head]:
+        elif not self.is_taken(head.job_id) and self.heads[:1] != [head]:
             self.heads = [head]
             self.has_unsettled_heads = not is_settled
 
@@ -221,7 +232,7 @@ class WaitingJobs:
         """Assert the invariants."""
         assert all(one.order < other.order for one, other in pairwise(self.heads))
         assert self.position == self.current_position()
-        assert not self.claimed.intersection(head.job_id for head in self.heads)
+        assert self.taken.isdisjoint(head.job_id for head in self.heads)
 
     def _insert(self, head: QueueHead, *, is_last: bool) -> None:
         """Insert a head; `is_last` = unknown jobs follow it.
@@ -229,11 +240,31 @@ class WaitingJobs:
         A match may have claimed it already, in the transaction that added it.
         """
         end = bisect_left(self.heads, head.order, key=_order)
-        if head.job_id not in self.claimed:
+        if not self.is_taken(head.job_id):
             if self.heads[end : end + 1] != [head]:
                 self.heads.insert(end, head)
             end += 1
         del self.heads[end if is_last else MAX_HEADS :]
+
+    def _end_reservations(self, taken: Iterable[QueueHead], job_ids: Sequence[int] = ()) -> None:
+        """End the reservations of `taken`, for which the database gave `job_ids`.
+
+        Those of their jobs that other matches have got by now are replaced by any other reserved ones.
+        """
+        taken_ids = [head.job_id for head in taken]
+        ended = [job_id for job_id in dict.fromkeys((*job_ids, *taken_ids)) if job_id in self.reserved]
+        self.reserved.difference_update(ended[: len(taken_ids)])
+        for _ in range(min(len(taken_ids) - len(ended), len(self.reserved))):
+            self.reserved.pop()
+
+    def _wait_again(self, count: int, first: QueueHead) -> None:
+        """Return jobs, of which none goes before `first`, to the queue.
+
+        The heads have to be read again: other jobs may have been first meanwhile.
+        """
+        self.count += count
+        self.bound = min(self.bound, first, *self.heads[:1], key=_order)
+        self.heads = []
 
     def _pass_over(self, job_id: int) -> None:
         """Drop a job that was given out of order, and the heads before it: the database had them no more.

@@ -1,32 +1,31 @@
 """Binds waiting jobs to the free slots of many pilots in few statements.
 
 The matcher reserves jobs for all requests in memory. Then the database is asked for as many jobs of each task queue.
-Where it has fewer, another server was quicker, and the requests without a job are matched again. What the matcher does
-not support is left for `general_match`. A job for which the response budget is too small is returned before it is
-bound; the pilot gets it with its next request.
+Where it has fewer, another server was quicker, and the requests without a job are matched again. A job for which the
+response budget is too small is returned before it is bound; the pilot gets it with its next request.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial, reduce
 from operator import sub
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord, next_attempt
 from pilotage_server.core.jobs.states import JobCause, JobState
-from pilotage_server.core.matching.general_matcher import Reservation
-from pilotage_server.core.matching.matcher import MatchRequest, NeedsGeneralMatcher, NeedsHeads
+from pilotage_server.core.matching.job_views import SingleJobs
+from pilotage_server.core.matching.matcher import Reservation
+from pilotage_server.core.matching.slot_match import MatchRequest, MissingHeads
 from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.operations.accounting.limits import count_matched, limits_at_present
 from pilotage_server.operations.attempts.events import publish_matches
-from pilotage_server.operations.matching.general_match import GeneralClaim, RequestingPilot
-from pilotage_server.operations.matching.offers import Offers, ResponseBudget
+from pilotage_server.operations.matching.offers import Offers, RequestingPilot, ResponseBudget, head_ads
 from pilotage_server.operations.matching.work import Match, MatchTerms
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import Charge, begin_attempts
@@ -34,7 +33,7 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.leases import Binding, PilotLocation, bind
 from pilotage_server.storage.submission.templates import SizedDescription
-from pilotage_server.storage.task_queues import ClaimableJob, lock_first_waiting, read_first_waiting
+from pilotage_server.storage.task_queues import ClaimableJob, lock_first_waiting, lock_waiting, read_first_waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,11 @@ class SlotRequest:
     pilot: RequestingPilot
     offers: Offers
     budget: ResponseBudget = field(default_factory=ResponseBudget)
+
+    @property
+    def free_slots(self) -> tuple[SlotOffer, ...]:
+        """The slots that may get jobs."""
+        return tuple(slot for slot in self.offers.slots if slot.occupied is None)
 
 
 class JobClaim(NamedTuple):
@@ -59,19 +63,12 @@ class JobClaim(NamedTuple):
         return next_attempt(self.job.attempt, self.job.attempt_floor)
 
 
-class ClaimResult(NamedTuple):
-    """The result of a request: jobs in the order of the slots, and the free slots for the general matcher."""
-
-    claims: Sequence[JobClaim]
-    remaining_slots: tuple[SlotOffer, ...]
-
-
 @dataclass(slots=True)
 class _RequestProgress:
     """The state of one request.
 
     `first` is the whole request, `pending` what is still to be matched; None = nothing. `chosen` counts the
-    reservations, with or without a job; `reserved` are the present ones; `remaining_slots` go to the general matcher.
+    reservations, with or without a job; `reserved` are those for which the database has not been asked.
     """
 
     request: SlotRequest
@@ -81,20 +78,19 @@ class _RequestProgress:
     chosen: int = 0
     reserved: list[Reservation] = field(default_factory=list)
     claims: list[JobClaim] = field(default_factory=list)
-    remaining_slots: tuple[SlotOffer, ...] = ()
 
     @property
-    def result(self) -> ClaimResult:
-        """The result of the request."""
+    def result(self) -> list[JobClaim]:
+        """The jobs in the order of the slots."""
         indexes = {slot.name: index for index, slot in enumerate(self.request.offers.slots)}
-        remaining = () if self.request.budget.is_full else self.remaining_slots
-        return ClaimResult(sorted(self.claims, key=lambda each: indexes[each.reservation.slot]), remaining)
+        return sorted(self.claims, key=lambda each: indexes[each.reservation.slot])
 
-    def discard(self, reservation: Reservation) -> None:
-        """Remove a reservation that got no job, or had no room in the response."""
+    def discard(self, reservation: Reservation, *, is_gone: bool = False) -> None:
+        """Uncount a reservation that had no room in the response or, with `is_gone`, no job in the database."""
         assert self.first is not None
-        self.reserved.remove(reservation)
         self.first.limits.remove(reservation.task_queue.traits)
+        if is_gone and reservation.job_id is not None:
+            self.first.single_jobs.discard(reservation.job_id)
 
     def retry_request(self) -> MatchRequest | None:
         """Return what to match again after reservations without a job.
@@ -108,8 +104,7 @@ class _RequestProgress:
         taken: dict[str, list[JobClaim]] = defaultdict(list)
         for each in self.claims:
             taken[each.reservation.slot].append(each)
-        remaining = {slot.name for slot in self.remaining_slots}
-        left = (_remainder(slot, taken[slot.name]) for slot in self.first.slots if slot.name not in remaining)
+        left = (_remainder(slot, taken[slot.name]) for slot in self.first.slots)
         return self.first._replace(slots=tuple(slot for slot in left if slot is not None))
 
 
@@ -123,76 +118,77 @@ def _remainder(slot: SlotOffer, taken: Sequence[JobClaim]) -> SlotOffer | None:
     return slot._replace(free=free, max_jobs=max(0, slot.max_jobs - len(taken)))
 
 
-def bind_jobs(transaction: Transaction, state: ServerState, requests: Sequence[SlotRequest]) -> list[ClaimResult]:
-    """Bind jobs to the free slots of the requests, in order, and return the result of each."""
+_Made: TypeAlias = tuple[_RequestProgress, Reservation]
+
+_Source: TypeAlias = tuple[int, int | None]
+"""Where a reservation gets its job: a task queue, and the id of the job if it is a certain one."""
+
+
+def bind_jobs(transaction: Transaction, state: ServerState, requests: Sequence[SlotRequest]) -> list[list[JobClaim]]:
+    """Bind jobs to the free slots of the requests, in order, and return those of each in the order of its slots."""
     queues = {request.pilot.credential.queue for request in requests}
-    limits = limits_at_present(transaction, state, queues, sum(len(request.offers.slots) for request in requests))
-    progresses = [_request_progress(transaction, state, request, limits) for request in requests]
+    limits = limits_at_present(transaction, state, queues, sum(len(request.free_slots) for request in requests))
+    single_jobs = SingleJobs()
+    progresses = [_request_progress(transaction, state, request, limits, single_jobs) for request in requests]
     while unfinished := [progress for progress in progresses if progress.pending is not None]:
-        wanted: dict[int, int] = {}
+        wanted: list[MissingHeads] = []
         access = state.queue_access
         made = [(progress, chosen) for progress in unfinished for chosen in _choose(state, access, progress, wanted)]
         _claim(transaction, state, made)
-        _load_heads(transaction, state, wanted)
+        load_heads(transaction, state, wanted, single_jobs)
     _record(transaction, state, [progress for progress in progresses if progress.claims])
     return [progress.result for progress in progresses]
 
 
 def _request_progress(
-    transaction: Transaction, state: ServerState, request: SlotRequest, limits: LimitRound
+    transaction: Transaction, state: ServerState, request: SlotRequest, limits: LimitRound, single_jobs: SingleJobs
 ) -> _RequestProgress:
     credential, queue = request.pilot.credential, request.pilot.credential.queue
     place = PilotLocation(credential.stamp, queue.site, queue.ce, queue.queue, request.pilot.node)
-    free = tuple(slot for slot in request.offers.slots if slot.occupied is None)
-    if not free:
+    if not (free := request.free_slots):
         return _RequestProgress(request, place, None, None)
     here = limits.at(state.limits.at(queue))
-    pending = MatchRequest(queue, credential.vos, free, here, transaction.now, request.offers.policies)
+    pending = MatchRequest(queue, credential.vos, free, here, single_jobs, transaction.now, request.offers.policies)
     progress = _RequestProgress(request, place, pending, pending)
     transaction.on_rollback(partial(_unreserve, state, progress, transaction.now))
     return progress
 
 
 def _unreserve(state: ServerState, progress: _RequestProgress, now: datetime) -> None:
+    """Return what was reserved when the transaction failed before the database was asked for jobs."""
     with state.lock:
         state.matcher.unreserve(progress.reserved, now)
 
 
 def _choose(
-    state: ServerState, access: QueueAccess, progress: _RequestProgress, wanted: dict[int, int]
+    state: ServerState, access: QueueAccess, progress: _RequestProgress, wanted: list[MissingHeads]
 ) -> Sequence[Reservation]:
     """Reserve jobs for one request, note the heads to read for the rest in `wanted`, and return the reservations."""
     assert progress.pending is not None, "only pending requests are matched"
     with state.lock:
         chosen = state.matcher.choose(progress.pending, access)
     progress.pending = None
-    match chosen.rest:
-        case NeedsHeads(more, pending):
-            progress.pending = pending
-            for task_queue_id, most in more.items():
-                wanted[task_queue_id] = max(most, wanted.get(task_queue_id, 0))
-        case NeedsGeneralMatcher(_, pending):
-            progress.remaining_slots = pending.slots
-        case None:
-            pass
+    if chosen.rest is not None:
+        heads, progress.pending = chosen.rest
+        wanted.append(heads)
     progress.chosen += len(chosen.reservations)
     progress.reserved += chosen.reservations
     return chosen.reservations
 
 
-def _claim(transaction: Transaction, state: ServerState, made: Sequence[tuple[_RequestProgress, Reservation]]) -> None:
+def _claim(transaction: Transaction, state: ServerState, made: Sequence[_Made]) -> None:
     """Claim a job for every reservation; requests without one are matched again."""
-    by_queue: dict[int, list[tuple[_RequestProgress, Reservation]]] = defaultdict(list)
+    by_source: dict[_Source, list[_Made]] = defaultdict(list)
     for pair in made:
-        by_queue[pair[1].task_queue.id].append(pair)
-    found = lock_first_waiting(
-        transaction.session, {task_queue_id: len(pairs) for task_queue_id, pairs in by_queue.items()}
-    )
-    sizes = _sizes(transaction, state, by_queue, found)
+        by_source[pair[1].task_queue.id, pair[1].job_id].append(pair)
+    found = _lock(transaction, {source: len(pairs) for source, pairs in by_source.items()})
+    sizes = _sizes(transaction, state, by_source, found)
+    for progress, _ in made:
+        progress.reserved.clear()
     bindings: list[Binding] = []
     until = transaction.now + state.rules.lease
-    for task_queue_id, pairs in by_queue.items():
-        jobs = found.get(task_queue_id, ())
+    for source, pairs in by_source.items():
+        jobs = found.get(source, ())
         left: dict[int, Reservation] = {}
         for (progress, reservation), job in zip(pairs, jobs, strict=False):
             if not progress.request.budget.reserve(sizes.get(job.template_id, 0)):
@@ -203,26 +199,41 @@ def _claim(transaction: Transaction, state: ServerState, made: Sequence[tuple[_R
             ends = transaction.now + job.lease if job.lease else until
             bindings.append(Binding(job.id, ends, progress.place, reservation.slot))
         for progress, reservation in pairs[len(jobs) :]:
-            progress.discard(reservation)
-        _confirm(
-            transaction, state, task_queue_id, [reservation for _, reservation in pairs], [job.id for job in jobs], left
-        )
+            progress.discard(reservation, is_gone=True)
+        _confirm(transaction, state, source, pairs, [job.id for job in jobs], left)
     bind(transaction.session, bindings)
     for progress in {id(progress): progress for progress, _ in made}.values():
         progress.pending = progress.pending if len(progress.claims) == progress.chosen else progress.retry_request()
 
 
+def _lock(transaction: Transaction, wanted: Mapping[_Source, int]) -> Mapping[_Source, Sequence[ClaimableJob]]:
+    """Lock the jobs of the reservations, at most so many for each source: certain jobs, then first ones beside them."""
+    certain = {job_id: task_queue_id for task_queue_id, job_id in wanted if job_id is not None}
+    locked = lock_waiting(transaction.session, certain)
+    beside = Counter(certain.values())
+    firsts = {
+        task_queue_id: most + beside[task_queue_id]
+        for (task_queue_id, job_id), most in wanted.items()
+        if job_id is None
+    }
+    found: dict[_Source, Sequence[ClaimableJob]] = {(certain[job_id], job_id): [job] for job_id, job in locked.items()}
+    for task_queue_id, jobs in lock_first_waiting(transaction.session, firsts).items():
+        source = (task_queue_id, None)
+        found[source] = [job for job in jobs if job.id not in locked][: wanted[source]] if certain else jobs
+    return found
+
+
 def _sizes(
     transaction: Transaction,
     state: ServerState,
-    by_queue: Mapping[int, Sequence[tuple[_RequestProgress, Reservation]]],
-    found: Mapping[int, Sequence[ClaimableJob]],
+    by_source: Mapping[_Source, Sequence[_Made]],
+    found: Mapping[_Source, Sequence[ClaimableJob]],
 ) -> Mapping[int, int]:
     """Return the sizes of the jobs' descriptions by template; a job that comes alone needs none."""
     templates = {
         job.template_id
-        for task_queue_id, pairs in by_queue.items()
-        for (progress, _), job in zip(pairs, found.get(task_queue_id, ()), strict=False)
+        for source, pairs in by_source.items()
+        for (progress, _), job in zip(pairs, found.get(source, ()), strict=False)
         if progress.chosen > 1 or progress.pending is not None
     }
     return state.descriptions.sizes(transaction, templates) if templates else {}
@@ -231,30 +242,37 @@ def _sizes(
 def _confirm(
     transaction: Transaction,
     state: ServerState,
-    task_queue_id: int,
-    reservations: Sequence[Reservation],
+    source: _Source,
+    pairs: Sequence[_Made],
     job_ids: Sequence[int],
     left: Mapping[int, Reservation],
 ) -> None:
-    """Report to the matcher how the reservations of one task queue ended; jobs that are `left` wait on."""
+    """Report to the matcher how the reservations from one source ended; jobs that are `left` wait on."""
+    _, certain_job = source
+    reservations = [reservation for _, reservation in pairs]
     made, missed = reservations[: len(job_ids)], reservations[len(job_ids) :]
     bound = [job_id for job_id in job_ids if job_id not in left] if left else job_ids
+    if left:
+        made = [reservation for reservation, job_id in zip(made, job_ids, strict=True) if job_id not in left]
 
-    def apply(method: Callable[[int, Sequence[int]], None]) -> None:
+    def commit() -> None:
         with state.lock:
-            method(task_queue_id, bound)
+            state.matcher.commit(made, bound)
 
-    if missed:  # first: what one reservation missed, another may have got
+    def roll_back() -> None:
         with state.lock:
+            state.matcher.roll_back(made, bound, transaction.now)
+
+    with state.lock:
+        if missed and certain_job is None:
             state.matcher.exhaust(missed, transaction.now)
+        elif missed:
+            state.matcher.unreserve(missed, transaction.now)
+        state.matcher.unreserve(list(left.values()), transaction.now)
+        state.matcher.confirm(made, bound)
     if made:
-        with state.lock:
-            if left:  # first: the job of a returned reservation may be the one that another reservation got
-                state.matcher.unreserve(list(left.values()), transaction.now)
-                made = [reservation for reservation, job_id in zip(made, job_ids, strict=True) if job_id not in left]
-            state.matcher.confirm(made, bound)
-        transaction.after_commit(partial(apply, state.matcher.commit))
-        transaction.on_rollback(partial(apply, state.matcher.roll_back))
+        transaction.after_commit(commit)
+        transaction.on_rollback(roll_back)
 
 
 def _record(transaction: Transaction, state: ServerState, progresses: Sequence[_RequestProgress]) -> None:
@@ -301,20 +319,29 @@ def _event(transaction: Transaction, bound: JobClaim) -> FeedEvent:
     )
 
 
-def _load_heads(transaction: Transaction, state: ServerState, wanted: Mapping[int, int]) -> None:
-    """Read the heads that the matcher needs."""
-    if not wanted:
-        return
-    found = read_first_waiting(transaction.session, wanted)
-    with state.lock:
-        for task_queue_id, most in wanted.items():
-            state.matcher.refresh_heads(task_queue_id, found.get(task_queue_id, []), most)
+def load_heads(
+    transaction: Transaction, state: ServerState, missing: Iterable[MissingHeads], single_jobs: SingleJobs
+) -> None:
+    """Read the heads that the matcher needs, and add those with ads to `single_jobs`."""
+    wanted: dict[bool, dict[int, int]] = {False: {}, True: {}}
+    for task_queue_id, most, with_ads in missing:
+        wanted[with_ads][task_queue_id] = max(most, wanted[with_ads].get(task_queue_id, 0))
+    if wanted[False]:
+        found = read_first_waiting(transaction.session, wanted[False])
+        with state.lock:
+            for task_queue_id, most in wanted[False].items():
+                state.matcher.refresh_heads(task_queue_id, found.get(task_queue_id, []), most)
+    for task_queue_id, most in wanted[True].items():
+        jobs = head_ads(transaction, task_queue_id, most)
+        single_jobs.add(task_queue_id, {job.head.job_id: job.ad for job in jobs}, most)
+        with state.lock:
+            state.matcher.refresh_heads(task_queue_id, [job.head for job in jobs], most)
 
 
 class BoundJobs(NamedTuple):
     """The jobs that were bound to the slots of one request."""
 
-    bound: Sequence[JobClaim | GeneralClaim]
+    bound: Sequence[JobClaim]
     slots: Sequence[SlotOffer]
 
 
@@ -355,7 +382,7 @@ class _TermsCache:
         self._descriptions = descriptions
         self._known: dict[tuple[object, ...], MatchTerms] = {}
 
-    def of(self, made: JobClaim | GeneralClaim) -> MatchTerms:
+    def of(self, made: JobClaim) -> MatchTerms:
         """Return the terms of a match."""
         reservation, job = made.reservation, made.job
         key = (job.template_id, job.lease, reservation.task_queue.id, reservation.amounts)
@@ -375,7 +402,7 @@ class _TermsCache:
         return terms
 
 
-def _match(made: JobClaim | GeneralClaim, terms_cache: _TermsCache, ads: Mapping[int, str]) -> Match:
+def _match(made: JobClaim, terms_cache: _TermsCache, ads: Mapping[int, str]) -> Match:
     job = made.job
     terms, ad = terms_cache.of(made), ads.get(job.id, "")
     return Match(made.reservation.slot, job.id, made.attempt, job.cluster, job.process, terms, ad)

@@ -21,9 +21,9 @@ from pilotage.values.offers import SlotOffer
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.matching.job_views import JobSnapshot
 from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator
+from pilotage_server.core.queueing.reach import PilotAccess
 from pilotage_server.core.queueing.slot_offers import fits, size_of
 from pilotage_server.core.queueing.task_queue import TaskQueue
-from pilotage_server.operations.matching.general_match import pilot_access
 from pilotage_server.operations.matching.trials import throttles_at
 from pilotage_server.operations.server_state import ServerState
 
@@ -84,7 +84,8 @@ def _possible_slots(
 ) -> PossibleSlots:
     found = PossibleSlots.NONE
     # All slots of a call have the isolation of their pilot.
-    if not slots or not pilot_access(state, credential, slots[0].isolation).admits(task_queue):
+    queue, vos = credential.queue, credential.vos
+    if not slots or not PilotAccess(state.queue_access, queue, vos, slots[0].isolation).admits(task_queue):
         return found
     if state.throttles and throttles_at(state, credential.queue):
         return found  # a queue with an open breaker gets its probes when its pilots ask again

@@ -11,15 +11,26 @@ from typing import Self
 
 from pilotage.classads.library import AdValue
 from pilotage.resources.tree import QueueId
+from pilotage.values.isolation import Isolation
 from pilotage.values.offers import AdPart, SlotOffer
-from pilotage_server.core.matching.general_matcher import SlotEvaluators
-from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicy
+from pilotage_server.core.identity import PilotCredential
+from pilotage_server.core.matching.slot_policy import SlotPolicy
 from pilotage_server.core.queueing.job_ads import full_job_ad
+from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.operations.queueing.rekeying import MAX_REFERENCES, has_room_for, unknown_references
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.submission.templates import load_descriptions
 from pilotage_server.storage.task_queues import load_first_waiting
+
+
+@dataclass(frozen=True, slots=True)
+class RequestingPilot:
+    """The pilot of a request, its node's name and its isolation."""
+
+    credential: PilotCredential
+    node: str
+    isolation: Isolation = Isolation.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +128,6 @@ def _no_room_for(names: frozenset[str]) -> str:
     )
 
 
-def policies_at(
-    state: ServerState, queue: QueueId, offers: Offers, times: Mapping[str, EvaluationTime], usual: EvaluationTime
-) -> SlotEvaluators:
-    """Return the evaluators of a queue's slots; `usual` is the evaluation time of slots that `times` lacks."""
-
-    def evaluator(slot: SlotOffer) -> MatchPolicyEvaluator:
-        policy = offers.policies.get(slot.name) or state.policies.policy(slot, queue)
-        assert policy is not None, "a slot without an ad has all its parts"
-        return state.policies.evaluator(policy.resized(slot.free), times.get(slot.name, usual))
-
-    return SlotEvaluators(evaluator, state.policies.views)
-
-
 MAX_ANSWER_CHARS = 8 * 1024 * 1024
 """The most characters of descriptions and ads in one response; a single job may exceed it.
 
@@ -174,8 +172,7 @@ class ResponseBudget:
 class HeadAd:
     """A waiting job and its ad."""
 
-    job_id: int
-    priority: int
+    head: QueueHead
     ad: Mapping[str, AdValue]
 
 
@@ -184,5 +181,6 @@ def head_ads(transaction: Transaction, task_queue_id: int, limit: int) -> list[H
     jobs = load_first_waiting(transaction.session, task_queue_id, limit)
     descriptions = load_descriptions(transaction.session, {job.template_id for job in jobs})
     return [
-        HeadAd(job.id, job.priority, full_job_ad(job, descriptions[job.template_id], transaction.now)) for job in jobs
+        HeadAd(QueueHead(job.priority, job.id), full_job_ad(job, descriptions[job.template_id], transaction.now))
+        for job in jobs
     ]

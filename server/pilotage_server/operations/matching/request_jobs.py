@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pilotage.errors import PilotageError
 from pilotage.resources.eligibility import Ban, active_bans, next_downtime
 from pilotage.values.attempts import AttemptKey, ReportResult
-from pilotage.values.offers import SlotOffer, VacateOrder
+from pilotage.values.offers import VacateOrder
 from pilotage_server.core.identity import Identity, PilotCredential
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
@@ -28,11 +28,18 @@ from pilotage_server.operations.attempts.pilot_calls import (
 from pilotage_server.operations.attempts.reports import record_reports
 from pilotage_server.operations.idempotency import IdempotentRequest, ServedRequest, run_each_once
 from pilotage_server.operations.matching.bind import BoundJobs, SlotRequest, bind_jobs, pilot_matches
-from pilotage_server.operations.matching.general_match import RequestingPilot, SlotMatches, match_slots
-from pilotage_server.operations.matching.offers import NO_OFFERS, Offers, ResponseBudget, add_ad_parts, read_offers
+from pilotage_server.operations.matching.offers import (
+    NO_OFFERS,
+    Offers,
+    RequestingPilot,
+    ResponseBudget,
+    add_ad_parts,
+    read_offers,
+)
 from pilotage_server.operations.matching.trials import AdmittedOffers, admitted_offers, settle_trial
+from pilotage_server.operations.matching.vacates import vacate_orders
 from pilotage_server.operations.matching.work import Match, WorkAnswer, WorkRequest
-from pilotage_server.operations.queueing.counting import load_missing_heads, load_unknown_task_queues
+from pilotage_server.operations.queueing.counting import load_unknown_task_queues
 from pilotage_server.operations.resources.pools import get_submit_pools_for_queue
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
@@ -143,7 +150,7 @@ def _offer(transaction: Transaction, state: ServerState, calls: Sequence[_Call])
 
 
 def _match(transaction: Transaction, state: ServerState, calls: Sequence[_Call]) -> None:
-    """Bind jobs, first with the matcher for all requests, then with the general matcher for what is left."""
+    """Bind jobs to the free slots of all requests, then find the occupied slots that better jobs want."""
     bans = state.bans
     open_calls = [
         call for call in calls if call.offers.slots and not active_bans(bans, call.credential.queue, transaction.now)
@@ -152,16 +159,15 @@ def _match(transaction: Transaction, state: ServerState, calls: Sequence[_Call])
     probes: list[tuple[_Call, AdmittedOffers]] = []
     if state.throttles:
         open_calls, probes = _try_throttled(transaction, state, open_calls)
-    made: list[BoundJobs] = []
     slot_requests = [
         SlotRequest(_requesting_pilot(call), call.offers, ResponseBudget.of(call.offers.slots)) for call in open_calls
     ]
-    results = bind_jobs(transaction, state, slot_requests)
-    for call, slot_request, (claims, remaining) in zip(open_calls, slot_requests, results, strict=True):
-        left = tuple(slot for slot in call.offers.slots if slot.occupied is not None or slot in remaining)
-        matched = _match_generally(transaction, state, slot_request, left) if left else SlotMatches()
-        made.append(BoundJobs((*claims, *matched.claims), call.offers.slots))
-        call.vacates = matched.vacates
+    made = [
+        BoundJobs(claims, call.offers.slots)
+        for call, claims in zip(open_calls, bind_jobs(transaction, state, slot_requests), strict=True)
+    ]
+    for call in open_calls:
+        call.vacates = vacate_orders(transaction, state, _requesting_pilot(call), call.offers)
     for call, matches in zip(open_calls, pilot_matches(transaction, state, made), strict=True):
         call.matches = matches
     for call, probe in probes:
@@ -194,15 +200,6 @@ def _try_throttled(
             call.offers = found.offers
             probes.append((call, found))
     return open_calls, probes
-
-
-def _match_generally(
-    transaction: Transaction, state: ServerState, slot_request: SlotRequest, slots: tuple[SlotOffer, ...]
-) -> SlotMatches:
-    load_missing_heads(transaction, state)
-    return match_slots(
-        transaction, state, slot_request.pilot, replace(slot_request.offers, slots=slots), slot_request.budget
-    )
 
 
 def _requesting_pilot(call: _Call) -> RequestingPilot:

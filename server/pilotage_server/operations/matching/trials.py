@@ -14,8 +14,7 @@ from pilotage.resources.tree import QueueId
 from pilotage_server.core.health.black_holes import Location, locations_of
 from pilotage_server.core.health.throttles import Throttle, trial_deadline
 from pilotage_server.core.pilots.pilots import SlotInfo
-from pilotage_server.operations.matching.general_match import RequestingPilot
-from pilotage_server.operations.matching.offers import Offers
+from pilotage_server.operations.matching.offers import Offers, RequestingPilot
 from pilotage_server.operations.matching.work import Match
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import health as stored

@@ -9,7 +9,6 @@ from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage import task_queues
 from pilotage_server.storage.database.transaction import Transaction
-from pilotage_server.storage.task_queues import read_heads
 
 _MAX_COUNTED = 1000
 """At most so many jobs of a task queue are counted while a request waits."""
@@ -44,15 +43,3 @@ def load_unknown_task_queues(transaction: Transaction, state: ServerState) -> No
             add_task_queue(state, task_queue, counts.get(task_queue.id, 0))
         state.waiting.discard_unknown(unknown)
         state.pending_counts |= unknown  # jobs that are counted here may be added once more after this
-
-
-def load_missing_heads(transaction: Transaction, state: ServerState) -> None:
-    """Read the missing heads, for the general matcher, which goes job by job."""
-    with state.lock:
-        headless = state.waiting.headless()
-    if not headless:
-        return
-    heads = read_heads(transaction.session, headless)
-    with state.lock:
-        for task_queue_id, head in heads.items():
-            state.waiting.refresh_head(task_queue_id, head)

@@ -1,4 +1,4 @@
-"""The general matcher with policies: START of slots and requirements of jobs."""
+"""Matching with policies: START of slots and requirements of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pilotage.classads.evaluation import Ad, compile_expression, evaluate
 from pilotage.classads.library import Expression
 from pilotage.job_description import Value
-from pilotage_server.core.matching.general_matcher import FEW_AUTOCLUSTERS
 from pilotage_server.core.queueing.job_ads import traits_ad
 from support.grid import a_slot
 from support.match_bench import QUEUE, MatchBench, a_slot_with
@@ -179,7 +178,7 @@ def test_round_without_policies_needs_no_job_ads() -> None:
 
 def test_start_selects_among_many_autoclusters() -> None:
     board = MatchBench()
-    jobs = [board.waiting(attributes={"App": number}) for number in range(FEW_AUTOCLUSTERS + 5)]
+    jobs = [board.waiting(attributes={"App": number}) for number in range(21)]
     slots = [a_slot_with(f"s{number}", Start="TARGET.App >= 18") for number in range(5)]
     assert board.matched_jobs(*slots) == jobs[18:]
 

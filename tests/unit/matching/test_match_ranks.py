@@ -1,4 +1,4 @@
-"""The general matcher with ranks: ranks of slots and jobs, claims, and slot weights."""
+"""Matching with ranks: ranks of slots and jobs, claims, and slot weights."""
 
 from __future__ import annotations
 

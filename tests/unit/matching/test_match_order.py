@@ -1,4 +1,4 @@
-"""The general matcher without policies: the order of jobs, and what fits into slots."""
+"""Matching without policies: the order of jobs, and what fits into slots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pilotage.accounts import Quota
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.amounts import Amounts
 from pilotage.values.offers import SlotOffer
-from pilotage_server.core.matching.general_matcher import MatchRound, Reservation
 from pilotage_server.core.queueing.slot_offers import fits
 from pilotage_server.core.rules import RunningLimit, Sharing
 from support.grid import a_slot
@@ -124,21 +123,6 @@ def test_reached_running_limit_passes_to_the_next_owner() -> None:
     board.job(mine)
     limit = RunningLimit("A", None, None, "owner", "Alice", at_most=3)
     assert board.matched_jobs(*slots(3), limits={limit: 2}) == [first, of_bob]
-
-
-def test_discarded_reservation_is_skipped() -> None:
-    board = MatchBench()
-    taken_queue, remaining_queue = board.queue(), board.queue(cpus=1)
-    board.job(taken_queue)
-    board.job(remaining_queue)
-    round_ = MatchRound(slots(1), board.open_slots())
-    first = round_.next_reservation()
-    assert isinstance(first, Reservation)
-    assert first.task_queue.id == taken_queue
-    round_.discard(first)
-    second = round_.next_reservation()
-    assert isinstance(second, Reservation)
-    assert second.task_queue.id == remaining_queue
 
 
 QUEUES = st.tuples(
