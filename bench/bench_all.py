@@ -21,6 +21,7 @@ from pilotage import clock
 
 ON_EACH_DATABASE = ("rates", "door", "dependencies")
 OF_ALL_SIZES = (
+    "tails",
     "growth",
     "wide",
     "crowd",

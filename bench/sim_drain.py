@@ -57,7 +57,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
     yield measured("drain: most cores that were free for it", _most_free(drained.samples, cores), "cores")
     if setting.scale >= 1:
         titles = {"with the drain controller": drained, "without": left_alone}
-        PLOT.write_text(time_drawing([_panel(title, farm, cores, setpoint) for title, farm in titles.items()]))
+        PLOT.write_text(time_drawing([[_panel(title, farm, cores, setpoint) for title, farm in titles.items()]]))
 
 
 def _multicore(farm: SimulatedFarm) -> int:

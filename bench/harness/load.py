@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from pilotage.clock import boot_time_s
 from pilotage.rpc.channel import SHARED_OPTIONS
 
 DEADLINE_S = 60.0
@@ -32,11 +33,17 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A serialised answer with its request and latency."""
+    """A serialised answer with its request, when this was due, and when the answer came (boot clock)."""
 
     request: Request
     body: bytes
-    latency_s: float
+    due_s: float
+    received_s: float
+
+    @property
+    def latency_s(self) -> float:
+        """The time in which the answer came."""
+        return self.received_s - self.due_s
 
 
 Follow = Callable[[Answer], Request | None]
@@ -127,7 +134,7 @@ class _Calls:
     def __init__(self, method: Any) -> None:
         self.run = Run()
         self._method = method
-        self._began_s = time.perf_counter()
+        self._began_s = boot_time_s()
         self._pending = 0
         self._change = threading.Condition()
         self._failure: Exception | None = None
@@ -139,10 +146,10 @@ class _Calls:
         call.add_done_callback(partial(self._over, request, due_s, follow))
 
     def _over(self, request: Request, due_s: float, follow: Follow, call: Any) -> None:
-        now_s = time.perf_counter()
+        now_s = boot_time_s()
         after: Request | None = None
         if call.code() is grpc.StatusCode.OK:
-            answer = Answer(request, call.result(), now_s - due_s)
+            answer = Answer(request, call.result(), due_s, now_s)
             self.run.answers.append(answer)
             after = follow(answer)
         elif call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -160,7 +167,7 @@ class _Calls:
         """Wait for all calls; raises grpc.RpcError if one has failed other than by overload."""
         with self._change:
             self._change.wait_for(lambda: not self._pending)
-        self.run.seconds = time.perf_counter() - self._began_s
+        self.run.seconds = boot_time_s() - self._began_s
         if self._failure is not None:
             raise self._failure
         return self.run
@@ -170,7 +177,7 @@ def run_conversations(method: Any, first: Iterable[Request], follow: Follow) -> 
     """Make calls in parallel; `follow` returns the next call after each answer, until it returns None."""
     calls = _Calls(method)
     for request in first:
-        calls.send(request, time.perf_counter(), follow)
+        calls.send(request, boot_time_s(), follow)
     return calls.finished()
 
 
@@ -189,10 +196,10 @@ def closed_loop(method: Any, requests: Iterable[Request], outstanding: int) -> R
 def steady_load(method: Any, requests: Iterable[Request], calls_per_s: float) -> Run:
     """Make all calls at a steady rate, whether answers arrive or not; latencies count from the due times."""
     calls = _Calls(method)
-    began_s = time.perf_counter()
+    began_s = boot_time_s()
     for number, request in zip(count(), requests, strict=False):
         due_s = began_s + number / calls_per_s
-        if (early_s := due_s - time.perf_counter()) > 0:
+        if (early_s := due_s - boot_time_s()) > 0:
             time.sleep(early_s)
         calls.send(request, due_s, lambda _: None)
     return calls.finished()
@@ -200,8 +207,8 @@ def steady_load(method: Any, requests: Iterable[Request], calls_per_s: float) ->
 
 def for_seconds(requests: Iterable[Request], seconds: float) -> Iterator[Request]:
     """Yield requests for some seconds."""
-    end_s = time.perf_counter() + seconds
+    end_s = boot_time_s() + seconds
     for request in requests:
-        if time.perf_counter() >= end_s:
+        if boot_time_s() >= end_s:
             return
         yield request

@@ -28,8 +28,8 @@ class TimePanel:
     top: float
     goal: float
 
-    def svg(self, offset: float) -> str:
-        """Return the panel, shifted right by `offset` pixels."""
+    def svg(self, right: float, down: float) -> str:
+        """Return the panel, shifted by so many pixels."""
         end_h = max(hours for line in self.lines.values() for hours, _ in line)
         inside = [f'<text class="title" x="{_LEFT}" y="18">{escape(self.title)}</text>', *self._axes(end_h)]
         inside.append(self._horizontal("goal", self.goal))
@@ -38,7 +38,7 @@ class TimePanel:
             colour = _COLOURS[number]
             inside.append(f'<polyline class="line" stroke="{colour}" points="{points}"/>')
             inside.append(f'<text x="{_LEFT + 125 * number}" y="38" style="fill:{colour}">{escape(name)}</text>')
-        return f'<g transform="translate({offset},0)">{"".join(inside)}</g>'
+        return f'<g transform="translate({right},{down})">{"".join(inside)}</g>'
 
     def _axes(self, end_h: float) -> list[str]:
         parts = []
@@ -63,8 +63,12 @@ def _x(hours: float, end_h: float) -> float:
     return _LEFT + hours / end_h * (_WIDTH - _LEFT - _RIGHT)
 
 
-def time_drawing(panels: Sequence[TimePanel]) -> str:
-    """Return an SVG file with the panels side by side."""
-    size = f'width="{_WIDTH * len(panels)}" height="{_HEIGHT}"'
-    inside = "\n".join(panel.svg(place * _WIDTH) for place, panel in enumerate(panels))
+def time_drawing(rows: Sequence[Sequence[TimePanel]]) -> str:
+    """Return an SVG file with the panels of each row side by side."""
+    size = f'width="{_WIDTH * max(map(len, rows))}" height="{_HEIGHT * len(rows)}"'
+    inside = "\n".join(
+        panel.svg(place * _WIDTH, number * _HEIGHT)
+        for number, row in enumerate(rows)
+        for place, panel in enumerate(row)
+    )
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{_STYLE}</style>\n{inside}\n</svg>\n'

@@ -62,7 +62,7 @@ class _WaitingPilots:
         call.add_done_callback(partial(self._answered, pilot, request))
 
     def _answered(self, pilot: LoadPilot, request: Request, call: Any) -> None:
-        if call.code() is grpc.StatusCode.OK and matches_in(answer := Answer(request, call.result(), 0.0)):
+        if call.code() is grpc.StatusCode.OK and matches_in(answer := Answer(request, call.result(), 0.0, 0.0)):
             self._on_match(answer)  # the pilot is busy and stops polling
         else:
             self._next.put(pilot)

@@ -7,7 +7,6 @@ of the agents with a site director. `model.toml` says how computing elements and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 from pydantic import Field
@@ -51,11 +50,6 @@ class Configuration:
     def ramp(self) -> Ramp:
         """How fast queues grow."""
         return Ramp(self.director.ramp_start, self.director.ramp_factor)
-
-    @property
-    def cycle(self) -> timedelta:
-        """The time between two cycles of the director."""
-        return timedelta(seconds=self.director.interval_s)
 
     @property
     def pool_cores(self) -> int:

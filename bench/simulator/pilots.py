@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -34,11 +33,13 @@ class SimulatedPilot:
     sent_s: float
     is_bad: bool = False
     lifetime: Lifetime = field(default_factory=Lifetime)
+    takes_jobs: bool = True
     idle_since_s: float | None = None
     has_run: bool = False
     ended: bool = False
     slots: SlotSet = field(init=False)
     jobs: int = 0
+    _open_slots: tuple[SlotOffer, ...] | None = None
 
     @property
     def node(self) -> str:
@@ -53,17 +54,28 @@ class SimulatedPilot:
         for slot in self.slots:
             self._handle(slot, se.Polled(), now)
 
-    def offers(self, now: Now) -> Iterator[SlotOffer]:
-        """Yield the slots that may take a job."""
+    @property
+    def open_slots(self) -> tuple[SlotOffer, ...]:
+        """The slots that may take a job, named after pilot and slot, without the time that is left."""
+        if self._open_slots is None:
+            self._open_slots = tuple(
+                SlotOffer(
+                    f"{self.number}/{slot.name}",
+                    slot.free,
+                    slot.is_partitionable,
+                    max_jobs=slot.free.cpus,  # no less than fit: a job takes a core
+                    claim=None if slot.machine.claim is None else slot.machine.claim.holder,
+                )
+                for slot in self.slots
+                if slot.attempt is None and (slot.is_free or slot.waits_for_its_account) and slot.free.cpus
+            )
+        return self._open_slots
+
+    def offers(self, now: Now) -> list[SlotOffer]:
+        """Return the slots that may take a job now."""
         left_s = self.lifetime.time_left_s(now)
-        if self.lifetime.is_too_short(now):
-            return
         time_left = None if left_s is None else timedelta(seconds=left_s)
-        for slot in self.slots:
-            if slot.free.cpus and (slot.is_free or slot.waits_for_its_account):
-                claim = slot.machine.claim
-                holder = None if claim is None else claim.holder
-                yield SlotOffer(slot.name, slot.free, slot.is_partitionable, time_left, claim=holder)
+        return [slot._replace(time_left=time_left) for slot in self.open_slots]
 
     def enter(self, name: str, key: AttemptKey, account: Account, amounts: Amounts, now: Now) -> None:
         """Start a job in an offered slot."""
@@ -92,14 +104,21 @@ class SimulatedPilot:
         if self.jobs == 0:
             self.idle_since_s = now.boot_s
 
+    def close(self) -> None:
+        """Take no more jobs."""
+        self.takes_jobs, self._open_slots = False, ()
+
     def release_claims(self, now: Now) -> bool:
         """End the claims that wait for a job of their account; returns whether there were any."""
+        if not any(slot.claim for slot in self.open_slots):
+            return False
         waiting = [slot for slot in self.slots if slot.waits_for_its_account]
         for slot in waiting:
             self._handle(slot, se.ReleaseOrdered("its account has no job for it"), now)
-        return bool(waiting)
+        return True
 
     def _handle(self, slot: NodeSlot, event: se.SlotEvent, now: Now) -> None:
+        self._open_slots = None if self.takes_jobs else ()
         slot.machine.handle(event, _POLICY, now)
         if slot.machine.deleted:
             self.slots.remove(slot)

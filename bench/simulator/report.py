@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.time_plot import TimePanel
+from pilotage.values.accounts import GroupId
 from simulator.grid import SimulatedGrid, SimulatedJob
 
 Report = dict[str, Any]
@@ -30,6 +31,7 @@ def report(grid: SimulatedGrid) -> Report:
         },
         "waiting_s": waiting_times(grid.jobs, grid.now_s),
         "groups": _groups(grid),
+        "fairness": fairness(grid),
         "utilisation": busy_core_s / pilot_core_s if pilot_core_s else 0.0,
         "lost_core_h": totals.lost_core_s / 3600,
         "pilots": {"sent": totals.pilots_sent, "ended": totals.pilots_ended, "wasted": totals.pilots_wasted},
@@ -86,18 +88,46 @@ def differences(before: Report, after: Report, name: str = "") -> dict[str, tupl
     return found
 
 
-def panel(title: str, grid: SimulatedGrid) -> TimePanel:
-    """Return the plot of the cores of the groups that have used most."""
-    used = sorted(
-        {group for sample in grid.samples for group in sample.by_group}, key=lambda group: -_total(grid, group)
-    )
-    lines = {
-        group: [(sample.time_s / 3600, sample.by_group.get(group, 0)) for sample in grid.samples]
-        for group in used[:_LINES]
+def fairness(grid: SimulatedGrid) -> float:
+    """Return 1 - the part of the cores that groups should have had but others used, while two or more had jobs waiting.
+
+    1 = each used what it is entitled to. Groups that do not wait have all that they want, and do not count.
+    """
+    used: defaultdict[GroupId, float] = defaultdict(float)
+    entitled: defaultdict[GroupId, float] = defaultdict(float)
+    for sample in grid.samples:
+        if len(sample.waiting) < 2:
+            continue
+        shares = grid.shares.settings.entitlements(sample.waiting)
+        cores, whole = sum(sample.busy.get(group, 0) for group in shares), sum(shares.values()) or 1.0
+        for group, share in shares.items():
+            used[group] += sample.busy.get(group, 0)
+            entitled[group] += cores * share / whole
+    unfair = sum(abs(used[group] - entitled[group]) for group in used) / 2
+    return 1 - unfair / (sum(used.values()) or 1.0)
+
+
+def panels(title: str, grid: SimulatedGrid) -> list[TimePanel]:
+    """Return the plots: cores by use, and cores and waiting jobs of the groups that have used most."""
+    samples, top = grid.samples, max(1, *(sample.pilot_cores for sample in grid.samples))
+    total: Counter[GroupId] = Counter()
+    for sample in samples:
+        total.update(sample.busy)
+    groups = [group for group, _ in total.most_common(_LINES)]
+    hours = [sample.time_s / 3600 for sample in samples]
+
+    def line(values: Iterable[float]) -> list[tuple[float, float]]:
+        return list(zip(hours, values, strict=True))
+
+    cores = {
+        "of pilots": line(sample.pilot_cores for sample in samples),
+        "busy": line(sample.busy_cores for sample in samples),
     }
-    top = max(1, *(sample.pilot_cores for sample in grid.samples))
-    return TimePanel(f"cores in use, {title}", lines or {"none": [(0, 0), (1, 0)]}, top, top)
-
-
-def _total(grid: SimulatedGrid, group: str) -> int:
-    return sum(sample.by_group.get(group, 0) for sample in grid.samples)
+    busy = {str(group): line(sample.busy.get(group, 0) for sample in samples) for group in groups}
+    waiting = {str(group): line(sample.waiting.get(group, 0) for sample in samples) for group in groups}
+    most = max([1, *(jobs for each in waiting.values() for _, jobs in each)])
+    return [
+        TimePanel(f"{title}: cores", cores, top, top),
+        TimePanel("cores in use", busy or {"none": line(0 for _ in samples)}, top, top),
+        TimePanel("waiting jobs", waiting or {"none": line(0 for _ in samples)}, most, most),
+    ]

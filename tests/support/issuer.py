@@ -14,7 +14,9 @@ from uuid import uuid4
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+from jwt.utils import base64url_encode
 
 from pilotage_server.settings import IssuerSetting
 from support.processes import free_port
@@ -53,6 +55,29 @@ def public_jwk(private: Any, **members: Any) -> dict[str, Any]:
             found = OKPAlgorithm.to_jwk(public, as_dict=True)
     found.pop("key_ops", None)
     return found | members
+
+
+FORGERIES = ("unsigned", "public-key-as-secret", "another-key", "another-algorithm")
+
+
+def forged(token: str, kind: str, kid: str = "first") -> str:
+    """Return a token with the same claims and id of an RS256 key, with a signature of one of the FORGERIES."""
+    claims, headers = jwt.decode(token, options={"verify_signature": False}), {"kid": kid}
+    match kind:
+        case "unsigned":
+            return jwt.encode(claims, "", algorithm="none", headers=headers)
+        case "public-key-as-secret":
+            # By hand: the library does not sign with a text that is a key.
+            public = a_private_key(kid, "RS256").public_key()
+            secret = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+            parts = ({"alg": "HS256", **headers}, claims)
+            signed = ".".join(base64url_encode(json.dumps(part).encode()).decode() for part in parts)
+            mac = jwt.get_algorithm_by_name("HS256").sign(signed.encode(), secret)
+            return f"{signed}.{base64url_encode(mac).decode()}"
+        case "another-key":
+            return jwt.encode(claims, a_private_key("stranger", "RS256"), algorithm="RS256", headers=headers)
+        case _:
+            return jwt.encode(claims, a_private_key(kid, "RS256"), algorithm="RS512", headers=headers)
 
 
 class RunningIssuer:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from pilotage import clock
 from support.http_client import TIMEOUT_S
-from support.issuer import JWKS, METADATA, Answer, RunningIssuer, bytes_answer, json_answer
+from support.issuer import JWKS, METADATA, Answer, RunningIssuer, bytes_answer, forged, json_answer
 
 AUTHORIZE, TOKEN = "/authorize", "/token"
 FORM = """<!doctype html><html lang="en"><title>Provider</title><h1>Log in at the provider</h1>
@@ -44,6 +44,7 @@ class Grant:
 class RunningProvider(RunningIssuer):
     """A provider with clients; `access_claims` and `id_claims` change the claims of its tokens.
 
+    `id_forgery` is one of the FORGERIES with which its ID tokens are signed; "" = with its key.
     `grants` are codes that were not used yet, `refusals` the errors of the token endpoint. It answers the
     `exchanges`, whose number it counts, while `released` is set. The user mallory is refused with a hostile text.
     """
@@ -53,6 +54,7 @@ class RunningProvider(RunningIssuer):
         self.clients: dict[str, OpenIdClient] = {}
         self.access_claims: dict[str, Any] = {}
         self.id_claims: dict[str, Any] = {}
+        self.id_forgery = ""
         self.grants: dict[str, Grant] = {}
         self.refusals: list[str] = []
         self.exchanges = 0
@@ -134,7 +136,10 @@ class RunningProvider(RunningIssuer):
         asked, now = grant.request, clock.now()
         access = {"sub": grant.user, "aud": asked["audience"], "scope": asked["scope"], **self.access_claims}
         id_claims = {"sub": grant.user, "aud": client_id, "nonce": asked["nonce"], "scope": None, **self.id_claims}
-        tokens = {"access_token": self.token(now, **access), "id_token": self.token(now, **id_claims)}
+        id_token = self.token(now, **id_claims)
+        if self.id_forgery:
+            id_token = forged(id_token, self.id_forgery)
+        tokens = {"access_token": self.token(now, **access), "id_token": id_token}
         return {**tokens, "token_type": "Bearer", "expires_in": 1200}
 
     def _client_of(self, form: Mapping[str, str], login: str) -> str:

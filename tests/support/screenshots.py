@@ -11,7 +11,6 @@ import math
 import random
 import sys
 import tempfile
-from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -25,13 +24,11 @@ from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage_server.core.accounting.job_counts import JobCounts, minute_of
 from pilotage_server.core.identity import Role
-from pilotage_server.storage.accounting import add_counts
 from pilotage_server.storage.database.engine import Database, closing
-from pilotage_server.storage.database.transaction import Transaction
 from support.browser import PHONE, WebVisitor, a_browser
 from support.issuer import RunningIssuer
 from support.server import RunningServer, request_id, running_server
-from support.web_scene import past_usage, put_routes, show_farm, submit_workflow
+from support.web_scene import keep_counts, past_usage, put_routes, show_farm, submit_workflow
 from support.wire_grid import WireGrid, submission
 
 SITES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -88,11 +85,7 @@ def past_day(server: RunningServer, vo: str) -> None:
             swing = 1 + 0.45 * math.sin(age / 230) + noise.uniform(-0.04, 0.04)
             failed = 9 if 600 < age < 680 else 1
             counts = JobCounts(round(5200 * swing), round(2350 * (2 - swing)), round(38 * swing), failed, age % 3 == 0)
-            database.write(partial(keep, minute=now - age, counts={vo: counts}))
-
-
-def keep(transaction: Transaction, minute: int, counts: Mapping[str, JobCounts]) -> None:
-    add_counts(transaction.session, minute, counts)
+            database.write(partial(keep_counts, minute=now - age, counts={vo: counts}))
 
 
 def fill(grid: WireGrid) -> None:

@@ -18,9 +18,10 @@ from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import matcher_service_pb2, route_service_pb2, values_pb2
 from pilotage.values.dependencies import Dependency
 from pilotage.values.wire.dependencies import dependency_to_wire
+from pilotage_server.core.accounting.job_counts import JobCounts
 from pilotage_server.core.accounting.usage_sums import SumKey, UsageSum
 from pilotage_server.core.identity import Role
-from pilotage_server.storage.accounting import add_daily_usage
+from pilotage_server.storage.accounting import add_counts, add_daily_usage
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.transaction import Transaction
 from support.browser import WebVisitor
@@ -106,6 +107,11 @@ def past_usage(server: RunningServer, vo: str) -> None:
 
 def _keep_usage(transaction: Transaction, sums: Mapping[SumKey, UsageSum]) -> None:
     add_daily_usage(transaction.session, sums)
+
+
+def keep_counts(transaction: Transaction, minute: int, counts: Mapping[str, JobCounts]) -> None:
+    """Keep counts of jobs by VO at a minute."""
+    add_counts(transaction.session, minute, counts)
 
 
 def put_routes(grid: WireGrid) -> None:

@@ -127,6 +127,11 @@ def plan_pilots(demands: Sequence[Demand], queues: Sequence[QueueState], ramp: R
     return tuple(ledger.plan() for ledger in ledgers)
 
 
+def has_room(queue: QueueState, ramp: Ramp) -> bool:
+    """Whether a plan may send pilots to the queue, whatever the demand."""
+    return _free_room(queue, ramp)[0] > 0
+
+
 @dataclass(slots=True)
 class _Ledger:
     """The account of one queue during planning.
@@ -160,8 +165,10 @@ class _Ledger:
 
     def cover(self, request: Amounts, jobs: int) -> int:
         """Place jobs on the present supply; returns how many fit."""
+        if jobs == 0 or not (self.idle or self.share):
+            return 0
         per_pilot = self.queue.pilot.holds(request)
-        if per_pilot == 0 or jobs == 0:
+        if per_pilot == 0:
             return 0
         by_idle = self._fill_idle(request, jobs)
         by_share = min(jobs - by_idle, int(self.share * per_pilot))

@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -39,6 +39,8 @@ from pilotage_client.up.processes import BoundedLog, Child, Echo, program
 
 _LEAST_FREE_MIB = 64
 _MONTH_S = 30 * 86400
+_TO_WEB_PORT = 80
+"""From the port of the server to that of its web page."""
 _FIRST_JOB = """\
 name = "hello"
 executable = "/bin/sh"
@@ -471,7 +473,8 @@ def _addresses(options: UpOptions) -> UpAddresses:
         raise InvalidInputError(Violation("--listen", f"{listen} is no address; --port sets the port"))
     with ExitStack() as stack:
         port = _bound(stack.enter_context(socket.socket(_family(listen))), listen, options.port)
-        own = [_bound(stack.enter_context(socket.socket()), HOST, 0) for _ in ("web page", "server", "agents")]
+        page = web_port(stack.enter_context(socket.socket()), options.port)
+        own = [page, *(_bound(stack.enter_context(socket.socket()), HOST, 0) for _ in ("server", "agents"))]
     if options.listen is None:
         public = ""
     elif is_loopback(listen):
@@ -520,6 +523,14 @@ def free_address() -> str:
     """Return a free address at loopback."""
     with socket.socket() as probe:
         return _joined_address(HOST, _bound(probe, HOST, 0))
+
+
+def web_port(probe: socket.socket, server_port: int) -> int:
+    """Bind a socket to the port of the web page: one that follows from the server's, so that bookmarks last, or any."""
+    if 0 < server_port < 2**16 - _TO_WEB_PORT:
+        with suppress(WorldError):
+            return _bound(probe, HOST, server_port + _TO_WEB_PORT)
+    return _bound(probe, HOST, 0)
 
 
 def _bound(probe: socket.socket, host: str, requested: int) -> int:

@@ -6,10 +6,8 @@ A match needs it several times. So long work sleeps by itself, twice as long as 
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 from pilotage.clock import boot_time_s
@@ -28,18 +26,3 @@ def cooperative(items: Iterable[Item], /) -> Iterator[Item]:
         if boot_time_s() - began_s >= WORK_S:
             time.sleep(REST_S)
             began_s = boot_time_s()
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Switch off garbage collection in the block.
-
-    Creating tens of thousands of lasting objects triggers the collector again and again, each time for 10 ms.
-    The objects are not frozen afterwards: `gc.freeze` would also keep for ever the reference cycles of all other calls
-    that wait for a collection.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

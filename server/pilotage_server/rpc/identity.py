@@ -29,7 +29,6 @@ from pilotage_server.core.identity import (
     name_fault,
 )
 from pilotage_server.core.revocations import Revocation
-from pilotage_server.operations.cooperative import gc_paused
 from pilotage_server.operations.put_tree import (
     Worker,
     compare_tree,
@@ -163,13 +162,12 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
     async def _add_queue(self, identity: Identity, worker: Worker) -> None:
         """Give the machine a queue in the tree; repeated while other trees come in between."""
         while True:
-            with gc_paused():
-                present = await self._transactions.read(lambda transaction, _: get_tree(transaction))
-                new = await asyncio.to_thread(tree_with_worker, present, worker)
-                if new is None:
-                    return
-                tried = await self._transactions.read(partial(try_tree, new=new))
-                difference = await asyncio.to_thread(compare_tree, present, new)
+            present = await self._transactions.read(lambda transaction, _: get_tree(transaction))
+            new = await asyncio.to_thread(tree_with_worker, present, worker)
+            if new is None:
+                return
+            tried = await self._transactions.read(partial(try_tree, new=new))
+            difference = await asyncio.to_thread(compare_tree, present, new)
             put = partial(put_tree_after, identity=identity, new=new, tried=tried, difference=difference)
             if await self._transactions.write(put):
                 return

@@ -17,7 +17,7 @@ from pilotage_server.core.identity import check_queue_set, check_queues
 from pilotage_server.core.queueing.tree_plan import TreeEffect, TreePlan
 from pilotage_server.core.resources.bans import BanRecord, TreeNode
 from pilotage_server.core.resources.downtimes import Downtime
-from pilotage_server.operations.cooperative import cooperative, gc_paused
+from pilotage_server.operations.cooperative import cooperative
 from pilotage_server.operations.health import hold_place, list_health, open_place
 from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.put_tree import (
@@ -237,9 +237,8 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         self, request: resource_service_pb2.PutTreeRequest, context: Any
     ) -> resource_service_pb2.PutTreeResponse:
         identity = caller()
-        with gc_paused():
-            new = await asyncio.to_thread(parse_tree, request.text, request.format, cooperative)
-            plan, difference, planned = await self._transactions.read(partial(_plan_tree, new))
+        new = await asyncio.to_thread(parse_tree, request.text, request.format, cooperative)
+        plan, difference, planned = await self._transactions.read(partial(_plan_tree, new))
         if request.validate_only:
             return planned
 

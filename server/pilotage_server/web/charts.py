@@ -11,6 +11,10 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 22
 _LINES = 3
 """Horizontal lines above the axis."""
 
+_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 1440)
+_MOST_MARKS = 6
+"""Distances of labels in minutes, and the labels of a chart of less than a day."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChartSeries:
@@ -72,15 +76,15 @@ def _y(value: float, most: float) -> float:
 
 
 def _marks(times: Sequence[datetime], xs: Sequence[float], step: timedelta) -> list[tuple[float, str]]:
-    """Return the labels of about six whole hours, or days, apart from those that would leave the chart."""
+    """Return the labels of about six minutes, hours or days, apart from those that would leave the chart."""
     if not times:
         return []
     if step >= timedelta(days=1):
         days = max(1, round(len(times) / 6))
         found = zip(xs[::days], times[::days], strict=True)
         return [(round(x, 1), f"{time:%d %b}") for x, time in found if LEFT + 20 < x < WIDTH - RIGHT - 20]
-    hours = max(1, round((times[-1] - times[0]) / timedelta(hours=6)))
-    marks = [(x, time) for x, time in zip(xs, times, strict=True) if not time.minute and not time.hour % hours]
+    minutes = next(each for each in _MINUTES if times[-1] - times[0] <= _MOST_MARKS * timedelta(minutes=each))
+    marks = [(x, time) for x, time in zip(xs, times, strict=True) if not (60 * time.hour + time.minute) % minutes]
     return [(round(x, 1), f"{time:%H:%M}") for x, time in marks if LEFT + 14 < x < WIDTH - RIGHT - 14]
 
 

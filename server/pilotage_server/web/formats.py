@@ -82,6 +82,17 @@ def number_text(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def counted_text(number: float, noun: str) -> str:
+    """Return a number with a noun, such as 1 job or 1,200 jobs."""
+    return f"{number_text(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def hours_text(seconds: float) -> str:
+    """Return a length in hours, with two digits after the point if there are few."""
+    hours = seconds / 3600
+    return f"{hours:.2f}" if 0.005 <= hours < 10 else number_text(hours)
+
+
 def size_text(size: float) -> str:
     """Return a size in bytes with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -121,6 +132,8 @@ def prose_text(text: str) -> Markup:
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "age": age_text,
+    "counted": counted_text,
+    "hours": hours_text,
     "iso": iso_text,
     "kind": state_kind,
     "lasting": length_text,

@@ -162,9 +162,11 @@ class PageMaker:
         calls = self.calls_with(request, token)
         identity = await calls("IdentityService/WhoAmI", identity_service_pb2.WhoAmIRequest())
         visit = Visit(request, calls, identity, self._clock)
-        if not visit.may(*needs):
-            roles = ", ".join(identity.roles)
-            raise PageError(HTTPStatus.FORBIDDEN, f"your roles ({roles}) do not permit this page")
+        for call in needs:
+            if not visit.may(call):
+                roles, wanted = ", ".join(identity.roles), " or ".join(sorted(REQUIRED_ROLES[f"/pilotage.v1.{call}"]))
+                text = f"your roles ({roles}) do not permit this page; it needs the role {wanted}"
+                raise PageError(HTTPStatus.FORBIDDEN, text)
         return visit
 
     def page(

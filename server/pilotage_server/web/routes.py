@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from http import HTTPStatus
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
@@ -44,12 +48,15 @@ def web_routes(
     clock: Clock,
     providers: Sequence[Provider],
     attempts: Attempts,
-) -> list[BaseRoute]:
-    """Return the routes of the page; `handlers` are the entry points of calls, `is_open` = the server does not stop."""
+) -> tuple[list[BaseRoute], Callable[[Request], Response]]:
+    """Return the routes of the page, and the page for other paths.
+
+    `handlers` are the entry points of calls, `is_open` = the server does not stop.
+    """
     pages = PageMaker(PAGE_VIEWS, handlers, clock, boot_clock)
     access, changes, life = Access(pages, clock, providers, attempts), JobChanges(pages), JobLife(pages)
     places = PlaceChanges(pages)
-    return [
+    routes: list[BaseRoute] = [
         *(Route(view.path, pages.page_of(view)) for view in PAGE_VIEWS),
         Route("/live", pages.endpoint(OverviewLife(pages, is_open).follow, OVERVIEW.needs)),
         Route("/jobs/change", pages.endpoint(changes.confirm, _CHANGES), methods=["POST"]),
@@ -67,6 +74,7 @@ def web_routes(
         Route("/colours", access.choose_colours, methods=["POST"]),
         Mount("/static", _StaticFiles(packages=[("pilotage_server.web", "static")])),
     ]
+    return routes, partial(pages.error, status=HTTPStatus.NOT_FOUND, text="there is no such page")
 
 
 class _StaticFiles(StaticFiles):

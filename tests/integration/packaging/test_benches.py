@@ -18,6 +18,7 @@ CHECKOUT = Path(__file__).parents[3]
 RATES = {
     "one job a call": "jobs/s",
     "one job a call, Bologna's policy": "jobs/s",
+    "50 % of calls at a steady 1,000/s": "ms",
     "99 % of calls at a steady 1,000/s": "ms",
     "50 slots a call": "jobs/s",
     "reports in 50s": "reports/s",
@@ -56,8 +57,24 @@ PAGES = (
     ),
     *("/tree", "/agents", "/audit"),
 )
+STAGES = (
+    "50 % of calls",
+    "99 % of calls",
+    "the load is late",
+    "wire, gRPC and access check",
+    "waits for the writer",
+    "statements of its group",
+    "commit",
+    "answers of its group",
+    "wire back",
+    "during groups",
+    "during checkpoints",
+    "during collections of garbage",
+    "during no interpreter",
+)
 UNITS: Mapping[str, str] = {
     "empty call": "1/s",
+    **{f"tails: {name}": "ms" for name in STAGES},
     **{f"rates-sqlite: {name}": unit for name, unit in RATES.items()},
     **{f"rates-postgresql: {name}": unit for name, unit in RATES.items()},
     **{f"door-sqlite: {name}": unit for name, unit in DOOR.items()},

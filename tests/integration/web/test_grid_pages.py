@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from playwright.async_api import expect
 
+from pilotage import clock
 from pilotage.job_description import JobDescription
+from pilotage_server.core.accounting.job_counts import JobCounts, minute_of
 from pilotage_server.core.identity import Role
+from pilotage_server.storage.database.engine import Database, closing
 from support.browser import PHONE
 from support.server import RunningServer
-from support.web_scene import WebScene, past_usage, put_routes
+from support.web_scene import WebScene, keep_counts, past_usage, put_routes
+from support.wire_grid import submission
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
 
@@ -24,6 +30,36 @@ def shared(scene: WebScene, server: RunningServer) -> WebScene:
     past_usage(server, scene.grid.vo)
     put_routes(scene.grid)
     return scene
+
+
+async def test_job_says_why_it_waits_and_which_change_opens_queues(shared: WebScene) -> None:
+    description = JobDescription("/bin/true", requirements={"Memory": 64_000})
+    (job_id,) = shared.grid.user("alice").SubmitJobs(submission([description])).job_ids
+    visitor = await shared.visitor(owner="alice")
+    page = await visitor.open(f"/jobs/{job_id}")
+    await expect(page.get_by_text("queues in all")).to_contain_text("0 can run it. No job goes before it")
+    await expect(page.get_by_text("There is no estimate of its start")).to_be_visible()
+    change = page.get_by_role("region", name="Single changes that open more queues").get_by_role("row").nth(1)
+    await expect(change).to_contain_text("Memory")
+    await expect(change).to_contain_text("SITE/ce1/")
+    assert await visitor.barriers() == []
+    assert visitor.faults == []
+
+
+async def test_young_server_shows_its_counts_by_minutes(shared: WebScene, server: RunningServer) -> None:
+    now = minute_of(clock.now())
+    with closing(Database(f"sqlite:///{server.data / 'pilotage.db'}")) as database:
+        for age in range(20, 1, -1):
+            counts = {shared.grid.vo: JobCounts(age, 2, 0, 0, 1)}
+            database.write(partial(keep_counts, minute=now - age, counts=counts))
+    visitor = await shared.visitor(Role.OPERATOR)
+    page = await visitor.open("/")
+    chart = page.get_by_role("img", name="Waiting and running jobs")
+    points = await chart.locator("polyline.wait").first.get_attribute("points")
+    assert points is not None
+    assert len(points.split()) >= 19
+    assert len(await chart.locator("text").all()) >= 4 + 3, "labels of numbers and of times"
+    assert visitor.faults == []
 
 
 async def test_place_is_banned_and_unbanned(shared: WebScene) -> None:

@@ -111,7 +111,7 @@ async def test_users_see_none_of_these_pages(operators: OperatorScene) -> None:
     visitor = await operators.visitor(owner="alice")
     for path, title in (("/tree", "Tree"), ("/agents", "Agents"), ("/audit", "Audit")):
         page = await visitor.open(path)
-        await expect(page.get_by_role("alert")).to_contain_text("do not permit this page")
+        await expect(page.get_by_role("alert")).to_contain_text("it needs the role admin or operator")
         await expect(page.get_by_role("link", name=title, exact=True)).to_have_count(0)
 
 

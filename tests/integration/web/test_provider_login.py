@@ -21,6 +21,7 @@ from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
 from support.browser import PHONE, WebVisitor, a_browser
 from support.http_client import HttpClient
+from support.issuer import FORGERIES
 from support.processes import free_port, until
 from support.provider import OpenIdClient, RunningProvider, running_provider
 from support.server import RunningServer, running_server
@@ -116,7 +117,7 @@ def usual_providers(scene: LoginScene) -> Iterator[None]:
         (scene.lab, "lab", "public", None),
     ):
         provider.clients = {client_id: OpenIdClient(f"http://{scene.address}/login/{name}/callback", secret)}
-        provider.id_claims, provider.access_claims = {}, {}
+        provider.id_claims, provider.access_claims, provider.id_forgery = {}, {}, ""
     yield
     assert SECRET not in scene.server.log()
 
@@ -266,6 +267,15 @@ async def test_id_token_for_another_log_in_is_refused(scene: LoginScene, claims:
     await scene.agree(visitor.page)
     await refused(visitor.page, "The ID token of IAM of CMS is not valid for this log-in")
     await refused(visitor.page, why)
+
+
+@pytest.mark.parametrize("kind", FORGERIES)
+async def test_forged_id_token_is_refused(scene: LoginScene, kind: str) -> None:
+    scene.iam.id_forgery = kind
+    visitor = await scene.visitor()
+    await scene.begun(visitor)
+    await scene.agree(visitor.page)
+    await refused(visitor.page, "The ID token of IAM of CMS is not valid for this log-in")
 
 
 @pytest.mark.parametrize(

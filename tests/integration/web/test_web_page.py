@@ -123,6 +123,24 @@ async def test_jobs_are_filtered_held_and_released(grid: WebGrid) -> None:
     assert visitor.faults == []
 
 
+async def test_filter_that_cannot_be_read_stays_in_its_form(grid: WebGrid) -> None:
+    visitor = await grid.visitor(Role.OPERATOR)
+    page = await visitor.open("/jobs")
+    where = page.get_by_label("Where")
+    await where.fill("JobPrio > ((")
+    await where.press("Enter")
+    await expect(page.get_by_role("alert")).to_have_text("where: ( is not closed")
+    await expect(where).to_have_value("JobPrio > ((")
+    await expect(page.get_by_text("No job matches")).to_have_count(0)
+    await page.reload()
+    await expect(where).to_have_value("JobPrio > ((")
+    await where.fill("JobPrio > 5")
+    await where.press("Enter")
+    await expect(page.get_by_text("No job matches")).to_be_visible()
+    await expect(page.get_by_role("alert")).to_have_count(0)
+    assert visitor.faults == []
+
+
 async def test_output_of_a_running_job_appears_and_is_text(grid: WebGrid) -> None:
     go_on = grid.jobs.folder / "go-on"
     script = f'echo "{IMAGE}"; until [ -e {go_on} ]; do sleep 0.05; done; echo second'
@@ -131,9 +149,12 @@ async def test_output_of_a_running_job_appears_and_is_text(grid: WebGrid) -> Non
     page = await visitor.open(f"/jobs/{job_id}")
     state = page.locator("#state .lead")
     await expect(state).to_contain_text("WAITING")
+    shown = "getComputedStyle(document.querySelector('#stream'), '::before').content"
+    assert await page.evaluate(shown) == '"Nothing is printed yet."'
     async with grid.jobs.pilot():
         await expect(state).to_contain_text("RUNNING", timeout=30_000)
         await expect(page.locator("#stream")).to_have_text(f"{IMAGE}\n", timeout=30_000)
+        assert await page.evaluate(shown) == "none"
         go_on.touch()
         await expect(page.locator("#stream")).to_contain_text("second", timeout=30_000)
         await expect(state).to_contain_text("DONE", timeout=30_000)
@@ -239,9 +260,9 @@ async def test_strange_addresses_and_forms_are_refused(grid: WebGrid) -> None:
     own["Cookie"] = logged_in.headers["set-cookie"].partition(";")[0]
     for path, status in (
         ("/jobs/99999999999999999999", HTTPStatus.NOT_FOUND),
-        ("/jobs?page=garbage", HTTPStatus.BAD_REQUEST),
-        ("/jobs?where=((", HTTPStatus.BAD_REQUEST),
-        ("/jobs?name=%00", HTTPStatus.BAD_REQUEST),
+        ("/workflows?page=garbage", HTTPStatus.BAD_REQUEST),
+        ("/jobs?page=garbage", HTTPStatus.OK),
+        ("/jobs?name=%00", HTTPStatus.OK),
         ("/jobs?owner=%ed%a0%80&state=NONE&since=9y", HTTPStatus.OK),
         ("/sites/%00", HTTPStatus.BAD_REQUEST),
         ("/sites/%ff", HTTPStatus.NOT_FOUND),
@@ -257,6 +278,18 @@ async def test_strange_addresses_and_forms_are_refused(grid: WebGrid) -> None:
         ("/jobs/changed", b"change=hold&id=1&request_id=%00", HTTPStatus.BAD_REQUEST),
     ):
         assert grid.http().call("POST", path, content, **own).status == status, content[:40]
+
+
+async def test_unknown_page_leads_to_the_overview(grid: WebGrid) -> None:
+    visitor = await grid.visitor()
+    for path in ("/nonsense", "/jobs/abc", "/v1/nonsense"):
+        page = await visitor.open(path)
+        await expect(page.get_by_role("alert")).to_have_text("there is no such page")
+        await page.get_by_role("link", name="Overview").click()
+        await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        problem = grid.http().call("GET", path)
+        assert problem.headers["content-type"] == "application/problem+json", "programs do not ask for HTML"
+    assert visitor.faults == []
 
 
 async def test_part_of_a_page_gives_way_to_the_log_in_page(grid: WebGrid) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 from playwright.async_api import Locator, Page, expect
 
+from pilotage import clock
 from pilotage.job_description import JobDescription
+from pilotage.v1.job_service_pb2 import JOB_CHANGE_REMOVE
 from pilotage.values.dependencies import Dependency, DependencyKind
 from pilotage_server.core.identity import Role
+from pilotage_server.storage.database.engine import Database, closing
+from pilotage_server.storage.retention import delete_ended_jobs
 from support.browser import PHONE
 from support.web_scene import WebScene, submit_workflow
 from support.wire_grid import WirePilot
@@ -131,6 +136,31 @@ async def test_too_large_workflow_has_counts_only(scene: WebScene) -> None:
     page = await visitor.open(f"/workflows/{ids[0]}")
     await expect(page.get_by_text("No graph is kept")).to_be_visible()
     await expect(page.get_by_role("link", name="400 BLOCKED")).to_be_visible()
+
+
+async def test_steps_whose_jobs_are_not_stored_any_more_stay(scene: WebScene) -> None:
+    descriptions = [
+        JobDescription("/bin/true", name=name, count=3 if name == "sim" else None) for name in ("a", "b", "sim")
+    ]
+    ids = submit_workflow(scene.grid, "old.dag", descriptions, [Dependency(1, ANY, descriptions=(0,))])
+    scene.grid.change(JOB_CHANGE_REMOVE, *ids[:3])
+    later = clock.now() + timedelta(days=1)
+    with closing(Database(f"sqlite:///{scene.grid.server.data / 'pilotage.db'}")) as database:
+        database.write(lambda transaction: delete_ended_jobs(transaction.session, later, 100))
+    visitor = await scene.visitor(owner="alice")
+    page = await visitor.open(f"/workflows/{ids[0]}")
+    graph = page.get_by_role("group", name="Steps from top to bottom")
+    await expect(graph.get_by_role("img", name=f"job {ids[0]}: NOT STORED")).to_be_visible()
+    await expect(graph.get_by_role("link")).to_have_count(1)
+    await expect(box(page, f"jobs {ids[2]}\u2013{ids[4]}: 2 of 3 WAITING")).to_be_visible()
+    rows = page.get_by_role("region", name="Steps").get_by_role("row")
+    await expect(rows.nth(1)).to_contain_text("NOT STORED")
+    await expect(rows.nth(1).get_by_role("link")).to_have_count(0)
+    await expect(rows.nth(2).get_by_role("link")).to_have_attribute("href", "#step-0")
+    assert await visitor.barriers() == []
+    await box(page, f"jobs {ids[2]}").click()
+    await expect(page.get_by_role("region", name="Jobs").get_by_role("row")).to_have_count(3)
+    assert visitor.faults == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

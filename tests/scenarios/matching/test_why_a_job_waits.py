@@ -242,7 +242,7 @@ def test_why_says_where_a_job_runs_or_ran(grid: Grid) -> None:
     pilot = grid.start_pilot()
     pilot.show(an_idle_slot())
     match = pilot.take()
-    place = f"slot slot1 of node-of-{pilot.stamp} at {LONG}, attempt 1"
+    place = f"slot1 of node-of-{pilot.stamp} at {LONG}, attempt 1"
     assert grid.why(job_id).summary == f"It is matched to {place} and has not started yet."
     pilot.start(match)
     assert grid.why(job_id).summary == f"It runs on {place}."

@@ -1,8 +1,9 @@
-"""The resource tree that `pilotage up` writes for a machine."""
+"""What `pilotage up` chooses for a machine: the resource tree, and the port of the web page."""
 
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from pilotage.resources.formats import read_tree_text
 from pilotage.resources.inheritance import effective_queues
 from pilotage.resources.tree_reader import tree_from_mapping
-from pilotage_client.up.up import Machine, default_tree, this_machine
+from pilotage_client.up.up import Machine, default_tree, this_machine, web_port
 
 
 def test_default_tree_has_one_queue_with_sizes_of_machine() -> None:
@@ -35,3 +36,19 @@ def test_detects_sizes_of_this_machine(tmp_path: Path) -> None:
     assert machine.cpus >= 1
     assert machine.memory_mib > 0
     assert machine.name
+
+
+def test_web_page_keeps_its_port_while_that_is_free() -> None:
+    with socket.socket() as other, socket.socket() as one, socket.socket() as two:
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        found = web_port(one, port - 80)
+        assert found not in (0, port)
+        other.close()
+        assert web_port(two, port - 80) == port
+
+
+@pytest.mark.parametrize("server_port", [0, 65_500, 65_535])
+def test_web_page_has_any_port_without_one_of_its_own(server_port: int) -> None:
+    with socket.socket() as probe:
+        assert web_port(probe, server_port) > 0

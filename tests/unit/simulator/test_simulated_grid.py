@@ -56,7 +56,7 @@ def test_running_limit_holds_at_all_times(most: int) -> None:
     for hour in range(1, 25):
         grid.run(hour * HOUR_S)
         grid.check()
-    assert min(most, 4) <= max(sample.by_group.get("a", 0) for sample in grid.samples) <= most
+    assert min(most, 4) <= max(sample.busy.get(GroupId("v", "a"), 0) for sample in grid.samples) <= most
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 20), st.floats(60, 5 * HOUR_S)), max_size=12))
@@ -91,3 +91,22 @@ def test_circuit_breakers_keep_jobs_from_black_holes() -> None:
     grid.run(3 * DAY_S)
     grid.check()
     assert all(job.ended_s is not None for job in grid.jobs)
+
+
+def test_shares_and_limits_hold_on_two_thousand_slots() -> None:
+    limit = RunningLimit("S", None, None, "group", "c", 100)
+    rules = Rules(sharing=Sharing(group_quotas={GroupId("v", "a"): Quota(3.0)}), running_limits=(limit,))
+    jobs = [
+        *(job for part in range(6) for job in jobs_of("a", 1200, (3 + part) * HOUR_S)),
+        *(job for part in range(6) for job in jobs_of("b", 800, (3 + part) * HOUR_S)),
+        *jobs_of("c", 500, 2 * HOUR_S),
+        *jobs_of("late", 20, came_s=12 * HOUR_S),
+    ]
+    grid = a_grid(jobs, 2000, rules)
+    grid.run(DAY_S)
+    grid.check()
+    groups = report(grid)["groups"]
+    used = {name: groups[f"v/{name}"]["used_core_h"] for name in "ab"}
+    assert used["a"] / sum(used.values()) == pytest.approx(0.75, abs=0.05)
+    assert max(sample.busy[GroupId("v", "c")] for sample in grid.samples) == 100
+    assert groups["v/late"]["waiting_s"]["longest"] < HOUR_S

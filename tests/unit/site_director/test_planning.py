@@ -15,7 +15,7 @@ from pilotage.resources.tree import QueueId
 from pilotage.values.amounts import Amounts
 from pilotage.values.demand import Demand, EmptyReturns, IdleSlots, QueueSupply
 from pilotage_agents.batch_systems.shape import Shape, queue_facts
-from pilotage_agents.site_director.planning import QueueLimits, QueuePlan, QueueState, Ramp, plan_pilots
+from pilotage_agents.site_director.planning import QueueLimits, QueuePlan, QueueState, Ramp, has_room, plan_pilots
 
 ONE_CORE = Amounts(cpus=1)
 PLENTY = Ramp(start=1000)
@@ -226,6 +226,7 @@ def test_no_plan_exceeds_a_limit_the_ramp_or_the_demand(
         assert plan.pilots >= 0
         assert plan.reasons
         assert not (queue.blocked_reason and plan.pilots)
+        assert has_room(queue, ramp) or plan.pilots == 0
         if queue.limits.max_total is not None:
             assert plan.pilots == 0 or present + plan.pilots <= queue.limits.max_total
         unproven = max(ramp.start, queue.supply.pilots_running)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from pilotage_pilot.core.model import Now
 from pilotage_pilot.core.slots.evaluator import (
@@ -107,8 +108,7 @@ class SlotAction(StrEnum):
     DELETE = "be deleted"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSnapshot:
+class SlotSnapshot(NamedTuple):
     """A slot and the evaluator of its expressions at one time."""
 
     status: SlotStatus

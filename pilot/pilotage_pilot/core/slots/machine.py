@@ -84,7 +84,7 @@ class SlotTransition:
 
     def change(self, **changes: Any) -> None:
         """Change fields of the slot other than state and activity."""
-        self.status = replace(self.status, **changes)
+        self.status = self.status._replace(**changes)
 
     def enter(self, state: SlotState, activity: Activity, **changes: Any) -> None:
         """Enter another state or activity."""
@@ -228,7 +228,7 @@ def claim_granted(transition: SlotTransition, event: ev.ClaimGranted) -> None:
         previous = None
     if previous is None:
         previous = Claim(event.holder, transition.now)
-    transition.enter(SlotState.CLAIMED, Activity.IDLE, claim=replace(previous, rank=event.rank), job=JobInSlot())
+    transition.enter(SlotState.CLAIMED, Activity.IDLE, claim=previous._replace(rank=event.rank), job=JobInSlot())
     transition.apply_conditions()
     if transition.status.state is not SlotState.CLAIMED:
         transition.refuse(transition.status.reason)
@@ -243,9 +243,9 @@ def job_started(transition: SlotTransition, event: ev.JobStarted) -> None:
     job, claim = transition.status.job, transition.status.claim
     if job is None or claim is None or job.started is not None:
         raise IllegalSlotEventError(transition.status, event)
-    started_job = replace(job, started=transition.now)
+    started_job = job._replace(started=transition.now)
     if transition.status.state is SlotState.CLAIMED:
-        transition.resume(job=started_job, claim=replace(claim, activations=claim.activations + 1))
+        transition.resume(job=started_job, claim=claim._replace(activations=claim.activations + 1))
     else:
         transition.change(job=started_job)
 

@@ -8,10 +8,10 @@ lent until they are stored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from pilotage.values.accounts import Account
 from pilotage.values.amounts import NOTHING, Amounts
@@ -138,8 +138,7 @@ RUNNING = frozenset({Activity.BUSY, Activity.RETIRING})
 """Activities of a claimed slot whose job runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopwatch:
+class Stopwatch(NamedTuple):
     """Accumulated time on the boot clock; `since_boot_s` None = stopped."""
 
     counted_s: float = 0.0
@@ -167,8 +166,7 @@ class Stopwatch:
         return -NEVER if self.counted_s >= seconds else NEVER
 
 
-@dataclass(frozen=True, slots=True)
-class JobInSlot:
+class JobInSlot(NamedTuple):
     """The job in a slot; `started` None = it is being prepared."""
 
     started: Now | None = None
@@ -176,8 +174,7 @@ class JobInSlot:
     suspended: Stopwatch = Stopwatch()
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A slot that is kept for one account over several jobs.
 
     `activations` counts its started jobs; `rank` is the slot's RANK of the present or last one.
@@ -223,8 +220,7 @@ class Draining:
     originals_until_boot_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SlotStatus:
+class SlotStatus(NamedTuple):
     """The complete state of a slot.
 
     `must_leave`: the job has to leave for `reason`; a running job since PREEMPT was true. `by_command`: the job was
@@ -274,7 +270,7 @@ class SlotStatus:
         """Return the slot in another state or activity, with its times and stopwatches updated."""
         new_state = state is not self.state
         if not new_state and activity is self.activity:
-            return replace(self, **changes) if changes else self
+            return self._replace(**changes) if changes else self
         changes.setdefault("entered_state", now if new_state else self.entered_state)
         # The poll interval depends on the state; a job that starts gets a full one.
         if new_state or activity is Activity.BUSY:
@@ -282,11 +278,9 @@ class SlotStatus:
         job, claim = changes.get("job", self.job), changes.get("claim", self.claim)
         if job is not None and claim is not None:
             runs, is_suspended = state is SlotState.CLAIMED and activity in RUNNING, activity is Activity.SUSPENDED
-            changes |= {
-                "job": _with_watches(job, runs, is_suspended, now),
-                "claim": _with_watches(claim, runs, is_suspended, now),
-            }
-        return replace(self, state=state, activity=activity, entered_activity=now, **changes)
+            changes["job"] = job._replace(**_watches(job, runs, is_suspended, now))
+            changes["claim"] = claim._replace(**_watches(claim, runs, is_suspended, now))
+        return self._replace(state=state, activity=activity, entered_activity=now, **changes)
 
     def validate(self) -> None:
         """Raise AssertionError if the fields contradict each other."""
@@ -309,11 +303,6 @@ class SlotStatus:
                 assert is_suspended == (self.activity is Activity.SUSPENDED), f"{self.activity}, and its watch is wrong"
 
 
-_Watched = TypeVar("_Watched", JobInSlot, Claim)
-
-
-def _with_watches(value: _Watched, runs: bool, is_suspended: bool, now: Now) -> _Watched:
-    """Return a job or claim whose stopwatches run as the activity demands."""
-    if value.run.is_running == runs and value.suspended.is_running == is_suspended:
-        return value
-    return replace(value, run=value.run.running(runs, now), suspended=value.suspended.running(is_suspended, now))
+def _watches(value: JobInSlot | Claim, runs: bool, is_suspended: bool, now: Now) -> dict[str, Stopwatch]:
+    """Return the stopwatches of a job or claim as the activity demands."""
+    return {"run": value.run.running(runs, now), "suspended": value.suspended.running(is_suspended, now)}

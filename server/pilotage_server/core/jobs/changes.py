@@ -110,5 +110,5 @@ def _location(job: JobRecord, router: str) -> str:
     if router and job.queue is not None:
         node = f" on {job.node}" if job.node else ""
         return f"route {job.slot} to {location_name(job.queue)}{node}, attempt {job.attempt}"
-    slot = f"slot {job.slot} of {job.node}" if job.node else f"slot {job.slot}"
+    slot = f"{job.slot} of {job.node}" if job.node else job.slot
     return f"{slot} at {job.queue}, attempt {job.attempt}" if job.queue else "no slot"

@@ -72,8 +72,14 @@ class CallTable:
         """Do nothing: `Gateway.start` begins to take requests."""
 
 
-PageRoutes = Callable[[Mapping[str, Callable[[Any], object]], BootClock, Callable[[], bool]], Sequence[BaseRoute]]
-"""Returns the routes of pages, which make the calls of a table by their full names; the last argument = it is open."""
+NotFoundPage = Callable[[Request], Response]
+PageRoutes = Callable[
+    [Mapping[str, Callable[[Any], object]], BootClock, Callable[[], bool]], tuple[Sequence[BaseRoute], NotFoundPage]
+]
+"""Returns the routes of pages, which make the calls of a table by their full names, and the page for other paths.
+
+The last argument = it is open.
+"""
 
 
 class Gateway:
@@ -139,6 +145,7 @@ class Gateway:
 
     def _application(self, clock: BootClock) -> Starlette:
         routes: list[BaseRoute] = []
+        not_found: NotFoundPage | None = None
         for route in ROUTES:
             endpoint = CallEndpoint(route, self.calls.handlers[route.method], clock, self._limits.longest_wait_s)
             routes.append(Route(route.path, endpoint, methods=[route.verb]))
@@ -150,11 +157,12 @@ class Gateway:
 
             routes.append(Route("/openapi.json", describe))
         if self._pages is not None:
-            routes += self._pages(self.calls.handlers, clock, self._is_open)
+            pages, not_found = self._pages(self.calls.handlers, clock, self._is_open)
+            routes += pages
         return Starlette(
             routes=routes,
             middleware=[_cross_origin(self._origins)] if self._origins else [],
-            exception_handlers={HTTPException: _not_routed},  # type: ignore[dict-item] # handlers take narrower errors
+            exception_handlers={HTTPException: partial(_not_routed, not_found)},
         )
 
 
@@ -169,9 +177,11 @@ def _cross_origin(origins: Sequence[str]) -> Middleware:
     )
 
 
-async def _not_routed(request: Request, error: HTTPException) -> Response:
-    """Answer a request that no route takes."""
+async def _not_routed(not_found: NotFoundPage | None, request: Request, error: HTTPException) -> Response:
+    """Answer a request that no route takes: for browsers, which ask for HTML, with a page."""
     status = HTTPStatus(error.status_code)
+    if not_found and status is HTTPStatus.NOT_FOUND and "text/html" in request.headers.get("accept", ""):
+        return not_found(request)
     why = f"there is no {request.method} {request.url.path}; the paths are in docs/reference/http.md"
     # Starlette names the verbs of the first route only.
     partial_matches = [each for each in request.app.routes if each.matches(request.scope)[0] is Match.PARTIAL]

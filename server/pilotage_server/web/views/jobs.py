@@ -12,6 +12,7 @@ from typing import Any
 from starlette.responses import Response
 
 from pilotage.v1 import job_service_pb2
+from pilotage_server.web.calls import CallFailedError
 from pilotage_server.web.formats import state_name
 from pilotage_server.web.pages import PageMaker, PageView, Shown, Visit
 from pilotage_server.web.sessions import Form, PageError, own_path, read_form
@@ -20,6 +21,7 @@ from pilotage_server.web.views.job_filters import (
     LIVE,
     PERIODS,
     STATES,
+    ListedJobs,
     PageFilter,
     filter_of,
     filter_of_form,
@@ -71,8 +73,15 @@ async def collect_jobs(visit: Visit) -> Shown:
     """Return the jobs with the filter of the address."""
     wanted = filter_of(visit)
     token = visit.query("page")
-    found = await find_page(visit, wanted, token)
+    found, fault = ListedJobs((), ""), ""
+    try:
+        found = await find_page(visit, wanted, token)
+    except CallFailedError as failed:
+        if failed.problem.status != HTTPStatus.BAD_REQUEST:
+            raise
+        fault = str(failed)  # such as an expression that cannot be read: it stays in the form
     return {
+        "fault": fault,
         "wanted": wanted,
         "found": found,
         "is_first": not token,

@@ -14,7 +14,7 @@ from pilotage_server.web.charts import ChartSeries, line_chart
 from pilotage_server.web.live import Emit, LiveResponse, StreamCount
 from pilotage_server.web.pages import PageMaker, PageView, Shown, Visit
 
-DAY = timedelta(days=1)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 STEP = timedelta(minutes=10)
 REFRESH_S = 5
 """Interval at which an open overview is made again; it is sent if it differs."""
@@ -39,7 +39,11 @@ async def collect_counts(visit: Visit) -> Shown:
     """Return the counts of jobs with their charts, and the sites; those with something to say come first."""
     request = overview_service_pb2.GetOverviewRequest(history_s=DAY.total_seconds(), step_s=STEP.total_seconds())
     overview = await visit.calls("OverviewService/GetOverview", request)
-    history = overview.history
+    history, step = overview.history, STEP
+    if history and visit.clock() - history[0].time.ToDatetime(UTC) < HOUR:
+        # The counts have just begun: they are shown by minutes, so that there is something to see.
+        recent = overview_service_pb2.GetOverviewRequest(history_s=HOUR.total_seconds(), step_s=MINUTE.total_seconds())
+        history, step = (await visit.calls("OverviewService/GetOverview", recent)).history, MINUTE
     times = [each.time.ToDatetime(UTC) for each in history]
     now_chart = line_chart(
         "Waiting and running jobs over the last day",
@@ -48,7 +52,7 @@ async def collect_counts(visit: Visit) -> Shown:
             ChartSeries("wait", [each.waiting for each in history]),
             ChartSeries("busy", [each.running for each in history]),
         ],
-        STEP,
+        step,
     )
     ended_chart = line_chart(
         "Jobs that ended over the last day",
@@ -57,11 +61,13 @@ async def collect_counts(visit: Visit) -> Shown:
             ChartSeries("good", [_per_hour(each.done, each) for each in history]),
             ChartSeries("bad", [_per_hour(each.failed, each) for each in history]),
         ],
-        STEP,
+        step,
     )
     return {
         "overview": overview,
-        "ended": {name: sum(getattr(each, name) for each in history) for name in ("done", "failed", "removed")},
+        "ended": {
+            name: sum(getattr(each, name) for each in overview.history) for name in ("done", "failed", "removed")
+        },
         "sites": sorted(overview.sites, key=lambda site: (not _is_marked(site), site.site)),
         "now_chart": now_chart,
         "ended_chart": ended_chart,

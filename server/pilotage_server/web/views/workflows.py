@@ -61,7 +61,8 @@ WORKFLOWS = PageView("/workflows", "Workflows", ("JobService/ListWorkflows",), "
 class StepBox:
     """A step as it is drawn and listed; `state` is the one that stands for its jobs, `text` it with its number.
 
-    `parts` = begin, width and kind of the parts of its bar. `waits` = places and names of its parents, and until when.
+    `address` = where its jobs are seen, "" = none is stored. `parts` = begin, width and kind of the parts of its bar.
+    `waits` = places and names of its parents, and until when.
     """
 
     place: int
@@ -140,5 +141,5 @@ def _box(
         (round(begin, 1), round(end - begin, 1), KINDS[each])
         for (begin, end), each in zip(pairwise(ends), ordered, strict=True)
     ]
-    address = f"/jobs/{step.first}" if step.jobs == 1 else jobs_address(step)
+    address = "" if state == GONE else f"/jobs/{step.first}" if step.jobs == 1 else jobs_address(step)
     return StepBox(place, step, name, state, text, parts if step.jobs > 1 else [], address, waits, *corner)
