@@ -192,9 +192,9 @@ class ClaimableJob(NamedTuple):
 _COLUMNS = ", ".join(ClaimableJob._fields)
 
 
-def _first(columns: str, lock: str = "") -> str:
-    """Return the statement for the first waiting jobs of a task queue."""
-    which = f"task_queue_id = ? AND {WAITING_JOB}"
+def _first(columns: str, lock: str = "", more: str = "") -> str:
+    """Return the statement for the first waiting jobs of a task queue; `more` is a further condition."""
+    which = f"task_queue_id = ? AND {WAITING_JOB} {more}"
     return f"SELECT {columns} FROM jobs WHERE {which} ORDER BY priority DESC, id LIMIT ? {lock}"  # noqa: S608
 
 
@@ -206,9 +206,10 @@ def _of_many(first: str) -> str:
 
 
 _TO_CLAIM = _first(_COLUMNS, "FOR UPDATE SKIP LOCKED")
+_OTHERS_TO_CLAIM = _first(_COLUMNS, "FOR UPDATE SKIP LOCKED", "AND NOT id = ANY(?)")
 _HEADS = _first("priority, id")
 _THESE = f"SELECT task_queue_id, {_COLUMNS} FROM jobs WHERE id = ANY(?) AND {WAITING_JOB} FOR UPDATE SKIP LOCKED"  # noqa: S608
-_AT_ONCE = {first: _of_many(first) for first in (_TO_CLAIM, _HEADS)}
+_AT_ONCE = {first: _of_many(first) for first in (_TO_CLAIM, _OTHERS_TO_CLAIM, _HEADS)}
 
 
 def read_first_waiting(session: Session, wanted: Mapping[int, int]) -> dict[int, list[QueueHead]]:
@@ -217,9 +218,14 @@ def read_first_waiting(session: Session, wanted: Mapping[int, int]) -> dict[int,
     return {task_queue_id: list(starmap(QueueHead, rows)) for task_queue_id, rows in found.items()}
 
 
-def lock_first_waiting(session: Session, wanted: Mapping[int, int]) -> dict[int, list[ClaimableJob]]:
-    """Lock and return the first waiting jobs of task queues that no other transaction has locked."""
-    found = _found(session, _TO_CLAIM, wanted)
+def lock_first_waiting(
+    session: Session, wanted: Mapping[int, int], besides: Collection[int] = ()
+) -> dict[int, list[ClaimableJob]]:
+    """Lock and return the first waiting jobs of task queues that no other transaction has locked.
+
+    `wanted` has the maximum number for each; `besides` are jobs that are left out.
+    """
+    found = _found(session, _OTHERS_TO_CLAIM, wanted, [*besides]) if besides else _found(session, _TO_CLAIM, wanted)
     return {task_queue_id: list(starmap(ClaimableJob, rows)) for task_queue_id, rows in found.items()}
 
 
@@ -238,11 +244,14 @@ def read_heads(session: Session, ids: Iterable[int]) -> dict[int, QueueHead]:
     return {task_queue_id: heads[0] for task_queue_id, heads in found.items() if heads}
 
 
-def _found(session: Session, first: str, wanted: Mapping[int, int]) -> dict[int, list[tuple[Any, ...]]]:
+def _found(
+    session: Session, first: str, wanted: Mapping[int, int], *values: list[int]
+) -> dict[int, list[tuple[Any, ...]]]:
+    """Run a statement of `_first` for task queues with their numbers of jobs; `values` are those of its condition."""
     if sql.is_sqlite(session):
-        return {each: list(sql.rows(session, first, each, most)) for each, most in wanted.items()}
+        return {each: list(sql.rows(session, first, each, *values, most)) for each, most in wanted.items()}
     rows: dict[int, list[tuple[Any, ...]]] = {}
-    for task_queue_id, *row in sql.rows(session, _AT_ONCE[first], list(wanted), list(wanted.values())):
+    for task_queue_id, *row in sql.rows(session, _AT_ONCE[first], list(wanted), list(wanted.values()), *values):
         rows.setdefault(task_queue_id, []).append(tuple(row))
     return rows
 

@@ -332,6 +332,36 @@ def test_certain_job_that_another_request_gets_leaves_the_next_one_waiting(
     assert pilot.claim() == ids[1:]
 
 
+def test_certain_job_locks_no_first_job_that_no_slot_gets(postgresql_database: Database, clock: VirtualClock) -> None:
+    grid = Grid(postgresql_database, clock)
+    ids = grid.submit(count=4)
+    pilot, other_pilot = grid.start_pilot(), grid.start_pilot()
+    slots = (a_slot_with("a", Start="TARGET.ProcId == 3"), a_slot("b"))
+
+    def match_beside(transaction: Transaction, state: ServerState) -> None:
+        answer = request_jobs(transaction, state, pilot.identity, WorkRequest(slots))
+        assert [match.job_id for match in answer.matches] == [ids[3], ids[0]]
+        assert other_pilot.claim(a_slot("c"), a_slot("d")) == ids[1:3]
+
+    grid.write(match_beside)
+
+
+def test_reading_ends_where_other_transactions_have_locked_very_many_jobs(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(postgresql_database, clock)
+    ids = grid.submit(count=1200, requirements_expression="MY.ProcId >= 0")
+    pilot = grid.start_pilot()
+    slots = [a_slot(f"slot{number}") for number in range(64)]
+
+    def match_beside(transaction: Transaction) -> None:
+        transaction.session.execute(text("SELECT id FROM jobs WHERE id <= :last FOR UPDATE"), {"last": ids[1099]})
+        assert pilot.claim(*slots) == []
+
+    postgresql_database.write(match_beside)
+    assert pilot.claim(*slots) == ids[:64]
+
+
 def test_missed_certain_job_takes_no_other_one(postgresql_database: Database, clock: VirtualClock) -> None:
     server = Grid(postgresql_database, clock)
     ids = server.submit(count=3)

@@ -113,6 +113,14 @@ def test_job_that_names_a_slot_does_not_go_to_an_equal_one_after_it() -> None:
     assert given(state, a_slot("a")) == [("a", 2)]
 
 
+def test_slot_whose_search_went_on_after_a_reading_refuses_nothing_for_equal_slots() -> None:
+    wants_b = Traits(ALICE, "", JobNeeds(), requirements_expression='TARGET.Name == "b"')
+    state = a_server_state(wants_b, Traits(ALICE, "", JobNeeds()))
+    state.add_jobs(2, [QueueHead(0, number) for number in range(3, 6)])
+    # The jobs that slot "a" prefetches have to be read.
+    assert given(state, a_slot("a")._replace(ahead=1), a_slot("b")._replace(ahead=1))[-1] == ("b", 1)
+
+
 def test_slots_are_read_once_for_all_jobs_that_rank_them(monkeypatch: pytest.MonkeyPatch) -> None:
     state = a_server_state(Traits(ALICE, "", JobNeeds(), rank="TARGET.Cpus"))
     state.add_jobs(1, [QueueHead(0, number) for number in range(2, 21)])

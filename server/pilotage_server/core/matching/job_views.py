@@ -68,6 +68,10 @@ SINGLE_JOBS_AT_ONCE = 20
 """Where jobs of a task queue have to be evaluated one by one, a slot looks at so many of those that wait first."""
 
 
+_MOST_GONE = 200
+"""After so many jobs that other matches were quicker to take, a request evaluates only what it has read."""
+
+
 class SingleJob(NamedTuple):
     """A waiting job with the view of its own ad."""
 
@@ -99,7 +103,7 @@ class SingleJobs:
     def missing(self, waiting: WaitingJobs) -> int:
         """Return how many first jobs of a task queue have to be read so that `of` has all it should; 0 = it has."""
         is_exhausted = waiting.task_queue.id in self._exhausted and not waiting.is_headless
-        if is_exhausted or len(self.of(waiting)) >= self._most:
+        if is_exhausted or len(self.of(waiting)) >= self._most or len(self._gone) > _MOST_GONE:
             return 0
         return self._most + len(waiting.taken) + len(self._gone)
 

@@ -4,7 +4,7 @@ Rules
 -----
 - A chosen job is reserved and its account charged at once, so that the next request sees it.
 - Each reservation ends once: `confirm` when the database has given a job, `exhaust` when it had none, `unreserve` when
-  a certain job was not given or the transaction failed before. Each job that was given ends once: `commit` or
+  the response had no room for it or the transaction failed before. Each job that was given ends once: `commit` or
   `roll_back`.
 - Where it has to know more jobs of a task queue, or their ads, it asks for them (`NeedsHeads`).
 - Of the slots that are left, a job with a Rank takes the one that it ranks highest.
@@ -149,20 +149,22 @@ class Matcher:
         self._waiting.roll_back(reservations[0].task_queue.id, job_ids)
 
     def exhaust(self, reservations: Sequence[Reservation], now: datetime) -> None:
-        """End reservations of first jobs for which the database had none: the task queue is empty."""
+        """End reservations for which the database had no job.
+
+        A task queue whose first job is missing is empty; a certain job waits again, unless its removal is reported.
+        """
         self.exhausted_total += len(reservations)
         self._uncharge(reservations, now)
         for task_queue_id, heads in _first_heads(reservations).items():
             self._waiting.exhaust(task_queue_id, heads)
+        self._return_certain(reservations)
 
     def unreserve(self, reservations: Sequence[Reservation], now: datetime) -> None:
         """Return jobs that the database has not given to their task queues, and discharge the accounts."""
         self._uncharge(reservations, now)
         for task_queue_id, heads in _first_heads(reservations).items():
             self._waiting.unreserve(task_queue_id, heads)
-        for reservation in reservations:
-            if reservation.job_id is not None:
-                self._waiting.roll_back(reservation.task_queue.id, [reservation.job_id])
+        self._return_certain(reservations)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -218,6 +220,11 @@ class Matcher:
         """Charge the accounts for the reservations since the last call."""
         for account, cores, runs in self._accounts.take_charges():
             self._shares.charge(account, cores, runs, now)
+
+    def _return_certain(self, reservations: Iterable[Reservation]) -> None:
+        for reservation in reservations:
+            if reservation.job_id is not None:
+                self._waiting.roll_back(reservation.task_queue.id, [reservation.job_id])
 
     def _uncharge(self, reservations: Iterable[Reservation], now: datetime) -> None:
         for reservation in reservations:

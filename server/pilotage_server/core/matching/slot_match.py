@@ -110,6 +110,7 @@ class SlotMatch:
         "_context",
         "_evaluator",
         "_fair_order",
+        "_goes_on",
         "_has_start",
         "_match_key",
         "_met",
@@ -135,7 +136,8 @@ class SlotMatch:
         self._policy = None if policy is None else policy.resized(slot.free)
         self._evaluator: MatchPolicyEvaluator | None = None
         self._open = slot_class.possible
-        if request.refused is not None and slot is request.slots[0]:
+        self._goes_on = request.refused is not None and slot is request.slots[0]
+        if request.refused is not None and self._goes_on:
             self._open &= ~self._still_refused(request.refused)
         if slot.bound_to is not None:
             self._open &= context.view_cache.waiting.traits.of_owner(slot.bound_to)
@@ -157,10 +159,15 @@ class SlotMatch:
         return RefusedTaskQueues(~self._open, self._context.view_cache.waiting.bits.changes.now)
 
     def applies_to(self, slot: SlotOffer) -> bool:
-        """Whether the search can go on with a slot: the present one, or an equal one where no ad has been read."""
+        """Whether the search can go on with a slot: the present one, or an equal one where no ad has been read.
+
+        What an earlier search has refused may depend on the ad of its slot.
+        """
         if slot is self.slot:
             return True
-        return self._evaluator is None and self._policy is None and slot.match_key == self._match_key
+        return (
+            not self._goes_on and self._evaluator is None and self._policy is None and slot.match_key == self._match_key
+        )
 
     def allocation(self, waiting: WaitingJobs) -> Allocation:
         """Return what a job of the task queue gets of the slot."""

@@ -7,7 +7,7 @@ response budget is too small is returned before it is bound; the pilot gets it w
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -200,7 +200,7 @@ def _claim(transaction: Transaction, state: ServerState, made: Sequence[_Made]) 
             bindings.append(Binding(job.id, ends, progress.place, reservation.slot))
         for progress, reservation in pairs[len(jobs) :]:
             progress.discard(reservation, is_gone=True)
-        _confirm(transaction, state, source, pairs, [job.id for job in jobs], left)
+        _confirm(transaction, state, pairs, [job.id for job in jobs], left)
     bind(transaction.session, bindings)
     for progress in {id(progress): progress for progress, _ in made}.values():
         progress.pending = progress.pending if len(progress.claims) == progress.chosen else progress.retry_request()
@@ -209,17 +209,12 @@ def _claim(transaction: Transaction, state: ServerState, made: Sequence[_Made]) 
 def _lock(transaction: Transaction, wanted: Mapping[_Source, int]) -> Mapping[_Source, Sequence[ClaimableJob]]:
     """Lock the jobs of the reservations, at most so many for each source: certain jobs, then first ones beside them."""
     certain = {job_id: task_queue_id for task_queue_id, job_id in wanted if job_id is not None}
+    firsts = {task_queue_id: most for (task_queue_id, job_id), most in wanted.items() if job_id is None}
     locked = lock_waiting(transaction.session, certain)
-    beside = Counter(certain.values())
-    firsts = {
-        task_queue_id: most + beside[task_queue_id]
-        for (task_queue_id, job_id), most in wanted.items()
-        if job_id is None
-    }
     found: dict[_Source, Sequence[ClaimableJob]] = {(certain[job_id], job_id): [job] for job_id, job in locked.items()}
-    for task_queue_id, jobs in lock_first_waiting(transaction.session, firsts).items():
-        source = (task_queue_id, None)
-        found[source] = [job for job in jobs if job.id not in locked][: wanted[source]] if certain else jobs
+    # Only jobs that slots get are locked: other matches pass over locked ones, and then none may seem to wait.
+    for task_queue_id, jobs in lock_first_waiting(transaction.session, firsts, locked).items():
+        found[task_queue_id, None] = jobs
     return found
 
 
@@ -242,13 +237,11 @@ def _sizes(
 def _confirm(
     transaction: Transaction,
     state: ServerState,
-    source: _Source,
     pairs: Sequence[_Made],
     job_ids: Sequence[int],
     left: Mapping[int, Reservation],
 ) -> None:
     """Report to the matcher how the reservations from one source ended; jobs that are `left` wait on."""
-    _, certain_job = source
     reservations = [reservation for _, reservation in pairs]
     made, missed = reservations[: len(job_ids)], reservations[len(job_ids) :]
     bound = [job_id for job_id in job_ids if job_id not in left] if left else job_ids
@@ -264,10 +257,8 @@ def _confirm(
             state.matcher.roll_back(made, bound, transaction.now)
 
     with state.lock:
-        if missed and certain_job is None:
+        if missed:
             state.matcher.exhaust(missed, transaction.now)
-        elif missed:
-            state.matcher.unreserve(missed, transaction.now)
         state.matcher.unreserve(list(left.values()), transaction.now)
         state.matcher.confirm(made, bound)
     if made:
