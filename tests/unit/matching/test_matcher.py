@@ -114,11 +114,11 @@ def test_job_that_names_a_slot_does_not_go_to_an_equal_one_after_it() -> None:
 
 
 def test_slot_whose_search_went_on_after_a_reading_refuses_nothing_for_equal_slots() -> None:
-    wants_b = Traits(ALICE, "", JobNeeds(), requirements_expression='TARGET.Name == "b"')
-    state = a_server_state(wants_b, Traits(ALICE, "", JobNeeds()))
-    state.add_jobs(2, [QueueHead(0, number) for number in range(3, 6)])
-    # The jobs that slot "a" prefetches have to be read.
-    assert given(state, a_slot("a")._replace(ahead=1), a_slot("b")._replace(ahead=1))[-1] == ("b", 1)
+    state = a_server_state(Traits(ALICE, "", JobNeeds(), requirements_expression='TARGET.Name == "b"'))
+    state.add(TaskQueue(2, Traits(ALICE, "", JobNeeds())))
+    state.add_jobs(2, [QueueHead(0, number) for number in range(2, 6)])  # of which only the first is known
+    slots = [a_slot(name)._replace(ahead=1) for name in "ab"]
+    assert given(state, *slots) == [("a", 2), ("a", 3), ("b", 1)]
 
 
 def test_slots_are_read_once_for_all_jobs_that_rank_them(monkeypatch: pytest.MonkeyPatch) -> None:
