@@ -302,12 +302,13 @@ class SeveralWriters(RuleBasedStateMachine):
     """Transactions of several threads take first and certain jobs; memory follows the database in any order.
 
     `stored` are the waiting jobs of the database, `locks` those that a transaction has locked; `None` is one of another
-    server.
+    server. `is_counted` = the count has only been counted on since it was last that of the database.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.jobs = waiting_jobs()
+        self.is_counted = True
         self.stored: list[int] = []
         self.locks: dict[int, Writer | None] = {}
         self.writers: list[Writer] = []
@@ -324,6 +325,7 @@ class SeveralWriters(RuleBasedStateMachine):
     @rule()
     def refresh_heads(self) -> None:
         self.jobs.refresh_heads([QueueHead(0, job_id) for job_id in self.stored], is_all=True)
+        self.is_counted = not self.writers
 
     @precondition(lambda self: self.jobs.heads and self.jobs.count > 0)
     @rule(firsts=st.integers(1, 2))
@@ -357,6 +359,7 @@ class SeveralWriters(RuleBasedStateMachine):
         given = len(writer.firsts_given)
         if writer.firsts[given:]:
             self.jobs.exhaust(writer.firsts[given:])
+            self.is_counted = False
         self.jobs.confirm(writer.firsts[:given], writer.firsts_given)
 
     @precondition(lambda self: self._those(is_applied=True, is_committed=None))
@@ -415,6 +418,7 @@ class SeveralWriters(RuleBasedStateMachine):
         assert len(self.jobs.reserved) == sum(len(writer.firsts) for writer in unanswered)
         assert self.jobs.taken.isdisjoint(head.job_id for head in self.jobs.heads)
         if not self.writers:
+            assert self.jobs.count == len(self.stored) or not self.is_counted
             self.refresh_heads()
             assert (ids(self.jobs), self.jobs.count) == (self.stored, len(self.stored))
 
