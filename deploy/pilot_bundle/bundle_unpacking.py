@@ -27,6 +27,7 @@ _PACKAGES = "site/"
 _NODE_UNFIT = 4
 """The pilot's exit code for a node that is not fit for work."""
 
+_TRIES = 10
 _UNUSED_S = 30 * 86400
 """An environment that started no pilot for this time is removed."""
 
@@ -34,13 +35,15 @@ _UNUSED_S = 30 * 86400
 def start(bundle: str, key: str) -> NoReturn:
     """Replace this process by the pilot, with the same arguments; exits when unpacking fails."""
     try:
-        folder = _unpacked(Path(bundle), key)
+        for _ in range(_TRIES):
+            python = str(_unpacked(Path(bundle), key) / "bin" / "python")
+            sys.stdout.flush()
+            with contextlib.suppress(FileNotFoundError):  # another pilot may be replacing the folder
+                os.execv(python, [python, "-I", "-B", "-m", "pilotage_pilot.main", *sys.argv[1:]])  # noqa: S606 - no shell
+        raise OSError(errno.ENOENT, f"{python} disappears again and again")
     except (OSError, zipfile.BadZipFile, zlib.error) as error:
         sys.stderr.write(f"{os.path.basename(bundle)}: cannot be unpacked: {error}\n")
         sys.exit(_NODE_UNFIT)
-    python = str(folder / "bin" / "python")
-    sys.stdout.flush()
-    os.execv(python, [python, "-I", "-B", "-m", "pilotage_pilot.main", *sys.argv[1:]])  # noqa: S606 - no shell is wanted
 
 
 def _unpacked(bundle: Path, key: str) -> Path:
