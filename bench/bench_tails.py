@@ -1,7 +1,7 @@
 """Where the time of the slowest 1 % of calls goes: pilots request jobs at a steady rate, as in `bench_rates`.
 
-The server records the stages of each call, which costs it some time: latencies are compared with those of empty calls
-in `bench_rates`. Prints JSON lines, and to standard error a table of the stages.
+The server records the stages of each call, which costs it some time, so `bench_rates` has the budgets of latencies.
+Prints JSON lines, and to standard error a table of the stages.
 """
 
 from __future__ import annotations

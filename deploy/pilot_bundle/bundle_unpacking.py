@@ -28,6 +28,8 @@ _NODE_UNFIT = 4
 """The pilot's exit code for a node that is not fit for work."""
 
 _TRIES = 10
+"""How often a pilot looks for the folder, or unpacks it, while others replace it."""
+
 _UNUSED_S = 30 * 86400
 """An environment that started no pilot for this time is removed."""
 

@@ -101,7 +101,7 @@ class MatchContext(NamedTuple):
 
 
 class SlotMatch:
-    """The search for jobs for one slot, or for several slots that cannot be told apart; `slot` is the present one."""
+    """The search for jobs for one slot, or for several slots that are alike; `slot` is the present one."""
 
     __slots__ = (
         "_accepted",
