@@ -17,6 +17,7 @@ from pilotage.settings import AnchoredPath, ProgramSettings, Section
 from pilotage.telemetry import LogLevel
 from pilotage.values.containers import RuntimeKind
 from pilotage.values.isolation import HIDDEN_PATHS, Isolation
+from pilotage.values.pilots import STOP_MARGIN_S
 from pilotage_pilot.core.rules import PLAIN_WAIT_S, Lifetime, PilotRules
 
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -91,7 +92,9 @@ class PilotSettings(ProgramSettings):
     max_idle_s: Seconds | None = Field(
         None, description="The idle time after which the pilot ends; None = never, 0 = run the waiting jobs and end."
     )
-    stop_margin_s: Seconds = Field(60.0, description="Payloads are evicted this long before the glidein's end.")
+    stop_margin_s: Seconds = Field(
+        STOP_MARGIN_S, description="Payloads are evicted this long before the glidein's end."
+    )
     warn_before_s: Seconds = Field(300.0, description="Payloads are warned this long before the glidein's end.")
     least_useful_s: Seconds = Field(60.0, description="No jobs are requested with less time until the eviction.")
     grace_s: Seconds = Field(10.0, description="The time between SIGTERM and SIGKILL of a payload.")

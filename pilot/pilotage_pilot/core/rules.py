@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pilotage.values.isolation import Isolation
+from pilotage.values.pilots import STOP_MARGIN_S
 from pilotage_pilot.core.model import Now
 
 PLAIN_WAIT_S = 60.0
@@ -85,7 +86,7 @@ class Lifetime:
 
     ends_boot_s: float | None = None
     warn_before_s: float = 300.0
-    stop_margin_s: float = 60.0
+    stop_margin_s: float = STOP_MARGIN_S
     least_useful_s: float = 60.0
 
     def time_left_s(self, now: Now) -> float | None:

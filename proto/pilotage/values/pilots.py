@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+STOP_MARGIN_S = 60.0
+"""How long before the end of its glidein a pilot evicts jobs, if its settings do not say otherwise."""
+
 
 class PilotState(StrEnum):
     """The state of a pilot."""

@@ -17,12 +17,12 @@ from pilotage.resources.eligibility import Refusal, Refused, Verdict, full_verdi
 from pilotage.resources.inheritance import EffectiveQueue
 from pilotage.resources.relaxations import QueuesOfJob, Relaxation, relaxations
 from pilotage.resources.requirements import pool_id, read_requirements
-from pilotage.resources.tree import QueueId
+from pilotage.resources.tree import MAX_WALL_TIME, QueueId
 from pilotage.text import count_text, fold, folded_set
 from pilotage.values.accounts import Account, OwnerId
 from pilotage.values.isolation import Isolation
 from pilotage.values.offers import SlotOffer
-from pilotage.values.pilots import PilotState
+from pilotage.values.pilots import STOP_MARGIN_S, PilotState
 from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.explain import (
     LEAST_STARTS,
@@ -49,6 +49,7 @@ from pilotage_server.core.jobs.dependencies import Blocker
 from pilotage_server.core.jobs.record import JobRecord, is_matchable
 from pilotage_server.core.jobs.states import FINAL, JobState
 from pilotage_server.core.jobs.usage import AttemptUsage
+from pilotage_server.core.matching.demand import job_time_of_pilots_s
 from pilotage_server.core.pilots.pilots import ARRIVING, PilotFilter, PilotRecord, SlotInfo
 from pilotage_server.core.pilots.slot_listing import match_weight, slot_ads
 from pilotage_server.core.queueing.job_ads import full_job_ad
@@ -400,9 +401,24 @@ def _obstacle(
     throttles = throttles_at(state, queue)
     if throttles:
         return str(throttles[0])
+    short = "" if free else _too_short_pilots(state, task_queue, queue)
+    if short:
+        return short
     if _is_barred(transaction, state, task_queue, [each.info for each in free]):
         return f"its group has a quota of {state.shares.settings.quota(task_queue.account.group_id)} and uses them"
     return slots_obstacle([each.obstacles for each in free])
+
+
+def _too_short_pilots(state: ServerState, task_queue: TaskQueue, queue: QueueId) -> str:
+    """Return why no pilot is sent to a queue for jobs that are nearly as long as its pilots live; "" = they are not."""
+    effective, asked_s = state.tree.effective(queue, None), task_queue.needs.wall_time_s
+    offered_s = None if effective is None else job_time_of_pilots_s(effective, state.rules.end_margin)
+    if asked_s is None or offered_s is None or asked_s <= offered_s:
+        return ""
+    return (
+        f"{MAX_WALL_TIME}: a pilot there ends jobs {STOP_MARGIN_S:.0f} s before its own end, so that it has "
+        f"{offered_s:.0f} s for a job; {asked_s:.0f} s asked"
+    )
 
 
 def _bound_pilots(transaction: Transaction, slots: Sequence[SlotInfo]) -> dict[str, OwnerId]:

@@ -12,6 +12,8 @@ from pilotage.values.amounts import Amounts
 from pilotage.values.demand import DemandAnswer, IdleSlots
 from pilotage.values.leadership import Leadership, ServedQueues
 from pilotage.values.pilots import GlideinReport, PilotState
+from pilotage_pilot.core.model import Now
+from pilotage_pilot.core.rules import Lifetime
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.resources.bans import TreeNode
 from pilotage_server.operations.leadership import take_leadership
@@ -105,6 +107,22 @@ def test_job_with_eligible_queues_waits_for_a_pilot(grid: Grid) -> None:
     assert unserved in grid.why(job_id).summary
     grid.start_pilot()
     assert grid.why(job_id).summary.endswith("no pilot is there, 1 pilot on the way.")
+
+
+def test_no_pilot_is_sent_for_jobs_that_are_longer_than_what_a_pilot_has_for_them(grid: Grid) -> None:
+    """What a pilot has is computed by the pilot's own rules: its glidein lives for `MaxWallTime`."""
+    grid.put(a_tree(LONG, MaxWallTime="1 h"))
+    direct(grid, ServedQueues())
+    longest = Lifetime(ends_boot_s=3600.0).time_left_s(Now(grid.clock(), 0.0))
+    assert longest == 3540
+    too_long, fits = [grid.submit(wall_time=timedelta(seconds=longest + more))[0] for more in (1, 0)]
+    assert [each.waiting for each in demand(grid, LONG).demands] == [1]
+    assert grid.why(too_long).summary.endswith(
+        f"({LONG}: MaxWallTime: a pilot there ends jobs 60 s before its own end, so that it has 3540 s for a job; "
+        "3541 s asked)."
+    )
+    slot = a_slot("slot1")._replace(time_left=timedelta(seconds=longest))
+    assert grid.start_pilot().claim(slot) == [fits]
 
 
 def direct(grid: Grid, served: ServedQueues, bounds: tuple[str, ...] = ()) -> None:

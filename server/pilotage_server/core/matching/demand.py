@@ -18,10 +18,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pilotage.resources.tree import QueueId
+from pilotage.resources.eligibility import Ban, next_downtime
+from pilotage.resources.inheritance import EffectiveQueue
+from pilotage.resources.tree import MAX_WALL_TIME, QueueId
 from pilotage.values.amounts import Amounts
 from pilotage.values.demand import Demand, EmptyReturns, IdleSlots
 from pilotage.values.isolation import Isolation
+from pilotage.values.pilots import STOP_MARGIN_S
 from pilotage_server.core.pilots.pilots import SlotInfo
 from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.core.queueing.waiting_jobs import WaitingTaskQueue
@@ -35,7 +38,7 @@ def demands(
 ) -> tuple[Demand, ...]:
     """Return the work for the queues, which are given by their index in the list of the request.
 
-    `left_s` = the seconds until the next downtime of a queue, which jobs do not reach into; of others it has none.
+    `left_s` = the longest time in seconds that a job of a new pilot of a queue gets; of others it has none.
     """
     found: list[Demand] = []
     for each in waiting:
@@ -46,6 +49,23 @@ def demands(
         if indexes:
             found.append(_demand(each, indexes))
     return tuple(found)
+
+
+def job_time_of_pilots_s(queue: EffectiveQueue, end_margin: timedelta) -> float | None:
+    """Return the longest time in seconds for a job of a pilot of the queue; None = `MaxWallTime` is not stated."""
+    life_s = queue.stated_amount(MAX_WALL_TIME)
+    return None if life_s is None else float(life_s) - STOP_MARGIN_S - end_margin.total_seconds()
+
+
+def longest_job_s(queue: EffectiveQueue, bans: Iterable[Ban], end_margin: timedelta, now: datetime) -> float | None:
+    """Return the longest time in seconds that a job of a pilot sent now may take; None = any.
+
+    A job ends before its pilot does, and before the next downtime.
+    """
+    coming = next_downtime(bans, queue.id, now)
+    until_downtime_s = (coming.downtime - now).total_seconds() if coming and coming.downtime else None
+    ends = (until_downtime_s, job_time_of_pilots_s(queue, end_margin))
+    return min((end for end in ends if end is not None), default=None)
 
 
 def without_banned(queues: Sequence[QueueId], banned: Iterable[QueueId]) -> dict[int, QueueId]:

@@ -16,6 +16,7 @@ from pilotage_server.core.matching.demand import (
     demands,
     empty_returns,
     idle_slots,
+    longest_job_s,
     without_banned,
 )
 from pilotage_server.operations.matching.trials import not_throttled, throttles_at
@@ -45,9 +46,10 @@ def get_demand(
     banned = frozenset(queue for queue in queues if _is_closed(state, queue, transaction.now))
     open_queues = without_banned(queues, banned)
     left_s = {
-        index: (coming.downtime - transaction.now).total_seconds()
+        index: left
         for index, queue in open_queues.items()
-        if (coming := next_downtime(state.bans, queue, transaction.now)) and coming.downtime
+        if (effective := state.tree.effective(queue, None)) is not None
+        and (left := longest_job_s(effective, state.bans, state.rules.end_margin, transaction.now)) is not None
     }
     counts = count_pilots(transaction.session)
     idle = idle_slots(not_throttled(state, load_slots(transaction.session)))
