@@ -38,7 +38,13 @@ from pilotage_server.core.health.throttles import (
     trial_deadline,
     tripped_locations,
 )
-from pilotage_server.core.matching.demand import EMPTY_RETURN_WINDOW, EmptyPilot, demands, empty_returns, job_time_of_pilots_s
+from pilotage_server.core.matching.demand import (
+    EMPTY_RETURN_WINDOW,
+    EmptyPilot,
+    demands,
+    empty_returns,
+    job_time_of_pilots_s,
+)
 from pilotage_server.core.matching.job_views import SingleJobs
 from pilotage_server.core.matching.matcher import MAX_JOBS_PER_ROUND, Matcher, NeedsHeads, Reservation
 from pilotage_server.core.matching.slot_match import MatchRequest
@@ -164,9 +170,12 @@ class SimulatedGrid:
         """The numbers of the waiting jobs of each task queue, as a heap."""
 
         self._demands: dict[int, Demand | None] = {}
-        stated = (configuration.tree.effective(queue.id, None) for queue in configuration.served)
-        longest = (each and job_time_of_pilots_s(each, configuration.rules.end_margin) for each in stated)
-        self._left_s = {index: left_s for index, left_s in enumerate(longest) if left_s is not None}
+        self._left_s = {
+            index: left_s
+            for index, queue in enumerate(configuration.served)
+            if (effective := configuration.tree.effective(queue.id, None)) is not None
+            and (left_s := job_time_of_pilots_s(effective, configuration.rules.end_margin)) is not None
+        }
 
     def _prepare_pilots(self) -> None:
         self._queues = [queue.id for queue in self.configuration.served]
