@@ -258,9 +258,10 @@ class SingleServer(RuleBasedStateMachine):
         stored = sorted((*self.waiting, *self.reserved), key=lambda head: head.order)[:limit]
         self.jobs.refresh_heads(stored, is_all=len(stored) < limit, is_settled=not self.unpublished)
 
+    @precondition(lambda self: not self.unpublished)
     @rule()
     def set_head(self) -> None:
-        self.jobs.set_head(self.waiting[0] if self.waiting else None, is_settled=not self.unpublished)
+        self.jobs.set_head(self.waiting[0] if self.waiting else None)
 
     @invariant()
     def known_state_is_true(self) -> None:

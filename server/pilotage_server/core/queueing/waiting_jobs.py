@@ -216,13 +216,13 @@ class WaitingJobs:
         if is_settled and (is_all or self.heads):
             self.count = max(self.count, len(self.heads))
 
-    def set_head(self, head: QueueHead | None, *, is_settled: bool = True) -> None:
-        """Set the head that the database has; None = not known. `is_settled` as in `refresh_heads`."""
+    def set_head(self, head: QueueHead | None) -> None:
+        """Set the head that the database has; None = not known."""
         if head is None:
             self._forget_heads()
         elif not self.is_taken(head.job_id) and self.heads[:1] != [head]:
             self.heads = [head]
-            self.has_unsettled_heads = not is_settled
+            self.has_unsettled_heads = False
 
     def shorten(self, most: int) -> None:
         """Forget all heads but the first `most`."""
