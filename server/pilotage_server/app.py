@@ -317,10 +317,10 @@ async def _serve(
         await server.stop(settings.stop_grace_s)
         for task in background:  # retention may run for long; a cancelled task leaves only whole transactions
             task.cancel()
-    board = transactions.state.matcher
     if fenced:
         raise fenced[0]
-    log.info("server stopped", jobs_bound=board.committed_total, choices_missed=board.exhausted_total)
+    ended = transactions.state.matcher
+    log.info("server stopped", jobs_bound=ended.committed_total, choices_missed=ended.exhausted_total)
 
 
 def _report_ready(ready_file: Path | None, addresses: Mapping[str, str]) -> None:

@@ -272,15 +272,15 @@ class MatcherComparison:
     ) -> list[VacateOrder]:
         """Return the orders to vacate occupied slots, which jobs of these users occupy, by the matcher."""
         rules = self._preemption_rules(slots, users)
-        ask = self.match_request(queue, vos, preemption_order(slots, rules), now)
+        request = self.match_request(queue, vos, preemption_order(slots, rules), now)
         found: list[VacateOrder] = []
         while True:
-            vacates = self.matcher.vacates(ask, self.reach, rules)
+            vacates = self.matcher.vacates(request, self.reach, rules)
             self.matcher.check()
             found += vacates.orders
             if vacates.rest is None:
                 return found
-            ask = self._after_reading(vacates.rest)
+            request = self._after_reading(vacates.rest)
 
     def match(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
@@ -292,15 +292,15 @@ class MatcherComparison:
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
     ) -> list[Reservation]:
         """Return the reservations of the matcher."""
-        ask = self.match_request(queue, vos, slots, now)
+        request = self.match_request(queue, vos, slots, now)
         choices: list[Reservation] = []
         while True:
-            chosen = self.matcher.choose(ask, self.reach)
+            chosen = self.matcher.choose(request, self.reach)
             self.matcher.check()
             choices += chosen.reservations
             if chosen.rest is None:
                 return choices
-            ask = self._after_reading(chosen.rest)
+            request = self._after_reading(chosen.rest)
 
     def match_request(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime

@@ -171,6 +171,15 @@ def test_refresh_notifies_of_room_made_by_another_server(database: Database, clo
     assert notified == [("alice", 2)]
 
 
+def test_job_that_another_server_took_leaves_room_below_the_limit(database: Database, clock: VirtualClock) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=2)
+    server = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    (taken,), (job_id,) = server.submit(priority=1), server.submit(request_memory_mib=0)
+    assert server.restarted().start_pilot().claim() == [taken]
+    assert server.start_pilot().claim() == [job_id]
+    assert server.state.matcher.exhausted_total == 1
+
+
 def test_transaction_overtaken_at_limit_is_retried(postgresql_database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=2)
     grid = Grid(postgresql_database, clock, rules=Rules(running_limits=(limit,)))

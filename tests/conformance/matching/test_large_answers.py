@@ -12,10 +12,11 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.matching.offers import MAX_ANSWER_CHARS
 from pilotage_server.operations.matching.request_jobs import request_many
 from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
-from pilotage_server.operations.server_state import DescriptionCache
+from pilotage_server.operations.server_state import DescriptionCache, ServerState
 from pilotage_server.rpc.matching.match_encoding import MatchWriter
 from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
 from support.grid import Grid, a_slot, request_jobs
 from support.virtual_clock import VirtualClock
 
@@ -86,6 +87,22 @@ def test_failed_transaction_of_cut_answer_leaves_jobs_waiting(grid: Grid) -> Non
     grid.state.matcher.check()
     assert {grid.job(job_id).state for job_id in ids} == {JobState.WAITING}
     assert [pilot.claim(*slots(6)) for _ in range(3)] == [ids[:4], ids[4:], []]
+
+
+def test_jobs_without_room_wait_again_after_the_match_that_locks_them(grid: Grid) -> None:
+    ids = grid.submit(count=6, environment=QUARTER_OF_ANSWER)
+    pilot, other = grid.start_pilot(), grid.start_pilot()
+    notified: list[int] = []
+    grid.state.waiting_listeners.append(lambda _, count: notified.append(count))
+
+    def match_beside(transaction: Transaction, state: ServerState) -> list[int]:
+        answer = request_jobs(transaction, state, pilot.identity, WorkRequest(tuple(slots(6))))
+        assert other.claim() == []
+        return [match.job_id for match in answer.matches]
+
+    assert grid.write(match_beside) == ids[:4]
+    assert notified == [2]
+    assert other.claim(*slots(2)) == ids[4:]
 
 
 def test_answer_with_large_job_ads_stays_below_message_limit(grid: Grid) -> None:

@@ -90,7 +90,9 @@ ranking_traits = st.builds(
     pool_id=st.just(""),
     needs=st.just(JobNeeds()),
     attributes=attributes,
-    requirements_expression=st.sampled_from(["", "", "TARGET.Cpus >= 2", "MY.ProcId % 2 == 1"]),
+    requirements_expression=st.sampled_from(
+        ["", "", "TARGET.Cpus >= 2", "MY.ProcId % 2 == 1", 'TARGET.Name == "s1"', 'TARGET.Name == "s2"']
+    ),
     rank=st.sampled_from(["TARGET.Cpus", "-TARGET.Cpus", 'TARGET.Name == "s1"', "TARGET.Kind - MY.kind"]),
 )
 """Traits of jobs that rank slots and go nearly everywhere."""
@@ -204,6 +206,13 @@ def roomy_pilots(draw: st.DrawFn, ads: st.SearchStrategy[str], most: int = 4) ->
     return QUEUES[0], (), offered
 
 
+@st.composite
+def equal_slots(draw: st.DrawFn) -> PilotSlots:
+    """Return a batch queue that admits all VOs, and equal slots without ads that most jobs fit in."""
+    slot = SlotOffer("s0", Amounts(draw(st.sampled_from([8, 1])), 16000, 0, 1), ahead=draw(st.sampled_from([0, 0, 1])))
+    return QUEUES[0], (), [slot._replace(name=f"s{number}") for number in range(draw(st.integers(2, 4)))]
+
+
 class MatcherModel(RuleBasedStateMachine):
     """The same waiting jobs twice: one served by the matcher, one by the reference matcher."""
 
@@ -237,7 +246,7 @@ class MatcherModel(RuleBasedStateMachine):
         number = place % len(self.reference.jobs) + 1
         self._each(lambda state: state.remove_job(number, which))
 
-    @rule(pilot=st.one_of(pilots(), roomy_pilots(individual_ads, most=8), roomy_pilots(st.just(""))))
+    @rule(pilot=st.one_of(pilots(), roomy_pilots(individual_ads, most=8), roomy_pilots(st.just("")), equal_slots()))
     def match(self, pilot: PilotSlots) -> None:
         expected = self.reference.match_by_reference(*pilot, self.now)
         choices = self.server.chosen(*pilot, self.now)
@@ -260,7 +269,7 @@ class MatcherModel(RuleBasedStateMachine):
                 event("two threads: another job than the reserved one")
         for number in self.server.jobs:
             waiting = self.server.index.get(number)
-            assert waiting is None or not waiting.taken
+            assert waiting is None or not (waiting.taken or waiting.has_open_matches)
 
     @rule(pilot=pilots())
     def match_and_undo(self, pilot: PilotSlots) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pilotage.resources.requirements import JobNeeds
 from pilotage.values.accounts import Account
 from pilotage_server.core.queueing.index import TaskQueueIndex
@@ -119,6 +121,24 @@ def test_count_is_unsettled_while_a_reservation_is_open() -> None:
     before = index.snapshot()
     assert index.snapshot()[1].is_settled_since(before[1])
     assert before[1].claimed == {reserved.job_id}
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_count_is_unsettled_until_a_certain_job_is_given_or_returned(*, is_given: bool) -> None:
+    index = an_index(2)
+    jobs = index.get(1)
+    assert jobs is not None
+    index.claim(jobs, HEAD)
+    index.remove_job(1, HEAD.job_id)  # another server was quicker
+    before = index.snapshot()
+    assert not index.snapshot()[1].is_settled_since(before[1])
+    if is_given:
+        index.confirm_certain(1, 1)
+    else:
+        index.return_certain(1, HEAD.job_id)
+        assert index.count(1) == 1
+    before = index.snapshot()
+    assert index.snapshot()[1].is_settled_since(before[1])
 
 
 def test_exhausted_task_queue_has_stale_count() -> None:

@@ -144,7 +144,7 @@ def test_certain_job_that_another_match_has_got_keeps_no_other_job() -> None:
     certain = jobs.heads[0]
     jobs.claim(certain)
     jobs.confirm([jobs.reserve()], [1])
-    jobs.roll_back([certain.job_id])
+    jobs.return_certain(certain.job_id)
     jobs.refresh_heads([QueueHead(0, 1), QueueHead(0, 2)], is_all=True)
     assert (jobs.count, ids(jobs), jobs.taken) == (1, [2], {1})
     jobs.commit([1])
@@ -258,9 +258,10 @@ class SingleServer(RuleBasedStateMachine):
         stored = sorted((*self.waiting, *self.reserved), key=lambda head: head.order)[:limit]
         self.jobs.refresh_heads(stored, is_all=len(stored) < limit, is_settled=not self.unpublished)
 
+    @precondition(lambda self: not self.unpublished)
     @rule()
     def set_head(self) -> None:
-        self.jobs.set_head(self.waiting[0] if self.waiting else None, is_settled=not self.unpublished)
+        self.jobs.set_head(self.waiting[0] if self.waiting else None)
 
     @invariant()
     def known_state_is_true(self) -> None:
@@ -327,6 +328,12 @@ class SeveralWriters(RuleBasedStateMachine):
         self.jobs.refresh_heads([QueueHead(0, job_id) for job_id in self.stored], is_all=True)
         self.is_counted = not self.writers
 
+    @precondition(lambda self: not self.jobs.has_open_matches)
+    @rule()
+    def count(self) -> None:
+        self.jobs.count = len(set(self.stored) - self.jobs.taken)
+        self.is_counted = not self._those(is_committed=False)
+
     @precondition(lambda self: self.jobs.heads and self.jobs.count > 0)
     @rule(firsts=st.integers(1, 2))
     def reserve(self, firsts: int) -> None:
@@ -355,7 +362,8 @@ class SeveralWriters(RuleBasedStateMachine):
         writer = self._pick(which, is_answered=True, is_applied=False)
         writer.is_applied = True
         for job_id in set(writer.certain) - set(writer.certain_given):
-            self.jobs.roll_back([job_id])
+            self.jobs.return_certain(job_id)
+        self.jobs.confirm_certain(len(writer.certain_given))
         given = len(writer.firsts_given)
         if writer.firsts[given:]:
             self.jobs.exhaust(writer.firsts[given:])
@@ -391,7 +399,8 @@ class SeveralWriters(RuleBasedStateMachine):
     def fail_before_the_answer(self, which: int) -> None:
         writer = self._pick(which, is_answered=False)
         self.jobs.unreserve(writer.firsts)
-        self.jobs.roll_back(writer.certain)
+        for job_id in writer.certain:
+            self.jobs.return_certain(job_id)
         self.writers.remove(writer)
 
     @precondition(lambda self: self._free())

@@ -164,7 +164,7 @@ def folded(ad: Mapping[str, AdValue]) -> dict[str, AdValue]:
     return {fold(name): value for name, value in ad.items()}
 
 
-MAX_QUESTIONS = 32
+MAX_CLUSTERED_EXPRESSIONS = 32
 """The number of expressions for which autoclusters are kept."""
 
 MAX_ORDERS = 256
@@ -284,7 +284,7 @@ class JobViewCache:
         """Return the autoclusters for a view of these attributes."""
         autoclusters = self._by_names.get(wanted)
         if autoclusters is None:
-            while len(self._by_names) >= MAX_QUESTIONS:
+            while len(self._by_names) >= MAX_CLUSTERED_EXPRESSIONS:
                 del self._by_names[next(iter(self._by_names))]
             autoclusters = self._by_names[wanted] = AutoClusters(
                 self.waiting, lambda each: view_key(wanted, self.views.view(each))

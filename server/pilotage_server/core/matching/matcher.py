@@ -134,6 +134,8 @@ class Matcher:
         For first jobs they may be others than the reserved heads, if another match was quicker.
         """
         firsts = [pair for pair in zip(reservations, job_ids, strict=True) if pair[0].job_id is None]
+        if len(firsts) < len(reservations):
+            self._waiting.confirm_certain(reservations[0].task_queue.id, len(reservations) - len(firsts))
         if firsts:
             heads, given = [reservation.head for reservation, _ in firsts], [job_id for _, job_id in firsts]
             self._waiting.confirm(reservations[0].task_queue.id, heads, given)
@@ -224,7 +226,7 @@ class Matcher:
     def _return_certain(self, reservations: Iterable[Reservation]) -> None:
         for reservation in reservations:
             if reservation.job_id is not None:
-                self._waiting.roll_back(reservation.task_queue.id, [reservation.job_id])
+                self._waiting.return_certain(reservation.task_queue.id, reservation.job_id)
 
     def _uncharge(self, reservations: Iterable[Reservation], now: datetime) -> None:
         for reservation in reservations:

@@ -311,8 +311,12 @@ class TaskQueueIndex(KnownTaskQueues):
         """Return reserved jobs, for which the database was not asked."""
         self._return(task_queue_id, lambda waiting: waiting.unreserve(taken))
 
+    def return_certain(self, task_queue_id: int, job_id: int) -> None:
+        """Return a certain job that the database did not give, or for which it was not asked."""
+        self._return(task_queue_id, lambda waiting: waiting.return_certain(job_id))
+
     def roll_back(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
-        """Return claimed jobs: the transaction has failed, or another one has locked them."""
+        """Return claimed jobs: the transaction has failed."""
         self._return(task_queue_id, lambda waiting: waiting.roll_back(job_ids))
 
     def restore(self, task_queue_id: int, head: QueueHead) -> None:
@@ -324,6 +328,13 @@ class TaskQueueIndex(KnownTaskQueues):
         waiting = self._by_id.get(task_queue_id)
         if waiting is not None:
             waiting.confirm(taken, job_ids)
+            self._update(waiting)
+
+    def confirm_certain(self, task_queue_id: int, count: int) -> None:
+        """Apply that the database gave so many certain jobs of a task queue."""
+        waiting = self._by_id.get(task_queue_id)
+        if waiting is not None:
+            waiting.confirm_certain(count)
             self._update(waiting)
 
     def commit(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
@@ -444,7 +455,7 @@ class TaskQueueIndex(KnownTaskQueues):
             waiting.check()
 
     def _snapshot_of(self, waiting: WaitingJobs) -> CountSnapshot:
-        is_pending = bool(waiting.reserved) or waiting.task_queue.id in self.pending
+        is_pending = waiting.has_open_matches or waiting.task_queue.id in self.pending
         return CountSnapshot(waiting.version, waiting.count, waiting.base, frozenset(waiting.taken), is_pending)
 
     def _return(self, task_queue_id: int, return_jobs: Callable[[WaitingJobs], None]) -> None:

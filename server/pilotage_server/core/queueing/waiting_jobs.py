@@ -8,7 +8,8 @@ Rules
   While it is `reserved` or `claimed`, what the database reports does not bring it back.
 - A match reserves the first job, for which the database may give another one, or claims a certain job. So reserved jobs
   belong to no particular match: there are as many as matches without an answer, and each answer ends one.
-- `claimed` counts the transactions that have claimed a job: the next one may get it before a rollback is applied here.
+- `claimed` counts the matches that have claimed a job: the next one may get it before a rollback is applied here.
+- `unanswered` counts the claims of certain jobs without an answer: the database may lack these jobs already.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class WaitingJobs:
         "position",
         "reserved",
         "task_queue",
+        "unanswered",
         "version",
     )
 
@@ -98,6 +100,7 @@ class WaitingJobs:
         self.bound = _BEFORE_ALL
         self.claimed: Counter[int] = Counter()
         self.reserved: set[int] = set()
+        self.unanswered = 0
 
     @property
     def head(self) -> QueueHead | None:
@@ -113,6 +116,11 @@ class WaitingJobs:
     def taken(self) -> set[int]:
         """The jobs that matches under way have reserved or claimed."""
         return self.reserved | self.claimed.keys()
+
+    @property
+    def has_open_matches(self) -> bool:
+        """Whether the database has not answered a match; it may lack the job already that the match has taken."""
+        return bool(self.reserved) or self.unanswered > 0
 
     @property
     def summary(self) -> WaitingTaskQueue:
@@ -156,10 +164,18 @@ class WaitingJobs:
 
     def claim(self, head: QueueHead) -> None:
         """Claim a certain job for a match that is not committed; its head must be known."""
-        self.bound = self.heads[0]
-        self.heads.remove(head)
-        self.count -= 1
+        self.remove(head.job_id)
         self.claimed[head.job_id] += 1
+        self.unanswered += 1
+
+    def confirm_certain(self, count: int) -> None:
+        """Apply that the database gave so many certain jobs."""
+        self.unanswered -= count
+
+    def return_certain(self, job_id: int) -> None:
+        """Return a certain job to the queue: the database did not give it, or was not asked."""
+        self.unanswered -= 1
+        self.roll_back([job_id])
 
     def confirm(self, taken: Iterable[QueueHead], job_ids: Sequence[int]) -> None:
         """Apply the jobs that the database gave for the reserved ones `taken`, which may wait on."""
@@ -179,7 +195,7 @@ class WaitingJobs:
                 del self.claimed[job_id]
 
     def roll_back(self, job_ids: Sequence[int]) -> None:
-        """Apply that a transaction that claimed these jobs has failed, or that another one has locked them."""
+        """Apply that a transaction that claimed these jobs has failed."""
         self.commit(job_ids)
         self._wait_again(len(job_ids), _BEFORE_ALL)
 
@@ -216,13 +232,13 @@ class WaitingJobs:
         if is_settled and (is_all or self.heads):
             self.count = max(self.count, len(self.heads))
 
-    def set_head(self, head: QueueHead | None, *, is_settled: bool = True) -> None:
-        """Set the head that the database has; None = not known. `is_settled` as in `refresh_heads`."""
+    def set_head(self, head: QueueHead | None) -> None:
+        """Set the head that the database has; None = not known."""
         if head is None:
             self._forget_heads()
         elif not self.is_taken(head.job_id) and self.heads[:1] != [head]:
             self.heads = [head]
-            self.has_unsettled_heads = not is_settled
+            self.has_unsettled_heads = False
 
     def shorten(self, most: int) -> None:
         """Forget all heads but the first `most`."""

@@ -2,13 +2,13 @@
 
 The matcher reserves jobs for all requests in memory. Then the database is asked for as many jobs of each task queue.
 Where it has fewer, another server was quicker, and the requests without a job are matched again. A job for which the
-response budget is too small is returned before it is bound; the pilot gets it with its next request.
+response budget is too small is not bound, and waits again after the transaction, which has locked it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial, reduce
@@ -68,7 +68,7 @@ class _RequestProgress:
     """The state of one request.
 
     `first` is the whole request, `pending` what is still to be matched; None = nothing. `chosen` counts the
-    reservations, with or without a job; `reserved` are those for which the database has not been asked.
+    reservations, with or without a job.
     """
 
     request: SlotRequest
@@ -76,7 +76,6 @@ class _RequestProgress:
     first: MatchRequest | None
     pending: MatchRequest | None
     chosen: int = 0
-    reserved: list[Reservation] = field(default_factory=list)
     claims: list[JobClaim] = field(default_factory=list)
 
     @property
@@ -123,6 +122,8 @@ _Made: TypeAlias = tuple[_RequestProgress, Reservation]
 _Source: TypeAlias = tuple[int, int | None]
 """Where a reservation gets its job: a task queue, and the id of the job if it is a certain one."""
 
+_BySource: TypeAlias = dict[_Source, list[_Made]]
+
 
 def bind_jobs(transaction: Transaction, state: ServerState, requests: Sequence[SlotRequest]) -> list[list[JobClaim]]:
     """Bind jobs to the free slots of the requests, in order, and return those of each in the order of its slots."""
@@ -130,11 +131,15 @@ def bind_jobs(transaction: Transaction, state: ServerState, requests: Sequence[S
     limits = limits_at_present(transaction, state, queues, sum(len(request.free_slots) for request in requests))
     single_jobs = SingleJobs()
     progresses = [_request_progress(transaction, state, request, limits, single_jobs) for request in requests]
+    unanswered: _BySource = defaultdict(list)
+    transaction.on_rollback(partial(_unreserve, state, unanswered, transaction.now))
     while unfinished := [progress for progress in progresses if progress.pending is not None]:
         wanted: list[MissingHeads] = []
         access = state.queue_access
-        made = [(progress, chosen) for progress in unfinished for chosen in _choose(state, access, progress, wanted)]
-        _claim(transaction, state, made)
+        for progress in unfinished:
+            for reservation in _choose(state, access, progress, wanted):
+                unanswered[reservation.task_queue.id, reservation.job_id].append((progress, reservation))
+        _claim(transaction, state, unanswered)
         load_heads(transaction, state, wanted, single_jobs)
     _record(transaction, state, [progress for progress in progresses if progress.claims])
     return [progress.result for progress in progresses]
@@ -149,15 +154,13 @@ def _request_progress(
         return _RequestProgress(request, place, None, None)
     here = limits.at(state.limits.at(queue))
     pending = MatchRequest(queue, credential.vos, free, here, single_jobs, transaction.now, request.offers.policies)
-    progress = _RequestProgress(request, place, pending, pending)
-    transaction.on_rollback(partial(_unreserve, state, progress, transaction.now))
-    return progress
+    return _RequestProgress(request, place, pending, pending)
 
 
-def _unreserve(state: ServerState, progress: _RequestProgress, now: datetime) -> None:
-    """Return what was reserved when the transaction failed before the database was asked for jobs."""
+def _unreserve(state: ServerState, unanswered: _BySource, now: datetime) -> None:
+    """Return what was reserved when the transaction failed before the matcher had the answer of the database."""
     with state.lock:
-        state.matcher.unreserve(progress.reserved, now)
+        state.matcher.unreserve([reservation for pairs in unanswered.values() for _, reservation in pairs], now)
 
 
 def _choose(
@@ -172,37 +175,32 @@ def _choose(
         heads, progress.pending = chosen.rest
         wanted.append(heads)
     progress.chosen += len(chosen.reservations)
-    progress.reserved += chosen.reservations
     return chosen.reservations
 
 
-def _claim(transaction: Transaction, state: ServerState, made: Sequence[_Made]) -> None:
-    """Claim a job for every reservation; requests without one are matched again."""
-    by_source: dict[_Source, list[_Made]] = defaultdict(list)
-    for pair in made:
-        by_source[pair[1].task_queue.id, pair[1].job_id].append(pair)
-    found = _lock(transaction, {source: len(pairs) for source, pairs in by_source.items()})
-    sizes = _sizes(transaction, state, by_source, found)
-    for progress, _ in made:
-        progress.reserved.clear()
+def _claim(transaction: Transaction, state: ServerState, unanswered: _BySource) -> None:
+    """Claim a job for every reservation and empty `unanswered`; requests without a job are matched again."""
+    found = _lock(transaction, {source: len(pairs) for source, pairs in unanswered.items()})
+    sizes = _sizes(transaction, state, unanswered, found)
+    progresses = {id(progress): progress for pairs in unanswered.values() for progress, _ in pairs}
     bindings: list[Binding] = []
     until = transaction.now + state.rules.lease
-    for source, pairs in by_source.items():
+    for source, pairs in list(unanswered.items()):
         jobs = found.get(source, ())
-        left: dict[int, Reservation] = {}
+        left: set[int] = set()
         for (progress, reservation), job in zip(pairs, jobs, strict=False):
             if not progress.request.budget.reserve(sizes.get(job.template_id, 0)):
                 progress.discard(reservation)
-                left[job.id] = reservation
+                left.add(job.id)
                 continue
             progress.claims.append(JobClaim(reservation, job, progress.place))
             ends = transaction.now + job.lease if job.lease else until
             bindings.append(Binding(job.id, ends, progress.place, reservation.slot))
         for progress, reservation in pairs[len(jobs) :]:
             progress.discard(reservation, is_gone=True)
-        _confirm(transaction, state, pairs, [job.id for job in jobs], left)
+        _confirm(transaction, state, unanswered.pop(source), [job.id for job in jobs], left)
     bind(transaction.session, bindings)
-    for progress in {id(progress): progress for progress, _ in made}.values():
+    for progress in progresses.values():
         progress.pending = progress.pending if len(progress.claims) == progress.chosen else progress.retry_request()
 
 
@@ -235,35 +233,40 @@ def _sizes(
 
 
 def _confirm(
-    transaction: Transaction,
-    state: ServerState,
-    pairs: Sequence[_Made],
-    job_ids: Sequence[int],
-    left: Mapping[int, Reservation],
+    transaction: Transaction, state: ServerState, pairs: Sequence[_Made], job_ids: Sequence[int], left: Set[int]
 ) -> None:
-    """Report to the matcher how the reservations from one source ended; jobs that are `left` wait on."""
+    """Report to the matcher how the reservations from one source ended.
+
+    Jobs that are `left` are locked, so no other match can get them either. They wait again after the transaction.
+    """
     reservations = [reservation for _, reservation in pairs]
     made, missed = reservations[: len(job_ids)], reservations[len(job_ids) :]
-    bound = [job_id for job_id in job_ids if job_id not in left] if left else job_ids
-    if left:
-        made = [reservation for reservation, job_id in zip(made, job_ids, strict=True) if job_id not in left]
-
-    def commit() -> None:
-        with state.lock:
-            state.matcher.commit(made, bound)
-
-    def roll_back() -> None:
-        with state.lock:
-            state.matcher.roll_back(made, bound, transaction.now)
-
     with state.lock:
         if missed:
             state.matcher.exhaust(missed, transaction.now)
-        state.matcher.unreserve(list(left.values()), transaction.now)
-        state.matcher.confirm(made, bound)
+        state.matcher.confirm(made, job_ids)
     if made:
-        transaction.after_commit(commit)
-        transaction.on_rollback(roll_back)
+        transaction.after_commit(partial(_commit, state, made, job_ids, left, transaction.now))
+        transaction.on_rollback(partial(_roll_back, state, made, job_ids, transaction.now))
+
+
+def _commit(
+    state: ServerState, made: Sequence[Reservation], job_ids: Sequence[int], left: Set[int], now: datetime
+) -> None:
+    """Apply the commit: the jobs of these reservations of one task queue wait no more, but for those in `left`."""
+    bound = [job_id for job_id in job_ids if job_id not in left]
+    with state.lock:
+        state.matcher.commit(made, bound)
+        if left:
+            returned = [each for each, job_id in zip(made, job_ids, strict=True) if job_id in left]
+            state.matcher.roll_back(returned, sorted(left), now)
+    if left:
+        state.publish_waiting(made[0].task_queue.id, len(left))
+
+
+def _roll_back(state: ServerState, made: Sequence[Reservation], job_ids: Sequence[int], now: datetime) -> None:
+    with state.lock:
+        state.matcher.roll_back(made, job_ids, now)
 
 
 def _record(transaction: Transaction, state: ServerState, progresses: Sequence[_RequestProgress]) -> None:
