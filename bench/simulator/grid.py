@@ -38,7 +38,13 @@ from pilotage_server.core.health.throttles import (
     trial_deadline,
     tripped_locations,
 )
-from pilotage_server.core.matching.demand import EMPTY_RETURN_WINDOW, EmptyPilot, demands, empty_returns, job_time_of_pilots_s
+from pilotage_server.core.matching.demand import (
+    EMPTY_RETURN_WINDOW,
+    EmptyPilot,
+    demands,
+    empty_returns,
+    job_time_of_pilots_s,
+)
 from pilotage_server.core.matching.job_views import SingleJobs
 from pilotage_server.core.matching.matcher import MAX_JOBS_PER_ROUND, Matcher, NeedsHeads, Reservation
 from pilotage_server.core.matching.slot_match import MatchRequest
@@ -165,7 +171,9 @@ class SimulatedGrid:
 
         self._demands: dict[int, Demand | None] = {}
         stated = (configuration.tree.effective(queue.id, None) for queue in configuration.served)
-        longest = (each and job_time_of_pilots_s(each, configuration.rules.end_margin) for each in stated)
+        longest = (
+            None if each is None else job_time_of_pilots_s(each, configuration.rules.end_margin) for each in stated
+        )
         self._left_s = {index: left_s for index, left_s in enumerate(longest) if left_s is not None}
 
     def _prepare_pilots(self) -> None:
@@ -376,8 +384,8 @@ class SimulatedGrid:
                     first = [QueueHead(0, number) for number in heapq.nsmallest(most, self._queued[id_])]
                     self._matcher.refresh_heads(id_, first, most)
                     request = rest
-                case None:
-                    request = None
+                case rest:
+                    request = rest
         return made
 
     def _take(self, reservations: Iterable[Reservation]) -> None:
