@@ -20,7 +20,7 @@ from pilotage.values.offers import OccupiedSlot, SlotOffer, VacateOrder
 from pilotage_server.core.accounting.fair_share import FairShare
 from pilotage_server.core.accounting.limits import LimitRound, counts_for
 from pilotage_server.core.matching.job_views import SINGLE_JOBS_AT_ONCE, SingleJobs
-from pilotage_server.core.matching.matcher import Matcher, NeedsHeads, Reservation
+from pilotage_server.core.matching.matcher import RANK_EFFORT, Matcher, NeedsHeads, Reservation
 from pilotage_server.core.matching.preemption import Occupant, PreemptionRules, VacateOrders, preemption_order
 from pilotage_server.core.matching.slot_match import MatchRequest
 from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicies
@@ -141,7 +141,7 @@ class MatchBench:
             reservations += chosen.reservations
             if chosen.rest is None:
                 return reservations
-            request = self._after_reading(chosen.rest)
+            request = self._after_reading(chosen.rest) if isinstance(chosen.rest, NeedsHeads) else chosen.rest
 
     def _request(self, slots: Iterable[SlotOffer], limits: dict[RunningLimit, int] | None = None) -> MatchRequest:
         offered = tuple(slots)
@@ -188,7 +188,7 @@ class MatchedJob(NamedTuple):
 
 @dataclass
 class MatcherComparison:
-    """The memory of a server and the jobs of its database."""
+    """The memory of a server and the jobs of its database; `rests` counts how often the matcher has taken a rest."""
 
     sharing: Sharing
     tree: ActiveTree
@@ -197,12 +197,14 @@ class MatcherComparison:
     mappings: PoolMappings = field(default_factory=PoolMappings)
     index: TaskQueueIndex = field(default_factory=TaskQueueIndex)
     jobs: dict[int, list[QueueHead]] = field(default_factory=dict)
+    rank_effort: int = RANK_EFFORT
+    rests: int = 0
 
     def __post_init__(self) -> None:
         self.shares = FairShare(self.sharing)
         self.policies = SlotPolicies()
         self.orders = VacateOrders()
-        self.matcher = Matcher(self.index, self.shares, self.policies, END_MARGIN)
+        self.matcher = Matcher(self.index, self.shares, self.policies, END_MARGIN, self.rank_effort)
         self.reach = QueueAccess(self.tree, self.mappings)
 
     def activate_tree(self, tree: ActiveTree) -> None:
@@ -300,7 +302,11 @@ class MatcherComparison:
             choices += chosen.reservations
             if chosen.rest is None:
                 return choices
-            request = self._after_reading(chosen.rest)
+            if isinstance(chosen.rest, NeedsHeads):
+                request = self._after_reading(chosen.rest)
+            else:
+                request = chosen.rest
+                self.rests += 1
 
     def match_request(
         self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime

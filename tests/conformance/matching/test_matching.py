@@ -15,6 +15,9 @@ from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.record import FeedCursor, FeedEvent
 from pilotage_server.core.jobs.states import JobCause, JobState
+from pilotage_server.core.matching.matcher import Chosen, Matcher
+from pilotage_server.core.matching.slot_match import MatchRequest
+from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.operations.attempts.pilot_calls import DrainPilot
 from pilotage_server.operations.matching.bind import SlotRequest, bind_jobs
@@ -60,6 +63,26 @@ def test_requests_of_a_batch_share_what_was_read_of_single_jobs(grid: Grid) -> N
     )
     matched_ids = [[match.job_id for match in answer.matches] for answer in answers if isinstance(answer, WorkAnswer)]
     assert matched_ids == [ids[1:31], ids[31:51]]
+
+
+def test_request_for_many_slots_releases_the_lock_between_jobs_with_a_rank(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[int] = []
+    choose = Matcher.choose
+
+    def counted(matcher: Matcher, request: MatchRequest, access: QueueAccess) -> Chosen:
+        found = choose(matcher, request, access)
+        chosen.append(len(found.reservations))
+        return found
+
+    monkeypatch.setattr(Matcher, "choose", counted)
+    ids = grid.submit(count=50, rank="TARGET.Cpus")
+    answer = grid.start_pilot().request_jobs(*(a_slot(f"s{number}", cpus=1 + number) for number in range(300)))
+    assert [(match.job_id, match.slot) for match in answer.matches] == [
+        (job_id, f"s{299 - place}") for place, job_id in reversed(list(enumerate(ids)))
+    ]
+    assert len([jobs for jobs in chosen if jobs]) > 1
 
 
 def test_match_changes_only_what_its_transition_sets(grid: Grid) -> None:

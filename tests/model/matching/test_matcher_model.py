@@ -30,6 +30,9 @@ from support.virtual_clock import START
 SINGLES = 3
 """How many jobs of a task queue a slot looks at one by one: task queues of the model have more."""
 
+RANK_EFFORT = 100
+"""A call of the model ends with a rest after it has judged two slots for jobs with a Rank."""
+
 QUEUES = (QueueId("CERN", "ce", "long"), QueueId("CERN", "ce", "short"), QueueId("RAL", "ce", "long"))
 WEAKER = {"ForVO": {"cms": {"Isolation": "owner"}}}
 CERN = {"ces": {"ce": {"queues": {"long": {}, "short": {"CPUTime": 1000, "Isolation": "namespace", **WEAKER}}}}}
@@ -219,7 +222,7 @@ class MatcherModel(RuleBasedStateMachine):
     @initialize(sharing=sharings, limits=limits, queues=st.lists(st.tuples(traits, counts), min_size=3, max_size=8))
     def begin(self, sharing: Sharing, limits: dict[RunningLimit, int], queues: list[tuple[Traits, int]]) -> None:
         self.reference = MatcherComparison(sharing, TREES[0], dict(limits), SINGLES)
-        self.server = MatcherComparison(sharing, TREES[0], dict(limits), SINGLES)
+        self.server = MatcherComparison(sharing, TREES[0], dict(limits), SINGLES, rank_effort=RANK_EFFORT)
         self.now = START
         self.last_job = 0
         for each, count in queues:
@@ -249,7 +252,10 @@ class MatcherModel(RuleBasedStateMachine):
     @rule(pilot=st.one_of(pilots(), roomy_pilots(individual_ads, most=8), roomy_pilots(st.just("")), equal_slots()))
     def match(self, pilot: PilotSlots) -> None:
         expected = self.reference.match_by_reference(*pilot, self.now)
+        rests = self.server.rests
         choices = self.server.chosen(*pilot, self.now)
+        if self.server.rests > rests:
+            event("matched: with a rest" if choices else "matched: with a rest, without a job")
         self._count(choices, pilot[2])
         assert self.server.claim(choices, self.now) == expected
         assert self.server.jobs == self.reference.jobs

@@ -8,6 +8,8 @@ import pytest
 
 from pilotage.values.accounts import Account
 from pilotage_server.core.identity import MAX_WEIGHT_OF_A_CORE
+from pilotage_server.core.matching.job_views import JobSnapshot
+from pilotage_server.core.matching.slot_policy import MatchPolicyEvaluator
 from support.grid import a_slot
 from support.match_bench import MatchBench, a_slot_with
 from support.virtual_clock import START
@@ -89,6 +91,31 @@ def test_job_gets_the_first_of_equally_ranked_slots() -> None:
     board = MatchBench()
     ranking = board.waiting(traits={"rank": "TARGET.Mips"})
     assert board.places(a_slot_with("a", Mips="1"), a_slot_with("b", Mips="1")) == {ranking: "a"}
+
+
+def test_slots_are_ranked_once_for_the_jobs_of_a_task_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked: list[str] = []
+    rank_by_job = MatchPolicyEvaluator.rank_by_job
+
+    def counted(evaluator: MatchPolicyEvaluator, job: JobSnapshot) -> float:
+        ranked.append(str(evaluator.policy.view.get("name")))
+        return rank_by_job(evaluator, job)
+
+    monkeypatch.setattr(MatchPolicyEvaluator, "rank_by_job", counted)
+    board = MatchBench()
+    queue = board.queue(traits={"rank": "TARGET.Cpus"})
+    jobs = [board.job(queue) for _ in range(20)]
+    slots = [a_slot(f"s{number}", 1 + number) for number in range(20)]
+    assert board.places(*slots) == {job: slot.name for job, slot in zip(jobs, reversed(slots), strict=True)}
+    assert sorted(name for name in ranked if name != "s0") == sorted(slot.name for slot in slots[1:])
+
+
+def test_slot_that_has_changed_is_ranked_again() -> None:
+    board = MatchBench()
+    queue = board.queue(traits={"rank": "TARGET.Cpus"}, cpus=2)
+    first, second, third = (board.job(queue) for _ in range(3))
+    slots = [a_slot("a", 2), a_slot("b", 5, partitionable=True), a_slot("c", 4)]
+    assert board.places(*slots) == {first: "b", second: "c", third: "b"}
 
 
 def test_slot_weight_is_that_of_the_allocated_part() -> None:

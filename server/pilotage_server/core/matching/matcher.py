@@ -7,7 +7,8 @@ Rules
   the response had no room for it or the transaction failed before. Each job that was given ends once: `commit` or
   `roll_back`.
 - Where it has to know more jobs of a task queue, or their ads, it asks for them (`NeedsHeads`).
-- Of the slots that are left, a job with a Rank takes the one that it ranks highest.
+- Of the slots that are left, a job with a Rank takes the one that it ranks highest. A call that has compared many slots
+  ends with a rest, so that the lock of the server state is free for others.
 - At a pilot that isolates by owner and holds no job, the first job ends the search: it decides the owner, and the pilot
   asks again for its other slots.
 - The caller holds the lock of the server state, and never during a database access.
@@ -16,9 +17,8 @@ Rules
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import NamedTuple
 
 from pilotage.values.amounts import Amounts
@@ -28,7 +28,14 @@ from pilotage_server.core.matching.fair_order import AccountRanking
 from pilotage_server.core.matching.job_views import JobViewCache
 from pilotage_server.core.matching.preemption import OccupiedSlotMatch, PreemptionRules
 from pilotage_server.core.matching.slot_classes import SlotClasses
-from pilotage_server.core.matching.slot_match import Fit, MatchContext, MatchRequest, MissingHeads, SlotMatch
+from pilotage_server.core.matching.slot_match import (
+    Fit,
+    MatchContext,
+    MatchRequest,
+    MissingHeads,
+    RankedSlots,
+    SlotMatch,
+)
 from pilotage_server.core.matching.slot_policy import SlotPolicies
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.reach import QueueAccess
@@ -53,6 +60,16 @@ class Reservation(NamedTuple):
     job_id: int | None = None
 
 
+RANK_EFFORT = 25_000
+"""After so much effort for jobs with a Rank, `choose` ends with a rest: comparing a slot is 1, judging one `_JUDGED`.
+
+It takes 10 to 30 ms; about 100 ms where all slots have other values, which the caches do not know yet.
+"""
+
+_JUDGED = 50
+_NOT_JUDGED: tuple[None, None] = (None, None)
+
+
 class NeedsHeads(NamedTuple):
     """These heads have to be refreshed (`Matcher.refresh_heads`) to go on with `request`."""
 
@@ -61,10 +78,13 @@ class NeedsHeads(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """What was reserved, in the order of the slots; `rest` None = all slots were served as far as jobs fit them."""
+    """What was reserved, in the order of the slots.
+
+    `rest` None = all slots were served as far as jobs fit them. A request = it took long, go on with this.
+    """
 
     reservations: tuple[Reservation, ...]
-    rest: NeedsHeads | None = None
+    rest: NeedsHeads | MatchRequest | None = None
 
 
 class Vacates(NamedTuple):
@@ -81,7 +101,12 @@ class Matcher:
     """
 
     def __init__(
-        self, waiting: TaskQueueIndex, shares: FairShare, policies: SlotPolicies, end_margin: timedelta
+        self,
+        waiting: TaskQueueIndex,
+        shares: FairShare,
+        policies: SlotPolicies,
+        end_margin: timedelta,
+        rank_effort: int = RANK_EFFORT,
     ) -> None:
         self._classes = SlotClasses(waiting, end_margin)
         self._waiting = waiting
@@ -90,6 +115,7 @@ class Matcher:
         self._context = MatchContext(
             JobViewCache(waiting, policies.views), shares, policies, self._accounts, end_margin
         )
+        self._rank_effort = rank_effort
         self.committed_total = 0
         self.exhausted_total = 0
 
@@ -173,10 +199,12 @@ class Matcher:
         self._waiting.check()
         self._accounts.check()
 
-    def _choose(self, request: MatchRequest, access: QueueAccess, reservations: list[Reservation]) -> NeedsHeads | None:
+    def _choose(
+        self, request: MatchRequest, access: QueueAccess, reservations: list[Reservation]
+    ) -> NeedsHeads | MatchRequest | None:
         """Serve one slot after the other and return what is left; `reservations` gets the result."""
         left = deque(request.slots)
-        slot_matches = _SlotMatches(self._context, self._classes, request, access)
+        slot_matches = _SlotMatches(self._context, self._classes, request, access, self._rank_effort)
         while left and len(reservations) < MAX_JOBS_PER_ROUND:
             first = slot_matches.first(left[0])
             found = first.find()
@@ -185,11 +213,13 @@ class Matcher:
                 continue
             index, slot_match = 0, first
             if isinstance(found, Fit) and found.candidate.waiting.task_queue.traits.rank and len(left) > 1:
-                later = map(slot_matches.of, islice(left, 1, None))
-                index, slot_match = _best_ranked(found, [first, *later])
+                best = slot_matches.best_ranked(found, left, first)
+                if best is None:
+                    return slot_matches.rest(left, first)
+                index, slot_match = best
                 found = slot_match.missing_heads(found) or found
             if isinstance(found, MissingHeads):
-                return NeedsHeads(found, request._replace(slots=tuple(left), refused=first.refused))
+                return NeedsHeads(found, slot_matches.rest(left, first))
             slot, allocation = left[index], slot_match.allocation(found.candidate.waiting)
             self._reserve(slot, found, slot_match, reservations)
             if slot.binds:
@@ -236,13 +266,22 @@ class Matcher:
 class _SlotMatches:
     """The searches for the slots of one request, each kept until its slot changes."""
 
-    def __init__(self, context: MatchContext, classes: SlotClasses, request: MatchRequest, access: QueueAccess) -> None:
+    def __init__(
+        self,
+        context: MatchContext,
+        classes: SlotClasses,
+        request: MatchRequest,
+        access: QueueAccess,
+        rank_effort: int,
+    ) -> None:
         self._context = context
         self._classes = classes
         self._request = request
         self._access = access
         self._first: SlotMatch | None = None
         self._by_slot: dict[str, SlotMatch] = {}
+        self._ranked = request.ranked or RankedSlots()
+        self._rank_effort = rank_effort
 
     def first(self, slot: SlotOffer) -> SlotMatch:
         """Return the search for the slot that is served now; equal slots without ads share one."""
@@ -260,11 +299,32 @@ class _SlotMatches:
             found = self._by_slot[slot.name] = SlotMatch(self._context, self._request, slot, slot_class)
         return found
 
+    def best_ranked(self, fit: Fit, slots: Collection[SlotOffer], first: SlotMatch) -> tuple[int, SlotMatch] | None:
+        """Return the slot that the job ranks highest, of the first and of the later ones that accept it, and its index.
 
-def _best_ranked(fit: Fit, matches: Sequence[SlotMatch]) -> tuple[int, SlotMatch]:
-    """Return the slot that the job's Rank prefers, of the first and of the later ones that accept it, and its index."""
-    accepting = [pair for pair in enumerate(matches) if pair[0] == 0 or pair[1].accepts(fit)]
-    return max(accepting, key=lambda pair: pair[1].rank_by_job(fit))
+        None = the call has taken much effort. Each later slot is judged once for the jobs of a task queue.
+        """
+        ranks, job = self._ranked.by(fit), first.snapshot(fit)
+        best, highest = (0, first), first.rank_by_job(job)
+        for index, slot in enumerate(slots):
+            if index == 0:
+                continue
+            if self._rank_effort <= 0:
+                return None
+            known, rank = ranks.get(slot.name, _NOT_JUDGED)
+            if known is not slot:
+                slot_match = self.of(slot)
+                rank = slot_match.rank_by_job(job) if slot_match.accepts(fit, job) else None
+                ranks[slot.name] = slot, rank
+                self._rank_effort -= _JUDGED
+            if rank is not None and rank > highest and self.of(slot).has_room_for(fit.candidate):
+                best, highest = (index, self.of(slot)), rank
+        self._rank_effort -= len(slots)
+        return best
+
+    def rest(self, left: Iterable[SlotOffer], first: SlotMatch) -> MatchRequest:
+        """Return the request to go on with, of which these slots are left; `first` is the search for the first."""
+        return self._request._replace(slots=tuple(left), refused=first.refused, ranked=self._ranked)
 
 
 def _first_heads(reservations: Iterable[Reservation]) -> dict[int, list[QueueHead]]:

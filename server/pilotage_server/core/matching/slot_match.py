@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pilotage.resources.tree import QueueId
 from pilotage.values.amounts import Amounts
@@ -71,13 +71,37 @@ class RefusedTaskQueues(NamedTuple):
     seen: int
 
 
+MAX_RANKS = 50_000
+"""The most ranks that are kept for a request."""
+
+SlotRanks: TypeAlias = dict[str, tuple[SlotOffer, float | None]]
+"""The Rank that a job gives to slots, by name; None = the slot does not take it, whatever limits and quotas say.
+
+It holds for this offer: a slot that has changed is judged again.
+"""
+
+
+class RankedSlots:
+    """How jobs rank the slots of one request: those of a task queue together, or one that is evaluated alone."""
+
+    def __init__(self) -> None:
+        self._by_job: dict[tuple[int, int | None], SlotRanks] = {}
+
+    def by(self, fit: Fit) -> SlotRanks:
+        """Return the known ranks, to which more may be added."""
+        if sum(map(len, self._by_job.values())) > MAX_RANKS:
+            self._by_job.clear()
+        job_id = None if fit.single is None else fit.single.head.job_id
+        return self._by_job.setdefault((fit.candidate.waiting.task_queue.id, job_id), {})
+
+
 class MatchRequest(NamedTuple):
     """One request for jobs, or what is left of it.
 
     `queue` and `vos` are those of the pilot's credential (no VOs = all). `slots` are all free, or all occupied, in the
     order of service. `policies` holds the policy of each slot that has an ad, by slot; none of them is faulty. `limits`
     are those of the queue; reserved jobs are counted there. `single_jobs` are those that were read with their ads.
-    `refused` = what the first slot has refused already.
+    `refused` = what the first slot has refused already. `ranked` = how jobs have ranked the slots so far.
     """
 
     queue: QueueId
@@ -88,6 +112,7 @@ class MatchRequest(NamedTuple):
     now: datetime
     policies: Mapping[str, SlotPolicy] = MappingProxyType({})
     refused: RefusedTaskQueues | None = None
+    ranked: RankedSlots | None = None
 
 
 class MatchContext(NamedTuple):
@@ -192,17 +217,21 @@ class SlotMatch:
             self._open &= ~(1 << candidate.waiting.bit)
         return None
 
-    def accepts(self, fit: Fit) -> bool:
-        """Whether the job may go here, although the slot may prefer another."""
+    def accepts(self, fit: Fit, job: JobSnapshot) -> bool:
+        """Whether the job may go here, although the slot may prefer another. Limits and quotas are not checked."""
         waiting = fit.candidate.waiting
         is_reserved = self.slot.claim is not None and self.slot.claim != waiting.task_queue.traits.account
-        if is_reserved or not self._open >> waiting.bit & 1 or not self._is_open(fit.candidate):
+        if is_reserved or not self._open >> waiting.bit & 1 or not self._may_hold(waiting):
             return False
-        return self._slot_evaluator().accepts(self._snapshot(waiting.task_queue, fit.single))
+        return self._slot_evaluator().accepts(job)
 
-    def rank_by_job(self, fit: Fit) -> float:
+    def rank_by_job(self, job: JobSnapshot) -> float:
         """Return the Rank that the job gives to the slot."""
-        return self._slot_evaluator().rank_by_job(self._snapshot(fit.candidate.waiting.task_queue, fit.single))
+        return self._slot_evaluator().rank_by_job(job)
+
+    def snapshot(self, fit: Fit) -> JobSnapshot:
+        """Return the job as slots see it."""
+        return self._snapshot(fit.candidate.waiting.task_queue, fit.single)
 
     def missing_heads(self, fit: Fit) -> MissingHeads | None:
         """Return the heads that have to be known to take the job with those that may be prefetched."""
@@ -236,7 +265,7 @@ class SlotMatch:
         waiting = candidate.waiting
         if self._accepted >> waiting.bit & 1:
             return Fit(candidate) if self.has_room_for(candidate) else None
-        if not self._is_open(candidate):
+        if not (self.has_room_for(candidate) and self._may_hold(waiting)):
             return None
         if self._differs_by_job(waiting):
             return self._single_fit(candidate)
@@ -261,12 +290,10 @@ class SlotMatch:
         if not (self._has_start or self._class.uncertain & bit or traits.requirements_expression or traits.rank):
             self._class.certain |= bit
 
-    def _is_open(self, candidate: Candidate) -> bool:
-        waiting = candidate.waiting
+    def _may_hold(self, waiting: WaitingJobs) -> bool:
+        """Whether access, size and times let jobs of the task queue go here."""
         is_uncertain = self._class.uncertain >> waiting.bit & 1
         if is_uncertain and not fits(waiting.task_queue, self.slot, self._context.end_margin):
-            return False
-        if not self.has_room_for(candidate):
             return False
         if self._class.admits(waiting):
             return True

@@ -20,7 +20,7 @@ from pilotage_server.core.accounting.limits import LimitRound
 from pilotage_server.core.jobs.record import FeedEvent, JobRecord, next_attempt
 from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.core.matching.job_views import SingleJobs
-from pilotage_server.core.matching.matcher import Reservation
+from pilotage_server.core.matching.matcher import NeedsHeads, Reservation
 from pilotage_server.core.matching.slot_match import MatchRequest, MissingHeads
 from pilotage_server.core.queueing.reach import QueueAccess
 from pilotage_server.operations.accounting.limits import count_matched, limits_at_present
@@ -170,10 +170,11 @@ def _choose(
     assert progress.pending is not None, "only pending requests are matched"
     with state.lock:
         chosen = state.matcher.choose(progress.pending, access)
-    progress.pending = None
-    if chosen.rest is not None:
+    if isinstance(chosen.rest, NeedsHeads):
         heads, progress.pending = chosen.rest
         wanted.append(heads)
+    else:
+        progress.pending = chosen.rest
     progress.chosen += len(chosen.reservations)
     return chosen.reservations
 
