@@ -97,7 +97,8 @@ def test_jobs_without_room_wait_again_after_the_match_that_locks_them(grid: Grid
 
     def match_beside(transaction: Transaction, state: ServerState) -> list[int]:
         answer = request_jobs(transaction, state, pilot.identity, WorkRequest(tuple(slots(6))))
-        assert other.claim() == []
+        if not grid.database.is_sqlite:  # which has one writer
+            assert other.claim(*slots(2)) == []
         return [match.job_id for match in answer.matches]
 
     assert grid.write(match_beside) == ids[:4]
