@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -180,3 +181,31 @@ async def test_job_is_started_again_when_a_kept_init_was_killed(tmp_path: Path) 
         with pytest.raises(NodeFaultError, match="init has ended"):
             await bench.start(a_job(2))
         await until(lambda: not inits.present())
+
+
+_UNPRIVILEGED = """
+import asyncio, pathlib, sys
+from support.pilot_ports import a_payload_runner
+from support.processes import shell_job
+from test_kept_init import Inits
+
+
+async def main() -> None:
+    async with a_payload_runner(pathlib.Path(sys.argv[1])) as bench:
+        inits = Inits(bench)
+        (init,) = await inits.after("true")
+        assert await inits.after("true", 2) == {init}
+        # The empty folder that hides a home belongs to the user of such a pilot.
+        assert await inits.after(f"touch {pathlib.Path.home()}/x", 3) != {init}
+        end, _, _ = await bench.run(shell_job(f"test ! -e {pathlib.Path.home()}/x", 4))
+        assert end.exit_code == 0
+
+
+asyncio.run(main())
+"""
+
+
+def test_pilot_without_root_passes_no_file_on_either(tmp_path: Path) -> None:
+    places = os.pathsep.join((str(Path(__file__).parent), str(Path(__file__).parents[2])))
+    command = ["unshare", "--user", "--map-user=1000", "--map-group=1000", sys.executable, "-c", _UNPRIVILEGED]
+    subprocess.run([*command, str(tmp_path)], check=True, env={**os.environ, "PYTHONPATH": places})
