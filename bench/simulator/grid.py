@@ -385,8 +385,8 @@ class SimulatedGrid:
                     first = [QueueHead(0, number) for number in heapq.nsmallest(most, self._queued[id_])]
                     self._matcher.refresh_heads(id_, first, most)
                     request = rest
-                case None:
-                    request = None
+                case rest:
+                    request = rest
         return made
 
     def _take(self, reservations: Iterable[Reservation]) -> None:
