@@ -89,6 +89,17 @@ async def test_wake_up_during_a_look_causes_another_look(waiting: LongPollBench)
     assert await woken(call) == [True]
 
 
+@pytest.mark.parametrize("other_id", [7, 8])
+async def test_jobs_during_the_look_of_a_woken_call_cause_another_look(waiting: LongPollBench, other_id: int) -> None:
+    call = waiting.enter("a")
+    waiting.add_jobs(a_task_queue(7), 1)
+    waiting.polls.begin_look(call)
+    waiting.add_jobs(a_task_queue(other_id), 1)
+    waiting.polls.end_look(call, {})
+
+    assert await woken(call) == [True]
+
+
 async def test_call_that_ends_passes_its_wake_up_on(waiting: LongPollBench) -> None:
     with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))], 0) as ending:
         remaining = waiting.enter("b")
