@@ -353,19 +353,14 @@ def _is_as_made(folders: Folders, streams: tuple[str, ...]) -> bool:
     for name in os.listdir(folders.private_temporary):
         # The empty folder below which the attempt's folder was mounted, if the scratch is in /tmp.
         (folders.private_temporary / name).rmdir()
-    return not os.listdir(folders.private_temporary) and is_unchanged(folders, streams)
-
-
-def is_unchanged(folders: Folders, streams: tuple[str, ...]) -> bool:
-    """Whether an attempt has left nothing but empty streams; in its /tmp there may be something. Raises OSError."""
     contents = (
         (folders.root, {folders.work.name, folders.temporary.name, folders.private_temporary.name}),
         (folders.work, {*streams}),
         (folders.temporary, set[str]()),
+        (folders.private_temporary, set[str]()),
     )
     return (
-        _is_plain(folders.private_temporary, _FOLDER_MODE)
-        and all(_is_plain(folder, _FOLDER_MODE) for folder, _ in contents)
+        all(_is_plain(folder, _FOLDER_MODE) for folder, _ in contents)
         and all({*os.listdir(folder)} == names for folder, names in contents)
         and all(_is_plain(file, _FILE_MODE) and _is_empty(file) for file in map(folders.work.joinpath, streams))
     )

@@ -151,11 +151,6 @@ class Confinement:
         return PayloadUser.of_number(self.users.acquire()) if self.users is not None else None
 
     @property
-    def keeps(self) -> bool:
-        """Whether an init process may be kept for the next payload of the same account."""
-        return self.level is Isolation.NAMESPACE and self.accounts is None
-
-    @property
     def reader(self) -> int | None:
         """The user with whose rights the pilot reads files that jobs name; None = the pilot's, as payloads."""
         return _NOBODY if self.users is not None else None

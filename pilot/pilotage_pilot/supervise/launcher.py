@@ -7,11 +7,8 @@ Rules
 - A payload with a container image gets that image as the root of its mounts: what it sees of the node is what it would
   see without the image, at the places that the order names, and nothing else.
 - In namespaces the new child is the init process of the payload: it mounts what the payload may see, starts it, reaps
-  its orphans, and sends the payload's wait status to the pilot. Its end is the end of every process in the namespace,
-  and the kernel ends it with the pilot. Without namespaces the new child is the payload itself.
-- An init process is kept for the next payload of its kind if that is ordered. It kills and reaps all other processes
-  first. It ends if a process is left, or if a place that the payload could write to, its System V or POSIX memory and
-  queues, its keys, or the limits and priorities of init are not as before. The pilot checks the attempt's folder.
+  its orphans, and writes the payload's wait status to a pipe. Its end is the end of every process in the namespace, and
+  the kernel ends it with the pilot. Without namespaces the new child is the payload itself.
 - The launcher starts from an empty environment, so that no copy of it has a secret of the pilot.
 
 It runs with the options -I -S: so it imports nothing but the standard library. `spawn` has the pilot's side.
@@ -21,23 +18,20 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import marshal
 import os
 import resource
 import signal
 import socket
 import struct
-import time
 from typing import Any, NoReturn
 
 LENGTH = struct.Struct("=I")
-"""Precedes an order, with its file descriptors: stdin, stdout, stderr, the pipe of errors, the socket of init."""
+"""Precedes an order, with its file descriptors: stdin, stdout, stderr, the pipe of errors, the pipe of the status."""
 STARTED = struct.Struct("=ii")
 """The answer: the id of the new child or a negative error number, and the launcher's own peak memory in KiB."""
-ENDED = struct.Struct("=i?ddq")
-"""What init says of the end of a payload: its wait status, whether init waits for the next payload, the CPU seconds of
-init and all that it has reaped so far, the kernel's part of them, and the peak memory of the payload in KiB."""
+STATUS = struct.Struct("=i")
+"""The wait status of the payload."""
 ERROR = struct.Struct("=i")
 """An error number, before the step that failed, on the pipe of errors; nothing is written there after a start."""
 
@@ -59,7 +53,6 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 # Unlike CDLL it keeps Python's lock: a child that is made by clone has no other thread to give it back.
 _LIBC = ctypes.PyDLL(None, use_errno=True)
 _CLONE = {"x86_64": 56, "aarch64": 220, "ppc64le": 120, "riscv64": 220}
-_IOPRIO_GET = {"x86_64": 252, "aarch64": 31, "ppc64le": 274, "riscv64": 31}
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _CLONE_PARENT, _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID = (
     0x8000,
@@ -273,7 +266,7 @@ def _step(name: str, error: OSError) -> _StepError:
 
 def _run_child(order: dict[str, Any], descriptors: list[int], groups: list[int], ids: tuple[int, int]) -> NoReturn:
     """Be the new child of the pilot: init, or the payload itself."""
-    *streams, errors, status = descriptors
+    *_, errors, status = descriptors
     try:
         os.setsid()
         if order["mounts"] is None:
@@ -283,29 +276,21 @@ def _run_child(order: dict[str, Any], descriptors: list[int], groups: list[int],
             if ids[0]:
                 _map_ids(*ids)
             _isolate(order)
-            queues = _open_queues() if order["kept"] else None
         except OSError as error:
             raise _step("isolate", error) from None
         _enter(order, groups)
         # Both are undone by a change of the user.
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # so that the payload cannot look into it
-        before = _Traces(order["mounts"], queues) if queues is not None else None
-        payload = _spawn(order, streams)
+        payload = _spawn(order, descriptors)
         os.closerange(0, status)
         os.closerange(status + 1, _FIRST_FREE)
-        if before is None:
-            _reap(payload, status)
-        _serve(payload, socket.socket(fileno=status), before)
-    except BaseException as error:
-        _fail(errors, error)
-
-
-def _fail(errors: int, error: BaseException) -> NoReturn:
-    """End this process, which cannot start the payload, and say why."""
-    number, name = error.args if isinstance(error, _StepError) else (0, repr(error))
-    try:
+        _reap(payload, status)
+    except _StepError as error:
+        number, name = error.args
         os.write(errors, ERROR.pack(number) + name.encode(errors="replace"))
+    except BaseException as error:
+        os.write(errors, ERROR.pack(0) + repr(error).encode(errors="replace"))
     finally:
         os._exit(1)
 
@@ -331,127 +316,11 @@ def _isolate(order: dict[str, Any]) -> None:
 
 def _reap(payload: int, status: int) -> NoReturn:
     """Be the init process until the payload ends; the kernel then ends the rest of the namespace."""
-    ended, peak_kib = _reaped(payload)
-    os.write(status, ENDED.pack(ended, False, 0.0, 0.0, peak_kib))
-    os._exit(0)
-
-
-def _reaped(payload: int) -> tuple[int, int]:
-    """Reap until the payload ends; returns its wait status, and the largest peak memory of what was reaped in KiB."""
-    most_kib = 0
     while True:
-        pid, ended, used = os.wait3(_WALL)
-        most_kib = max(most_kib, used.ru_maxrss)
+        pid, ended = os.wait()
         if pid == payload:
-            return ended, most_kib
-
-
-# The next payload ---------------------------------------------------------------------------------------------------
-
-_WALL = 0x40000000
-"""Wait for all children, however they were cloned."""
-_LAST_KILLS, _LAST_PAUSE_S = 1000, 0.001
-_LIMITS = 16
-"""The number of Linux's resource limits."""
-
-
-def _serve(payload: int, pilot: socket.socket, before: _Traces) -> NoReturn:
-    """Be the init process of one payload after the other, as long as none leaves a trace."""
-    for _ in range(3):
-        os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # the streams of the next payload get other numbers
-    while True:
-        ended, peak_kib = _reaped(payload)
-        try:
-            is_kept = _is_alone() and before.is_all()
-        except OSError:
-            is_kept = False
-        spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        system_s = sum(each.ru_stime for each in spent)
-        cpu_s = sum(each.ru_utime for each in spent) + system_s
-        pilot.sendall(ENDED.pack(ended, is_kept, cpu_s, system_s, peak_kib))
-        received = _received(pilot) if is_kept else None
-        if received is None:
+            os.write(status, STATUS.pack(ended))
             os._exit(0)
-        order, descriptors = received
-        try:
-            payload = _spawn(order, descriptors)
-        except BaseException as error:
-            _fail(descriptors[3], error)
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-
-def _is_alone() -> bool:
-    """Kill and reap all other processes of this namespace; whether none is left."""
-    try:
-        for _ in range(_LAST_KILLS):
-            if not os.wait3(os.WNOHANG | _WALL)[0]:
-                os.kill(-1, signal.SIGKILL)
-                time.sleep(_LAST_PAUSE_S)
-    except ChildProcessError:
-        return [name for name in os.listdir("/proc") if name.isdigit()] == ["1"]
-    return False
-
-
-def _open_queues() -> int | None:
-    """Return a descriptor of the POSIX message queues of this namespace; None = the kernel does not show them."""
-    place = "/dev/shm"  # noqa: S108 - the payload's own one, which is covered only for this moment
-    try:
-        _mount("mqueue", place, "mqueue", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    except OSError:
-        return None
-    opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    _checked(_LIBC.umount2(os.fsencode(place), _MNT_DETACH), place)
-    kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
-    os.close(opened)
-    return kept
-
-
-class _Traces:
-    """What a payload can change and the next one would find, outside of the attempt's folder."""
-
-    def __init__(self, mounts: dict[str, Any], queues: int) -> None:
-        made = [path.split("/") for path in (mounts["own"], *mounts["visible"], *mounts["writable"])]
-        above = ("/".join(path[:length]) for path in made for length in range(2, len(path)))
-        places = {*_TEMPORARY, "/dev/shm", *mounts["hidden"], *above}  # noqa: S108 - the payload's own ones
-        # What the node shows in other folders is read-only, or the site's.
-        self._folders = [place for place in sorted(places) if os.path.isdir(place) and os.access(place, os.W_OK)]
-        self._queues = queues
-        self._before = self._now()
-
-    def is_all(self) -> bool:
-        """Whether nothing has changed; raises OSError."""
-        return self._now() == self._before
-
-    def _now(self) -> tuple[Any, ...]:
-        folders = [(sorted(os.listdir(place)), os.lstat(place).st_mode, os.listxattr(place)) for place in self._folders]
-        memory = [_content(f"/proc/sysvipc/{name}") for name in ("shm", "msg", "sem")]
-        user = b"%5d:" % os.getuid()
-        keys = [line for line in _content("/proc/key-users").splitlines() if line.startswith(user)]
-        limits = [resource.getrlimit(number) for number in range(_LIMITS)]
-        return folders, os.listdir(self._queues), memory, keys, limits, _priorities()
-
-
-def _content(path: str) -> bytes:
-    """Return the content of a file of the kernel; b"" = it has none of this name."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return b""
-    try:
-        return os.read(descriptor, 1 << 16)
-    finally:
-        os.close(descriptor)
-
-
-def _priorities() -> tuple[Any, ...]:
-    """Return all that decides how this process is scheduled."""
-    of_disk = _LIBC.syscall(_IOPRIO_GET[os.uname().machine], 1, 0)
-    priority = os.getpriority(os.PRIO_PROCESS, 0)
-    return priority, os.sched_getscheduler(0), os.sched_getparam(0).sched_priority, os.sched_getaffinity(0), of_disk
-
-
-# The payload --------------------------------------------------------------------------------------------------------
 
 
 def _open_groups(paths: list[str]) -> list[int]:
@@ -594,27 +463,19 @@ def _start(order: dict[str, Any], descriptors: list[int]) -> int:
     return child
 
 
-def _received(pilot: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Return the next order of the pilot, with its descriptors; None = the pilot is gone."""
-    head, descriptors, _, _ = socket.recv_fds(pilot, LENGTH.size, _DESCRIPTORS)
-    if not head:
-        return None
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
-    (length,) = LENGTH.unpack(head)
-    return marshal.loads(pilot.recv(length, socket.MSG_WAITALL)), descriptors  # noqa: S302 - its pilot is trusted
-
-
 def main() -> None:
     """Start payloads until the pilot is gone."""
     # Signals to all processes of the pilot's group or batch slot are the pilot's to obey.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pilot = socket.socket(fileno=os.dup(0))
     while True:
-        received = _received(pilot)
-        if received is None:
+        head, descriptors, _, _ = socket.recv_fds(pilot, LENGTH.size, _DESCRIPTORS)
+        if not head:
             return
-        order, descriptors = received
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        (length,) = LENGTH.unpack(head)
+        order = marshal.loads(pilot.recv(length, socket.MSG_WAITALL))  # noqa: S302 - its pilot is trusted
         try:
             child = _start(order, descriptors)
         except OSError as error:

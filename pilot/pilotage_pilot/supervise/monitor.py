@@ -19,7 +19,7 @@ from pilotage_pilot.supervise.cgroups import Cgroup, PayloadLimits
 from pilotage_pilot.supervise.containers import ReadyImage
 from pilotage_pilot.supervise.folders import Folders, disk_use_mib
 from pilotage_pilot.supervise.proc import Process, all_processes
-from pilotage_pilot.supervise.process import KeptInit, Payload, proportional_memory_mib
+from pilotage_pilot.supervise.process import Payload, proportional_memory_mib
 from pilotage_pilot.supervise.spawn import output_path
 from pilotage_pilot.supervise.watchdog import NEVER
 
@@ -52,8 +52,7 @@ class Work:
 
     `cut` are the streams that have been truncated. `payload` None = it does not run, `user` None = as the pilot's,
     `image` None = on the node itself. `began` is when its process began, until that is published; `start_fault` why its
-    start was given up. `init` is an init process that waits for its payload, or that it has left for the next one.
-    `account` is its owner's until its folder is gone; None = none is used.
+    start was given up. `account` is its owner's until its folder is gone; None = none is used.
     `deadline_boot_s` is when the watchdog kills it, `deadline_place` where the watchdog finds that; None = nowhere.
     `disk_due_s` is when its disk use is measured next, on the event loop's clock, `disk_check` the measurement.
     `bounds` limit its output, None = those of all payloads do.
@@ -68,7 +67,6 @@ class Work:
     user: PayloadUser | None = None
     account: PayloadUser | None = None
     image: ReadyImage | None = None
-    init: KeptInit | None = None
     seen: FolderState | None = None
     cut: set[str] = field(default_factory=set)
     deadline_boot_s: float = NEVER

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,18 +50,16 @@ from pilotage_pilot.supervise.folders import (
     PilotFolder,
     SpareFolders,
     folders_in,
-    is_unchanged,
     make_folders,
     write_over,
 )
 from pilotage_pilot.supervise.isolation import Confinement
 from pilotage_pilot.supervise.monitor import PayloadMonitor, PayloadRules, Work
 from pilotage_pilot.supervise.proc import Subreaper, adopt_orphans, all_processes
-from pilotage_pilot.supervise.process import KeptInit, KeptInits, Payload, PayloadEnd
+from pilotage_pilot.supervise.process import Payload, PayloadEnd
 from pilotage_pilot.supervise.runtimes import Containers
 from pilotage_pilot.supervise.spawn import (
     LAUNCH_TIMEOUT_S,
-    LaunchedProcess,
     PayloadCommand,
     PayloadSite,
     command_of,
@@ -164,8 +162,6 @@ class LocalPayloadRunner:
         self._bounds = handling.bounds
         self._cache = FileCache(folder.cache, handling.cache_bytes, link.download)
         self._spares = SpareFolders()
-        self._inits = KeptInits(self._dismiss)
-        self._dismissed: dict[int, KeptInit] = {}
         self._wrapper: Path | None = None
         self._work: dict[AttemptKey, Work] = {}
         self._publish: Callable[[PayloadEvent], None] = _ignore
@@ -214,12 +210,8 @@ class LocalPayloadRunner:
 
     def prepare(self, order: PrepareJob) -> None:
         """Make the folder of an attempt; raises NodeFaultError."""
+        folders = folders_in(self._folder.of_attempt(order.job.key))
         streams = stream_names(order.job.description)
-        init = self._inits.take(self._kind_of(order, streams)) if self._may_keep(order) else None
-        folders = folders_in(self._folder.of_attempt(order.job.key)) if init is None else init.folders
-        self._work[order.job.key] = Work(order, folders, streams, init=init)
-        if init is not None:
-            return
         try:
             # A spare folder holds streams, whose names an input file may have.
             if order.job.description.input_files or not self._spares.give(folders.root, streams):
@@ -227,18 +219,7 @@ class LocalPayloadRunner:
             write_ads(order, folders)
         except OSError as error:
             raise NodeFaultError(f"its folder cannot be created: {error}") from error
-
-    def _may_keep(self, order: PrepareJob) -> bool:
-        """Whether the payload may begin in, and leave, an init process in folders that are as they were made."""
-        description = order.job.description
-        has_files = description.input_files or order.machine_ad or order.job_ad or description.image is not None
-        has_group = self._groups is not None and order.slot.amounts.memory_mib
-        return self._confinement.keeps and not (has_files or has_group or self._closed)
-
-    def _kind_of(self, order: PrepareJob, streams: tuple[str, ...]) -> Hashable:
-        """Return all that an init process has by its first payload and the next one must have, too."""
-        amounts = order.slot.amounts
-        return order.job.account, streams, amounts.memory_mib, amounts.disk_mib, order.nice, self._wrapper
+        self._work[order.job.key] = Work(order, folders, streams)
 
     async def fetch(self, key: AttemptKey) -> None:
         """Fetch the input files, the image and the account of a prepared attempt.
@@ -287,35 +268,27 @@ class LocalPayloadRunner:
         order = work.order
         # A payload with a memory limit joins its group at its start, any other at the first check.
         group = self._new_group(work) if order.slot.amounts.memory_mib else None
-        init, work.init = work.init, None
-        if init is not None and init.kind != self._kind_of(order, work.streams):
-            self._dismiss(init, with_folder=False)
-            init = None
         try:
             assert work.account is not None or not self.has_accounts, "fetch has brought it"
-            work.user = work.account or (init.user if init is not None else self._confinement.new_user())
+            work.user = work.account or self._confinement.new_user()
             command = self._command(work, group)
             if order.job.description.new_files_come_back:
                 work.seen = plain_files(work.folders.work)
             # Before its start, so that no payload runs without a deadline, wherever the pilot is stopped.
-            self._add_deadline(work, init)
-            start = self._confinement.launcher.start if init is None else init.process.start_next
-            process = start(in_shell(command) if by_shell else command)
+            self._add_deadline(work)
+            process = self._confinement.launcher.start(in_shell(command) if by_shell else command)
             marker = self._site.marker_of(order.job)
             work.payload = Payload(key, process, marker, group, self._subreaper, work.user)
-            if self._watchdog is not None and work.deadline_place is not None and init is None:
+            if self._watchdog is not None and work.deadline_place is not None:
                 self._watchdog.set_leader(work.deadline_place, process.pid)
         except OSError as error:
             raise _fault(error)(f"its process cannot be started: {error}") from error
         finally:
-            if work.payload is None and init is not None:
-                work.deadline_place = None
-                self._dismiss(init, with_folder=False)
-            elif work.payload is None:
+            if work.payload is None:
                 self._remove_deadline(work)
                 self._confinement.release(work.user)
-            if work.payload is None and group is not None:
-                group.remove()
+                if group is not None:
+                    group.remove()
         self._empty.clear()
         # The attempt may be forgotten before its payload has ended.
         work.payload.watch(lambda end: self._ended(work, end))
@@ -348,7 +321,6 @@ class LocalPayloadRunner:
             mounts=mounts,
             limits=work.resource_limits(self._handling),
             groups=group.entries if group is not None else (),
-            kept=self._may_keep(work.order),
         )
 
     def _command_in_image(
@@ -377,11 +349,8 @@ class LocalPayloadRunner:
         needed = () if self._wrapper is None else (self._wrapper,)
         return command, self._confinement.mounts(work.folders, work.order.slot.amounts.memory_mib, needed)
 
-    def _add_deadline(self, work: Work, init: KeptInit | None) -> None:
-        if self._watchdog is not None and init is not None and init.deadline_place is not None:
-            work.deadline_place = init.deadline_place
-            self._watchdog.move(work.deadline_place, work.deadline_boot_s)
-        elif self._watchdog is not None:
+    def _add_deadline(self, work: Work) -> None:
+        if self._watchdog is not None:
             work.deadline_place = self._watchdog.add(work.deadline_boot_s)
 
     def _remove_deadline(self, work: Work) -> None:
@@ -396,11 +365,8 @@ class LocalPayloadRunner:
         key, payload = work.order.job.key, work.payload
         work.cut_streams(self._bounds)
         work.payload = None
-        if payload is not None and end.kept is not None:
-            self._leave(work, payload, end.kept)
-        else:
-            self._remove_deadline(work)
-            self._confinement.release(work.user)
+        self._remove_deadline(work)
+        self._confinement.release(work.user)
         if all(other.payload is None for other in self._work.values()):
             self._empty.set()
         if payload is not None and (work.start_fault is not None or end.start_error is not None):
@@ -417,36 +383,6 @@ class LocalPayloadRunner:
             asyncio.get_running_loop().call_later(_PILOT_SIGNAL_DELAY_S, self._publish, exited)
         else:
             self._publish(exited)
-
-    def _leave(self, work: Work, payload: Payload, process: LaunchedProcess) -> None:
-        """Keep the init process of a payload that has ended, until its folder is known to be clean."""
-        place, work.deadline_place = work.deadline_place, None
-        init = KeptInit(self._kind_of(work.order, work.streams), process, work.folders, work.user, place)
-        if payload.was_disturbed or self._closed or self._work.get(payload.key) is not work:
-            self._dismiss(init, with_folder=False)
-            return
-        work.init = init
-        if self._watchdog is not None and place is not None:
-            self._watchdog.move(place, NEVER)
-
-    def _dismiss(self, init: KeptInit, *, with_folder: bool = True) -> None:
-        """End an init process that has no payload, and remove its folder."""
-        descriptor = os.pidfd_open(init.process.pid)
-        self._dismissed[descriptor] = init
-        init.process.dismiss()
-        asyncio.get_running_loop().add_reader(descriptor, self._reap, descriptor)
-        if with_folder and not remove_small(init.folders.root):
-            self._remove_slowly(init.folders.root)
-
-    def _reap(self, descriptor: int) -> None:
-        init = self._dismissed.pop(descriptor)
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
-        os.waitpid(init.process.pid, 0)
-        self._subreaper.remove_leader(init.process.pid)
-        self._confinement.release(init.user)
-        if self._watchdog is not None and init.deadline_place is not None:
-            self._watchdog.remove(init.deadline_place)
 
     def _not_started(self, work: Work, payload: Payload, error: OSError | PilotageError | None) -> None:
         """Publish that the program of a payload was not executed, or let the shell run it."""
@@ -571,33 +507,16 @@ class LocalPayloadRunner:
         work = self._work.pop(key, None)
         if work is not None and work.image is not None:
             work.image.release()
-        init = work.init if work is not None else None
-        if work is not None and init is not None and self._is_clean(init, work.streams):
-            self._inits.keep(init)
-            self._removed(work, removed)
-            return
-        if init is not None:
-            self._dismiss(init, with_folder=False)
-        folder = work.folders.root if work is not None else self._folder.of_attempt(key)
+        folder = self._folder.of_attempt(key)
         # A process of another payload of the same account may still have a file of the folder open.
-        is_kept = work is not None and not (work.account or init) and self._spares.keep(work.folders, work.streams)
+        is_kept = work is not None and work.account is None and self._spares.keep(work.folders, work.streams)
         if is_kept or remove_small(folder):
             self._removed(work, removed)
             return
-        removal = self._remove_slowly(folder)
-        removal.add_done_callback(lambda _: None if os.path.lexists(folder) else self._removed(work, removed))
-
-    def _remove_slowly(self, folder: Path) -> asyncio.Future[None]:
         removal = asyncio.get_running_loop().run_in_executor(None, remove_tree, folder)
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
-        return removal
-
-    def _is_clean(self, init: KeptInit, streams: tuple[str, ...]) -> bool:
-        try:
-            return not self._closed and is_unchanged(init.folders, streams)
-        except OSError:
-            return False
+        removal.add_done_callback(lambda _: None if os.path.lexists(folder) else self._removed(work, removed))
 
     def _removed(self, work: Work | None, removed: Callable[[], None] | None) -> None:
         if work is not None and work.account is not None and self._confinement.accounts is not None:
@@ -616,7 +535,6 @@ class LocalPayloadRunner:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_KILL_S):
                 await self._empty.wait()
-        self._end_inits()
         self._monitor.end()
         asyncio.get_running_loop().remove_reader(self._confinement.launcher)
         if self._containers is not None:
@@ -628,14 +546,6 @@ class LocalPayloadRunner:
         await asyncio.to_thread(self._folder.remove)
         # Last: an account is leased to the next owner only when the folders of this one are gone.
         await asyncio.to_thread(self._confinement.close)
-
-    def _end_inits(self) -> None:
-        self._inits.close()
-        for work in self._work.values():
-            if work.init is not None:
-                self._dismiss(work.init, with_folder=False)
-        for descriptor in tuple(self._dismissed):
-            self._reap(descriptor)
 
 
 def _fault(error: OSError) -> type[JobFaultError | NodeFaultError]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pilotage.errors import PilotageError
@@ -16,7 +16,6 @@ from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.model import NOTHING_USED, Usage
 from pilotage_pilot.supervise.accounts import PayloadUser
 from pilotage_pilot.supervise.cgroups import Cgroup
-from pilotage_pilot.supervise.folders import Folders
 from pilotage_pilot.supervise.proc import (
     Process,
     Subreaper,
@@ -41,7 +40,6 @@ class PayloadEnd:
     """How the leading process ended; `was_out_of_memory` = the kernel killed a process at the memory limit.
 
     `start_error` is why its program was not executed, as `LaunchedProcess.wait`; None = it was.
-    `kept` has the init process that waits for the next payload; None = none does.
     """
 
     exit_code: int | None
@@ -49,7 +47,6 @@ class PayloadEnd:
     usage: Usage
     was_out_of_memory: bool
     start_error: OSError | PilotageError | None = None
-    kept: LaunchedProcess | None = None
 
     @property
     def is_by_request(self) -> bool:
@@ -87,7 +84,6 @@ class Payload:
         self.stop_requested = False
         """Whether the pilot has sent SIGTERM."""
         self._suspended = False
-        self._was_suspended = False
         self._stopped: set[int] = set()
         self._on_end: Callable[[PayloadEnd], None] | None = None
         self._start_error: OSError | PilotageError | None = None
@@ -116,32 +112,11 @@ class Payload:
     def watch(self, on_end: Callable[[PayloadEnd], None]) -> None:
         """Call `on_end` when the leading process has ended and no process of the payload is alive."""
         self._on_end = on_end
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._pidfd, self._leader_ended)
-        if self._process.report is not None:
-            loop.add_reader(self._process.report, self._init_reported)
-
-    def _init_reported(self) -> None:
-        """End if the init process is kept; another one ends, too."""
-        self._ignore_init()
-        if self._process.is_kept():
-            self._ignore_leader()
-            code, usage = self._process.end_of_kept()
-            self._has_ended = True
-            if self._on_end is not None:
-                self._on_end(self._end(code, usage, kept=self._process))
-
-    def _ignore_init(self) -> None:
-        if self._process.report is not None:
-            asyncio.get_running_loop().remove_reader(self._process.report)
-
-    def _ignore_leader(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfd)
-        os.close(self._pidfd)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._leader_ended)
 
     def _leader_ended(self) -> None:
-        self._ignore_init()
-        self._ignore_leader()
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
         # Until the leader is reaped, its pid and process group cannot be reused.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -166,7 +141,7 @@ class Payload:
         if self._on_end is not None:
             self._on_end(self._end(code, usage))
 
-    def _end(self, code: int, usage: Usage, kept: LaunchedProcess | None = None) -> PayloadEnd:
+    def _end(self, code: int, usage: Usage) -> PayloadEnd:
         was_out_of_memory = False
         self._peak_mib = max(usage.peak_memory_mib, self._peak_mib)
         # The leader's times lack descendants that it has not reaped; sampled ones lack the last moments.
@@ -176,7 +151,7 @@ class Payload:
             was_out_of_memory = self.group.was_out_of_memory()
             self.group.remove()
         exit_code, number = (code, None) if code >= 0 else (None, -code)
-        return PayloadEnd(exit_code, number, usage, was_out_of_memory, self._start_error, kept)
+        return PayloadEnd(exit_code, number, usage, was_out_of_memory, self._start_error)
 
     def _left_behind(self) -> tuple[set[int], set[int]]:
         """Return the processes that the payload has left alive after its leader, and those that may belong to it.
@@ -213,11 +188,6 @@ class Payload:
         return self._subreaper.is_alone(self.pid) and not is_in_exec(process.pid)
 
     @property
-    def was_disturbed(self) -> bool:
-        """Whether its init process may have got a signal of the pilot, too."""
-        return self.is_ordered_to_end or self._was_suspended
-
-    @property
     def is_ordered_to_end(self) -> bool:
         """Whether it was stopped or killed by the pilot."""
         return self._killing or self.stop_requested
@@ -250,7 +220,7 @@ class Payload:
 
     def suspend(self) -> None:
         """Stop every process: freeze its group where the kernel can, and send SIGSTOP to the others until none runs."""
-        self._suspended = self._was_suspended = True
+        self._suspended = True
         frozen = self._freeze(self.tree())
         for _ in range(5):
             running = self.tree() - self._stopped - frozen
@@ -320,11 +290,7 @@ class Payload:
         counted = self.group.cpu_times_s() if self.group is not None else (0.0, 0.0)
         if not counted[0]:
             of_tree = [processes[pid] for pid in tree]
-            before_s, system_before_s = self._process.spent_s
-            counted = (
-                sum(each.cpu_s for each in of_tree) - before_s,
-                sum(each.system_cpu_s for each in of_tree) - system_before_s,
-            )
+            counted = sum(each.cpu_s for each in of_tree), sum(each.system_cpu_s for each in of_tree)
         self._cpu_times_s = max(self._cpu_times_s, counted)
 
     def usage(self) -> Usage:
@@ -336,64 +302,6 @@ class Payload:
             cpu_s, system_cpu_s = max(self._cpu_times_s, self.group.cpu_times_s())
             peak_mib = self.group.peak_memory_mib() or peak_mib
         return Usage(cpu_s, peak_mib, system_cpu_s, self.peak_disk_mib)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptInit:
-    """An init process that waits for the next payload of its `kind`, in the clean folders of the last one.
-
-    Its payloads run as `user`; None = the pilot's. `deadline_place` is its place at the watchdog; None = there is none.
-    """
-
-    kind: Hashable
-    process: LaunchedProcess
-    folders: Folders
-    user: PayloadUser | None
-    deadline_place: int | None
-
-
-_MOST_KEPT = 128
-_KEPT_S = 10.0
-
-
-class KeptInits:
-    """The init processes that wait for payloads; `dismiss` ends one that is not needed.
-
-    Each waits for at most twice `_KEPT_S`. The last one that came is the first to go on, so that the others can go.
-    """
-
-    def __init__(self, dismiss: Callable[[KeptInit], None]) -> None:
-        self._dismiss = dismiss
-        self._waiting: dict[int, KeptInit] = {}  # by process id, the oldest first
-        self._old: set[int] = set()
-        self._next: asyncio.TimerHandle | None = None
-
-    def take(self, kind: Hashable) -> KeptInit | None:
-        """Return one for a payload of this kind; None = there is none."""
-        found = next((pid for pid, init in reversed(self._waiting.items()) if init.kind == kind), None)
-        return None if found is None else self._waiting.pop(found)
-
-    def keep(self, init: KeptInit) -> None:
-        """Let one wait."""
-        self._waiting[init.process.pid] = init
-        self._old.discard(init.process.pid)
-        if len(self._waiting) > _MOST_KEPT:
-            self._dismiss(self._waiting.pop(next(iter(self._waiting))))
-        if self._next is None:
-            self._next = asyncio.get_running_loop().call_later(_KEPT_S, self._sweep)
-
-    def _sweep(self) -> None:
-        for pid in self._old & self._waiting.keys():
-            self._dismiss(self._waiting.pop(pid))
-        self._old = set(self._waiting)
-        self._next = asyncio.get_running_loop().call_later(_KEPT_S, self._sweep) if self._old else None
-
-    def close(self) -> None:
-        """End all."""
-        if self._next is not None:
-            self._next.cancel()
-        while self._waiting:
-            self._dismiss(self._waiting.popitem()[1])
 
 
 def proportional_memory_mib(pids: set[int]) -> float:

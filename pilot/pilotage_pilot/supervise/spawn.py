@@ -5,18 +5,16 @@ The environment holds what the job's owner set and what Pilotage sets, and nothi
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import marshal
 import os
 import pwd
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +30,7 @@ from pilotage_pilot.supervise import launcher
 from pilotage_pilot.supervise.accounts import PayloadUser
 from pilotage_pilot.supervise.base import NodeFaultError
 from pilotage_pilot.supervise.folders import Folders, give_to
-from pilotage_pilot.supervise.launcher import ENDED, ERROR, EXECUTE, IMAGE, INVALID, LENGTH, STARTED
+from pilotage_pilot.supervise.launcher import ERROR, EXECUTE, IMAGE, INVALID, LENGTH, STARTED, STATUS
 
 _JOB_FAULTS = {
     errno.ENOENT: "its interpreter (first line) or loader is not on this node",
@@ -55,8 +53,7 @@ class PayloadCommand:
     `nice` is relative to the pilot. `wrapped` = the program is the node's job wrapper, which runs the job's program.
     `user` None = the pilot's. `mounts` None = no namespaces. `limits` are limits by the names of Python's `resource`,
     `groups` the files through which the process joins its control group. `in_image` = the program is in an image, in
-    which a name without a slash is searched. `kept` = its init process waits for another payload if this one leaves no
-    trace.
+    which a name without a slash is searched.
     """
 
     program: str
@@ -73,7 +70,6 @@ class PayloadCommand:
     limits: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Path, ...] = ()
     in_image: bool = False
-    kept: bool = False
 
 
 def command_of(
@@ -155,32 +151,20 @@ def output_path(folder: Path, name: str) -> Path | None:
 class LaunchedProcess:
     """A payload's process as a child of the pilot: the payload itself, or the init process of its namespaces.
 
-    It is reaped by `wait`, after its end. A process whose program cannot be executed says why, and ends. An init
-    process that is kept waits for `start_next` instead.
+    It is reaped by `wait`, after its end. A process whose program cannot be executed says why, and ends.
     """
 
     def __init__(
-        self, command: PayloadCommand, pid: int, init: socket.socket | None, errors: int, launcher_peak_kib: int
+        self, command: PayloadCommand, pid: int, status: int | None, errors: int, launcher_peak_kib: int
     ) -> None:
         self.command = command
         self.pid = pid
-        self._init = init
+        self.has_init = status is not None
+        """Whether `pid` is an init process, with which all processes of the payload end."""
+        self._status = status
         self._errors = errors
         self._failure: bytes | None = None
         self._least_peak_kib = launcher_peak_kib + _PEAK_SLACK_KIB
-        self._report: tuple[int, bool, float, float, int] | None = None
-        self.spent_s = (0.0, 0.0)
-        """The CPU seconds that its init process had used for earlier payloads, and the kernel's part of them."""
-
-    @property
-    def has_init(self) -> bool:
-        """Whether `pid` is an init process, with which all processes of the payload end."""
-        return self._init is not None
-
-    @property
-    def report(self) -> int | None:
-        """A descriptor that is readable when an init process that may be kept has something to say; None = no such."""
-        return self._init.fileno() if self._init is not None and self.command.kept else None
 
     def has_begun(self) -> bool:
         """Whether its program is executed; if it cannot be, the process ends."""
@@ -198,68 +182,16 @@ class LaunchedProcess:
         _, status, used = os.wait4(self.pid, 0)
         failure = os.read(self._errors, _LONGEST_FAILURE) if self._failure is None else self._failure
         os.close(self._errors)
-        if self._init is not None:
-            self._read_report()
-            self._init.close()
-        # Without a report the kernel has ended init, and so the payload, by a signal.
-        status = self._report[0] if self._report is not None else status
+        if self._status is not None:
+            # Without a status the kernel has ended init, and so the payload, by a signal.
+            reported = os.read(self._status, STATUS.size)
+            os.close(self._status)
+            status = STATUS.unpack(reported)[0] if reported else status
         _raise_failure(failure)
-        # An earlier payload of the same init process may have had this peak.
-        peak_kib = used.ru_maxrss if not any(self.spent_s) else self._report[4] if self._report is not None else 0
-        return os.waitstatus_to_exitcode(status), self._usage(used.ru_utime + used.ru_stime, used.ru_stime, peak_kib)
-
-    def _usage(self, cpu_s: float, system_cpu_s: float, peak_kib: int) -> Usage:
-        spent_s, system_spent_s = self.spent_s
         # Before its exec a child counts the memory of the launcher.
-        peak_mib = -(-peak_kib // 1024) if peak_kib > self._least_peak_kib else 0
-        return Usage(max(0.0, cpu_s - spent_s), peak_mib, max(0.0, system_cpu_s - system_spent_s))
-
-    # The next payload -----------------------------------------------------------------------------------------------
-
-    def _read_report(self) -> None:
-        assert self._init is not None, "it has an init process"
-        if self._report is None:
-            with contextlib.suppress(ConnectionResetError):  # it has ended before it has read its order
-                report = self._init.recv(ENDED.size, socket.MSG_WAITALL)
-                self._report = ENDED.unpack(report) if report else None
-
-    def is_kept(self) -> bool:
-        """Whether its init process waits for the next payload; only when `report` is readable."""
-        self._read_report()
-        return self._report is not None and self._report[1]
-
-    def end_of_kept(self) -> tuple[int, Usage]:
-        """Return the same as `wait` for a payload whose init process is kept."""
-        assert self._report is not None, "it is kept"
-        os.close(self._errors)
-        status, _, cpu_s, system_cpu_s, peak_kib = self._report
-        return os.waitstatus_to_exitcode(status), self._usage(cpu_s, system_cpu_s, peak_kib)
-
-    def start_next(self, command: PayloadCommand) -> LaunchedProcess:
-        """Start another payload by the init process, which has been kept; raises JobFaultError or NodeFaultError.
-
-        Only program, arguments, environment, streams and niceness of a session are the new command's.
-        """
-        assert self._init is not None, "it has an init process"
-        assert self._report is not None, "it is kept"
-        with _streams(command) as streams:
-            errors, errors_end = os.pipe()
-            try:
-                _send_order(self._init, command, (*streams, errors_end))
-            except OSError as error:
-                os.close(errors)
-                raise NodeFaultError(f"its process cannot be started: init has ended: {error}") from error
-            finally:
-                os.close(errors_end)
-        started = LaunchedProcess(command, self.pid, self._init, errors, self._least_peak_kib - _PEAK_SLACK_KIB)
-        started.spent_s = self._report[2:4]
-        return started
-
-    def dismiss(self) -> None:
-        """End an init process that has been kept, as it is not needed; it has to be reaped."""
-        assert self._init is not None, "it has an init process"
-        self._init.close()
-        os.kill(self.pid, signal.SIGKILL)
+        peak_kib = used.ru_maxrss if used.ru_maxrss > self._least_peak_kib else 0
+        usage = Usage(used.ru_utime + used.ru_stime, -(-peak_kib // 1024), used.ru_stime)
+        return os.waitstatus_to_exitcode(status), usage
 
 
 _PEAK_SLACK_KIB = 2048
@@ -299,32 +231,55 @@ class Launcher:
 
         Whether its program could be executed turns out later: see `LaunchedProcess.wait`.
         """
-        with _streams(command) as streams:
+        opened: list[int] = []
+        try:
+            stdin = _open(command.stdin, os.O_RDONLY, command, opened)
+            stdout = _open(command.stdout, os.O_WRONLY, command, opened)
+            same = command.stderr is not None and command.stderr == command.stdout
+            stderr = stdout if same else _open(command.stderr, os.O_WRONLY, command, opened)
             if command.user is not None:
                 _give_folder(command, command.user)
-            return self._launch(command, streams)
+            return self._launch(command, (stdin, stdout, stderr))
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
 
     def _launch(self, command: PayloadCommand, streams: tuple[int, int, int]) -> LaunchedProcess:
         errors, errors_end = os.pipe()
-        init, init_end = socket.socketpair()
+        status, status_end = os.pipe()
         has_init = False
         try:
-            pid, peak_kib = self._order(command, (*streams, errors_end, init_end.fileno()))
+            pid, peak_kib = self._order(command, (*streams, errors_end, status_end))
             has_init = command.mounts is not None
         except BaseException:
             os.close(errors)
             raise
         finally:
             os.close(errors_end)
-            init_end.close()
+            os.close(status_end)
             if not has_init:
-                init.close()
-        return LaunchedProcess(command, pid, init if has_init else None, errors, peak_kib)
+                os.close(status)
+        return LaunchedProcess(command, pid, status if has_init else None, errors, peak_kib)
 
     def _order(self, command: PayloadCommand, descriptors: tuple[int, ...]) -> tuple[int, int]:
         """Send an order; returns the id of the new child and the launcher's peak memory. Raises NodeFaultError."""
+        user = command.user
+        order = marshal.dumps(
+            {
+                "program": command.program,
+                "arguments": command.arguments,
+                "environment": dict(command.environment),
+                "folder": str(command.folder),
+                "nice": command.nice,
+                "limits": dict(command.limits),
+                "groups": [str(path) for path in command.groups],
+                "user": None if user is None else (user.uid, user.gid, user.groups),
+                "mounts": command.mounts,
+            }
+        )
         try:
-            _send_order(self._socket, command, descriptors)
+            socket.send_fds(self._socket, [LENGTH.pack(len(order))], descriptors)
+            self._socket.sendall(order)
             answer = self._socket.recv(STARTED.size, socket.MSG_WAITALL)
         except OSError as error:
             # It must neither start this payload later, when the job may run elsewhere, nor answer the next order so.
@@ -337,26 +292,6 @@ class Launcher:
             what = "its namespaces cannot be made" if command.mounts is not None else "its process cannot be started"
             raise NodeFaultError(f"{what}: {os.strerror(-pid)}")
         return pid, peak_kib
-
-
-def _send_order(receiver: socket.socket, command: PayloadCommand, descriptors: tuple[int, ...]) -> None:
-    user = command.user
-    order = marshal.dumps(
-        {
-            "program": command.program,
-            "arguments": command.arguments,
-            "environment": dict(command.environment),
-            "folder": str(command.folder),
-            "nice": command.nice,
-            "limits": dict(command.limits),
-            "groups": [str(path) for path in command.groups],
-            "user": None if user is None else (user.uid, user.gid, user.groups),
-            "mounts": command.mounts,
-            "kept": command.kept,
-        }
-    )
-    socket.send_fds(receiver, [LENGTH.pack(len(order))], descriptors)
-    receiver.sendall(order)
 
 
 def in_shell(command: PayloadCommand) -> PayloadCommand:
@@ -387,21 +322,6 @@ def _raise_failure(failure: bytes) -> None:
     raise NodeFaultError(
         f"its process cannot be started: {step}: {os.strerror(number) if number else 'internal error'}"
     )
-
-
-@contextlib.contextmanager
-def _streams(command: PayloadCommand) -> Iterator[tuple[int, int, int]]:
-    """Open the streams of a payload until the end of the block; raises JobFaultError or NodeFaultError."""
-    opened: list[int] = []
-    try:
-        stdin = _open(command.stdin, os.O_RDONLY, command, opened)
-        stdout = _open(command.stdout, os.O_WRONLY, command, opened)
-        same = command.stderr is not None and command.stderr == command.stdout
-        stderr = stdout if same else _open(command.stderr, os.O_WRONLY, command, opened)
-        yield stdin, stdout, stderr
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
 
 
 def _open(path: Path | None, mode: int, command: PayloadCommand, opened: list[int]) -> int:

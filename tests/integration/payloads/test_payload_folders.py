@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.values.attempts import TailStream
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
 from support.pilot_bench import a_job
 from support.pilot_ports import PayloadBench, a_payload_runner
@@ -129,10 +128,9 @@ async def run_to_end(bench: PayloadBench, script: str) -> int:
 async def test_empty_folder_is_reused_by_the_next_job(tmp_path: Path) -> None:
     async with a_payload_runner(tmp_path) as bench:
         inode = await run_to_end(bench, "touch x $TMPDIR/y; rm x $TMPDIR/y")
-        stdout = bench.payload_runner.stream_path(TailStream(*await bench.start(SLEEPS)))
-        assert stdout is not None
-        assert stdout.parent.stat().st_ino == inode
-        assert os.listdir(stdout.parents[2]) == [stdout.parents[1].name]
+        work = bench.work_folder(await bench.start(SLEEPS))
+        assert work.stat().st_ino == inode
+        assert os.listdir(work.parent.parent) == ["2.1"]
 
 
 async def test_reused_folder_has_no_streams_of_the_last_job(tmp_path: Path) -> None:
