@@ -46,6 +46,7 @@ _DESCRIPTORS = 5
 _FIRST_FREE = 64
 """The launcher never has a descriptor from this number on."""
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_PTRACE_DETACH = 17
 
 
 # The kernel ---------------------------------------------------------------------------------------------------------
@@ -318,9 +319,20 @@ def _reap(payload: int, status: int) -> NoReturn:
     """Be the init process until the payload ends; the kernel then ends the rest of the namespace."""
     while True:
         pid, ended = os.wait()
-        if pid == payload:
+        if os.WIFSTOPPED(ended):
+            _stop_tracing(pid, os.WSTOPSIG(ended))
+        elif pid == payload:
             os.write(status, STATUS.pack(ended))
             os._exit(0)
+
+
+def _stop_tracing(pid: int, number: int) -> None:
+    """Let a child go on that a signal has stopped, because it has made init its tracer (PTRACE_TRACEME).
+
+    It gets the signal, but for the one that the kernel sends at an exec only to what is traced.
+    """
+    delivered = 0 if number == signal.SIGTRAP else number
+    _LIBC.ptrace(_PTRACE_DETACH, ctypes.c_long(pid), None, ctypes.c_long(delivered))
 
 
 def _open_groups(paths: list[str]) -> list[int]:

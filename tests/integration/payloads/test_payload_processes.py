@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
+
+import pytest
 
 from pilotage.values.attempts import AttemptKey
 from pilotage.values.isolation import Isolation
@@ -163,3 +166,27 @@ async def test_close_ends_payloads_and_removes_folders(scratch: Path, level: Iso
         assert payload_processes(key)
     assert payload_processes(AttemptKey(1, 1)) == set()
     assert os.listdir(scratch) == []
+
+
+TRACED = """
+import ctypes, os, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+ctypes.CDLL(None).ptrace(0, 0, 0, 0)  # PTRACE_TRACEME: each signal stops it until its parent lets it go on
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "printed"),
+    [
+        ("os.kill(os.getpid(), signal.SIGUSR1); sys.exit(7)", b"handled\n"),
+        ('os.execv("/bin/sh", ["sh", "-c", "exit 7"])', b""),
+    ],
+    ids=["signal", "exec"],
+)
+async def test_payload_that_asks_to_be_traced_goes_on(tmp_path: Path, end: str, printed: bytes) -> None:
+    script = f"cat > traced.py <<'END'\n{TRACED.format(end)}\nEND\nexec {sys.executable} traced.py"
+    async with a_payload_runner(tmp_path) as bench:
+        exited, files, _ = await bench.run(shell_job(script))
+    assert (exited.exit_code, exited.signal) == (7, None)
+    assert (files["stdout"].content or b"") == printed

@@ -38,7 +38,8 @@ def demands(
 ) -> tuple[Demand, ...]:
     """Return the work for the queues, which are given by their index in the list of the request.
 
-    `left_s` = the longest time in seconds that a job of a new pilot of a queue gets; of others it has none.
+    `left_s` = the longest time in seconds that a pilot sent now has for a job, by queue; it lacks queues without such
+    a limit.
     """
     found: list[Demand] = []
     for each in waiting:

@@ -199,7 +199,8 @@ def _claim(transaction: Transaction, state: ServerState, unanswered: _BySource) 
             bindings.append(Binding(job.id, ends, progress.place, reservation.slot))
         for progress, reservation in pairs[len(jobs) :]:
             progress.discard(reservation, is_gone=True)
-        _confirm(transaction, state, unanswered.pop(source), [job.id for job in jobs], left)
+        _confirm(transaction, state, pairs, [job.id for job in jobs], left)
+        del unanswered[source]
     bind(transaction.session, bindings)
     for progress in progresses.values():
         progress.pending = progress.pending if len(progress.claims) == progress.chosen else progress.retry_request()
