@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
@@ -27,7 +27,7 @@ from pilotage.v1 import identity_service_pb2
 from pilotage_server.rpc.framework.access import REQUIRED_ROLES
 from pilotage_server.web.calls import CallFailedError, Handlers, PageCalls
 from pilotage_server.web.formats import FILTERS
-from pilotage_server.web.sessions import PageError, login_path, scheme_of, token_of
+from pilotage_server.web.sessions import PageError, checked_choice, login_path, scheme_of, token_of
 
 log = structlog.get_logger()
 
@@ -70,6 +70,10 @@ class Visit:
     def query(self, name: str) -> str:
         """Return a parameter of the query, "" = it is not there."""
         return self.request.query_params.get(name, "").strip()
+
+    def choice(self, name: str, choices: Collection[str]) -> str:
+        """Return a parameter of the query, "" = it is not there; raises PageError if it is none of the choices."""
+        return checked_choice(name, self.query(name), choices)
 
 
 Shown = Mapping[str, Any]

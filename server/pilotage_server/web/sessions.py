@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -42,6 +42,13 @@ class PageError(Exception):
         super().__init__(text)
         self.status = status
         self.text = text
+
+
+def checked_choice(name: str, text: str, choices: Collection[str]) -> str:
+    """Return a value of an address or a form, which may be empty; raises PageError if it is none of the choices."""
+    if text and text not in choices:
+        raise PageError(HTTPStatus.BAD_REQUEST, f"{name} is {text[:40]!r}; it can be {', '.join(choices)}")
+    return text
 
 
 class Form:

@@ -266,7 +266,13 @@ async def test_strange_addresses_and_forms_are_refused(grid: WebGrid) -> None:
         ("/workflows?page=garbage", HTTPStatus.BAD_REQUEST),
         ("/jobs?page=garbage", HTTPStatus.OK),
         ("/jobs?name=%00", HTTPStatus.OK),
-        ("/jobs?owner=%ed%a0%80&state=NONE&since=9y", HTTPStatus.OK),
+        ("/jobs?owner=%ed%a0%80&state=HELD&since=1d&ids=1-9", HTTPStatus.OK),
+        ("/jobs?state=NONE", HTTPStatus.BAD_REQUEST),
+        ("/jobs?since=9y", HTTPStatus.BAD_REQUEST),
+        ("/jobs?ids=9-1", HTTPStatus.BAD_REQUEST),
+        ("/slots?kind=round", HTTPStatus.BAD_REQUEST),
+        ("/shares?period=9y", HTTPStatus.BAD_REQUEST),
+        ("/audit?since=9y", HTTPStatus.BAD_REQUEST),
         ("/sites/%00", HTTPStatus.BAD_REQUEST),
         ("/sites/%ff", HTTPStatus.NOT_FOUND),
         ("/jobs/1/files/xyz", HTTPStatus.BAD_REQUEST),
@@ -279,6 +285,8 @@ async def test_strange_addresses_and_forms_are_refused(grid: WebGrid) -> None:
         ("/jobs/change", b"\xff=&%ff=%00", HTTPStatus.BAD_REQUEST),
         ("/jobs/change", b"x" * 2_000_000, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
         ("/jobs/changed", b"change=hold&id=1&request_id=%00", HTTPStatus.BAD_REQUEST),
+        ("/jobs/change", b"change=remove&all=1&ids=abc", HTTPStatus.BAD_REQUEST),
+        ("/jobs/change", b"change=remove&all=1&state=NONE", HTTPStatus.BAD_REQUEST),
     ):
         assert grid.http().call("POST", path, content, **own).status == status, content[:40]
 

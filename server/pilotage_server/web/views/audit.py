@@ -15,9 +15,7 @@ PAGE = 50
 
 async def collect_audit(visit: Visit) -> Shown:
     """Return a page of the entries that the fields of the address select, the newest first."""
-    wanted = {name: visit.query(name) for name in ("who", "what", "since")}
-    if wanted["since"] not in PERIODS:
-        wanted["since"] = ""
+    wanted = {"who": visit.query("who"), "what": visit.query("what"), "since": visit.choice("since", PERIODS)}
     since = time_to_wire(visit.clock() - PERIODS[wanted["since"]]) if wanted["since"] else None
     request = audit_service_pb2.ListAuditRequest(
         since=since, who=wanted["who"], what=wanted["what"], page_size=PAGE, page_token=visit.query("page")

@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
 from pilotage.rpc.wire import time_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage_server.web.pages import Visit
-from pilotage_server.web.sessions import Form
+from pilotage_server.web.sessions import Form, PageError, checked_choice
 
 STATES = tuple(name.removeprefix("JOB_STATE_") for name in jobs_pb2.JobState.keys()[1:])
 FINAL = ("DONE", "FAILED", "REMOVED")
@@ -93,21 +94,21 @@ def jobs_address(of: Any, state: str = "") -> str:
 
 
 def filter_of(visit: Visit) -> PageFilter:
-    """Return the filter in the address; unknown states and ages are left out."""
+    """Return the filter in the address; raises PageError, since a filter that is left out selects other jobs."""
     return _checked(visit.request.query_params.getlist("state"), visit.query)
 
 
 def filter_of_form(form: Form) -> PageFilter:
-    """Return the filter in the fields of a form."""
+    """Return the filter in the fields of a form; raises PageError."""
     return _checked(form.all("state"), lambda name: form.one(name).strip())
 
 
 def _checked(states: Sequence[str], field: Callable[[str], str]) -> PageFilter:
-    known, since = tuple(state for state in states if state in STATES), field("since")
+    known = tuple(checked_choice("state", state, STATES) for state in states if state)
     texts = {name: field(name) for name in _TEXTS}
-    if not _runs(texts["ids"]):
-        texts["ids"] = ""
-    return PageFilter(known, **texts, since=since if since in PERIODS else "")
+    if texts["ids"] and not _runs(texts["ids"]):
+        raise PageError(HTTPStatus.BAD_REQUEST, "ids are the first and the last id, such as 12-40")
+    return PageFilter(known, **texts, since=checked_choice("since", field("since"), PERIODS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ _DAY, _HOUR_S = timedelta(days=1), 3600.0
 async def collect_shares(visit: Visit) -> Shown:
     """Return the shares now, and the use of the period in the address by days and by owners."""
     shares = await visit.calls("ShareService/ListShares", share_service_pb2.ListSharesRequest())
-    period = visit.query("period") if visit.query("period") in PERIODS else "30d"
+    period = visit.choice("period", PERIODS) or "30d"
     today = visit.clock().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     days = [today - _DAY * age for age in range(PERIODS[period] - 1, -1, -1)]
     since = f"{days[0]:%Y-%m-%d}"

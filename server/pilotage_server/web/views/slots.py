@@ -106,7 +106,7 @@ def counts_of(found: Any) -> Counter[str]:
 
 async def collect_slots(visit: Visit) -> Shown:
     """Return one page of the nodes at the site and with slots of the kind that the address names."""
-    site, kind, page = visit.query("site"), visit.query("kind"), visit.query("page") or "1"
+    site, kind, page = visit.query("site"), visit.choice("kind", SLOT_KINDS), visit.query("page") or "1"
     if not page.isdecimal() or not 0 < int(page) < 1_000_000:
         raise PageError(HTTPStatus.BAD_REQUEST, f"there is no page {page[:20]}")
     found = (await visit.calls("NodeService/CountSlots", node_service_pb2.CountSlotsRequest(site=site))).nodes
@@ -117,13 +117,13 @@ async def collect_slots(visit: Visit) -> Shown:
         counts = counts_of(each)
         totals.update(counts)
         of_sites.setdefault(each.node.site, Counter()).update(counts)
-        if kind not in SLOT_KINDS or counts[kind]:
+        if not kind or counts[kind]:
             wanted.append(each)
     start = (int(page) - 1) * NODES_OF_PAGE
     shown = map(squares_of, wanted[start : start + NODES_OF_PAGE])
     return {
         "site": site,
-        "kind": kind if kind in SLOT_KINDS else "",
+        "kind": kind,
         "page": int(page),
         "pages": max(1, -(-len(wanted) // NODES_OF_PAGE)),
         "kinds": SLOT_KINDS.values(),
