@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from harness.figures import progress, table
+from harness.figures import missed, progress, table
 from harness.machine import facts
 from pilotage import clock
 
@@ -77,7 +77,7 @@ def main() -> int:
     with ThreadPoolExecutor(at_a_time) as workers:
         outcomes = list(workers.map(run, commands(scale)))
     lines = [line for bench_lines, _ in outcomes for line in bench_lines]
-    print(table(lines), end="")
+    print(table(lines) + missed(lines), end="")
     if not all(ended for _, ended in outcomes):
         return FAILED
     if scale < 1:
@@ -90,7 +90,7 @@ def page(lines: Sequence[Mapping[str, object]]) -> str:
     """Return the page of the documentation with these figures."""
     machine = "".join(f"- {name}: {fact}\n" for name, fact in facts())
     head = f"# Figures of {clock.now():%Y-%m-%d}\n\nOn this page you find the figures of one run of `make bench`."
-    return f"{head}\n\n{machine}\n{table(lines)}"
+    return f"{head}\n\n{machine}\n{table(lines)}{missed(lines)}"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.figures import Figure, measured
 from harness.grid import REQUEST_JOBS, an_offer, job_requests
 from harness.grown_grids import SHORTEST, GrownGrid, grown_grids
-from harness.load import Run, median_rate, steady_load
+from harness.load import Run, median_rate
 from harness.plot import Panel, drawing
 from harness.setting import Setting, bench, scratch
 
@@ -48,7 +48,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
 
 def _steady(setting: Setting, grown: GrownGrid) -> Run:
     requests = job_requests(grown.pilots, setting.size(STEADY_CALLS, 50), an_offer())
-    return steady_load(grown.grid.line.method(REQUEST_JOBS), requests, STEADY_PER_S)
+    return grown.grid.steady(REQUEST_JOBS, requests, STEADY_PER_S)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from harness.end_to_end import pilot_stack
 from harness.figures import Figure, at_least, measured
 from harness.grid import REQUEST_JOBS, BenchGrid, LoadPilot, fresh, matches_in, next_offer
 from harness.lhcb import SIMULATION
-from harness.load import Answer, Request, Run, run_conversations
+from harness.load import Answer, Request, Run
 from harness.peer import Peer
 from harness.setting import Setting, bench, durable_postgresql, scratch, the_day
 from pilotage.job_description import JobDescription
@@ -54,10 +54,12 @@ def _claim_and_finish(jobs: int) -> Iterator[Figure]:
         )
         for slots in (1, 50):
             database = postgresql.new_database().render_as_string()
-            per_s = _ours_per_s(database, jobs, slots)
+            run = _ours(database, jobs, slots)
+            per_s, more = jobs / run.seconds, {"profile": run.profile}
             yield measured(f"peers: no-op jobs, ours, {slots} a call", per_s, "jobs/s")
-            yield at_least(f"peers: ours to procrastinate, {slots} a call", per_s / procrastinate_per_s, "ratio", 1.0)
-            yield at_least(f"peers: ours to Parsl, {slots} a call", per_s / parsl_per_s, "ratio", 1.0)
+            name = f"peers: ours to procrastinate, {slots} a call"
+            yield at_least(name, per_s / procrastinate_per_s, "ratio", 1.0, **more)
+            yield at_least(f"peers: ours to Parsl, {slots} a call", per_s / parsl_per_s, "ratio", 1.0, **more)
 
 
 def _conninfo(url: URL) -> str:
@@ -65,8 +67,8 @@ def _conninfo(url: URL) -> str:
     return f"host={url.query['host']} user={url.username} dbname={url.database}"
 
 
-def _ours_per_s(database: str, jobs: int, slots: int) -> float:
-    """Return the jobs a second that pilots claim and finish, with `slots` in each call."""
+def _ours(database: str, jobs: int, slots: int) -> Run:
+    """Let pilots claim and finish jobs, with `slots` in each call."""
     with (
         scratch() as folder,
         running_server(folder / "server", database=database, log_level="warning") as server,
@@ -77,7 +79,7 @@ def _ours_per_s(database: str, jobs: int, slots: int) -> float:
         run = _work(grid, grid.pilots(WORKERS), slots)
         finished = sum(len(matches_in(answer)) for answer in run.answers)
         assert finished == jobs, f"{finished} of {jobs} jobs were claimed"
-        return jobs / run.seconds
+        return run
 
 
 def _work(grid: BenchGrid, pilots: list[LoadPilot], slots: int) -> Run:
@@ -88,7 +90,7 @@ def _work(grid: BenchGrid, pilots: list[LoadPilot], slots: int) -> Run:
         return Request(fresh(next_offer(slots, matches)), answer.request.metadata) if matches else None
 
     first = [Request(fresh(next_offer(slots, ())), pilot.metadata) for pilot in pilots]
-    return run_conversations(grid.line.method(REQUEST_JOBS), first, next_request)
+    return grid.converse(REQUEST_JOBS, first, next_request)
 
 
 def _end_to_end(jobs: int) -> Iterator[Figure]:
@@ -100,11 +102,11 @@ def _end_to_end(jobs: int) -> Iterator[Figure]:
         }
     with scratch() as folder, pilot_stack(folder) as work:
         work.run(WARM_UP)
-        ours_per_s = jobs / work.run(jobs)
-    yield measured("peers: /bin/true, ours", ours_per_s, "jobs/s")
+        ours = work.run(jobs)
+    yield measured("peers: /bin/true, ours", ours.per_s, "jobs/s")
     for name, per_s in peers.items():
         yield measured(f"peers: /bin/true, {name}", per_s, "jobs/s")
-        yield at_least(f"peers: ours to {name}, /bin/true", ours_per_s / per_s, "ratio", 1.0)
+        yield at_least(f"peers: ours to {name}, /bin/true", ours.per_s / per_s, "ratio", 1.0, profile=ours.profile)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from harness.grid import (
     submission_of_many,
 )
 from harness.lhcb import SIMULATION, with_count
-from harness.load import Answer, Request, Run, for_seconds, median_cpu_us, median_rate, steady_load
+from harness.load import Answer, Request, Run, for_seconds, median_cpu_us, median_rate
 from harness.nodes import BOLOGNA, PolicyNodes
 from harness.setting import SHARING, Setting, bench, database_url, scratch, server_on_its_core, the_day
 from harness.waiting_pilots import waiting_pilots
@@ -113,10 +113,15 @@ class Rates:
         self._reference_per_s = empty_per_s
         empty_us, us, policy_us = map(median_cpu_us, (empty_runs, runs, policy_runs))
         yield measured("empty call", empty_per_s, "1/s", cpu_us=round(empty_us, 1))
-        more = {"cpu_us": round(us, 1), "empty_cpu_us": round(empty_us, 1), "median_ms": round(runs[0].median_ms, 2)}
+        more: dict[str, object] = {
+            "cpu_us": round(us, 1),
+            "empty_cpu_us": round(empty_us, 1),
+            "median_ms": round(runs[0].median_ms, 2),
+            "profile": runs[-1].profile,
+        }
         budget = 0.4 * empty_per_s
         yield at_least(self._named("one job a call"), per_s, "jobs/s", budget, **more)
-        more = {"cpu_us": round(policy_us, 1)}
+        more = {"cpu_us": round(policy_us, 1), "profile": policy_runs[-1].profile}
         yield at_least(self._named("one job a call, Bologna's policy"), policy_per_s, "jobs/s", budget * 2 / 3, **more)
 
     def _warm_up(self, nodes: PolicyNodes) -> None:
@@ -132,10 +137,11 @@ class Rates:
         calls = round(self._setting.seconds(10) * calls_per_s)
         empty = self._empty.steady(calls, calls_per_s)
         requests = job_requests(self._pilots, calls, an_offer())
-        run = steady_load(self._grid.line.method(REQUEST_JOBS), requests, calls_per_s)
+        run = self._grid.steady(REQUEST_JOBS, requests, calls_per_s)
         more = {
             "calls_per_s": round(calls_per_s),
             "refused": run.refused,
+            "profile": f"{run.profile}; the lines of `tails` have the stages of a call",
         }
         for percent in (50, 99):
             name = self._named(f"{percent} % of calls at a steady 1,000/s")
@@ -146,7 +152,7 @@ class Rates:
         calls = job_requests(self._pilots, self._setting.size(1_200, 24), an_offer(SLOTS))
         run = self._grid.run(REQUEST_JOBS, calls, OUTSTANDING)
         jobs = sum(len(matches_in(answer)) for answer in run.answers)
-        more = {"cpu_us_a_job": round(1e6 * run.server_cpu_s / jobs, 1), "jobs": jobs}
+        more = {"cpu_us_a_job": round(1e6 * run.server_cpu_s / jobs, 1), "jobs": jobs, "profile": run.profile}
         budget = self._scaled(40_000)
         yield at_least(self._named("50 slots a call"), jobs / run.seconds, "jobs/s", budget, **more)
         yield self._reports(run.answers)
@@ -160,7 +166,8 @@ class Rates:
         run = self._grid.run(REPORT_STATE, ends, OUTSTANDING)
         results = [result for answer in run.answers for result in results_in(answer)]
         assert all(result.accepted for result in results), "a report was refused"
-        more = {"cpu_us_a_report": round(1e6 * run.server_cpu_s / len(results), 1), "reports": len(results)}
+        cpu_us = round(1e6 * run.server_cpu_s / len(results), 1)
+        more = {"cpu_us_a_report": cpu_us, "reports": len(results), "profile": run.profile}
         per_s = len(results) / run.seconds
         return at_least(self._named("reports in 50s"), per_s, "reports/s", self._scaled(30_000), **more)
 
@@ -173,7 +180,7 @@ class Rates:
         ]
         run = self._grid.run(SUBMIT, [Request(fresh(body), user) for body in bodies], 4)
         jobs = batches * BATCH
-        more = {"cpu_us_a_job": round(1e6 * run.server_cpu_s / jobs, 1), "jobs": jobs}
+        more = {"cpu_us_a_job": round(1e6 * run.server_cpu_s / jobs, 1), "jobs": jobs, "profile": run.profile}
         budget = self._scaled(30_000)
         yield at_least(self._named("submission in 1,000s"), jobs / run.seconds, "jobs/s", budget, **more)
         count = self._setting.size(ARRAY)

@@ -23,7 +23,7 @@ from harness.empty_call import REFERENCE_PER_S, empty_server
 from harness.figures import Figure, at_most, measured
 from harness.grid import REQUEST_JOBS, SUBMIT, BenchGrid, LoadPilot, an_offer, bearer, job_requests, submission
 from harness.lhcb import SIMULATION
-from harness.load import Metadata, Request, Run, steady_load
+from harness.load import Metadata, Request, Run
 from harness.setting import SHARING, Setting, bench, scratch, server_on_its_core, the_day
 from pilotage.job_description import JobDescription
 from pilotage.resources.tree import QueueId
@@ -96,11 +96,11 @@ def figures(setting: Setting) -> Iterator[Figure]:
         calls_per_s = part * CALLS_PER_S
         calls = round(setting.seconds(BEFORE_S) * calls_per_s)
         nothing = empty.steady(calls, calls_per_s)
-        before = steady_load(grid.line.method(REQUEST_JOBS), job_requests(pilots, calls, an_offer()), calls_per_s)
+        before = grid.steady(REQUEST_JOBS, job_requests(pilots, calls, an_offer()), calls_per_s)
         yield measured("refresh: 99 % of calls before", before.percentile_ms(99), "ms", refused=before.refused)
         trees = [tree(ces, version) for version in range(1, 1 + REFRESHES)]
         run, took_s = _match_through(grid, pilots, trees, calls_per_s)
-        facts = {"queues": len(queues(ces)), "pools": pools}
+        facts = {"queues": len(queues(ces)), "pools": pools, "profile": run.profile}
         yield at_most("refresh: a new tree in force", statistics.median(took_s), "s", REFRESH_BUDGET_S / part, **facts)
         p99_ms = run.percentile_ms(99)
         more = {
@@ -108,6 +108,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
             "median_ms": round(run.median_ms, 2),
             "refused": run.refused,
             "empty_p99_ms": round(nothing.percentile_ms(99), 2),
+            "profile": run.profile,
         }
         yield at_most("refresh: 99 % of calls meanwhile", p99_ms, "ms", OF_BEFORE * before.percentile_ms(99), **more)
         yield measured("refresh: the slowest call meanwhile", run.percentile_ms(100), "ms")
@@ -127,7 +128,7 @@ def _match_through(
         refreshed = operator.submit(lambda: [_seconds_to_put(grid, text) for text in trees])
         offers = chain.from_iterable(job_requests(pilots, len(pilots), an_offer()) for _ in repeat(None))
         meanwhile = takewhile(lambda _: not refreshed.done(), offers)
-        run = steady_load(grid.line.method(REQUEST_JOBS), meanwhile, calls_per_s)
+        run = grid.steady(REQUEST_JOBS, meanwhile, calls_per_s)
         return run, refreshed.result()
 
 

@@ -17,7 +17,6 @@ from harness import watched_server
 from harness.empty_call import REFERENCE_PER_S, empty_server
 from harness.figures import Figure, measured, progress
 from harness.grid import REQUEST_JOBS, BenchGrid, an_offer, job_requests
-from harness.load import steady_load
 from harness.setting import SHARING, Setting, bench, scratch, server_on_its_core, the_day
 from harness.stages import Stages, numbered
 from harness.waiting_pilots import waiting_pilots
@@ -52,7 +51,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
             nothing = empty.steady(calls, calls_per_s)
             with waiting_pilots(server.address, grid.pilots(setting.size(IDLE_PILOTS))):
                 requests = numbered(job_requests(pilots, calls, an_offer()))
-                run = steady_load(grid.line.method(REQUEST_JOBS), requests, calls_per_s)
+                run = grid.steady(REQUEST_JOBS, requests, calls_per_s)
             server.stop()
         stages = Stages(run, records)
     more = {"calls_per_s": round(calls_per_s), "refused": run.refused}

@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+from harness.processes import children, cpu_s, ended_children_cpu_s
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from support.payload_paths import payload_paths
@@ -20,35 +22,56 @@ SLOTS = 2
 WAIT_TIMEOUT_S = 600.0
 
 
+class StackRun(NamedTuple):
+    """What a run of jobs has shown: jobs a second, and which processes used CPU time."""
+
+    per_s: float
+    profile: str
+
+
 class PilotStack:
     """A running server and pilot that run jobs from submission to recorded result."""
 
-    def __init__(self, grid: ProcessGrid) -> None:
+    def __init__(self, grid: ProcessGrid, watchdog: int) -> None:
         self._grid = grid
+        self._watchdog = watchdog
 
-    def run(self, jobs: int) -> float:
-        """Run `jobs` jobs, each with captured output; returns the seconds."""
+    def run(self, jobs: int) -> StackRun:
+        """Run `jobs` jobs, each with captured output."""
         description = jobs_pb2.JobDescription(executable="/bin/true", stdout="out", count=jobs)
         request = job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=[description])
         with self._grid.server.channel(self._grid.server.token(), timeout_s=WAIT_TIMEOUT_S) as channel:
             stub = JobServiceStub(channel)
-            began_s = time.perf_counter()
+            before_s, began_s = self._cpu_s(), time.perf_counter()
             job_ids = stub.SubmitJobs(request).job_ids
             ended = stub.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=WAIT_TIMEOUT_S))
             took_s = time.perf_counter() - began_s
         assert {job.state for job in ended.jobs} == {jobs_pb2.JOB_STATE_DONE}, "a job has failed"
-        return took_s
+        spent = ", ".join(f"{name} {1000 * (s - before_s[name]) / jobs:.2f} ms" for name, s in self._cpu_s().items())
+        return StackRun(jobs / took_s, f"CPU of a job: {spent}")
+
+    def _cpu_s(self) -> dict[str, float]:
+        """Return the CPU time of all processes so far, by name in seconds."""
+        assert self._grid.server.process is not None
+        pilots = children(self._watchdog)  # one, but for the first moments
+        return {
+            "server": cpu_s(self._grid.server.process.pid),
+            "pilot": cpu_s(*pilots),
+            "its launcher": cpu_s(*(child for pilot in pilots for child in children(pilot))),
+            "payload with its init": sum(map(ended_children_cpu_s, pilots)),
+        }
 
 
 @contextmanager
 def pilot_stack(folder: Path) -> Iterator[PilotStack]:
     """Run the server and the pilot until the end of the block."""
-    with a_process_grid(folder, heartbeat_s=30, log_level="warning") as grid, _a_pilot(grid, folder):
-        yield PilotStack(grid)
+    with a_process_grid(folder, heartbeat_s=30, log_level="warning") as grid, _a_pilot(grid, folder) as watchdog:
+        yield PilotStack(grid, watchdog)
 
 
 @contextmanager
-def _a_pilot(grid: ProcessGrid, folder: Path) -> Iterator[None]:
+def _a_pilot(grid: ProcessGrid, folder: Path) -> Iterator[int]:
+    """Run a pilot; yields the id of its first process, the watchdog, of which the pilot is the only child."""
     token = folder / "pilot.token"
     token.write_text(grid.pilot_token())
     config = folder / "pilot.json"
@@ -63,7 +86,7 @@ def _a_pilot(grid: ProcessGrid, folder: Path) -> Iterator[None]:
     with (folder / "pilot.log").open("wb") as log:
         pilot = subprocess.Popen(command, stderr=log)
     try:
-        yield
+        yield pilot.pid
     finally:
         pilot.terminate()
         pilot.wait()

@@ -69,6 +69,17 @@ def table(lines: Iterable[Mapping[str, object]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in padded)
 
 
+def missed(lines: Iterable[Mapping[str, object]]) -> str:
+    """Return the section on missed budgets, with what their runs have shown; "" = all are kept."""
+    rows = [
+        f"- **{line['name']}**: {_cell(line['figure'])} {line['unit']}, budget {_cell(line['budget'])}; "
+        f"{line.get('profile', 'the bench records no profile')}.\n"
+        for line in lines
+        if not line["ok"]
+    ]
+    return "\n## Missed budgets\n\n" + "".join(rows) if rows else ""
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"

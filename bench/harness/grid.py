@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 
@@ -11,8 +11,18 @@ import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from harness.lhcb import VO, LhcbDay
-from harness.load import Answer, Line, Metadata, Request, Run, closed_loop
-from harness.processes import cpu_s
+from harness.load import (
+    Answer,
+    Follow,
+    Line,
+    Metadata,
+    Request,
+    Run,
+    closed_loop,
+    run_conversations,
+    steady_load,
+)
+from harness.processes import cpu_s, threads_profile
 from pilotage.job_description import JobDescription
 from pilotage.jobs.wire import description_to_wire
 from pilotage.resources.tree import QueueId
@@ -119,9 +129,20 @@ class BenchGrid:
 
     def run(self, path: str, requests: Iterable[Request], outstanding: int) -> Run:
         """Make calls of a method in a closed loop; the result has the CPU time of the server."""
-        before_s = cpu_s(self.server_pid)
-        run = closed_loop(self.line.method(path), requests, outstanding)
-        run.server_cpu_s = cpu_s(self.server_pid) - before_s
+        return self._measured(lambda: closed_loop(self.line.method(path), requests, outstanding))
+
+    def steady(self, path: str, requests: Iterable[Request], calls_per_s: float) -> Run:
+        """Make calls of a method at a steady rate; the result has the CPU time of the server."""
+        return self._measured(lambda: steady_load(self.line.method(path), requests, calls_per_s))
+
+    def converse(self, path: str, first: Iterable[Request], follow: Follow) -> Run:
+        """Make calls of a method that follow from answers; the result has the CPU time of the server."""
+        return self._measured(lambda: run_conversations(self.line.method(path), first, follow))
+
+    def _measured(self, make_calls: Callable[[], Run]) -> Run:
+        before_s, profile = cpu_s(self.server_pid), threads_profile(self.server_pid)
+        run = make_calls()
+        run.server_cpu_s, run.profile = cpu_s(self.server_pid) - before_s, profile()
         return run
 
     @property

@@ -54,13 +54,15 @@ Follow = Callable[[Answer], Request | None]
 class Run:
     """The results of calls, in the order of the answers.
 
-    `refused` counts the calls rejected by overload protection; `server_cpu_s` is the server's CPU time for all.
+    `refused` counts the calls rejected by overload protection; `server_cpu_s` is the server's CPU time for all, and
+    `profile` says which threads of the server used it; both only if they were measured.
     """
 
     answers: list[Answer] = field(default_factory=list)
     refused: int = 0
     seconds: float = 0.0
     server_cpu_s: float = 0.0
+    profile: str = ""
 
     @property
     def calls_per_s(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import text
 
@@ -13,7 +15,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.jobs.changes import change_jobs
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.matching.bind import SlotRequest, bind_jobs
-from pilotage_server.operations.matching.offers import RequestingPilot, ResponseBudget, read_offers
+from pilotage_server.operations.matching.offers import RequestingPilot, read_offers
 from pilotage_server.operations.matching.work import WorkRequest
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import count_pending, queue_recounts
@@ -65,21 +67,26 @@ def test_jobs_of_match_that_fails_between_two_task_queues_wait_again(
     grid = Grid(database, clock)
     ids = grid.submit(count=2) + grid.submit(count=2, request_memory_mib=0)
     pilot, slots = grid.start_pilot(), [a_slot(f"s{number}") for number in range(4)]
-    sizes: list[int] = []
-
-    def reserve(_budget: ResponseBudget, size: int) -> bool:
-        sizes.append(size)
-        if len(sizes) == 3:
-            raise LookupError("at the first job of the second task queue")
-        return True
-
+    sizes = _FailingSizes()
     with monkeypatch.context() as patch:
-        patch.setattr(ResponseBudget, "reserve", reserve)
-        with pytest.raises(LookupError):
+        patch.setattr(type(grid.state.descriptions), "sizes", lambda *_: sizes)
+        with pytest.raises(LookupError, match="second task queue"):
             pilot.claim(*slots)
     assert charged_cores(grid, ids[0]) == 0
     assert sorted(pilot.claim(*slots)) == ids
     assert not any(grid.state.waiting.has_jobs(each) for each in grid.state.waiting.ids())
+
+
+class _FailingSizes(dict[int, int]):
+    """Sizes of descriptions, of which the third cannot be read: two jobs of the first task queue have theirs."""
+
+    looks = 0
+
+    def get(self, _template_id: int, default: Any = None, /) -> Any:
+        self.looks += 1
+        if self.looks == 3:
+            raise LookupError("at the first job of the second task queue")
+        return default
 
 
 def _bind_over_lost_connection(transaction: Transaction, state: ServerState, pilot: Pilot, database: Database) -> None:
