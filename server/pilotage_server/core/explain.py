@@ -17,9 +17,8 @@ from pilotage.classads.clauses import failing_clauses
 from pilotage.classads.evaluation import Ad, evaluation_fault
 from pilotage.classads.library import plain_value
 from pilotage.classads.text import value_text
-from pilotage.job_description import Value
-from pilotage.resources.eligibility import BAN, DOWNTIME, Eligible, NoAccess, Refusal, Refused, Verdict
-from pilotage.resources.tree import QueueId
+from pilotage.resources.eligibility import BAN, DOWNTIME, SIZES, Eligible, NoAccess, Refusal, Refused, Verdict
+from pilotage.resources.tree import MAX_WALL_TIME, QueueId
 from pilotage.text import count_text, fold
 from pilotage_server.core.classads.views import is_random
 
@@ -85,7 +84,7 @@ def exclusions(verdicts: Mapping[QueueId, Verdict]) -> tuple[Exclusion, ...]:
         if isinstance(verdict, Refused):
             _count(tallies, queue, verdict.refusals)
     found = [
-        Exclusion(tally.first.parameter, asked_text(tally.first.asked), tally.queues, tally.alone, tally.example)
+        Exclusion(tally.first.parameter, asked_text(tally.first), tally.queues, tally.alone, tally.example)
         for tally in tallies.values()
     ]
     found.sort(key=lambda each: (-each.queues, -each.queues_alone, each.parameter))
@@ -105,11 +104,17 @@ def _count(tallies: dict[str, _Tally], queue: QueueId, refusals: Sequence[Refusa
             tally.example, tally.example_is_alone = f"{queue}: {refusal}", True
 
 
-def asked_text(asked: Value | None) -> str:
-    """Return the required value as text for people; "" = none."""
+_UNITS = {fold(name): unit for name, unit in {**SIZES, DOWNTIME: SIZES[MAX_WALL_TIME]}.items()}
+
+
+def asked_text(refusal: Refusal) -> str:
+    """Return the required value as text for people, a plain number with its unit; "" = none."""
+    asked = refusal.asked
     if asked is None:
         return ""
-    return ", ".join(str(each) for each in asked) if isinstance(asked, tuple) else str(asked)
+    if isinstance(asked, tuple):
+        return ", ".join(map(str, asked))
+    return str(asked) if isinstance(asked, str) else f"{asked}{_UNITS.get(fold(refusal.parameter), '')}"
 
 
 class Obstacle(NamedTuple):

@@ -57,7 +57,7 @@ def test_why_names_the_parameters_that_exclude_queues(grid: Grid) -> None:
     ]
     assert why.exclusions[0].example == "CERN/ce01/long: Disk: it is not stated for this queue"
     assert why.summary == (
-        "It waits because none of the 2 queues that VO lhcb may use can run it: Disk 100 alone excludes 1 of them."
+        "It waits because none of the 2 queues that VO lhcb may use can run it: Disk 100 MiB alone excludes 1 of them."
     )
 
 
@@ -65,14 +65,19 @@ def test_why_of_the_only_queue_does_not_count_it(grid: Grid) -> None:
     grid.put({"sites": {"FNAL": {"ces": {"ce": {"queues": {"q": {"Memory": 1000}}}}}}})
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     assert grid.why(job_id).summary == (
-        "It waits because the only queue that VO lhcb may use cannot run it: Memory 4000 excludes it."
+        "It waits because the only queue that VO lhcb may use cannot run it: Memory 4000 MiB excludes it."
     )
 
 
 def test_exclusion_example_names_requested_and_offered_value_and_queue(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     (exclusion,) = grid.why(job_id).exclusions
-    assert (exclusion.parameter, exclusion.asked, exclusion.queues, exclusion.queues_alone) == ("Memory", "4000", 1, 1)
+    assert (exclusion.parameter, exclusion.asked, exclusion.queues, exclusion.queues_alone) == (
+        "Memory",
+        "4000 MiB",
+        1,
+        1,
+    )
     assert all(part in exclusion.example for part in (SMALL, "2000", "4000", "queue"))
 
 
@@ -343,7 +348,7 @@ def test_other_cause_comes_before_a_ban_that_closes_nothing_that_fits(grid: Grid
         ("Memory", 2, 1),
         ("Ban", 1, 0),
     ]
-    assert "Memory 9000 alone excludes 1" in why.summary
+    assert "Memory 9000 MiB alone excludes 1" in why.summary
 
 
 def test_banned_queue_has_no_demand(grid: Grid) -> None:
