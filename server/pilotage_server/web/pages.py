@@ -136,21 +136,26 @@ class PageMaker:
             return response
 
         async def answer(request: Request) -> Response:
+            visit: Visit | None = None
             try:
-                return await act(await self._visit(request, needs))
+                visit = await self._visit(request)
+                _check_roles(visit, needs)
+                return await act(visit)
             except CallFailedError as failed:
                 if failed.problem.status == HTTPStatus.UNAUTHORIZED:
                     return _to_login(request)
-                return self.error(request, failed.problem.status, str(failed))
+                return self.error(request, failed.problem.status, str(failed), visit)
             except PageError as error:
-                return _to_login(request) if error.status is HTTPStatus.UNAUTHORIZED else self.fault(request, error)
+                if error.status is HTTPStatus.UNAUTHORIZED:
+                    return _to_login(request)
+                return self.error(request, error.status, error.text, visit)
             except TimeoutError:
-                return self.error(request, HTTPStatus.GATEWAY_TIMEOUT, "the server did not answer in time")
+                return self.error(request, HTTPStatus.GATEWAY_TIMEOUT, "the server did not answer in time", visit)
             except Exception as error:  # the edge of a request: every other error becomes an incident
                 incident = secrets.token_hex(6)
                 log.error("page failed", path=request.url.path, incident=incident, exc_info=error)
                 text = f"the server failed; its log has the details under incident {incident}"
-                return self.error(request, HTTPStatus.INTERNAL_SERVER_ERROR, text)
+                return self.error(request, HTTPStatus.INTERNAL_SERVER_ERROR, text, visit)
 
         return serve
 
@@ -159,19 +164,13 @@ class PageMaker:
         peer = "" if request.client is None else f"http:{request.client.host}:{request.client.port}"
         return PageCalls(self._handlers, self._boot_clock, token, peer)
 
-    async def _visit(self, request: Request, needs: Sequence[str]) -> Visit:
+    async def _visit(self, request: Request) -> Visit:
         token = token_of(request)
         if not token:
             raise PageError(HTTPStatus.UNAUTHORIZED, "log in")
         calls = self.calls_with(request, token)
         identity = await calls("IdentityService/WhoAmI", identity_service_pb2.WhoAmIRequest())
-        visit = Visit(request, calls, identity, self._clock)
-        for call in needs:
-            if not visit.may(call):
-                roles, wanted = ", ".join(identity.roles), " or ".join(sorted(REQUIRED_ROLES[f"/pilotage.v1.{call}"]))
-                text = f"your roles ({roles}) do not permit this page; it needs the role {wanted}"
-                raise PageError(HTTPStatus.FORBIDDEN, text)
-        return visit
+        return Visit(request, calls, identity, self._clock)
 
     def page(
         self, template: str, visit: Visit, shown: Shown, *, path: str = "", status: HTTPStatus = HTTPStatus.OK
@@ -203,13 +202,26 @@ class PageMaker:
         text = self._templates.get_template(template).render({**_frame(request), **shown})
         return HTMLResponse(text, status, _PAGE_HEADERS)
 
-    def error(self, request: Request, status: HTTPStatus, text: str) -> Response:
-        """Return a page that says what is wrong."""
-        return self.plain("error.html", request, {"status": status, "text": text}, status)
+    def error(self, request: Request, status: HTTPStatus, text: str, visit: Visit | None = None) -> Response:
+        """Return a page that says what is wrong, for a visitor with the navigation."""
+        shown = {"status": status, "text": text}
+        if visit is None:
+            return self.plain("error.html", request, shown, status)
+        return self.page("error.html", visit, shown, status=status)
 
     def fault(self, request: Request, error: PageError) -> Response:
         """Return the page of an error."""
         return self.error(request, error.status, error.text)
+
+
+def _check_roles(visit: Visit, needs: Sequence[str]) -> None:
+    """Raise PageError if the visitor's roles do not permit all of these calls."""
+    for call in needs:
+        if not visit.may(call):
+            roles = ", ".join(visit.identity.roles)
+            wanted = " or ".join(sorted(REQUIRED_ROLES[f"/pilotage.v1.{call}"]))
+            text = f"your roles ({roles}) do not permit this page; it needs the role {wanted}"
+            raise PageError(HTTPStatus.FORBIDDEN, text)
 
 
 def _frame(request: Request) -> dict[str, Any]:

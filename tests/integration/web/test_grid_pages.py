@@ -149,9 +149,9 @@ async def test_users_see_shares_and_no_health(shared: WebScene) -> None:
     visitor = await shared.visitor(owner="alice")
     page = await visitor.open("/health")
     await expect(page.get_by_role("alert")).to_contain_text("do not permit this page")
-    page = await visitor.open("/shares")
-    await expect(page.get_by_role("heading", name="Shares")).to_be_visible()
     await expect(page.get_by_role("link", name="Health", exact=True)).to_have_count(0)
+    await page.get_by_role("link", name="Shares", exact=True).click()
+    await expect(page.get_by_role("heading", name="Shares")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
