@@ -41,7 +41,8 @@ from pilotage_server.core.health.throttles import (
 from pilotage_server.core.matching.demand import (
     EMPTY_RETURN_WINDOW,
     EmptyPilot,
-    demands,
+    LimitRooms,
+    demand_of,
     empty_returns,
     job_time_of_pilots_s,
 )
@@ -451,8 +452,10 @@ class SimulatedGrid:
         It follows the matches of the step: at real servers idle slots take new jobs long before a cycle counts them.
         """
         supplies = [self._supply(queue) for queue in self._queues]
-        is_known = supplies == self._planned_nothing_for and not any(each.empty_returns for each in supplies)
+        known = (supplies, self.running.copy())
+        is_known = known == self._planned_nothing_for and not any(each.empty_returns for each in supplies)
         if not is_known:
+            self._planned_nothing_for = known
             self._plan(supplies)
         self._later(self.now_s + self._cycle_s, self._direct, is_last=True)
 
@@ -463,10 +466,12 @@ class SimulatedGrid:
         )
         is_urgent = DirectorSnapshot(served, (), (), states).is_urgent
         self._cycle_s = director.urgent_interval_s if is_urgent else director.interval_s
-        self._planned_nothing_for = supplies
         if not any(has_room(state, self.configuration.ramp) for state in states):
             return
-        plans = plan_pilots(demands_of_served_vos(self._demand(), served), states, self.configuration.ramp)
+        limits = {limit: self.running[limit] for limit in self._limits.limits}
+        rooms = LimitRooms(dict(enumerate(self._queues)), self._limits, limits)
+        demands = demands_of_served_vos(self._demand(rooms), served)
+        plans = plan_pilots(demands, states, self.configuration.ramp, rooms.counting)
         for plan, queue in zip(plans, served, strict=True):
             shape = queue.facts.pilot
             cpus = shape.cpus or 1
@@ -477,17 +482,18 @@ class SimulatedGrid:
                 self._planned_nothing_for = None
                 self._send(plan.id, size, float(queue.facts.wall_time_s or _LONGEST_LIFE_S))
 
-    def _demand(self) -> list[Demand]:
+    def _demand(self, rooms: LimitRooms) -> list[Demand]:
         """Return the real demand; which queues admit a task queue is found once, since the tree does not change."""
         found = []
         queues = dict(enumerate(self._queues))
         for each in self._waiting.waiting():
             number = each.task_queue.id
             if number not in self._demands:
-                self._demands[number] = next(iter(demands([each], queues, self._access, self._left_s)), None)
+                self._demands[number] = demand_of(each, queues, self._access, self._left_s)
             known = self._demands[number]
             if known is not None:
-                found.append(replace(known, waiting=each.count))
+                demand = rooms.bounded(replace(known, waiting=each.count), each.task_queue.traits)
+                found += [] if demand is None else [demand]
         return found
 
     def _supply(self, queue: QueueId) -> QueueSupply:

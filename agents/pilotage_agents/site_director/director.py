@@ -20,7 +20,7 @@ from pilotage.metrics.values import Sample
 from pilotage.resources.queue_patterns import EVERY_QUEUE, matches_any, unused_pattern_lines, unused_patterns
 from pilotage.resources.tree import QueueId
 from pilotage.text import fold
-from pilotage.values.demand import Demand
+from pilotage.values.demand import Demand, LimitRoom
 from pilotage_agents.batch_systems.settings import BatchSystemSettings
 from pilotage_agents.batch_systems.shape import QueueFacts, queue_facts
 from pilotage_agents.runtime.link import TreeQueue
@@ -77,6 +77,7 @@ class DirectorSnapshot:
     pools: tuple[tuple[str, ...] | None, ...]
     demands: tuple[Demand, ...]
     states: tuple[QueueState, ...]
+    limits: tuple[LimitRoom, ...] = ()
 
     @property
     def is_urgent(self) -> bool:
@@ -144,7 +145,7 @@ class PilotDirector(ABC):
 
     def _plans(self, snapshot: DirectorSnapshot) -> tuple[QueuePlan, ...]:
         ramp = Ramp(self._common.ramp_start, self._common.ramp_factor)
-        return plan_pilots(snapshot.demands, snapshot.states, ramp)
+        return plan_pilots(snapshot.demands, snapshot.states, ramp, snapshot.limits)
 
     def _note_unused(self, patterns: Iterable[str], tree: Iterable[TreeQueue]) -> None:
         """Remember and log the patterns that match no queue of the tree."""
@@ -211,7 +212,8 @@ class SiteDirector(PilotDirector):
             queue.state(each, self._failures, now) for queue, each in zip(self._queues, demand.supplies, strict=True)
         )
         demands = demands_of_served_vos(demand.demands, self._queues)
-        return DirectorSnapshot(self._queues, tuple(each or () for each in pools.pools), demands, states)
+        of_queues = tuple(each or () for each in pools.pools)
+        return DirectorSnapshot(self._queues, of_queues, demands, states, demand.limits)
 
     def _served(self, tree: Sequence[TreeQueue]) -> tuple[ServedQueue, ...]:
         served = served_queues(self._settings, tree)

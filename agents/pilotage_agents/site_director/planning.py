@@ -4,6 +4,8 @@ Rules
 -----
 - Demand is counted once over all queues that could take it: jobs that an idle slot, a pilot on its way or a pilot
   just planned will take are no demand for other queues.
+- A running limit lets so many more jobs run at its queues; jobs beyond that are no demand there. What idle slots and
+  pilots on their way take counts first.
 - The limits are those of the queue. The number of pilots without work is limited by the number at work, and by how
   many pilots returned empty.
 - A pilot returns empty when it ends for lack of work or time, or is ended by its batch system, without having run a
@@ -26,7 +28,7 @@ from fractions import Fraction
 from pilotage.backoff import backoff
 from pilotage.resources.tree import QueueId
 from pilotage.values.amounts import Amounts
-from pilotage.values.demand import Demand, EmptyReturns, QueueSupply
+from pilotage.values.demand import Demand, EmptyReturns, LimitRoom, QueueSupply
 from pilotage_agents.batch_systems.shape import Shape
 
 FIRST_PAUSE = timedelta(minutes=1)
@@ -116,12 +118,23 @@ class QueuePlan:
     reasons: tuple[str, ...]
 
 
-def plan_pilots(demands: Sequence[Demand], queues: Sequence[QueueState], ramp: Ramp = Ramp()) -> tuple[QueuePlan, ...]:
-    """Return one plan per queue, in their order."""
+def plan_pilots(
+    demands: Sequence[Demand], queues: Sequence[QueueState], ramp: Ramp = Ramp(), limits: Sequence[LimitRoom] = ()
+) -> tuple[QueuePlan, ...]:
+    """Return one plan per queue, in their order; `limits` are those that the demands name."""
     ledgers = [_Ledger.of(queue, ramp) for queue in queues]
+    rooms = [_Room(each.limit, each.room, frozenset(each.queue_indexes)) for each in limits]
     # Jobs that few queues can take are placed first; jobs that could go anywhere would take their places.
     for demand in sorted(demands, key=lambda demand: len(demand.queue_indexes)):
-        _place(demand, [ledgers[index] for index in demand.queue_indexes])
+        counting = [rooms[index] for index in demand.limit_indexes]
+        places = [
+            _Place(ledgers[index], [room for room in counting if index in room.queues])
+            for index in demand.queue_indexes
+        ]
+        _place(demand, places)
+    for room in rooms:
+        for index in room.queues if room.jobs == 0 else ():
+            ledgers[index].limit_reached = room.limit
     for ledger in ledgers:
         ledger.keep_ready()
     return tuple(ledger.plan() for ledger in ledgers)
@@ -150,6 +163,7 @@ class _Ledger:
     refused: int = 0
     too_big: int = 0
     ready: int = 0
+    limit_reached: str = ""
 
     @classmethod
     def of(cls, queue: QueueState, ramp: Ramp) -> _Ledger:
@@ -229,30 +243,61 @@ class _Ledger:
             reasons.append(f"{_count(self.ready, 'pilot')} kept ready")
         if self.refused and not self.queue.paused:
             reasons.append(f"no pilot for {_count(self.refused, 'job')}: {self.bound}")
+        if self.limit_reached and not self.queue.paused:
+            reasons.append(f"no pilot for jobs beyond a limit: {self.limit_reached}")
         if self.too_big:
             reasons.append(f"a pilot there is too small for {_count(self.too_big, 'job')}")
         return reasons or ["no demand"]
 
 
-def _place(demand: Demand, ledgers: list[_Ledger]) -> None:
+@dataclass(slots=True)
+class _Room:
+    """The jobs that a running limit lets run besides those placed; `queues` are indexes."""
+
+    limit: str
+    jobs: int
+    queues: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A queue for the jobs of one demand, with the limits that count them there."""
+
+    ledger: _Ledger
+    rooms: Sequence[_Room]
+
+    def most(self, jobs: int) -> int:
+        """Return how many of so many jobs the limits let run there."""
+        return min([jobs, *(room.jobs for room in self.rooms)])
+
+    def take(self, jobs: int) -> int:
+        """Count jobs that were placed there; returns their number."""
+        for room in self.rooms:
+            room.jobs -= jobs
+        return jobs
+
+
+def _place(demand: Demand, places: Sequence[_Place]) -> None:
     """Place the jobs of `demand` on the present supply, then on new pilots, evenly over the queues."""
     left = demand.waiting
-    for ledger in ledgers:
-        left -= ledger.cover(demand.amounts, left)
-    fitting = [ledger for ledger in ledgers if ledger.queue.pilot.holds(demand.amounts)]
-    for ledger in ledgers:
-        ledger.too_big += 0 if ledger.queue.pilot.holds(demand.amounts) else left
-    open_queues = [(ledger.waiting, index) for index, ledger in enumerate(fitting) if ledger.room > 0]
+    for place in places:
+        left -= place.take(place.ledger.cover(demand.amounts, place.most(left)))
+    fitting = [place for place in places if place.ledger.queue.pilot.holds(demand.amounts)]
+    for place in places:
+        place.ledger.too_big += 0 if place.ledger.queue.pilot.holds(demand.amounts) else left
+    open_queues = [(place.ledger.waiting, index) for index, place in enumerate(fitting) if place.ledger.room > 0]
     heapq.heapify(open_queues)
     while left > 0 and open_queues:
         _, index = heapq.heappop(open_queues)
-        ledger = fitting[index]
-        left -= ledger.add_pilot(demand.amounts, left)
-        if ledger.room > 0:
-            heapq.heappush(open_queues, (ledger.waiting, index))
-    if left > 0:
-        for ledger in fitting:
-            ledger.refused += left
+        place = fitting[index]
+        most = place.most(left)
+        if most == 0:
+            continue
+        left -= place.take(place.ledger.add_pilot(demand.amounts, most))
+        if place.ledger.room > 0:
+            heapq.heappush(open_queues, (place.ledger.waiting, index))
+    for place in fitting:
+        place.ledger.refused += place.most(left)
 
 
 def _free_room(queue: QueueState, ramp: Ramp) -> tuple[int, str]:

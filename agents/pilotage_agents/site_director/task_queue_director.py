@@ -9,6 +9,7 @@ Rules
 - Idle slots count at their own queue, since a job may need another one. Pilots that have not landed yet could land
   anywhere, so each counts for every job of the set that fits in it.
 - No pilots are sent for jobs that only closed queues could take.
+- A running limit holds for the set if it holds for all its open queues.
 - Only failed submissions pause the set. Pilots that end in error may all come from one broken queue; the server counts
   them as empty returns until a pilot of the set runs a job.
 
@@ -23,7 +24,7 @@ from dataclasses import replace
 
 from pilotage.resources.queue_patterns import matches_any
 from pilotage.resources.tree import QueueId
-from pilotage.values.demand import Demand, DemandAnswer, QueueSupply
+from pilotage.values.demand import Demand, DemandAnswer, LimitRoom, QueueSupply
 from pilotage_agents.batch_systems.shape import QueueFacts, Shape, queue_facts
 from pilotage_agents.runtime.link import TreeQueue
 from pilotage_agents.site_director.director import DirectorSnapshot, PilotDirector
@@ -46,6 +47,17 @@ def set_demands(demands: Sequence[Demand], states: Sequence[QueueState]) -> tupl
         if indexes:
             found.append(replace(demand, queue_indexes=(*indexes, len(states))))
     return tuple(found)
+
+
+def set_limits(limits: Sequence[LimitRoom], states: Sequence[QueueState]) -> tuple[LimitRoom, ...]:
+    """Return the limits, of which those of all open queues hold for the set, too, which follows these queues."""
+    open_queues = {index for index, state in enumerate(states) if not state.closed}
+    return tuple(
+        replace(each, queue_indexes=(*each.queue_indexes, len(states)))
+        if open_queues.issubset(each.queue_indexes)
+        else each
+        for each in limits
+    )
 
 
 def set_state(
@@ -117,7 +129,8 @@ class TaskQueueDirector(PilotDirector):
         pause = self._failures.pause_reason(self._set.id, now)
         whole = set_state(self._set.id, self._set.facts.pilot, answer, states, self._settings.max_pilots, pause)
         demands = set_demands(demands_of_served_vos(answer.demands, queues), states)
-        return DirectorSnapshot((*queues, self._set), (None,) * (len(queues) + 1), demands, (*states, whole))
+        limits = set_limits(answer.limits, states)
+        return DirectorSnapshot((*queues, self._set), (None,) * (len(queues) + 1), demands, (*states, whole), limits)
 
     def _queues_of_set(self, tree: Sequence[TreeQueue]) -> tuple[ServedQueue, ...]:
         self._note_unused(self._settings.queues, tree)

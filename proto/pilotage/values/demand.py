@@ -16,7 +16,7 @@ class Demand:
     """Waiting jobs that no slot can distinguish.
 
     `amounts` and `cpu_time_s` (None = not stated) are the request of each job; `queue_indexes` = the queues that could
-    take it, as indexes in the request's list, never empty.
+    take it, as indexes in the request's list, never empty. `limit_indexes` = the limits of the answer that count it.
     """
 
     pool_id: str
@@ -25,6 +25,16 @@ class Demand:
     amounts: Amounts
     queue_indexes: tuple[int, ...]
     cpu_time_s: Amount | None = None
+    limit_indexes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRoom:
+    """How many more jobs a running limit lets run at the queues with these indexes; 0 = it is reached."""
+
+    limit: str
+    room: int
+    queue_indexes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +87,10 @@ class DemandAnswer:
     """The demand, each job counted once, and the supply of each queue, in the order of the request.
 
     `set_supply` = pilots of a set of queues that have not said yet where they are, and those that returned empty.
+    `limits` count waiting jobs; the room of each is shared by all demands that it counts.
     """
 
     demands: tuple[Demand, ...]
     supplies: tuple[QueueSupply, ...]
     set_supply: QueueSupply = QueueSupply(known=True)
+    limits: tuple[LimitRoom, ...] = ()

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from pilotage.rpc.wire import section_from_wire, section_to_wire
 from pilotage.v1 import pool_service_pb2
-from pilotage.values.demand import Demand, DemandAnswer, EmptyReturns, IdleSlots, QueueSupply
+from pilotage.values.demand import Demand, DemandAnswer, EmptyReturns, IdleSlots, LimitRoom, QueueSupply
 from pilotage.values.wire.amounts import amounts_from_wire, amounts_to_wire
 
 
@@ -16,6 +16,10 @@ def demand_answer_to_wire(answer: DemandAnswer) -> pool_service_pb2.GetDemandRes
         demands=[_demand_to_wire(demand) for demand in answer.demands],
         supplies=[_supply_to_wire(supply) for supply in answer.supplies],
         set_supply=_supply_to_wire(answer.set_supply),
+        limits=[
+            pool_service_pb2.LimitRoom(limit=each.limit, room=each.room, queue_indexes=each.queue_indexes)
+            for each in answer.limits
+        ],
     )
 
 
@@ -25,6 +29,7 @@ def demand_answer_from_wire(message: pool_service_pb2.GetDemandResponse) -> Dema
         tuple(_demand_from_wire(demand) for demand in message.demands),
         tuple(_supply_from_wire(supply) for supply in message.supplies),
         _supply_from_wire(message.set_supply),
+        tuple(LimitRoom(each.limit, each.room, tuple(each.queue_indexes)) for each in message.limits),
     )
 
 
@@ -36,6 +41,7 @@ def _demand_to_wire(demand: Demand) -> pool_service_pb2.Demand:
         request=amounts_to_wire(demand.amounts),
         cpu_time_s=demand.cpu_time_s or 0.0,
         queue_indexes=demand.queue_indexes,
+        limit_indexes=demand.limit_indexes,
     )
 
 
@@ -47,6 +53,7 @@ def _demand_from_wire(message: pool_service_pb2.Demand) -> Demand:
         amounts_from_wire(message.request),
         tuple(message.queue_indexes),
         message.cpu_time_s or None,
+        tuple(message.limit_indexes),
     )
 
 

@@ -4,6 +4,8 @@ Rules
 -----
 - Demand uses the predicate of the match, so that no pilot is sent for work that it would not get. A task queue is one
   demand, however many queues could take it, so that its jobs are counted once. A banned queue takes nothing.
+- Jobs that a running limit holds back are no demand. The room of a limit is shared by all jobs that it counts, so the
+  director gets it beside the demands: which queues get the pilots is its decision.
 - A pilot returned empty when it never ran a job and ended for lack of work or time, or was ended by its batch system
   without our order. Pilots that were sent before the first of them had returned form one sending. A pilot that ran
   a job clears its queue of all pilots that were sent before it, and together with it.
@@ -15,41 +17,88 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pilotage.resources.eligibility import Ban, next_downtime
 from pilotage.resources.inheritance import EffectiveQueue
 from pilotage.resources.tree import MAX_WALL_TIME, QueueId
 from pilotage.values.amounts import Amounts
-from pilotage.values.demand import Demand, EmptyReturns, IdleSlots
+from pilotage.values.demand import Demand, EmptyReturns, IdleSlots, LimitRoom
 from pilotage.values.isolation import Isolation
 from pilotage.values.pilots import STOP_MARGIN_S
+from pilotage_server.core.accounting.limits import LimitIndex, counts_for
 from pilotage_server.core.pilots.pilots import SlotInfo
 from pilotage_server.core.queueing.reach import QueueAccess
+from pilotage_server.core.queueing.task_queue import Traits
 from pilotage_server.core.queueing.waiting_jobs import WaitingTaskQueue
+from pilotage_server.core.rules import RunningLimit
 
 
-def demands(
-    waiting: Iterable[WaitingTaskQueue],
+def demand_of(
+    waiting: WaitingTaskQueue,
     open_queues: Mapping[int, QueueId],
     reach: QueueAccess,
     left_s: Mapping[int, float],
-) -> tuple[Demand, ...]:
-    """Return the work for the queues, which are given by their index in the list of the request.
+) -> Demand | None:
+    """Return the work for the queues, which are given by their index in the list of the request; limits left out.
 
     `left_s` = the longest time in seconds that a pilot sent now has for a job, by queue; it lacks queues without such
     a limit.
     """
-    found: list[Demand] = []
-    for each in waiting:
-        indexes = tuple(index for index, queue in open_queues.items() if reach.admits(each.task_queue, queue))
-        wall_time_s = each.task_queue.needs.wall_time_s
-        if left_s and wall_time_s is not None:
-            indexes = tuple(index for index in indexes if wall_time_s <= left_s.get(index, wall_time_s))
-        if indexes:
-            found.append(_demand(each, indexes))
-    return tuple(found)
+    task_queue = waiting.task_queue
+    indexes = tuple(index for index, queue in open_queues.items() if reach.admits(task_queue, queue))
+    wall_time_s = task_queue.needs.wall_time_s
+    if left_s and wall_time_s is not None:
+        indexes = tuple(index for index in indexes if wall_time_s <= left_s.get(index, wall_time_s))
+    if not indexes:
+        return None
+    return Demand(
+        pool_id=task_queue.pool_id,
+        vo=task_queue.account.vo,
+        waiting=waiting.count,
+        amounts=task_queue.traits.amounts,
+        cpu_time_s=task_queue.needs.cpu_time_s,
+        queue_indexes=indexes,
+    )
+
+
+class LimitRooms:
+    """The room below the running limits at the queues of a request; `running` = the jobs that each limit counts."""
+
+    def __init__(self, queues: Mapping[int, QueueId], limits: LimitIndex, running: Mapping[RunningLimit, int]) -> None:
+        self._at = {index: here for index, queue in queues.items() if (here := limits.at(queue))}
+        self._rooms = {limit: max(0, limit.at_most - jobs) for limit, jobs in running.items()}
+        self._queues: dict[RunningLimit, list[int]] = {}
+        for index, here in self._at.items():
+            for limit in here:
+                self._queues.setdefault(limit, []).append(index)
+        self._numbers: dict[RunningLimit, int] = {}
+
+    def bounded(self, demand: Demand, traits: Traits) -> Demand | None:
+        """Return the demand of jobs with these traits without what limits hold back; None = they hold back all."""
+        if not self._at:
+            return demand
+        counting = {limit for limit in self._queues if counts_for(limit, traits)}
+        here = {index: counting.intersection(self._at.get(index, ())) for index in demand.queue_indexes}
+        counting = set().union(*here.values())
+        if not counting:
+            return demand
+        numbers = [self._numbers.setdefault(limit, len(self._numbers)) for limit in self._queues if limit in counting]
+        open_ = {index: limits for index, limits in here.items() if all(self._rooms[limit] for limit in limits)}
+        if not open_:
+            return None
+        most = demand.waiting
+        if all(open_.values()):
+            most = sum(min(map(self._rooms.__getitem__, limits)) for limits in set(map(frozenset, open_.values())))
+        return replace(
+            demand, waiting=min(demand.waiting, most), queue_indexes=tuple(open_), limit_indexes=tuple(numbers)
+        )
+
+    @property
+    def counting(self) -> tuple[LimitRoom, ...]:
+        """The limits that count jobs of the demands so far."""
+        return tuple(LimitRoom(str(limit), self._rooms[limit], tuple(self._queues[limit])) for limit in self._numbers)
 
 
 def job_time_of_pilots_s(queue: EffectiveQueue, end_margin: timedelta) -> float | None:
@@ -84,18 +133,6 @@ def idle_slots(slots: Iterable[SlotInfo]) -> dict[QueueId, tuple[IdleSlots, ...]
         if info.is_open and info.pilot_stamp not in bound:
             idle[info.queue][info.slot.free] += 1
     return {queue: tuple(IdleSlots(free, count) for free, count in counts.items()) for queue, counts in idle.items()}
-
-
-def _demand(waiting: WaitingTaskQueue, indexes: tuple[int, ...]) -> Demand:
-    task_queue = waiting.task_queue
-    return Demand(
-        pool_id=task_queue.pool_id,
-        vo=task_queue.account.vo,
-        waiting=waiting.count,
-        amounts=task_queue.traits.amounts,
-        cpu_time_s=task_queue.needs.cpu_time_s,
-        queue_indexes=indexes,
-    )
 
 
 EMPTY_RETURN_WINDOW = timedelta(days=1)

@@ -13,12 +13,14 @@ from pilotage_server.core.identity import UNBOUND, AgentBounds
 from pilotage_server.core.matching.demand import (
     EMPTY_RETURN_WINDOW,
     EmptyPilot,
-    demands,
+    LimitRooms,
+    demand_of,
     empty_returns,
     idle_slots,
     longest_job_s,
     without_banned,
 )
+from pilotage_server.operations.accounting.limits import running_counts
 from pilotage_server.operations.matching.trials import not_throttled, throttles_at
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.transaction import Transaction
@@ -53,13 +55,20 @@ def get_demand(
     }
     counts = count_pilots(transaction.session)
     idle = idle_slots(not_throttled(state, load_slots(transaction.session)))
+    rooms = LimitRooms(open_queues, state.limits, running_counts(transaction, state, open_queues.values()))
     empty = _empty_returns(transaction, queues)
     set_supply = _set_supply(transaction, queue_set)
     # Read after the slots: a job must not count as waiting when its slot no longer counts as idle.
     with state.lock:
         waiting = [each for each in state.waiting.waiting() if bounds.has_vo(each.task_queue.account.vo)]
+    found = (
+        (each, demand)
+        for each in waiting
+        if (demand := demand_of(each, open_queues, state.queue_access, left_s)) is not None
+    )
+    bounded = (rooms.bounded(demand, each.task_queue.traits) for each, demand in found)
     return DemandAnswer(
-        demands(waiting, open_queues, state.queue_access, left_s),
+        tuple(demand for demand in bounded if demand is not None),
         tuple(
             replace(
                 _supply(state, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), transaction.now),
@@ -69,6 +78,7 @@ def get_demand(
             for queue in queues
         ),
         set_supply,
+        rooms.counting,
     )
 
 
