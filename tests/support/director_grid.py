@@ -12,7 +12,7 @@ from pilotage.errors import LeadershipLostError, NotFoundError, ServerUnreachabl
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
 from pilotage.values.amounts import Amounts
-from pilotage.values.demand import Demand, DemandAnswer, EmptyReturns, IdleSlots, QueueSupply
+from pilotage.values.demand import Demand, DemandAnswer, EmptyReturns, IdleSlots, LimitRoom, QueueSupply
 from pilotage.values.pilots import GlideinReport
 from pilotage_agents.runtime.link import RegisteredPilot, TreeQueue
 from pilotage_agents.site_director.director import SiteDirector
@@ -36,9 +36,9 @@ class FakeDirectorLink:
     """A server that counts the pilots of each queue from registrations and reports.
 
     Pilots never start by themselves. As at the real server, a pilot without a report for ten minutes is lost.
-    `waiting` one-core jobs match every queue, `waiting_at` one queue each. `idle` and `busy` are the stamps of the
-    running pilots without and with a job. `calls` records the names of the calls in order. A pilot of a set of queues
-    has the queue None until a test gives it one.
+    `waiting` one-core jobs match every queue, and all `limits` count them; `waiting_at` one queue each. `idle` and
+    `busy` are the stamps of the running pilots without and with a job. `calls` records the names of the calls in order.
+    A pilot of a set of queues has the queue None until a test gives it one.
     """
 
     tree: tuple[TreeQueue, ...]
@@ -57,6 +57,7 @@ class FakeDirectorLink:
     calls: list[str] = field(default_factory=list)
     clock: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC)
     set_empty: EmptyReturns | None = None
+    limits: tuple[LimitRoom, ...] = ()
     queue_sets: list[tuple[str, ...]] = field(default_factory=list)
     registered: dict[str, QueueId | None] = field(default_factory=dict)
     registered_at: dict[str, datetime] = field(default_factory=dict)
@@ -81,7 +82,8 @@ class FakeDirectorLink:
     async def demand(self, queues: Sequence[QueueId], queue_set: Sequence[str] = ()) -> DemandAnswer:
         self._called("demand")
         known = tuple(place for place, queue in enumerate(queues) if self._has_queue(queue))
-        of_all = Demand("pool", "vo", self.waiting, Amounts(cpus=1), known)
+        counted = tuple(range(len(self.limits)))
+        of_all = Demand("pool", "vo", self.waiting, Amounts(cpus=1), known, limit_indexes=counted)
         of_one = (
             Demand(f"pool of {queue}", "vo", jobs, Amounts(cpus=1), (queues.index(queue),))
             for queue, jobs in self.waiting_at.items()
@@ -89,7 +91,7 @@ class FakeDirectorLink:
         )
         demands = tuple(demand for demand in (of_all, *of_one) if demand.waiting)
         of_set = replace(self._supply(None), known=True, empty_returns=self.set_empty)
-        return DemandAnswer(demands, tuple(self._supply(queue) for queue in queues), of_set)
+        return DemandAnswer(demands, tuple(self._supply(queue) for queue in queues), of_set, self.limits)
 
     async def register_pilots(
         self, queue: QueueId | None, count: int, vos: Sequence[str], lifetime_s: float, queue_set: Sequence[str] = ()

@@ -25,6 +25,7 @@ from pilotage_server.operations.accounting.limits import (
     refresh_counts,
     running_counts,
 )
+from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.matching.work import Match
 from pilotage_server.operations.startup.loading import rekey_for_limits
 from pilotage_server.storage.database.engine import Database
@@ -52,6 +53,29 @@ def test_running_limit_is_exact(database: Database, clock: VirtualClock) -> None
     assert grid.start_pilot("FNAL/ce/q").claim() == [ids[2]]
     pilot.finish(next(match for match in taken if match.job_id == ids[0]))
     assert grid.start_pilot("CERN/ce02/q").claim(a_slot("a"), a_slot("b")) == [ids[3]]
+
+
+def test_demand_leaves_out_jobs_that_limits_hold_back(database: Database, clock: VirtualClock) -> None:
+    here = RunningLimit("CERN", "ce01", None, "owner", "alice", at_most=2)
+    there = RunningLimit("FNAL", None, None, "owner", "alice", at_most=3)
+    grid = Grid(database, clock, LONG, "FNAL/ce/q", rules=Rules(running_limits=(here, there)))
+    grid.submit(a_user("alice"), count=9)
+
+    def demand() -> tuple[list[tuple[int, tuple[int, ...]]], list[int]]:
+        """Return jobs and queues of each demand, and the room below each limit."""
+        queues = [QueueId.parse(LONG), QueueId.parse("FNAL/ce/q")]
+        answer = grid.read(lambda transaction, state: get_demand(transaction, state, queues))
+        return [(each.waiting, each.queue_indexes) for each in answer.demands], [each.room for each in answer.limits]
+
+    assert demand() == ([(5, (0, 1))], [2, 3])
+    pilot = grid.start_pilot()
+    given = pilot.request_jobs(a_slot("a"), a_slot("b")).matches
+    assert demand() == ([(3, (1,))], [0, 3])
+    grid.start_pilot("FNAL/ce/q").claim(*(a_slot(f"s{n}") for n in range(3)))
+    assert demand() == ([], [0, 0])
+    pilot.finish(given[0])
+    grid.submit(a_user("bob"), count=7)
+    assert demand() == ([(1, (0,)), (7, (0, 1))], [1, 0])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.resources.tree import QueueId
-from pilotage.values.demand import EmptyReturns
+from pilotage.values.demand import EmptyReturns, LimitRoom
 from support.director_grid import DirectorGrid, a_queue
 
 LYON, RAL, CERN = QueueId("Lyon", "ce1", "q"), QueueId("RAL", "ce2", "q"), QueueId("CERN", "ce3", "q")
@@ -105,6 +105,15 @@ async def test_jobs_of_each_queue_get_pilots_until_enough_have_landed_there(grid
     before = len(grid.submitted)
     await manager.pass_time(timedelta(hours=1))
     assert len(grid.submitted) == before
+
+
+@pytest.mark.parametrize(("limited", "expected"), [((0, 1, 2), 2), ((0, 1), 7)], ids=["all queues", "some queues"])
+async def test_running_limit_of_all_queues_bounds_the_set(
+    grid: DirectorGrid, limited: tuple[int, ...], expected: int
+) -> None:
+    grid.link.waiting, grid.link.limits = 7, (LimitRoom("at most 5 jobs", 2, limited),)
+    await grid.task_queue_director(queues=("*/*/*",)).run_once()
+    assert len(grid.submitted) == expected
 
 
 async def test_idle_pilots_elsewhere_cover_nothing_but_bound_the_set(grid: DirectorGrid) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pilotage.resources.tree import QueueId
 from pilotage.values.amounts import Amounts
-from pilotage.values.demand import Demand, EmptyReturns, IdleSlots, QueueSupply
+from pilotage.values.demand import Demand, EmptyReturns, IdleSlots, LimitRoom, QueueSupply
 from pilotage_agents.batch_systems.shape import Shape, queue_facts
 from pilotage_agents.site_director.planning import QueueLimits, QueuePlan, QueueState, Ramp, has_room, plan_pilots
 
@@ -82,6 +82,29 @@ def test_idle_cores_without_memory_do_not_reduce_demand() -> None:
     assert pilots(*plan_pilots([Demand("", "vo", 2, large, (0,))], [pilot])) == [1]
     assert pilots(*plan_pilots([Demand("", "vo", 5, small, (0,))], [pilot])) == [0]
     assert pilots(*plan_pilots([Demand("", "vo", 6, small, (0,))], [pilot])) == [1]
+
+
+def test_demands_share_the_room_below_a_running_limit() -> None:
+    limited = [replace(a_demand(6, 0), limit_indexes=(0,)), replace(a_demand(9, 0, 1), limit_indexes=(0,))]
+    here = LimitRoom("at most 8 jobs at a", 8, (0,))
+    assert pilots(*plan_pilots(limited, [a_queue("a"), a_queue("b")], PLENTY, [here])) == [8, 7]
+
+
+@pytest.mark.parametrize(
+    ("queue", "expected"),
+    [(a_queue("a"), 4), (a_queue("a", waiting=3), 1), (a_queue("a", idle=2, running=2), 2), (a_queue("a", cpus=2), 2)],
+    ids=["no pilot", "pilots on their way", "idle slots", "two jobs in a pilot"],
+)
+def test_present_pilots_use_the_room_below_a_running_limit(queue: QueueState, expected: int) -> None:
+    demand = replace(a_demand(50, 0), limit_indexes=(0,))
+    (plan,) = plan_pilots([demand], [queue], PLENTY, [LimitRoom("at most 9 jobs at a", 4, (0,))])
+    assert plan.pilots == expected
+    assert plan.reasons[-1] == "no pilot for jobs beyond a limit: at most 9 jobs at a"
+
+
+def test_jobs_that_no_limit_counts_need_no_room() -> None:
+    plans = plan_pilots([a_demand(3, 0)], [a_queue("a")], PLENTY, [LimitRoom("at most 0 jobs at a", 0, (0,))])
+    assert pilots(*plans) == [3]
 
 
 def test_idle_slot_is_not_counted_for_two_demands() -> None:
