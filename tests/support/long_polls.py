@@ -23,7 +23,8 @@ from pilotage.values.offers import OccupiedSlot, SlotOffer
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.operations.matching.idle_pilots import PossibleSlots
-from pilotage_server.rpc.matching.long_polls import LongPolls, WaitingCall
+from pilotage_server.rpc.matching.long_polls import LongPolls
+from pilotage_server.rpc.matching.waiting_calls import WaitingCall
 from support.server import Token, request_id
 from support.wire_grid import WireGrid, WirePilot
 
@@ -86,6 +87,10 @@ class LongPollBench:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def add_jobs(self, task_queue: TaskQueue, count: int) -> None:
+        self.polls.announce_jobs(task_queue, count)
+        self.polls.wake_for_jobs(task_queue, count)
 
     def enter(self, stamp: str, cpus: int = 1, *, is_occupied: bool = False) -> WaitingCall:
         return self.enter_late(self.polls.generation, stamp, cpus, is_occupied=is_occupied)

@@ -98,12 +98,12 @@ class ServerState:
 
     Sets of attributes have folded names: `significant_attributes` of jobs, which policies of slots refer to, and
     `published_attributes`, which the ads of slots have. `throttles` are those of locations that get no job or only
-    probes. `is_offered(task_queue_id, stamp)` = other pilots with free slots, without the one with this stamp, are
-    about to look for jobs of the task queue. `pending_counts` = task queues whose number of waiting jobs is not known
-    yet. `feed_cursor` = how far the events of other servers have been read, None = there can be no other server;
-    changed under `sync_lock`. `pools_version` = that of the pools in the database when they were last read.
-    `tails` are those that followers want; `new_tails`, by the stamps of their pilots, are in no answer to a pilot yet.
-    `synced_limits` = the counts of limits when those of other servers were last read.
+    probes. `is_offered(task_queue_id)` = new jobs of the task queue are still offered to free slots first.
+    `pending_counts` = task queues whose number of waiting jobs is not known yet. `feed_cursor` = how far the events of
+    other servers have been read, None = there can be no other server; changed under `sync_lock`. `pools_version` =
+    that of the pools in the database when they were last read. `tails` are those that followers want; `new_tails`, by
+    the stamps of their pilots, are in no answer to a pilot yet. `synced_limits` = the counts of limits when those of
+    other servers were last read.
     """
 
     rules: Rules = field(default_factory=Rules)
@@ -131,7 +131,7 @@ class ServerState:
     policy_evaluator: PeriodicPolicyEvaluator = field(init=False)
     policies: SlotPolicies = field(default_factory=SlotPolicies)
     orders: VacateOrders = field(default_factory=VacateOrders)
-    is_offered: Callable[[int, str], bool] = field(default=lambda _task_queue_id, _stamp: False)
+    is_offered: Callable[[int], bool] = field(default=lambda _: False)
     descriptions: DescriptionCache = field(default_factory=DescriptionCache)
     ad_texts: JobAdTexts = field(default_factory=JobAdTexts)
     limits: LimitIndex = field(init=False)

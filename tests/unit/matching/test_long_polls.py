@@ -25,7 +25,7 @@ def waiting() -> Iterator[LongPollBench]:
 async def test_wakes_one_call_per_job_longest_waiting_first(waiting: LongPollBench) -> None:
     calls = [waiting.enter(f"p{number}") for number in range(4)]
 
-    waiting.polls.wake_for_jobs(a_task_queue(), 2)
+    waiting.add_jobs(a_task_queue(), 2)
 
     assert await woken(*calls) == [True, True, False, False]
 
@@ -33,58 +33,69 @@ async def test_wakes_one_call_per_job_longest_waiting_first(waiting: LongPollBen
 async def test_wakes_only_calls_that_could_take_the_job(waiting: LongPollBench) -> None:
     small, large = waiting.enter("small", cpus=1), waiting.enter("large", cpus=8)
 
-    waiting.polls.wake_for_jobs(a_task_queue(cpus=4), 5)
+    waiting.add_jobs(a_task_queue(cpus=4), 5)
 
     assert await woken(small, large) == [False, True]
 
 
 async def test_call_that_took_nothing_passes_the_wake_up_on(waiting: LongPollBench) -> None:
     first, second, third = (waiting.enter(stamp) for stamp in ("a", "b", "c"))
-    waiting.polls.wake_for_jobs(a_task_queue(), 1)
+    waiting.add_jobs(a_task_queue(), 1)
     assert await woken(first, second, third) == [True, False, False]
 
-    first.begin_look()
-    first.end_look({})
+    waiting.polls.begin_look(first)
+    waiting.polls.end_look(first, {})
 
     assert await woken(second, third) == [True, False]
 
 
 async def test_wake_up_for_taken_jobs_is_not_passed_on(waiting: LongPollBench) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
-    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.add_jobs(a_task_queue(7), 1)
     waiting.estimator.empty.add(7)
 
-    first.begin_look()
-    first.end_look({})
+    waiting.polls.begin_look(first)
+    waiting.polls.end_look(first, {})
 
     assert await woken(second) == [False]
 
 
 async def test_call_that_took_the_job_passes_nothing_on(waiting: LongPollBench) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
-    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.add_jobs(a_task_queue(7), 1)
 
-    first.begin_look()
-    first.end_look({7: 1})
+    waiting.polls.begin_look(first)
+    waiting.polls.end_look(first, {7: 1})
 
     assert await woken(second) == [False]
 
 
 async def test_call_that_took_another_job_passes_the_wake_up_on(waiting: LongPollBench) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
-    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.add_jobs(a_task_queue(7), 1)
 
-    first.begin_look()
-    first.end_look({8: 1})
+    waiting.polls.begin_look(first)
+    waiting.polls.end_look(first, {8: 1})
 
     assert await woken(second) == [True]
 
 
 async def test_wake_up_during_a_look_causes_another_look(waiting: LongPollBench) -> None:
     call = waiting.enter("a")
-    call.begin_look()
-    waiting.polls.wake_for_jobs(a_task_queue(), 1)
-    call.end_look({})
+    waiting.polls.begin_look(call)
+    waiting.add_jobs(a_task_queue(), 1)
+    waiting.polls.end_look(call, {})
+
+    assert await woken(call) == [True]
+
+
+@pytest.mark.parametrize("other_id", [7, 8])
+async def test_jobs_during_the_look_of_a_woken_call_cause_another_look(waiting: LongPollBench, other_id: int) -> None:
+    call = waiting.enter("a")
+    waiting.add_jobs(a_task_queue(7), 1)
+    waiting.polls.begin_look(call)
+    waiting.add_jobs(a_task_queue(other_id), 1)
+    waiting.polls.end_look(call, {})
 
     assert await woken(call) == [True]
 
@@ -92,7 +103,7 @@ async def test_wake_up_during_a_look_causes_another_look(waiting: LongPollBench)
 async def test_call_that_ends_passes_its_wake_up_on(waiting: LongPollBench) -> None:
     with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))], 0) as ending:
         remaining = waiting.enter("b")
-        waiting.polls.wake_for_jobs(a_task_queue(), 1)
+        waiting.add_jobs(a_task_queue(), 1)
         assert await woken(ending, remaining) == [True, False]
 
     assert await woken(remaining) == [True]
@@ -105,13 +116,13 @@ async def test_cancelled_call_is_removed_and_passes_its_wake_up_on(waiting: Long
         with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))], 0) as waiter:
             entered.set()
             await waiter.wait(60)
-            waiter.begin_look()
+            waiting.polls.begin_look(waiter)
             await asyncio.Event().wait()  # the look never ends
 
     task = asyncio.create_task(call())
     await entered.wait()
     other = waiting.enter("b")
-    waiting.polls.wake_for_jobs(a_task_queue(), 1)
+    waiting.add_jobs(a_task_queue(), 1)
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -146,8 +157,8 @@ async def test_new_tree_wakes_calls_in_limited_batches(waiting: LongPollBench) -
         woken_now = [call for call in calls if await call.wait(AT_ONCE_S)]
         assert len(woken_now) == MAX_CONCURRENT_LOOKS
         for call in woken_now:
-            call.begin_look()
-            call.end_look({})
+            waiting.polls.begin_look(call)
+            waiting.polls.end_look(call, {})
             calls.remove(call)
     assert not calls
 
@@ -155,16 +166,16 @@ async def test_new_tree_wakes_calls_in_limited_batches(waiting: LongPollBench) -
 async def test_second_tree_during_the_wake_up_reaches_all_calls(waiting: LongPollBench) -> None:
     calls = [waiting.enter(str(number)) for number in range(MAX_CONCURRENT_LOOKS + 1)]
     waiting.polls.wake_all()
-    calls[0].begin_look()
+    waiting.polls.begin_look(calls[0])
     waiting.polls.wake_all()
-    calls[0].end_look({})
+    waiting.polls.end_look(calls[0], {})
 
     looks = dict.fromkeys(calls, 0)
     while woken_now := [call for call in calls if await call.wait(AT_ONCE_S)]:
         for call in woken_now:
             looks[call] += 1
-            call.begin_look()
-            call.end_look({})
+            waiting.polls.begin_look(call)
+            waiting.polls.end_look(call, {})
 
     assert all(looks.values())
 
@@ -173,8 +184,8 @@ async def test_calls_of_one_slot_class_are_evaluated_once(waiting: LongPollBench
     for number in range(100):
         waiting.enter(str(number))
 
-    waiting.polls.wake_for_jobs(a_task_queue(1, cpus=2000), 1)
-    waiting.polls.wake_for_jobs(a_task_queue(1, cpus=2000), 1)
+    waiting.add_jobs(a_task_queue(1, cpus=2000), 1)
+    waiting.add_jobs(a_task_queue(1, cpus=2000), 1)
 
     assert waiting.estimator.calls == 1
 
@@ -182,11 +193,11 @@ async def test_calls_of_one_slot_class_are_evaluated_once(waiting: LongPollBench
 async def test_refusal_is_cached_and_new_calls_are_evaluated(waiting: LongPollBench) -> None:
     for number in range(100):
         waiting.enter(str(number), cpus=1)
-    waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
+    waiting.add_jobs(a_task_queue(1, cpus=4), 1)
     evaluations = waiting.estimator.calls
 
     taker = waiting.enter("taker", cpus=8)
-    waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
+    waiting.add_jobs(a_task_queue(1, cpus=4), 1)
 
     assert await woken(taker) == [True]
     assert waiting.estimator.calls == evaluations + 1
@@ -194,13 +205,13 @@ async def test_refusal_is_cached_and_new_calls_are_evaluated(waiting: LongPollBe
 
 async def test_cached_refusals_are_dropped_when_all_calls_are_woken(waiting: LongPollBench) -> None:
     call = waiting.enter("a", cpus=1)
-    waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
+    waiting.add_jobs(a_task_queue(1, cpus=4), 1)
     evaluations = waiting.estimator.calls
     waiting.polls.wake_all()
-    call.begin_look()
-    call.end_look({})
+    waiting.polls.begin_look(call)
+    waiting.polls.end_look(call, {})
 
-    waiting.polls.wake_for_jobs(a_task_queue(1, cpus=4), 1)
+    waiting.add_jobs(a_task_queue(1, cpus=4), 1)
 
     assert waiting.estimator.calls == evaluations + 2, "once for its slot class, once for itself"
 
@@ -210,7 +221,7 @@ async def test_longest_waiting_call_is_first_across_slot_classes(waiting: LongPo
     slots = [SlotOffer(name, Amounts(cpus=1)) for name in "12"]
     with waiting.polls.waiting(PilotCredential("c", QUEUE), slots, 0) as two_slots:
         last = waiting.enter("d")
-        waiting.polls.wake_for_jobs(a_task_queue(), 3)
+        waiting.add_jobs(a_task_queue(), 3)
         assert await woken(*free, two_slots, last) == [True, True, True, False]
 
 
@@ -226,24 +237,32 @@ async def test_close_wakes_all_calls(waiting: LongPollBench) -> None:
 async def test_single_jobs_wake_as_many_calls_as_a_batch(waiting: LongPollBench) -> None:
     calls = [waiting.enter(f"p{number}") for number in range(3)]
 
-    waiting.polls.wake_for_jobs(a_task_queue(), 1)
-    waiting.polls.wake_for_jobs(a_task_queue(), 1)
+    waiting.add_jobs(a_task_queue(), 1)
+    waiting.add_jobs(a_task_queue(), 1)
 
     assert await woken(*calls) == [True, True, False]
 
 
-async def test_taken_job_counts_for_one_wake_up_only(waiting: LongPollBench) -> None:
+@pytest.mark.parametrize(("first_took", "is_third_woken"), [(0, True), (1, True), (2, False)])
+async def test_as_many_calls_look_as_there_are_untaken_jobs(
+    waiting: LongPollBench, first_took: int, is_third_woken: bool
+) -> None:
+    first, second, third = (waiting.enter(stamp) for stamp in "abc")
+    waiting.add_jobs(a_task_queue(7), 2)
+
+    for call, took in ((first, first_took), (second, 0)):
+        waiting.polls.begin_look(call)
+        waiting.polls.end_look(call, {7: took})
+
+    assert await woken(third) == [is_third_woken]
+
+
+async def test_calls_that_look_for_other_jobs_come_last(waiting: LongPollBench) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
-    waiting.polls.wake_for_jobs(a_task_queue(8), 2)  # keeps both busy
-    for _ in range(2):
-        waiting.polls.wake_for_jobs(a_task_queue(7), 1)  # both wake the first
-    second.begin_look()
-    second.end_look({8: 1})
+    waiting.add_jobs(a_task_queue(8), 1)
+    waiting.add_jobs(a_task_queue(7), 1)
 
-    first.begin_look()
-    first.end_look({7: 1})
-
-    assert await woken(second) == [True]
+    assert await woken(first, second) == [True, True]
 
 
 @given(takers=st.lists(st.booleans(), max_size=12), batches=st.lists(st.integers(1, 6), min_size=1, max_size=5))
@@ -255,15 +274,15 @@ def test_no_job_waits_while_a_call_could_take_it(takers: list[bool], batches: li
             calls = {waiting.enter(str(number)): can_take for number, can_take in enumerate(takers)}
             remaining_jobs, looks = sum(batches), 0
             for batch in batches:
-                waiting.polls.wake_for_jobs(a_task_queue(1), batch)
+                waiting.add_jobs(a_task_queue(1), batch)
             while woken_now := [call for call in calls if await call.wait(AT_ONCE_S)]:
                 for call in woken_now:
                     looks += 1
-                    call.begin_look()
+                    waiting.polls.begin_look(call)
                     taken = 1 if calls[call] and remaining_jobs else 0
                     calls[call] = calls[call] and not taken
                     remaining_jobs -= taken
-                    call.end_look({1: taken})
+                    waiting.polls.end_look(call, {1: taken})
             return sum(batches) - remaining_jobs, looks
 
     taken, looks = asyncio.run(scenario())
@@ -281,7 +300,7 @@ async def test_late_call_is_woken_by_suitable_jobs_since_its_look(
     generations = []
     for cpus in (1, 4):
         generations.append(waiting.polls.generation)
-        waiting.polls.wake_for_jobs(a_task_queue(cpus, cpus=cpus), 1)
+        waiting.add_jobs(a_task_queue(cpus, cpus=cpus), 1)
     generations.append(waiting.polls.generation)
 
     small = [waiting.enter_late(generation, "small", cpus=1) for generation in generations]
@@ -293,7 +312,7 @@ async def test_late_call_is_woken_by_suitable_jobs_since_its_look(
 
 async def test_late_call_is_not_woken_by_taken_jobs(waiting: LongPollBench) -> None:
     generation = waiting.polls.generation
-    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.add_jobs(a_task_queue(7), 1)
     waiting.estimator.empty.add(7)
 
     assert await woken(waiting.enter_late(generation, "late")) == [False]
@@ -323,17 +342,17 @@ async def test_late_call_looks_again_when_changes_are_forgotten(waiting: LongPol
 
 async def test_late_call_with_occupied_slots_looks_after_the_free_slots(waiting: LongPollBench) -> None:
     free = waiting.enter("free")
-    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.add_jobs(a_task_queue(7), 1)
     generation = waiting.polls.generation
-    free.begin_look()
-    free.end_look({})
+    waiting.polls.begin_look(free)
+    waiting.polls.end_look(free, {})
 
     assert await woken(waiting.enter_late(generation, "late", is_occupied=True)) == [True]
 
 
 async def test_late_call_that_fails_to_register_is_removed(waiting: LongPollBench) -> None:
     generation = waiting.polls.generation
-    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.add_jobs(a_task_queue(7), 1)
     waiting.estimator.failing.add(7)
 
     with pytest.raises(KeyError):
@@ -354,11 +373,11 @@ async def test_call_does_not_wait_after_close(waiting: LongPollBench) -> None:
 
 async def test_occupied_slot_is_woken_when_no_free_slot_took_the_job(waiting: LongPollBench) -> None:
     occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
-    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.add_jobs(a_task_queue(7), 1)
     assert await woken(occupied, free) == [False, True]
 
-    free.begin_look()
-    free.end_look({})
+    waiting.polls.begin_look(free)
+    waiting.polls.end_look(free, {})
 
     assert await woken(occupied) == [True]
 
@@ -367,34 +386,34 @@ async def test_occupied_slot_waits_for_free_slots_to_look_first(
     waiting: LongPollBench,
 ) -> None:
     occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
-    waiting.polls.wake_for_jobs(a_task_queue(7), 2)
-    assert waiting.polls.is_offered(7, "occupied"), "a look now would preempt no job"
+    waiting.add_jobs(a_task_queue(7), 2)
+    assert waiting.polls.is_offered(7), "a look now would preempt no job"
     assert await woken(occupied, free) == [False, True]
 
-    free.begin_look()
-    free.end_look({7: 1})
+    waiting.polls.begin_look(free)
+    waiting.polls.end_look(free, {7: 1})
 
-    assert not waiting.polls.is_offered(7, "occupied")
+    assert not waiting.polls.is_offered(7)
     assert await woken(occupied) == [True]
 
 
 async def test_occupied_slot_is_not_woken_when_a_free_slot_took_the_job(waiting: LongPollBench) -> None:
     occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
-    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.add_jobs(a_task_queue(7), 1)
 
-    free.begin_look()
-    free.end_look({7: 1})
+    waiting.polls.begin_look(free)
+    waiting.polls.end_look(free, {7: 1})
 
     assert await woken(occupied) == [False]
 
 
 async def test_late_occupied_slot_is_woken_after_the_free_slots(waiting: LongPollBench) -> None:
     free = waiting.enter("free")
-    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
+    waiting.add_jobs(a_task_queue(7), 1)
     late = waiting.enter("late", is_occupied=True)
 
-    free.begin_look()
-    free.end_look({})
+    waiting.polls.begin_look(free)
+    waiting.polls.end_look(free, {})
 
     assert await woken(late) == [True]
 
@@ -402,28 +421,26 @@ async def test_late_occupied_slot_is_woken_after_the_free_slots(waiting: LongPol
 async def test_jobs_are_offered_until_every_woken_free_slot_has_looked(waiting: LongPollBench) -> None:
     first, _second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.announce_jobs(a_task_queue(7), 1)
-    assert waiting.polls.is_offered(7, "occupied")
+    assert waiting.polls.is_offered(7)
     waiting.polls.wake_for_jobs(a_task_queue(7), 1)
-    assert waiting.polls.is_offered(7, "occupied")
-    assert not waiting.polls.is_offered(7, "a"), "its own look does not count"
-    assert not waiting.polls.is_offered(8, "occupied")
+    assert waiting.polls.is_offered(7)
+    assert not waiting.polls.is_offered(8)
 
-    first.begin_look()
-    first.end_look({7: 1})
+    waiting.polls.begin_look(first)
+    waiting.polls.end_look(first, {7: 1})
 
-    assert not waiting.polls.is_offered(7, "occupied")
+    assert not waiting.polls.is_offered(7)
 
 
 async def test_jobs_are_not_offered_to_occupied_slots_only(waiting: LongPollBench) -> None:
     waiting.enter("a", is_occupied=True)
-    waiting.polls.announce_jobs(a_task_queue(7), 1)
-    waiting.polls.wake_for_jobs(a_task_queue(7), 1)
-    assert not waiting.polls.is_offered(7, "b")
+    waiting.add_jobs(a_task_queue(7), 1)
+    assert not waiting.polls.is_offered(7)
 
 
 async def test_offer_ends_with_its_call(waiting: LongPollBench) -> None:
     offer = SlotOffer("s", Amounts(cpus=1))
     with waiting.polls.waiting(PilotCredential("a", QUEUE), [offer], 0):
-        waiting.polls.wake_for_jobs(a_task_queue(7), 1)
-        assert waiting.polls.is_offered(7, "b")
-    assert not waiting.polls.is_offered(7, "b")
+        waiting.add_jobs(a_task_queue(7), 1)
+        assert waiting.polls.is_offered(7)
+    assert not waiting.polls.is_offered(7)

@@ -74,7 +74,7 @@ class PreemptionRules:
     """The input of a round: the attempts in the slots, and the accounts that are charged for them, by slot.
 
     `server_wide` is the server's own PREEMPTION_REQUIREMENTS, "" = none. `is_offered` returns for a task queue's id
-    whether free slots are about to look for its jobs.
+    whether new jobs of it are still offered to free slots first.
     """
 
     occupants: Mapping[str, tuple[Occupant, Account]]

@@ -26,12 +26,7 @@ def vacate_orders(
     if not occupants:
         return ()
     credential = pilot.credential
-    rules = PreemptionRules(
-        occupants,
-        state.orders,
-        state.rules.preemption_requirements,
-        lambda task_queue_id: state.is_offered(task_queue_id, credential.stamp),
-    )
+    rules = PreemptionRules(occupants, state.orders, state.rules.preemption_requirements, state.is_offered)
     limits = LimitRound(running_counts(transaction, state, [credential.queue]))
     with state.lock:
         slots = preemption_order(offers.slots, rules)
