@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Hashable, Sequence
+import sys
+from collections.abc import Awaitable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -44,12 +45,13 @@ def a_task_queue(id_: int = 1, cpus: int = 1) -> TaskQueue:
 class FakeMatchEstimator:
     """Estimates by the number of cores alone; `calls` counts the estimates.
 
-    The task queues `empty` have no jobs, and those in `failing` raise an error.
+    `jobs` has the numbers of jobs that are left, by task queue; any number where it has none. The task queues in
+    `failing` raise an error.
     """
 
     def __init__(self) -> None:
         self.calls = 0
-        self.empty: set[int] = set()
+        self.jobs: dict[int, int] = {}
         self.failing: set[int] = set()
 
     def of(self, task_queue: TaskQueue, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> PossibleSlots:
@@ -67,8 +69,8 @@ class FakeMatchEstimator:
     ) -> PossibleSlots:
         return self.of(task_queue, credential, [slot._replace(free=Amounts(cpus=1000)) for slot in slots])
 
-    def has_jobs(self, task_queue: TaskQueue) -> bool:
-        return task_queue.id not in self.empty
+    def jobs_left(self, task_queue: TaskQueue) -> int:
+        return self.jobs.get(task_queue.id, sys.maxsize)
 
     def slot_class(self, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         return tuple(slot.occupied is None for slot in slots)
@@ -91,6 +93,11 @@ class LongPollBench:
     def add_jobs(self, task_queue: TaskQueue, count: int) -> None:
         self.polls.announce_jobs(task_queue, count)
         self.polls.wake_for_jobs(task_queue, count)
+
+    def look(self, call: WaitingCall, taken: Mapping[int, int] | None = None) -> None:
+        """Let the call look and take so many jobs, by task queue."""
+        with self.polls.look(call) as counts:
+            counts.update(taken or {})
 
     def enter(self, stamp: str, cpus: int = 1, *, is_occupied: bool = False) -> WaitingCall:
         return self.enter_late(self.polls.generation, stamp, cpus, is_occupied=is_occupied)

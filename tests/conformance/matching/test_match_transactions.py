@@ -74,7 +74,7 @@ def test_jobs_of_match_that_fails_between_two_task_queues_wait_again(
             pilot.claim(*slots)
     assert charged_cores(grid, ids[0]) == 0
     assert sorted(pilot.claim(*slots)) == ids
-    assert not any(grid.state.waiting.has_jobs(each) for each in grid.state.waiting.ids())
+    assert not any(grid.state.waiting.jobs_left(each) for each in grid.state.waiting.ids())
 
 
 class _FailingSizes(dict[int, int]):

@@ -43,8 +43,7 @@ async def test_call_that_took_nothing_passes_the_wake_up_on(waiting: LongPollBen
     waiting.add_jobs(a_task_queue(), 1)
     assert await woken(first, second, third) == [True, False, False]
 
-    waiting.polls.begin_look(first)
-    waiting.polls.end_look(first, {})
+    waiting.look(first)
 
     assert await woken(second, third) == [True, False]
 
@@ -52,10 +51,9 @@ async def test_call_that_took_nothing_passes_the_wake_up_on(waiting: LongPollBen
 async def test_wake_up_for_taken_jobs_is_not_passed_on(waiting: LongPollBench) -> None:
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.add_jobs(a_task_queue(7), 1)
-    waiting.estimator.empty.add(7)
+    waiting.estimator.jobs[7] = 0
 
-    waiting.polls.begin_look(first)
-    waiting.polls.end_look(first, {})
+    waiting.look(first)
 
     assert await woken(second) == [False]
 
@@ -64,8 +62,7 @@ async def test_call_that_took_the_job_passes_nothing_on(waiting: LongPollBench) 
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.add_jobs(a_task_queue(7), 1)
 
-    waiting.polls.begin_look(first)
-    waiting.polls.end_look(first, {7: 1})
+    waiting.look(first, {7: 1})
 
     assert await woken(second) == [False]
 
@@ -74,17 +71,15 @@ async def test_call_that_took_another_job_passes_the_wake_up_on(waiting: LongPol
     first, second = waiting.enter("a"), waiting.enter("b")
     waiting.add_jobs(a_task_queue(7), 1)
 
-    waiting.polls.begin_look(first)
-    waiting.polls.end_look(first, {8: 1})
+    waiting.look(first, {8: 1})
 
     assert await woken(second) == [True]
 
 
 async def test_wake_up_during_a_look_causes_another_look(waiting: LongPollBench) -> None:
     call = waiting.enter("a")
-    waiting.polls.begin_look(call)
-    waiting.add_jobs(a_task_queue(), 1)
-    waiting.polls.end_look(call, {})
+    with waiting.polls.look(call):
+        waiting.add_jobs(a_task_queue(), 1)
 
     assert await woken(call) == [True]
 
@@ -93,9 +88,8 @@ async def test_wake_up_during_a_look_causes_another_look(waiting: LongPollBench)
 async def test_jobs_during_the_look_of_a_woken_call_cause_another_look(waiting: LongPollBench, other_id: int) -> None:
     call = waiting.enter("a")
     waiting.add_jobs(a_task_queue(7), 1)
-    waiting.polls.begin_look(call)
-    waiting.add_jobs(a_task_queue(other_id), 1)
-    waiting.polls.end_look(call, {})
+    with waiting.polls.look(call):
+        waiting.add_jobs(a_task_queue(other_id), 1)
 
     assert await woken(call) == [True]
 
@@ -116,8 +110,8 @@ async def test_cancelled_call_is_removed_and_passes_its_wake_up_on(waiting: Long
         with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))], 0) as waiter:
             entered.set()
             await waiter.wait(60)
-            waiting.polls.begin_look(waiter)
-            await asyncio.Event().wait()  # the look never ends
+            with waiting.polls.look(waiter):
+                await asyncio.Event().wait()  # the look never ends
 
     task = asyncio.create_task(call())
     await entered.wait()
@@ -157,8 +151,7 @@ async def test_new_tree_wakes_calls_in_limited_batches(waiting: LongPollBench) -
         woken_now = [call for call in calls if await call.wait(AT_ONCE_S)]
         assert len(woken_now) == MAX_CONCURRENT_LOOKS
         for call in woken_now:
-            waiting.polls.begin_look(call)
-            waiting.polls.end_look(call, {})
+            waiting.look(call)
             calls.remove(call)
     assert not calls
 
@@ -166,16 +159,14 @@ async def test_new_tree_wakes_calls_in_limited_batches(waiting: LongPollBench) -
 async def test_second_tree_during_the_wake_up_reaches_all_calls(waiting: LongPollBench) -> None:
     calls = [waiting.enter(str(number)) for number in range(MAX_CONCURRENT_LOOKS + 1)]
     waiting.polls.wake_all()
-    waiting.polls.begin_look(calls[0])
-    waiting.polls.wake_all()
-    waiting.polls.end_look(calls[0], {})
+    with waiting.polls.look(calls[0]):
+        waiting.polls.wake_all()
 
     looks = dict.fromkeys(calls, 0)
     while woken_now := [call for call in calls if await call.wait(AT_ONCE_S)]:
         for call in woken_now:
             looks[call] += 1
-            waiting.polls.begin_look(call)
-            waiting.polls.end_look(call, {})
+            waiting.look(call)
 
     assert all(looks.values())
 
@@ -208,8 +199,7 @@ async def test_cached_refusals_are_dropped_when_all_calls_are_woken(waiting: Lon
     waiting.add_jobs(a_task_queue(1, cpus=4), 1)
     evaluations = waiting.estimator.calls
     waiting.polls.wake_all()
-    waiting.polls.begin_look(call)
-    waiting.polls.end_look(call, {})
+    waiting.look(call)
 
     waiting.add_jobs(a_task_queue(1, cpus=4), 1)
 
@@ -251,10 +241,32 @@ async def test_as_many_calls_look_as_there_are_untaken_jobs(
     waiting.add_jobs(a_task_queue(7), 2)
 
     for call, took in ((first, first_took), (second, 0)):
-        waiting.polls.begin_look(call)
-        waiting.polls.end_look(call, {7: took})
+        waiting.look(call, {7: took})
 
     assert await woken(third) == [is_third_woken]
+
+
+async def test_as_many_calls_look_as_jobs_are_left_when_first_looks_take_the_others(waiting: LongPollBench) -> None:
+    first, *others = (waiting.enter(str(number)) for number in range(50))
+    waiting.estimator.jobs[7] = 0
+    with waiting.polls.look(first):
+        for _ in range(39):  # the first look of another call takes all but the last job
+            waiting.estimator.jobs[7] = 1
+            waiting.add_jobs(a_task_queue(7), 1)
+
+        assert sum(await woken(*others)) <= 1
+
+
+async def test_calls_look_for_jobs_that_come_back(waiting: LongPollBench) -> None:
+    first, second, third = (waiting.enter(stamp) for stamp in "abc")
+    waiting.estimator.jobs[7] = 1
+    waiting.add_jobs(a_task_queue(7), 2)
+    assert await woken(first, second) == [True, False]
+
+    waiting.estimator.jobs[7] = 2
+    waiting.look(first)
+
+    assert await woken(second, third) == [True, True]
 
 
 async def test_calls_that_look_for_other_jobs_come_last(waiting: LongPollBench) -> None:
@@ -278,11 +290,10 @@ def test_no_job_waits_while_a_call_could_take_it(takers: list[bool], batches: li
             while woken_now := [call for call in calls if await call.wait(AT_ONCE_S)]:
                 for call in woken_now:
                     looks += 1
-                    waiting.polls.begin_look(call)
                     taken = 1 if calls[call] and remaining_jobs else 0
                     calls[call] = calls[call] and not taken
                     remaining_jobs -= taken
-                    waiting.polls.end_look(call, {1: taken})
+                    waiting.look(call, {1: taken})
             return sum(batches) - remaining_jobs, looks
 
     taken, looks = asyncio.run(scenario())
@@ -313,7 +324,7 @@ async def test_late_call_is_woken_by_suitable_jobs_since_its_look(
 async def test_late_call_is_not_woken_by_taken_jobs(waiting: LongPollBench) -> None:
     generation = waiting.polls.generation
     waiting.add_jobs(a_task_queue(7), 1)
-    waiting.estimator.empty.add(7)
+    waiting.estimator.jobs[7] = 0
 
     assert await woken(waiting.enter_late(generation, "late")) == [False]
 
@@ -344,8 +355,7 @@ async def test_late_call_with_occupied_slots_looks_after_the_free_slots(waiting:
     free = waiting.enter("free")
     waiting.add_jobs(a_task_queue(7), 1)
     generation = waiting.polls.generation
-    waiting.polls.begin_look(free)
-    waiting.polls.end_look(free, {})
+    waiting.look(free)
 
     assert await woken(waiting.enter_late(generation, "late", is_occupied=True)) == [True]
 
@@ -376,8 +386,7 @@ async def test_occupied_slot_is_woken_when_no_free_slot_took_the_job(waiting: Lo
     waiting.add_jobs(a_task_queue(7), 1)
     assert await woken(occupied, free) == [False, True]
 
-    waiting.polls.begin_look(free)
-    waiting.polls.end_look(free, {})
+    waiting.look(free)
 
     assert await woken(occupied) == [True]
 
@@ -390,8 +399,7 @@ async def test_occupied_slot_waits_for_free_slots_to_look_first(
     assert waiting.polls.is_offered(7), "a look now would preempt no job"
     assert await woken(occupied, free) == [False, True]
 
-    waiting.polls.begin_look(free)
-    waiting.polls.end_look(free, {7: 1})
+    waiting.look(free, {7: 1})
 
     assert not waiting.polls.is_offered(7)
     assert await woken(occupied) == [True]
@@ -401,8 +409,7 @@ async def test_occupied_slot_is_not_woken_when_a_free_slot_took_the_job(waiting:
     occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
     waiting.add_jobs(a_task_queue(7), 1)
 
-    waiting.polls.begin_look(free)
-    waiting.polls.end_look(free, {7: 1})
+    waiting.look(free, {7: 1})
 
     assert await woken(occupied) == [False]
 
@@ -412,10 +419,24 @@ async def test_late_occupied_slot_is_woken_after_the_free_slots(waiting: LongPol
     waiting.add_jobs(a_task_queue(7), 1)
     late = waiting.enter("late", is_occupied=True)
 
-    waiting.polls.begin_look(free)
-    waiting.polls.end_look(free, {})
+    waiting.look(free)
 
     assert await woken(late) == [True]
+
+
+async def test_occupied_slot_waits_for_a_free_slot_that_looks_already(waiting: LongPollBench) -> None:
+    occupied, busy = waiting.enter("occupied", is_occupied=True), waiting.enter("busy")
+    waiting.add_jobs(a_task_queue(8), 1)
+    free = waiting.enter("free")
+    waiting.add_jobs(a_task_queue(7), 1)
+    assert await woken(busy, free) == [True, True]
+
+    with waiting.polls.look(busy):
+        waiting.look(free)
+        assert waiting.polls.is_offered(7)
+        assert await woken(occupied) == [False]
+
+    assert await woken(occupied) == [True]
 
 
 async def test_jobs_are_offered_until_every_woken_free_slot_has_looked(waiting: LongPollBench) -> None:
@@ -426,8 +447,7 @@ async def test_jobs_are_offered_until_every_woken_free_slot_has_looked(waiting: 
     assert waiting.polls.is_offered(7)
     assert not waiting.polls.is_offered(8)
 
-    waiting.polls.begin_look(first)
-    waiting.polls.end_look(first, {7: 1})
+    waiting.look(first, {7: 1})
 
     assert not waiting.polls.is_offered(7)
 

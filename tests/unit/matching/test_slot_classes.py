@@ -38,8 +38,8 @@ class ByMemory:
         memory = task_queue.needs.memory_mib or 1
         return FREE if all(slot.free.memory_mib % memory == 0 for slot in slots) else PossibleSlots.NONE
 
-    def has_jobs(self, _task_queue: TaskQueue) -> bool:
-        return True
+    def jobs_left(self, _task_queue: TaskQueue) -> int:
+        return 1
 
     def slot_class(self, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         return tuple(slot.free.memory_mib for slot in slots)

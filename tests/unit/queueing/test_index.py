@@ -86,15 +86,15 @@ def test_unknown_task_queue_can_be_discarded() -> None:
 
 def test_last_job_counts_until_its_match_is_committed() -> None:
     index = an_index(0)
-    assert not index.has_jobs(1)
+    assert not index.jobs_left(1)
     index.add_jobs(1, QueueHead(0, 1))
     index.refresh_heads(1, [QueueHead(0, 1)], is_all=True)
     jobs = index.get(1)
     assert jobs is not None
     index.confirm(1, [index.reserve(jobs)], [1])
-    assert index.has_jobs(1)
+    assert index.jobs_left(1)
     index.commit(1, [1])
-    assert not index.has_jobs(1)
+    assert not index.jobs_left(1)
 
 
 def test_count_is_stale_when_zero_with_known_heads() -> None:

@@ -410,10 +410,10 @@ class TaskQueueIndex(KnownTaskQueues):
         waiting = self._by_id.get(task_queue_id)
         return max(0, waiting.count) if waiting is not None else 0
 
-    def has_jobs(self, task_queue_id: int) -> bool:
-        """Whether jobs wait in a task queue, or will again if the matches that claimed them fail."""
+    def jobs_left(self, task_queue_id: int) -> int:
+        """Return how many jobs of a task queue wait, or will again if the matches that claimed them fail."""
         waiting = self._by_id.get(task_queue_id)
-        return waiting is not None and (waiting.count > 0 or bool(waiting.taken))
+        return 0 if waiting is None else max(0, waiting.count) + len(waiting.taken)
 
     def accounts(self) -> Iterator[Account]:
         """Return the accounts that have waiting jobs."""

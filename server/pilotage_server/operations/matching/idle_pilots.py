@@ -54,10 +54,10 @@ class ServerMatchEstimator:
         might_take = partial(_might_take_at_best, self.state, self.clock(), task_queue, credential.queue)
         return _possible_slots(self.state, task_queue, credential, slots, might_take)
 
-    def has_jobs(self, task_queue: TaskQueue) -> bool:
-        """Whether jobs of the task queue are left: waiting, or reserved by a match that may fail."""
+    def jobs_left(self, task_queue: TaskQueue) -> int:
+        """Return how many jobs of the task queue wait, or are taken by matches that may fail."""
         with self.state.lock:
-            return self.state.waiting.has_jobs(task_queue.id)
+            return self.state.waiting.jobs_left(task_queue.id)
 
     def slot_class(self, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         """Return a key that is equal for pilots that are alike."""

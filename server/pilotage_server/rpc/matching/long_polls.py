@@ -2,19 +2,17 @@
 
 Rules
 -----
-A look is a call's try to match. Each change increments the generation, and each call knows the generation at its last
-look: a change that is later may be a reason to look again.
+A look is a call's try to match. New jobs start a search for calls that take them, one search for each task queue. At a
+time, as many calls look as there are jobs that no look has taken; a call that takes none passes its turn on to the
+next. Free slots come first, and occupied ones only when all free ones have looked: until then the jobs evict no others.
+More jobs start the search of their task queue again from the first call. A change that concerns all calls, such as a
+new resource tree, starts a search in which all of them look.
 
-New jobs of a task queue start a search, in which as many calls look at a time as there are jobs that none of them has
-taken. A call that takes none passes its turn on to the next. First come the calls with free slots in the order of
-arrival, those that look for other jobs already at their end. Only when all of these have looked, it is the turn of
-occupied slots, and until then the jobs evict no others. More jobs of the task queue start its search from the first
-call again. A change that concerns all calls, such as a new resource tree, starts a search in which all of them look.
+Each change has a number, its generation, and recent ones are remembered. So a look counts for the changes before it,
+and a call that has looked waits only if no later change concerns it.
 
-A call looks before it waits. Recent changes are remembered, so that it looks again if one of them concerns it.
-
-Everything but `FreeSlotsFirst`, `LongPolls.generation`, `LongPolls.announce_jobs` and `LongPolls.is_offered` runs in
-the event loop's thread.
+Everything but `LongPolls.generation`, `LongPolls.announce_jobs` and `LongPolls.is_offered` runs in the event loop's
+thread.
 """
 
 from __future__ import annotations
@@ -23,9 +21,10 @@ import itertools
 import math
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from pilotage.values.offers import SlotOffer
 from pilotage_server.core.identity import PilotCredential
@@ -40,54 +39,31 @@ MAX_RECENT_CHANGES = 64
 """Recent changes that are remembered; a call that may have missed more looks once more."""
 
 ALL_TASK_QUEUES = 0
-"""In place of the id of a task queue: the search of all calls for any jobs."""
-
-_CLOSED = math.inf
-"""In place of the generation at the last look: the call looks no more."""
+"""In place of the id of a task queue: the search in which all calls look."""
 
 Concerns = Callable[[WaitingCall], bool]
 """Whether a change is a reason for a call to look."""
 
 
-class FreeSlotsFirst:
-    """Task queues whose new jobs are offered to free slots first and evict no others meanwhile; safe in any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._announcements: Counter[int] = Counter()
-
-    def add(self, task_queue_id: int) -> None:
-        """Add an announcement of new jobs."""
-        with self._lock:
-            self._announcements[task_queue_id] += 1
-
-    def remove(self, task_queue_id: int, announcements: int) -> None:
-        """Remove so many announcements: the free slots have looked."""
-        with self._lock:
-            self._announcements[task_queue_id] -= announcements
-            if not self._announcements[task_queue_id]:
-                del self._announcements[task_queue_id]
-
-    def __contains__(self, task_queue_id: int) -> bool:
-        with self._lock:
-            return task_queue_id in self._announcements
-
-
 @dataclass(eq=False, slots=True)
 class Search:
-    """The looks of calls for new jobs of one task queue, which came at the generation `since`, or for any jobs.
+    """The looks of calls for the jobs of one task queue, of which `untaken` are new, or of all calls for any jobs.
 
-    `calls` are those whose turn comes next; None among them = not before all looks of this search have ended. At most
-    `untaken` calls look at a time; `looking` = how many do. `announcements` = how many are among `FreeSlotsFirst`.
+    `phase` = the slots whose turn it is; NONE = all. `calls` are those that may come next, and have to look if their
+    last look began before the generation `since`. `looking` = how many calls look, or have to.
     """
 
-    task_queue_id: int
-    has_jobs: Callable[[], bool]
+    task_queue: TaskQueue | None = None
     untaken: int = 0
+    phase: PossibleSlots = PossibleSlots.NONE
     since: int = 0
-    calls: Iterator[WaitingCall | None] = field(default_factory=lambda: iter(()))
+    calls: Iterator[WaitingCall] = field(default_factory=lambda: iter(()))
     looking: int = 0
-    announcements: int = 0
+
+    @property
+    def key(self) -> int:
+        """The id of the task queue, or `ALL_TASK_QUEUES`."""
+        return ALL_TASK_QUEUES if self.task_queue is None else self.task_queue.id
 
 
 class LongPolls:
@@ -95,14 +71,15 @@ class LongPolls:
 
     def __init__(self, estimator: MatchEstimator) -> None:
         self._estimator = estimator
-        self._free_slots_first = FreeSlotsFirst()
         self._calls = WaitingCalls(estimator)
         self._by_pilot: defaultdict[str, set[WaitingCall]] = defaultdict(set)
         self._numbers = itertools.count()
         self._searches: dict[int, Search] = {}
+        self._announced: list[int] = []
+        self._announced_lock = threading.Lock()
         self._recent_changes: deque[Concerns] = deque(maxlen=MAX_RECENT_CHANGES)
         self.generation = 0
-        """The number of changes so far. A call reads it, in any thread, before its first look."""
+        """That of the latest change. A call reads it, in any thread, before its first look."""
         self.is_open = True
 
     def __len__(self) -> int:
@@ -121,12 +98,12 @@ class LongPolls:
         self._by_pilot[credential.stamp].add(call)
         try:
             if self._has_missed(call, generation):
-                call.wake(self.generation)
+                call.wake()
             yield call
         finally:
             self._remove(call)
-            call.looked = _CLOSED
-            self.end_look(call, {})
+            call.looked = math.inf  # it does not have to look any more
+            self._end_look(call, Counter())
 
     def _has_missed(self, call: WaitingCall, since: int) -> bool:
         missed = self.generation - since
@@ -145,92 +122,98 @@ class LongPolls:
         """Wait for a reason to look; False = there was none in time, or the server shuts down."""
         return self.is_open and await call.wait(timeout_s) and self.is_open
 
-    def begin_look(self, call: WaitingCall) -> None:
-        """Record that the call looks now."""
-        call.looked = self.generation
+    @contextmanager
+    def look(self, call: WaitingCall) -> Iterator[Counter[int]]:
+        """Record that the call looks within the block, which counts the jobs that it takes by task queue."""
+        call.looked, call.is_looking, call.has_to_look = self.generation, True, False
+        taken: Counter[int] = Counter()
+        try:
+            yield taken
+        finally:
+            self._end_look(call, taken)
 
-    def end_look(self, call: WaitingCall, taken: Mapping[int, int]) -> None:
-        """Record the jobs that the call has taken, by task queue, and pass its turns on."""
-        for task_queue_id in tuple(call.searches):
-            search = self._searches[task_queue_id]
-            search.untaken = max(0, search.untaken - taken.get(task_queue_id, 0))
+    def _end_look(self, call: WaitingCall, taken: Counter[int]) -> None:
+        """Pass on the turns of the call, unless more jobs have come since its look began."""
+        call.is_looking = False
+        for key in tuple(call.searches):
+            search = self._searches[key]
+            search.untaken = max(0, search.untaken - taken[key])
             if call.looked < search.since:
-                call.wake(search.since)  # more jobs have come since it looked: it keeps its turn
+                call.wake()
             else:
-                call.searches.remove(task_queue_id)
+                call.searches.remove(key)
                 search.looking -= 1
             self._continue(search)
 
     def _continue(self, search: Search) -> None:
-        """Let as many calls look as there are untaken jobs; end the search if none has to."""
-        while search.looking < search.untaken and search.has_jobs():
-            call = next(search.calls, None)
-            if call is None:
-                break
-            if call.looked < search.since and search.task_queue_id not in call.searches:
-                call.searches.add(search.task_queue_id)
-                search.looking += 1
-                call.wake(search.since)
+        """Give the turns of a search to the next calls; if no call looks any more, begin the next phase or end it."""
+        self._give_turns(search)
+        task_queue = search.task_queue
+        if task_queue is not None and search.phase is PossibleSlots.FREE_SLOT and not search.looking:
+            if self._turns(search):
+                self._begin_phase(search, task_queue, PossibleSlots.OCCUPIED_SLOT)
+                self._give_turns(search)
         if not search.looking:
-            self._offer_to_occupied_slots(search)
-            del self._searches[search.task_queue_id]
+            del self._searches[search.key]
 
-    def announce_jobs(self, task_queue: TaskQueue, _count: int) -> None:
-        """Announce, in any thread, that `wake_for_jobs` will follow."""
-        self._free_slots_first.add(task_queue.id)
+    def _give_turns(self, search: Search) -> None:
+        while search.looking < self._turns(search) and (call := next(search.calls, None)) is not None:
+            has_to_look = call.looked < search.since
+            if (has_to_look or call.is_looking) and search.key not in call.searches:
+                call.searches.add(search.key)
+                search.looking += 1
+                if has_to_look:
+                    call.wake()
 
-    def is_offered(self, task_queue_id: int) -> bool:
-        """Return, in any thread, whether new jobs of the task queue are still offered to free slots first."""
-        return task_queue_id in self._free_slots_first
+    def _turns(self, search: Search) -> int:
+        """Return how many calls may look at a time."""
+        if search.task_queue is None:
+            return MAX_CONCURRENT_LOOKS
+        # Calls that did not have to wait may have taken some of the jobs.
+        return min(search.untaken, self._estimator.jobs_left(search.task_queue))
 
-    def wake_for_jobs(self, task_queue: TaskQueue, count: int) -> None:
-        """Start a search for calls that take `count` new jobs of the task queue, which have been announced."""
-        search = self._searches.get(task_queue.id)
-        if search is None:
-            search = Search(task_queue.id, lambda: self._estimator.has_jobs(task_queue))
-            self._searches[task_queue.id] = search
-        search.untaken += count
-        search.announcements += 1
-        search.since = self._change(lambda call: self._could_match(call, task_queue))
-        search.calls = self._takers(search, task_queue)
-        self._continue(search)
+    def _begin_phase(self, search: Search, task_queue: TaskQueue, phase: PossibleSlots) -> None:
+        search.phase = phase
+        search.since = self._change(partial(self._could_match, task_queue))
+        search.calls = _busy_last(self._calls.with_slots(task_queue, phase))
 
-    def _takers(self, search: Search, task_queue: TaskQueue) -> Iterator[WaitingCall | None]:
-        """Yield the calls that could take the jobs, in the order of their turns."""
-        busy: list[WaitingCall] = []
-        for call in self._calls.with_slots(task_queue, PossibleSlots.FREE_SLOT):
-            if call.searches:
-                busy.append(call)
-            else:
-                yield call
-        yield from busy
-        while search.looking:
-            yield None
-        self._offer_to_occupied_slots(search)
-        # What looked before has evicted nothing for these jobs.
-        search.since = self._change(lambda call: self._could_match(call, task_queue))
-        yield from self._calls.with_slots(task_queue, PossibleSlots.OCCUPIED_SLOT)
-
-    def _offer_to_occupied_slots(self, search: Search) -> None:
-        if search.announcements:
-            self._free_slots_first.remove(search.task_queue_id, search.announcements)
-            search.announcements = 0
-
-    def _could_match(self, call: WaitingCall, task_queue: TaskQueue) -> bool:
-        if not self._estimator.has_jobs(task_queue):
+    def _could_match(self, task_queue: TaskQueue, call: WaitingCall) -> bool:
+        if not self._estimator.jobs_left(task_queue):
             return False
         return self._estimator.of(task_queue, call.credential, call.slots) is not PossibleSlots.NONE
 
+    def announce_jobs(self, task_queue: TaskQueue, _count: int) -> None:
+        """Announce, in any thread, that `wake_for_jobs` will follow."""
+        with self._announced_lock:
+            self._announced.append(task_queue.id)
+
+    def is_offered(self, task_queue_id: int) -> bool:
+        """Return, in any thread, whether free slots come first for new jobs of the task queue."""
+        with self._announced_lock:
+            if task_queue_id in self._announced:
+                return True
+        search = self._searches.get(task_queue_id)
+        return search is not None and search.phase is PossibleSlots.FREE_SLOT
+
+    def wake_for_jobs(self, task_queue: TaskQueue, count: int) -> None:
+        """Start a search for calls that take `count` new jobs of the task queue, which have been announced."""
+        search = self._searches.setdefault(task_queue.id, Search(task_queue))
+        search.untaken += count
+        self._begin_phase(search, task_queue, PossibleSlots.FREE_SLOT)
+        with self._announced_lock:
+            self._announced.remove(task_queue.id)
+        self._continue(search)
+
     def wake_pilot(self, stamp: str) -> None:
         """Wake the calls of one pilot: there is a command for it."""
-        generation = self._change(lambda call: call.credential.stamp == stamp)
+        self._change(lambda call: call.credential.stamp == stamp)
         for call in self._by_pilot.get(stamp, ()):
-            call.wake(generation)
+            call.wake()
 
     def wake_all(self) -> None:
         """Wake all calls, a few at a time: any job may fit anywhere now."""
         self._calls.clear_estimates()
-        search = self._searches.setdefault(ALL_TASK_QUEUES, Search(ALL_TASK_QUEUES, lambda: True, MAX_CONCURRENT_LOOKS))
+        search = self._searches.setdefault(ALL_TASK_QUEUES, Search())
         search.since = self._change(lambda _: True)
         search.calls = iter(self._calls)
         self._continue(search)
@@ -244,6 +227,16 @@ class LongPolls:
     def close(self) -> None:
         """End all waits."""
         self.is_open = False
-        generation = self._change(lambda _: True)
         for call in self._calls:
-            call.wake(generation)
+            call.wake()
+
+
+def _busy_last(calls: Iterator[WaitingCall]) -> Iterator[WaitingCall]:
+    """Yield the calls that look already, or have to, after the others."""
+    busy: list[WaitingCall] = []
+    for call in calls:
+        if call.is_looking or call.has_to_look:
+            busy.append(call)
+        else:
+            yield call
+    yield from busy

@@ -195,9 +195,9 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         until_s = pending.arrived_s + wait_time_s(pending.call, pending.wait_s, longest_s)
         with self._polls.waiting(pending.credential, pending.work.slots, pending.generation) as waiting:
             while (left_s := until_s - self._boot_clock()) > 0 and await self._polls.wait(waiting, left_s):
-                self._polls.begin_look(waiting)
-                done = await asyncio.wrap_future(self._try_match(pending, self._waited(pending)))
-                self._polls.end_look(waiting, _matched_counts(done.answer))
+                with self._polls.look(waiting) as taken:
+                    done = await asyncio.wrap_future(self._try_match(pending, self._waited(pending)))
+                    taken.update(_matched_counts(done.answer))
                 if done.answer is None or _ends_wait(done.answer, pending.work.slots):
                     break
                 if self._has_new_faults(pending.credential.stamp, done.answer.faults):

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from pilotage.values.offers import SlotOffer
@@ -36,8 +37,8 @@ class MatchEstimator(Protocol):
     ) -> PossibleSlots:
         """Return the slots that any pilot of the same class has at best."""
 
-    def has_jobs(self, task_queue: TaskQueue) -> bool:
-        """Return whether the task queue has jobs left."""
+    def jobs_left(self, task_queue: TaskQueue) -> int:
+        """Return the number of jobs that a look for the task queue may get."""
 
     def slot_class(self, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         """Return a key that is equal for pilots of one class."""
@@ -45,24 +46,25 @@ class MatchEstimator(Protocol):
 
 @dataclass(eq=False, slots=True)
 class WaitingCall:
-    """One waiting call: what its pilot offers, and the generations at its last look and of its last wake-up.
+    """One waiting call: what its pilot offers, and when it has looked for jobs.
 
-    The `number` is the order of arrival. `searches` are the ids of the task queues for whose jobs the call looks.
+    The `number` is the order of arrival. `looked` is the generation of the long polls when its last look began.
+    `searches` are the keys of the searches in which it looks, or has to look.
     """
 
     number: int
     credential: PilotCredential
     slots: Sequence[SlotOffer]
     looked: float
+    is_looking: bool = False
+    has_to_look: bool = False
     searches: set[int] = field(default_factory=set)
-    _woken: int = 0
     _sleep: asyncio.Future[bool] | None = None
 
-    def wake(self, generation: int) -> None:
-        """Let the call look, unless its last look has begun since this generation."""
-        self._woken = max(self._woken, generation)
-        if self.has_to_look:
-            self._end_sleep(woken=True)
+    def wake(self) -> None:
+        """Let the call look, after its present look if it has begun one."""
+        self.has_to_look = True
+        self._end_sleep(woken=True)
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for a wake-up; False = there was none in time."""
@@ -78,11 +80,6 @@ class WaitingCall:
             timer.cancel()
             self._sleep = None
 
-    @property
-    def has_to_look(self) -> bool:
-        """Whether the call has been woken since its last look began."""
-        return self._woken > self.looked
-
     def _end_sleep(self, *, woken: bool) -> None:
         if self._sleep is not None and not self._sleep.done():
             self._sleep.set_result(woken)
@@ -93,8 +90,6 @@ MAX_TASK_QUEUES = 512
 
 MAX_EMPTY_CLASSES = 1000
 """Classes without a waiting call that are kept, because pilots come back."""
-
-_BEFORE_ALL = -1
 
 
 @dataclass(eq=False, slots=True)
@@ -112,11 +107,21 @@ class _CallClass:
 
 
 @dataclass(slots=True)
-class _Estimates:
-    """The estimates for jobs of one task queue: by class, and up to which number no call has such slots."""
+class _Candidates:
+    """The classes that have one kind of slot for jobs of a task queue; no call up to the number `refused` has it."""
 
-    bounds: dict[_CallClass, PossibleSlots] = field(default_factory=dict)
-    refused: dict[PossibleSlots, int] = field(default_factory=lambda: dict.fromkeys(PossibleSlots, _BEFORE_ALL))
+    classes: list[_CallClass] = field(default_factory=list)
+    refused: int = -1
+
+
+@dataclass(slots=True)
+class _Estimates:
+    """The candidates for jobs of one task queue by kind of slot, among so many `examined` classes."""
+
+    examined: int = 0
+    by_kind: dict[PossibleSlots, _Candidates] = field(
+        default_factory=lambda: {kind: _Candidates() for kind in PossibleSlots}
+    )
 
 
 class WaitingCalls:
@@ -154,11 +159,12 @@ class WaitingCalls:
 
     def with_slots(self, task_queue: TaskQueue, kind: PossibleSlots) -> Iterator[WaitingCall]:
         """Yield the calls that could have such slots, in the order of arrival; calls may come and go meanwhile."""
-        estimates = self._estimates_of(task_queue)
-        refused = estimates.refused[kind]
-        possible = (call_class for call_class, bound in estimates.bounds.items() if kind in bound)
-        firsts = ((call_class.next_above(refused), call_class) for call_class in possible)
-        heads = [(number, call_class) for number, call_class in firsts if number is not None]
+        candidates = self._estimates_of(task_queue).by_kind[kind]
+        heads = [
+            (each.numbers[index], each)
+            for each in candidates.classes
+            if (index := bisect_right(each.numbers, candidates.refused)) < len(each.numbers)
+        ]
         heapq.heapify(heads)
         have_all_refused = True
         while heads:
@@ -168,7 +174,7 @@ class WaitingCalls:
                 have_all_refused = False
                 yield call
             elif have_all_refused:
-                estimates.refused[kind] = number
+                candidates.refused = number
             following = call_class.next_above(number)
             if following is None:
                 heapq.heappop(heads)
@@ -180,10 +186,11 @@ class WaitingCalls:
         self._estimates.move_to_end(task_queue.id)
         if len(self._estimates) > MAX_TASK_QUEUES:
             self._estimates.popitem(last=False)
-        bounds = estimates.bounds
-        for each in self._classes.values():
-            if each not in bounds:
-                bounds[each] = self._estimator.upper_bound(task_queue, each.credential, each.slots)
+        if estimates.examined < len(self._classes):
+            for each in islice(self._classes.values(), estimates.examined, None):
+                for kind in self._estimator.upper_bound(task_queue, each.credential, each.slots):
+                    estimates.by_kind[kind].classes.append(each)
+            estimates.examined = len(self._classes)
         return estimates
 
     def clear_estimates(self) -> None:
