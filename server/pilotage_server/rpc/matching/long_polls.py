@@ -148,11 +148,10 @@ class LongPolls:
     def _continue(self, search: Search) -> None:
         """Give the turns of a search to the next calls; if no call looks any more, begin the next phase or end it."""
         self._give_turns(search)
-        task_queue = search.task_queue
-        if task_queue is not None and search.phase is PossibleSlots.FREE_SLOT and not search.looking:
-            if self._turns(search):
-                self._begin_phase(search, task_queue, PossibleSlots.OCCUPIED_SLOT)
-                self._give_turns(search)
+        have_free_slots_looked = search.phase is PossibleSlots.FREE_SLOT and not search.looking
+        if search.task_queue is not None and have_free_slots_looked and self._turns(search):
+            self._begin_phase(search, search.task_queue, PossibleSlots.OCCUPIED_SLOT)
+            self._give_turns(search)
         if not search.looking:
             del self._searches[search.key]
 
