@@ -80,7 +80,12 @@ class LongPollModel(RuleBasedStateMachine):
             self.decide(self.callers[-1])
             self.finish(self.callers[-1])
 
-    @rule(task_queue_id=st.sampled_from(sorted(TASK_QUEUES)), count=st.integers(1, 3))
+    @rule(task_queue_id=st.sampled_from(sorted(TASK_QUEUES)), count=st.integers(1, 3), is_at_once=st.booleans())
+    def submit(self, task_queue_id: int, count: int, is_at_once: bool) -> None:
+        self.commit(task_queue_id, count)
+        while is_at_once and self.commits:
+            self.wake()
+
     def commit(self, task_queue_id: int, count: int) -> None:
         self.step += 1
         self.latest[task_queue_id] = self.step
@@ -104,9 +109,13 @@ class LongPollModel(RuleBasedStateMachine):
         self.callers.append(Caller(slot, self.polls.generation, refuses))
 
     @precondition(lambda self: self.woken())
-    @rule(data=st.data())
-    def begin_look(self, data: st.DataObject) -> None:
-        self.look(data.draw(st.sampled_from(self.woken())))
+    @rule(data=st.data(), is_short=st.booleans())
+    def begin_look(self, data: st.DataObject, is_short: bool) -> None:
+        caller = data.draw(st.sampled_from(self.woken()))
+        self.look(caller)
+        if is_short:
+            self.decide(caller)
+            self.finish(caller)
 
     def look(self, caller: Caller) -> None:
         assert caller.call is not None

@@ -126,6 +126,16 @@ async def test_cancelled_call_is_removed_and_passes_its_wake_up_on(waiting: Long
     assert await woken(other) == [True]
 
 
+async def test_look_that_fails_passes_its_turn_on(waiting: LongPollBench) -> None:
+    first, second = waiting.enter("a"), waiting.enter("b")
+    waiting.add_jobs(a_task_queue(), 1)
+
+    with pytest.raises(ConnectionError), waiting.polls.look(first):
+        raise ConnectionError
+
+    assert await woken(first, second) == [False, True]
+
+
 async def test_command_wakes_only_its_pilot(waiting: LongPollBench) -> None:
     one, other = waiting.enter("one"), waiting.enter("other")
 
