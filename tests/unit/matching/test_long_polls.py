@@ -449,6 +449,20 @@ async def test_occupied_slot_waits_for_a_free_slot_that_looks_already(waiting: L
     assert await woken(occupied) == [True]
 
 
+async def test_occupied_slot_waits_for_free_slots_when_a_commit_adds_jobs_meanwhile(
+    waiting: LongPollBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
+    counts = iter([0])  # the first job has been taken; afterwards another thread adds one
+    monkeypatch.setattr(waiting.estimator, "jobs_left", lambda _: next(counts, 1))
+
+    waiting.add_jobs(a_task_queue(7), 1)
+    assert await woken(occupied, free) == [False, False]
+
+    waiting.add_jobs(a_task_queue(7), 1)
+    assert await woken(occupied, free) == [False, True]
+
+
 async def test_jobs_are_offered_until_every_woken_free_slot_has_looked(waiting: LongPollBench) -> None:
     first, _second = waiting.enter("a"), waiting.enter("b")
     waiting.polls.announce_jobs(a_task_queue(7), 1)

@@ -4,9 +4,9 @@ Rules
 -----
 A look is a call's try to match. New jobs start a search for calls that take them, one search for each task queue. At a
 time, as many calls look as there are jobs that no look has taken; a call that takes none passes its turn on to the
-next. Free slots come first, and occupied ones only when all free ones have looked: until then the jobs evict no others.
-More jobs start the search of their task queue again from the first call. A change that concerns all calls, such as a
-new resource tree, starts a search in which all of them look.
+next. Calls with free slots come first, in the order of arrival, busy ones at their end. When all of them have looked,
+calls with occupied slots follow; until then, the jobs evict no others. More jobs start the search of their task queue
+again from the first call. A change that concerns all calls, such as a new resource tree, starts a search of its own.
 
 Each change has a number, its generation, and recent ones are remembered. So a look counts for the changes before it,
 and a call that has looked waits only if no later change concerns it.
@@ -147,22 +147,27 @@ class LongPolls:
 
     def _continue(self, search: Search) -> None:
         """Give the turns of a search to the next calls; if no call looks any more, begin the next phase or end it."""
-        self._give_turns(search)
-        have_free_slots_looked = search.phase is PossibleSlots.FREE_SLOT and not search.looking
-        if search.task_queue is not None and have_free_slots_looked and self._turns(search):
+        has_turns_left = self._give_turns(search)
+        is_next_phase = has_turns_left and not search.looking and search.phase is PossibleSlots.FREE_SLOT
+        if is_next_phase and search.task_queue is not None:
             self._begin_phase(search, search.task_queue, PossibleSlots.OCCUPIED_SLOT)
             self._give_turns(search)
         if not search.looking:
             del self._searches[search.key]
 
-    def _give_turns(self, search: Search) -> None:
-        while search.looking < self._turns(search) and (call := next(search.calls, None)) is not None:
+    def _give_turns(self, search: Search) -> bool:
+        """Let the next calls look; return whether there are turns left, and no more calls in this phase."""
+        while search.looking < self._turns(search):
+            call = next(search.calls, None)
+            if call is None:
+                return True
             has_to_look = call.looked < search.since
             if (has_to_look or call.is_looking) and search.key not in call.searches:
                 call.searches.add(search.key)
                 search.looking += 1
                 if has_to_look:
                     call.wake()
+        return False
 
     def _turns(self, search: Search) -> int:
         """Return how many calls may look at a time."""
