@@ -264,7 +264,7 @@ async def test_as_many_calls_look_as_jobs_are_left_when_first_looks_take_the_oth
             waiting.estimator.jobs[7] = 1
             waiting.add_jobs(a_task_queue(7), 1)
 
-        assert sum(await woken(*others)) <= 1
+        assert sum(await woken(*others)) == 1
 
 
 async def test_calls_look_for_jobs_that_come_back(waiting: LongPollBench) -> None:
@@ -277,6 +277,75 @@ async def test_calls_look_for_jobs_that_come_back(waiting: LongPollBench) -> Non
     waiting.look(first)
 
     assert await woken(second, third) == [True, True]
+
+
+async def test_job_that_an_earlier_look_took_counts_for_no_later_search(waiting: LongPollBench) -> None:
+    first, second = waiting.enter("a"), waiting.enter("b")
+    with waiting.polls.look(first) as taken, waiting.polls.look(second):
+        waiting.estimator.jobs[7] = 0  # the first look has taken the first job
+        waiting.add_jobs(a_task_queue(7), 1)
+        taken[7] += 1
+        waiting.estimator.jobs[7] = 1
+        waiting.add_jobs(a_task_queue(7), 1)
+
+    waiting.look(first, {8: 1})
+
+    assert await woken(second) == [True]
+
+
+async def test_task_queue_without_new_jobs_wakes_no_call(waiting: LongPollBench) -> None:
+    waiting.enter("a")
+    before = waiting.polls.generation
+
+    waiting.add_jobs(a_task_queue(7), 0)
+
+    assert not waiting.polls.is_offered(7)
+    assert await woken(waiting.enter_late(before, "late")) == [False]
+
+
+@pytest.mark.parametrize(("are_others_occupied", "is_occupied"), [(False, False), (False, True), (True, True)])
+@pytest.mark.parametrize("looks_of_a_commit", [1, 7, 50])
+async def test_steady_jobs_reach_a_slot_behind_slots_that_refuse_them(
+    waiting: LongPollBench, are_others_occupied: bool, is_occupied: bool, looks_of_a_commit: int
+) -> None:
+    refusing = [waiting.enter(str(number), is_occupied=are_others_occupied) for number in range(40)]
+    taker = waiting.enter("taker", is_occupied=is_occupied)
+    looks = 0
+    while not taker.has_to_look and looks < 200:
+        waiting.add_jobs(a_task_queue(7), 1)
+        for call in [call for call in refusing if call.has_to_look][:looks_of_a_commit]:
+            waiting.look(call)
+            looks += 1
+
+    assert taker.has_to_look
+    assert looks <= len(refusing) + looks_of_a_commit
+
+
+async def test_calls_that_have_to_look_are_not_estimated_again_in_a_burst(waiting: LongPollBench) -> None:
+    for number in range(100):
+        waiting.enter(str(number))
+    for _ in range(100):
+        waiting.add_jobs(a_task_queue(7), 1)
+
+    assert waiting.estimator.calls <= 2 * 100
+
+
+async def test_refusals_of_small_calls_hide_no_call_between_them(waiting: LongPollBench) -> None:
+    calls = [waiting.enter(str(number), cpus=1 + 7 * (number % 2)) for number in range(8)]
+    for _ in range(2):
+        waiting.add_jobs(a_task_queue(7, cpus=4), 4)
+        assert await woken(*calls) == [False, True] * 4
+        for call in calls[1::2]:
+            waiting.look(call)
+
+
+async def test_call_that_had_to_look_for_other_jobs_is_found_by_a_later_search(waiting: LongPollBench) -> None:
+    large, _small = waiting.enter("large", cpus=8), waiting.enter("small")
+    waiting.add_jobs(a_task_queue(8, cpus=4), 1)
+    for _ in range(2):
+        waiting.add_jobs(a_task_queue(7, cpus=4), 1)
+        assert await woken(large) == [True]
+        waiting.look(large)
 
 
 async def test_calls_that_look_for_other_jobs_come_last(waiting: LongPollBench) -> None:
@@ -461,6 +530,44 @@ async def test_occupied_slot_waits_for_free_slots_when_a_commit_adds_jobs_meanwh
 
     waiting.add_jobs(a_task_queue(7), 1)
     assert await woken(occupied, free) == [False, True]
+
+
+async def test_more_jobs_go_to_free_slots_before_further_occupied_ones(waiting: LongPollBench) -> None:
+    free, first, second = waiting.enter("free"), *(waiting.enter(stamp, is_occupied=True) for stamp in "ab")
+    waiting.add_jobs(a_task_queue(7), 1)
+    waiting.look(free)
+    assert await woken(free, first, second) == [False, True, False]
+    waiting.add_jobs(a_task_queue(7), 1)
+
+    waiting.look(first)
+
+    assert await woken(free, first, second) == [True, False, False]
+
+
+async def test_free_slot_that_came_too_late_looks_for_more_jobs_before_occupied_slots(waiting: LongPollBench) -> None:
+    occupied, late, refusing = waiting.enter("occupied", is_occupied=True), waiting.enter("a"), waiting.enter("b")
+    waiting.add_jobs(a_task_queue(7), 1)
+    with waiting.polls.look(late):  # a first look of another call has taken the job
+        waiting.estimator.jobs[7] = 1
+        waiting.add_jobs(a_task_queue(7), 1)
+    assert await woken(late, refusing) == [False, True]
+
+    waiting.look(refusing)
+
+    assert await woken(occupied, late) == [False, True]
+
+
+async def test_free_slot_looks_for_more_jobs_when_a_neighbour_took_the_first(waiting: LongPollBench) -> None:
+    occupied, late, taker = waiting.enter("occupied", is_occupied=True), waiting.enter("a"), waiting.enter("b")
+    waiting.add_jobs(a_task_queue(7), 2)
+    with waiting.polls.look(late):
+        with waiting.polls.look(taker) as taken:
+            taken[7] = 2
+            waiting.estimator.jobs[7] = 1
+            waiting.add_jobs(a_task_queue(7), 1)
+        assert await woken(occupied) == [False]
+
+    assert await woken(occupied, late) == [False, True]
 
 
 async def test_jobs_are_offered_until_every_woken_free_slot_has_looked(waiting: LongPollBench) -> None:

@@ -5,11 +5,15 @@ Rules
 A look is a call's try to match. New jobs start a search for calls that take them, one search for each task queue. At a
 time, as many calls look as there are jobs that no look has taken; a call that takes none passes its turn on to the
 next. Calls with free slots come first, in the order of arrival, busy ones at their end. When all of them have looked,
-calls with occupied slots follow; until then, the jobs evict no others. More jobs start the search of their task queue
-again from the first call. A change that concerns all calls, such as a new resource tree, starts a search of its own.
+calls with occupied slots follow; until then, the jobs evict no others.
+
+More jobs of the task queue go on with its search. When all calls with free slots have looked, they look once more if
+they have taken jobs. If they have taken none, as many occupied slots as there are jobs get turns first. So a steady
+stream of jobs that many calls refuse reaches all calls. A change that concerns all calls, such as a new resource tree,
+starts a search of its own.
 
 Each change has a number, its generation, and recent ones are remembered. So a look counts for the changes before it,
-and a call that has looked waits only if no later change concerns it.
+and a new call looks again if a later change concerns it.
 
 Everything but `LongPolls.generation`, `LongPolls.announce_jobs` and `LongPolls.is_offered` runs in the event loop's
 thread.
@@ -51,6 +55,9 @@ class Search:
 
     `phase` = the slots whose turn it is; NONE = all. `calls` are those that may come next, and have to look if their
     last look began before the generation `since`. `looking` = how many calls look, or have to.
+
+    Since the phase of free slots began last, jobs may have come, at the generation `more_since` (0 = none), and calls
+    may have taken some. `occupied` are the calls of occupied slots that have had no turn yet; None = all.
     """
 
     task_queue: TaskQueue | None = None
@@ -59,6 +66,9 @@ class Search:
     since: int = 0
     calls: Iterator[WaitingCall] = field(default_factory=lambda: iter(()))
     looking: int = 0
+    more_since: int = 0
+    has_taken: bool = False
+    occupied: Iterator[WaitingCall] | None = None
 
     @property
     def key(self) -> int:
@@ -135,23 +145,22 @@ class LongPolls:
     def _end_look(self, call: WaitingCall, taken: Counter[int]) -> None:
         """Pass on the turns of the call, unless more jobs have come since its look began."""
         call.is_looking = False
-        for key in tuple(call.searches):
-            search = self._searches[key]
-            search.untaken = max(0, search.untaken - taken[key])
+        for search in [self._searches[key] for key in call.searches]:
             if call.looked < search.since:
-                call.wake()
+                call.wake()  # what it has taken may be older than the jobs of the search
             else:
-                call.searches.remove(key)
+                call.searches.remove(search.key)
                 search.looking -= 1
+                search.untaken = max(0, search.untaken - taken[search.key])
+                search.has_taken |= taken[search.key] > 0
             self._continue(search)
 
     def _continue(self, search: Search) -> None:
         """Give the turns of a search to the next calls; if no call looks any more, begin the next phase or end it."""
-        has_turns_left = self._give_turns(search)
-        is_next_phase = has_turns_left and not search.looking and search.phase is PossibleSlots.FREE_SLOT
-        if is_next_phase and search.task_queue is not None:
-            self._begin_phase(search, search.task_queue, PossibleSlots.OCCUPIED_SLOT)
-            self._give_turns(search)
+        # With more jobs, occupied slots that look are the last ones before the free slots.
+        is_over = (search.phase is PossibleSlots.OCCUPIED_SLOT and search.more_since > 0) or self._give_turns(search)
+        while is_over and not search.looking and self._begin_next_phase(search):
+            is_over = self._give_turns(search)
         if not search.looking:
             del self._searches[search.key]
 
@@ -160,6 +169,8 @@ class LongPolls:
         while search.looking < self._turns(search):
             call = next(search.calls, None)
             if call is None:
+                if search.phase is PossibleSlots.OCCUPIED_SLOT:
+                    search.occupied = None
                 return True
             has_to_look = call.looked < search.since
             if (has_to_look or call.is_looking) and search.key not in call.searches:
@@ -176,10 +187,29 @@ class LongPolls:
         # Calls that did not have to wait may have taken some of the jobs.
         return min(search.untaken, self._estimator.jobs_left(search.task_queue))
 
-    def _begin_phase(self, search: Search, task_queue: TaskQueue, phase: PossibleSlots) -> None:
-        search.phase = phase
-        search.since = self._change(partial(self._could_match, task_queue))
-        search.calls = _busy_last(self._calls.with_slots(task_queue, phase))
+    def _begin_next_phase(self, search: Search) -> bool:
+        """Begin the next phase of a search, in which no call looks; False = there is none.
+
+        If free slots took none of the jobs in their phase, occupied slots get turns although more jobs have come.
+        """
+        task_queue = search.task_queue
+        if task_queue is None or not self._turns(search):
+            return False
+        if search.phase is PossibleSlots.OCCUPIED_SLOT and not search.more_since:
+            return False
+        were_taken = search.has_taken or self._estimator.jobs_left(task_queue) < search.untaken
+        if search.phase is PossibleSlots.OCCUPIED_SLOT or (search.more_since and were_taken):
+            self._begin_free(search, task_queue, search.more_since)
+        else:
+            search.phase, search.since = PossibleSlots.OCCUPIED_SLOT, self._change_for(task_queue)
+            search.occupied = search.occupied or self._calls.with_slots(task_queue, PossibleSlots.OCCUPIED_SLOT)
+            search.calls = search.occupied
+        return True
+
+    def _begin_free(self, search: Search, task_queue: TaskQueue, since: int) -> None:
+        search.phase, search.since = PossibleSlots.FREE_SLOT, since
+        search.more_since, search.has_taken = 0, False
+        search.calls = self._calls.with_slots(task_queue, PossibleSlots.FREE_SLOT)
 
     def _could_match(self, task_queue: TaskQueue, call: WaitingCall) -> bool:
         if not self._estimator.jobs_left(task_queue):
@@ -201,12 +231,18 @@ class LongPolls:
 
     def wake_for_jobs(self, task_queue: TaskQueue, count: int) -> None:
         """Start a search for calls that take `count` new jobs of the task queue, which have been announced."""
-        search = self._searches.setdefault(task_queue.id, Search(task_queue))
-        search.untaken += count
-        self._begin_phase(search, task_queue, PossibleSlots.FREE_SLOT)
+        if count:
+            search = self._searches.setdefault(task_queue.id, Search(task_queue))
+            search.untaken += count
+            since = self._change_for(task_queue)
+            if search.phase is PossibleSlots.NONE:
+                self._begin_free(search, task_queue, since)
+            else:
+                search.more_since = since
         with self._announced_lock:
             self._announced.remove(task_queue.id)
-        self._continue(search)
+        if count:
+            self._continue(search)
 
     def wake_pilot(self, stamp: str) -> None:
         """Wake the calls of one pilot: there is a command for it."""
@@ -222,6 +258,10 @@ class LongPolls:
         search.calls = iter(self._calls)
         self._continue(search)
 
+    def _change_for(self, task_queue: TaskQueue) -> int:
+        """Record a change that concerns calls with slots for jobs of a task queue; return its generation."""
+        return self._change(partial(self._could_match, task_queue))
+
     def _change(self, concerns: Concerns) -> int:
         """Record a change; return its generation."""
         self._recent_changes.append(concerns)
@@ -233,14 +273,3 @@ class LongPolls:
         self.is_open = False
         for call in self._calls:
             call.wake()
-
-
-def _busy_last(calls: Iterator[WaitingCall]) -> Iterator[WaitingCall]:
-    """Yield the calls that look already, or have to, after the others."""
-    busy: list[WaitingCall] = []
-    for call in calls:
-        if call.is_looking or call.has_to_look:
-            busy.append(call)
-        else:
-            yield call
-    yield from busy

@@ -158,7 +158,10 @@ class WaitingCalls:
         del numbers[bisect_left(numbers, call.number)]
 
     def with_slots(self, task_queue: TaskQueue, kind: PossibleSlots) -> Iterator[WaitingCall]:
-        """Yield the calls that could have such slots, in the order of arrival; calls may come and go meanwhile."""
+        """Yield the calls that could have such slots, in the order of arrival; calls may come and go meanwhile.
+
+        Calls that look already, or have to, come last, and are not estimated before.
+        """
         candidates = self._estimates_of(task_queue).by_kind[kind]
         heads = [
             (each.numbers[index], each)
@@ -167,10 +170,14 @@ class WaitingCalls:
         ]
         heapq.heapify(heads)
         have_all_refused = True
+        busy: list[WaitingCall] = []
         while heads:
             number, call_class = heads[0]
             call = self._calls.get(number)
-            if call is not None and kind in self._estimator.of(task_queue, call.credential, call.slots):
+            if call is not None and (call.is_looking or call.has_to_look):
+                have_all_refused = False
+                busy.append(call)
+            elif call is not None and kind in self._estimator.of(task_queue, call.credential, call.slots):
                 have_all_refused = False
                 yield call
             elif have_all_refused:
@@ -180,6 +187,9 @@ class WaitingCalls:
                 heapq.heappop(heads)
             else:
                 heapq.heapreplace(heads, (following, call_class))
+        for call in busy:
+            if kind in self._estimator.of(task_queue, call.credential, call.slots):
+                yield call
 
     def _estimates_of(self, task_queue: TaskQueue) -> _Estimates:
         estimates = self._estimates.setdefault(task_queue.id, _Estimates())
