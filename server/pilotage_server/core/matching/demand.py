@@ -89,7 +89,7 @@ class LimitRooms:
         if not open_:
             return None
         most = demand.waiting
-        if all(open_.values()):
+        if all(open_.values()):  # queues with the same limits share their room
             most = sum(min(map(self._rooms.__getitem__, limits)) for limits in set(map(frozenset, open_.values())))
         return replace(
             demand, waiting=min(demand.waiting, most), queue_indexes=tuple(open_), limit_indexes=tuple(numbers)
