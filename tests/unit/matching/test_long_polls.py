@@ -544,6 +544,31 @@ async def test_more_jobs_go_to_free_slots_before_further_occupied_ones(waiting: 
     assert await woken(free, first, second) == [True, False, False]
 
 
+async def test_occupied_slot_looks_for_jobs_that_came_during_its_look(waiting: LongPollBench) -> None:
+    first, second = (waiting.enter(stamp, is_occupied=True) for stamp in "ab")
+    waiting.add_jobs(a_task_queue(7), 1)
+    waiting.look(first)
+    with waiting.polls.look(second):
+        waiting.add_jobs(a_task_queue(7), 1)
+
+    assert await woken(first, second) == [True, True]
+
+
+async def test_steady_jobs_of_which_others_take_some_reach_an_occupied_slot(waiting: LongPollBench) -> None:
+    refusing = [waiting.enter(str(number)) for number in range(20)]
+    occupied = waiting.enter("occupied", is_occupied=True)
+    waiting.estimator.jobs[7] = 0
+    commits = 0
+    while not occupied.has_to_look and commits < 100:
+        commits += 1
+        waiting.estimator.jobs[7] += commits % 3 and 1  # a first look takes every third job
+        waiting.add_jobs(a_task_queue(7), 1)
+        for call in [call for call in refusing if call.has_to_look][:5]:
+            waiting.look(call)
+
+    assert occupied.has_to_look
+
+
 async def test_free_slot_that_came_too_late_looks_for_more_jobs_before_occupied_slots(waiting: LongPollBench) -> None:
     occupied, late, refusing = waiting.enter("occupied", is_occupied=True), waiting.enter("a"), waiting.enter("b")
     waiting.add_jobs(a_task_queue(7), 1)

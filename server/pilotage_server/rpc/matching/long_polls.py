@@ -8,9 +8,10 @@ next. Calls with free slots come first, in the order of arrival, busy ones at th
 calls with occupied slots follow; until then, the jobs evict no others.
 
 More jobs of the task queue go on with its search. When all calls with free slots have looked, they look once more if
-they have taken jobs. If they have taken none, as many occupied slots as there are jobs get turns first. So a steady
-stream of jobs that many calls refuse reaches all calls. A change that concerns all calls, such as a new resource tree,
-starts a search of its own.
+jobs were taken meanwhile. Then as many occupied slots as there are jobs get turns before the free ones look again. So a
+steady stream of jobs that many calls refuse reaches all calls.
+
+A change that concerns all calls, such as a new resource tree, starts a search of its own.
 
 Each change has a number, its generation, and recent ones are remembered. So a look counts for the changes before it,
 and a new call looks again if a later change concerns it.
@@ -57,7 +58,8 @@ class Search:
     last look began before the generation `since`. `looking` = how many calls look, or have to.
 
     Since the phase of free slots began last, jobs may have come, at the generation `more_since` (0 = none), and calls
-    may have taken some. `occupied` are the calls of occupied slots that have had no turn yet; None = all.
+    may have taken some. `is_repeated` = that phase followed another one of free slots. `occupied` are the calls of
+    occupied slots that have had no turn yet; None = all. `is_resumed` = others had their turn before the latest jobs.
     """
 
     task_queue: TaskQueue | None = None
@@ -68,6 +70,8 @@ class Search:
     looking: int = 0
     more_since: int = 0
     has_taken: bool = False
+    is_repeated: bool = False
+    is_resumed: bool = False
     occupied: Iterator[WaitingCall] | None = None
 
     @property
@@ -145,7 +149,8 @@ class LongPolls:
     def _end_look(self, call: WaitingCall, taken: Counter[int]) -> None:
         """Pass on the turns of the call, unless more jobs have come since its look began."""
         call.is_looking = False
-        for search in [self._searches[key] for key in call.searches]:
+        searches = [self._searches[key] for key in call.searches]
+        for search in searches:
             if call.looked < search.since:
                 call.wake()  # what it has taken may be older than the jobs of the search
             else:
@@ -153,6 +158,7 @@ class LongPolls:
                 search.looking -= 1
                 search.untaken = max(0, search.untaken - taken[search.key])
                 search.has_taken |= taken[search.key] > 0
+        for search in searches:
             self._continue(search)
 
     def _continue(self, search: Search) -> None:
@@ -190,20 +196,28 @@ class LongPolls:
     def _begin_next_phase(self, search: Search) -> bool:
         """Begin the next phase of a search, in which no call looks; False = there is none.
 
-        If free slots took none of the jobs in their phase, occupied slots get turns although more jobs have come.
+        With more jobs, free slots look again: once at their end if jobs were taken, else after turns of occupied slots.
         """
         task_queue = search.task_queue
         if task_queue is None or not self._turns(search):
             return False
-        if search.phase is PossibleSlots.OCCUPIED_SLOT and not search.more_since:
-            return False
-        were_taken = search.has_taken or self._estimator.jobs_left(task_queue) < search.untaken
-        if search.phase is PossibleSlots.OCCUPIED_SLOT or (search.more_since and were_taken):
-            self._begin_free(search, task_queue, search.more_since)
+        is_free = search.phase is PossibleSlots.FREE_SLOT
+        if is_free:
+            were_taken = search.has_taken or self._estimator.jobs_left(task_queue) < search.untaken
+            looks_again = search.more_since > 0 and were_taken and not search.is_repeated
         else:
+            looks_again = search.more_since > 0
+        if looks_again:
+            search.is_repeated = is_free
+            self._begin_free(search, task_queue, search.more_since)
+            return True
+        if not is_free and not search.is_resumed:
+            return False
+        search.is_resumed = is_free and search.occupied is not None
+        if is_free:
             search.phase, search.since = PossibleSlots.OCCUPIED_SLOT, self._change_for(task_queue)
-            search.occupied = search.occupied or self._calls.with_slots(task_queue, PossibleSlots.OCCUPIED_SLOT)
-            search.calls = search.occupied
+        search.occupied = search.occupied or self._calls.with_slots(task_queue, PossibleSlots.OCCUPIED_SLOT)
+        search.calls = search.occupied
         return True
 
     def _begin_free(self, search: Search, task_queue: TaskQueue, since: int) -> None:
