@@ -8,7 +8,7 @@ import pytest
 
 from pilotage.values.attempts import AttemptKey, LostLease, Outcome, RenewedLease, ReportResult
 from pilotage_pilot.core import events as ev
-from pilotage_pilot.core.instructions import ContinuePayload, KillPayload, SendHeartbeat, StoreOutput
+from pilotage_pilot.core.instructions import ContinuePayload, KillPayload, SendHeartbeat, SetDeadline, StoreOutput
 from pilotage_pilot.core.rules import PilotRules
 from support.pilot_bench import ONE, PilotBench, a_job
 
@@ -40,6 +40,21 @@ def test_renewed_lease_counts_from_sending_of_heartbeat() -> None:
     assert bench.take(KillPayload) == []
     bench.pass_time(0.02)
     assert bench.one(KillPayload).key == AttemptKey(1, 1)
+
+
+def test_lease_renewed_during_the_start_moves_the_deadline_of_the_watchdog() -> None:
+    bench = PilotBench(rules=PilotRules(lease_margin_s=10))
+    bench.answers_heartbeats = False
+    job = a_job(1, lease_s=100)
+    bench.grant(job)
+    bench.feed(ev.JobPrepared(job.key))
+    first = bench.take(SetDeadline)[-1]
+    bench.pass_time(1)
+    beat = bench.take(SendHeartbeat)[-1]
+
+    bench.feed(ev.HeartbeatAnswered(beat.request_id, (RenewedLease(*job.key, timedelta(seconds=100.0)),), next_s=1000))
+
+    assert bench.one(SetDeadline).boot_s > first.boot_s
 
 
 def test_job_with_expired_lease_is_declined() -> None:

@@ -196,7 +196,7 @@ class Payloads:
             return []
         attempt = replace(attempt, lease_end_boot_s=lease_end_boot_s)
         self._attempts.put(attempt)
-        return [self._deadline(attempt)] if attempt.stage in STARTED else []
+        return [self._deadline(attempt)] if attempt.stage in UNSTARTED | STARTED else []
 
     def _deadline(self, attempt: Attempt) -> ins.SetDeadline:
         rest_s = self._rules.margin_of(attempt.job.lease_s) / 2
