@@ -147,7 +147,7 @@ class LongPolls:
             self._end_look(call, taken)
 
     def _end_look(self, call: WaitingCall, taken: Counter[int]) -> None:
-        """Pass on the turns of the call, unless more jobs have come since its look began."""
+        """Pass on the turns of the call; where its look began before those of a search, it looks again."""
         call.is_looking = False
         searches = [self._searches[key] for key in call.searches]
         for search in searches:
