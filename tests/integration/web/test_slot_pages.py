@@ -87,13 +87,20 @@ async def test_users_see_no_jobs_of_others_on_a_node(slots: SlotScene) -> None:
 
 async def test_names_of_nodes_are_text(slots: SlotScene) -> None:
     visitor = await slots.visitor(Role.OPERATOR)
-    page = await visitor.open("/slots?site=SITE&kind=<b>&page=1")
+    page = await visitor.open("/slots?site=SITE&page=1")
     tile = page.locator(".node").filter(has_text="a square is 3 slots")
     await expect(tile.get_by_text("DRAINING")).to_be_visible()
     await tile.get_by_role("link", name=HOSTILE).click()
     await expect(page.get_by_role("heading", name=HOSTILE)).to_be_visible()
     assert await page.locator("main script").count() == 0
     assert visitor.faults == []
+
+
+async def test_a_kind_that_does_not_exist_is_refused_as_text(slots: SlotScene) -> None:
+    visitor = await slots.visitor(Role.OPERATOR)
+    page = await visitor.open("/slots?site=SITE&kind=<b>")
+    await expect(page.get_by_role("alert")).to_contain_text("kind is '<b>'; it can be busy, claimed")
+    assert await page.locator("main b").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
