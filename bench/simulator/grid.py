@@ -42,6 +42,7 @@ from pilotage_server.core.matching.demand import (
     EMPTY_RETURN_WINDOW,
     EmptyPilot,
     LimitRooms,
+    QuotaRooms,
     demand_of,
     empty_returns,
     job_time_of_pilots_s,
@@ -485,14 +486,16 @@ class SimulatedGrid:
     def _demand(self, rooms: LimitRooms) -> list[Demand]:
         """Return the real demand; which queues admit a task queue is found once, since the tree does not change."""
         found = []
-        queues = dict(enumerate(self._queues))
-        for each in self._waiting.waiting():
+        queues, waiting = dict(enumerate(self._queues)), self._waiting.waiting()
+        quotas = QuotaRooms(self.shares.round(self.now), {each.task_queue.account for each in waiting})
+        for each in waiting:
             number = each.task_queue.id
             if number not in self._demands:
                 self._demands[number] = demand_of(each, queues, self._access, self._left_s)
             known = self._demands[number]
             if known is not None:
                 demand = rooms.bounded(replace(known, waiting=each.count), each.task_queue.traits)
+                demand = demand and quotas.bounded(demand, each.task_queue.account.group_id)
                 found += [] if demand is None else [demand]
         return found
 

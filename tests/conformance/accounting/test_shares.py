@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from pilotage.accounts import Quota, QuotaUnit
 from pilotage.errors import PermissionDeniedError
+from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account, GroupId
 from pilotage.values.attempts import Outcome
 from pilotage.values.offers import SlotOffer
@@ -22,10 +23,11 @@ from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.rules import Rules, Sharing
 from pilotage_server.operations.accounting.shares import list_shares, refresh_pool_size, set_shares
+from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.startup.loading import refresh_state
 from pilotage_server.settings import read_submit_policy
 from pilotage_server.storage.database.engine import Database
-from support.grid import Grid, a_slot, an_idle_slot
+from support.grid import LONG, Grid, a_slot, an_idle_slot
 from support.jobs import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
@@ -121,6 +123,30 @@ def test_strict_quota_leaves_slots_empty_and_explains_it(database: Database, clo
     set_quotas(grid, {BIG: Quota(3, QuotaUnit.CORES)})
     assert wakeups
     assert pilot.claim() == [jobs[3]]
+
+
+def test_jobs_beyond_a_strict_quota_in_cores_are_no_demand(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False)))
+    set_quotas(grid, {BIG: Quota(5, QuotaUnit.CORES), SMALL: Quota(0.5, QuotaUnit.PART)})
+    submit(grid, ANN, 4)
+    submit(grid, ANN, 3, cpus=2)
+    submit(grid, BEN, 9)
+
+    def waiting() -> list[tuple[int, int]]:
+        """Return the cores and number of the jobs of each demand."""
+        demands = grid.read(lambda transaction, state: get_demand(transaction, state, [QueueId.parse(LONG)])).demands
+        return [(each.amounts.cpus, each.waiting) for each in demands]
+
+    assert waiting() == [(1, 4), (1, 9)], "one core is left, which no job with two fits into; a part grows with pilots"
+    pilot = grid.start_pilot()
+    matches = pilot.request_jobs(*(a_slot(f"s{number}") for number in range(3))).matches
+    assert [match.owner for match in matches].count("ann") == 3
+    assert waiting() == [(1, 1), (1, 9)]
+    pilot.finish(matches[0])
+    set_quotas(grid, {BIG: Quota(2, QuotaUnit.CORES)})
+    assert waiting() == [(1, 9)]
+    set_quotas(grid, {BIG: Quota(2)})
+    assert waiting() == [(1, 1), (2, 3), (1, 9)]
 
 
 def test_freed_quota_notifies_how_many_jobs_may_run(database: Database, clock: VirtualClock) -> None:

@@ -298,6 +298,17 @@ class ShareRound:
         bound = self._settings.hard_limit(account.group_id)
         return bound is not None and self._of_group(account).cores + cores > bound
 
+    def room(self, account: Account) -> float | None:
+        """Return the weighted cores up to the quota in cores of a group that may use no surplus; None = no such quota.
+
+        A quota that is a part of all cores has no room of its own: it grows with the pilots.
+        """
+        group = account.group_id
+        if self._settings.quota(group).unit is not QuotaUnit.CORES:
+            return None
+        bound = self._settings.hard_limit(group)
+        return None if bound is None else max(0.0, bound - self._of_group(account).cores)
+
     def charge(self, account: Account, cores: float) -> None:
         """Add what the round has just given, in weighted cores."""
         foresight_s = self._priorities.foresight_s

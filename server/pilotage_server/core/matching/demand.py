@@ -6,6 +6,7 @@ Rules
   demand, however many queues could take it, so that its jobs are counted once. A banned queue takes nothing.
 - Jobs that a running limit holds back are no demand. The room of a limit is shared by all jobs that it counts, so the
   director gets it beside the demands: which queues get the pilots is its decision.
+- Jobs beyond the cores of a quota without surplus are no demand either. Each counts with the cores that it asks for.
 - A pilot returned empty when it never ran a job and ended for lack of work or time, or was ended by its batch system
   without our order. Pilots that were sent before the first of them had returned form one sending. A pilot that ran
   a job clears its queue of all pilots that were sent before it, and together with it.
@@ -23,10 +24,12 @@ from datetime import datetime, timedelta
 from pilotage.resources.eligibility import Ban, next_downtime
 from pilotage.resources.inheritance import EffectiveQueue
 from pilotage.resources.tree import MAX_WALL_TIME, QueueId
+from pilotage.values.accounts import Account, GroupId
 from pilotage.values.amounts import Amounts
 from pilotage.values.demand import Demand, EmptyReturns, IdleSlots, LimitRoom
 from pilotage.values.isolation import Isolation
 from pilotage.values.pilots import STOP_MARGIN_S
+from pilotage_server.core.accounting.fair_share import ShareRound
 from pilotage_server.core.accounting.limits import LimitIndex, counts_for
 from pilotage_server.core.pilots.pilots import SlotInfo
 from pilotage_server.core.queueing.reach import QueueAccess
@@ -99,6 +102,23 @@ class LimitRooms:
     def counting(self) -> tuple[LimitRoom, ...]:
         """The limits that count jobs of the demands so far."""
         return tuple(LimitRoom(str(limit), self._rooms[limit], tuple(self._queues[limit])) for limit in self._numbers)
+
+
+class QuotaRooms:
+    """The cores below the quotas of groups that may use no surplus; the demands of a group share them as they come."""
+
+    def __init__(self, shares: ShareRound, accounts: Iterable[Account]) -> None:
+        self._rooms = {each.group_id: room for each in accounts if (room := shares.room(each)) is not None}
+
+    def bounded(self, demand: Demand, group: GroupId) -> Demand | None:
+        """Return the demand of jobs of the group without those beyond its quota; None = all are."""
+        room = self._rooms.get(group)
+        if room is None:
+            return demand
+        cores = max(1, demand.amounts.cpus)
+        jobs = min(demand.waiting, int(room / cores))
+        self._rooms[group] = room - jobs * cores
+        return replace(demand, waiting=jobs) if jobs else None
 
 
 def job_time_of_pilots_s(queue: EffectiveQueue, end_margin: timedelta) -> float | None:

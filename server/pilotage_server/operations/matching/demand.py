@@ -8,12 +8,13 @@ from datetime import datetime
 
 from pilotage.resources.eligibility import active_bans, next_downtime
 from pilotage.resources.tree import MAX_WALL_TIME, QueueId
-from pilotage.values.demand import DemandAnswer, EmptyReturns, IdleSlots, QueueSupply
+from pilotage.values.demand import Demand, DemandAnswer, EmptyReturns, IdleSlots, QueueSupply
 from pilotage_server.core.identity import UNBOUND, AgentBounds
 from pilotage_server.core.matching.demand import (
     EMPTY_RETURN_WINDOW,
     EmptyPilot,
     LimitRooms,
+    QuotaRooms,
     demand_of,
     empty_returns,
     idle_slots,
@@ -61,14 +62,17 @@ def get_demand(
     # Read after the slots: a job must not count as waiting when its slot no longer counts as idle.
     with state.lock:
         waiting = [each for each in state.waiting.waiting() if bounds.has_vo(each.task_queue.account.vo)]
-    found = (
-        (each, demand)
-        for each in waiting
-        if (demand := demand_of(each, open_queues, state.queue_access, left_s)) is not None
-    )
-    bounded = (rooms.bounded(demand, each.task_queue.traits) for each, demand in found)
+        shares = state.shares.round(transaction.now)
+        quotas = QuotaRooms(shares, {each.task_queue.account for each in waiting})
+    demands: list[Demand] = []
+    for each in waiting:
+        demand = demand_of(each, open_queues, state.queue_access, left_s)
+        demand = demand and rooms.bounded(demand, each.task_queue.traits)
+        demand = demand and quotas.bounded(demand, each.task_queue.account.group_id)
+        if demand is not None:
+            demands.append(demand)
     return DemandAnswer(
-        tuple(demand for demand in bounded if demand is not None),
+        tuple(demands),
         tuple(
             replace(
                 _supply(state, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), transaction.now),
