@@ -45,11 +45,11 @@ def figures(setting: Setting) -> Iterator[Figure]:
             grid.put_tree(grid.day.tree())
             grid.submit_day(setting.size(JOBS))
             pilots = grid.pilots(setting.size(PILOTS, 2 * len(grid.day.sites)))
-            grid.run(REQUEST_JOBS, job_requests(pilots, setting.size(WARM_UP, 100), an_offer()), OUTSTANDING)
             calls_per_s = STEADY_PER_S * empty.run(setting.size(6_000, 600)).calls_per_s / REFERENCE_PER_S
             calls = round(setting.seconds(SECONDS) * calls_per_s)
             nothing = empty.steady(calls, calls_per_s)
             with waiting_pilots(server.address, grid.pilots(setting.size(IDLE_PILOTS))):
+                grid.run(REQUEST_JOBS, job_requests(pilots, setting.size(WARM_UP, 100), an_offer()), OUTSTANDING)
                 requests = numbered(job_requests(pilots, calls, an_offer()))
                 run = grid.steady(REQUEST_JOBS, requests, calls_per_s)
             server.stop()

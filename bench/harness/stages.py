@@ -82,7 +82,7 @@ class Stages:
             assert isinstance(call, _Numbered)
             moments = found["calls"][str(call.number)]
             self.calls.append(CallMoments(answer.due_s, call.sent_s, *moments, answer.received_s))
-            assert min(self.calls[-1].stages_ms()) >= 0, f"a moment of a call is missing: {self.calls[-1]}"
+            assert min(self.calls[-1]) > 0, f"a moment of a call is missing: {self.calls[-1]}"
 
     def slowest(self) -> list[CallMoments]:
         """Return the slowest calls."""

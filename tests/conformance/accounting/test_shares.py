@@ -129,7 +129,7 @@ def test_jobs_beyond_a_strict_quota_in_cores_are_no_demand(database: Database, c
     grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False)))
     set_quotas(grid, {BIG: Quota(5, QuotaUnit.CORES), SMALL: Quota(0.5, QuotaUnit.PART)})
     submit(grid, ANN, 4)
-    submit(grid, ANN, 3, cpus=2)
+    submit(grid, ANN, 3, request_cpus=2)
     submit(grid, BEN, 9)
 
     def waiting() -> list[tuple[int, int]]:
