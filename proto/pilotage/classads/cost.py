@@ -103,6 +103,10 @@ class Cost(NamedTuple):
     source: int = 0
 
 
+_PLAIN = Cost(1)
+"""The cost of a number, a boolean or a missing attribute."""
+
+
 @dataclass(slots=True)
 class _Sum:
     """The sum of the costs of what an expression mentions."""
@@ -342,9 +346,10 @@ class _CostOfEvaluation:
             raise TooCostlyError("eval reads a text that random() or a clock changes")
         inner = place._replace(depth=place.depth + 1, in_list=place.in_list or outline.repeats > 0)
         found = _Sum()
-        for (scope, name), times in outline.mentions:
-            for ad in self._ads_with(scope, name, place.ad):
-                found.add(self._cost_of_value(self._gets[ad](name), inner._replace(ad=ad)), times)
+        for mention, times in outline.mentions:
+            for ad, value in self._values(mention, place.ad):
+                cost = _cost_of_literal(value)  # most values are literals, whose places do not matter
+                found.add(self._cost_of_value(value, inner._replace(ad=ad)) if cost is None else cost, times)
             self._check_steps(found.steps)
         for argument in outline.evaluated:
             found.add(self._cost_of_eval(argument, inner))
@@ -380,33 +385,29 @@ class _CostOfEvaluation:
         if steps > MAX_STEPS:
             raise TooCostlyError(f"it could take more than {MAX_STEPS} steps, with all attributes that it refers to")
 
-    def _ads_with(self, scope: str, name: str, ad: int) -> Iterable[int]:
-        """Return the indices of the ads in which a name is looked up."""
+    def _values(self, mention: _Mention, ad: int) -> tuple[tuple[int, AdValue | None], ...]:
+        """Return the values that a name in this ad may stand for, each with the index of its ad."""
+        scope, name = mention
+        own = (ad, self._gets[ad](name))
+        if scope == "my" or (scope == "free" and own[1] is not None):
+            return (own,)
         other = 1 - ad
-        has_other = other < len(self._gets)
-        match scope:
-            case "my":
-                return (ad,)
-            case "target":
-                return (other,) if has_other else ()
-            case "both":
-                return (ad, other) if has_other else (ad,)
-            case _:
-                return (other,) if has_other and self._gets[ad](name) is None else (ad,)
+        if other == len(self._gets):
+            return () if scope == "target" else (own,)
+        others = (other, self._gets[other](name))
+        return (own, others) if scope == "both" else (others,)
 
     def _cost_of_value(self, value: AdValue | None, place: _Place) -> Cost:
         match value:
             case Expression(text):
                 return self.follow(text, place._replace(is_read=False))
-            case str():
-                return Cost(1 + len(value) // _CHARACTERS_OF_A_STEP, len(value) + 2, 0, len(value) + 2)
             case tuple():
                 return self._cost_of_elements(value, place)
             case Mapping():
                 _check_nested_ad(value)
                 return self._cost_of_elements(tuple(value.values()), place)
             case _:
-                return Cost(1)
+                return _cost_of_literal(value) or _PLAIN
 
     def _cost_of_elements(self, values: Sequence[AdValue], place: _Place) -> Cost:
         found = _Sum()
@@ -441,6 +442,18 @@ class _CostOfEvaluation:
         if [token.kind for token in inside] == [TokenKind.STRING] and "\\" not in inside[0].text:
             return inside[0].text[1:-1]
         raise TooCostlyError("eval takes a plain text only: the references of any other are unknown")
+
+
+def _cost_of_literal(value: AdValue | None) -> Cost | None:
+    """Return the cost of a text, number, boolean or missing attribute; None = it is none of these."""
+    if isinstance(value, str):
+        return _cost_of_text(len(value))
+    return _PLAIN if value is None or isinstance(value, int | float) else None
+
+
+@lru_cache(maxsize=_MAX_OUTLINES)
+def _cost_of_text(length: int) -> Cost:
+    return Cost(1 + length // _CHARACTERS_OF_A_STEP, length + 2, 0, length + 2)
 
 
 def _check_nested_ad(attributes: Mapping[str, AdValue]) -> None:
