@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from harness.empty_call import machine_speed
 from harness.figures import Figure, at_most
 from harness.setting import Setting, bench, database_url, scratch, server_on_its_core
 from pilotage.job_description import JobDescription
@@ -36,6 +37,7 @@ RELEASE_BUDGET_MS = 100.0
 
 def figures(setting: Setting) -> Iterator[Figure]:
     """Start a server, submit the workflow, remove it, and run the pairs."""
+    speed = machine_speed()
     with (
         scratch() as data,
         database_url(setting.database) as url,
@@ -48,16 +50,15 @@ def figures(setting: Setting) -> Iterator[Figure]:
         start_s = time.perf_counter()
         ids = grid.jobs.SubmitJobs(request, timeout=300).job_ids
         took_s = time.perf_counter() - start_s
-        yield at_most(
-            f"dependencies-{setting.database}: submission of a workflow", took_s, "s", SUBMISSION_BUDGET_S, nodes=nodes
-        )
+        name = f"dependencies-{setting.database}: submission of a workflow"
+        yield at_most(name, took_s, "s", SUBMISSION_BUDGET_S / speed, nodes=nodes)
         pilots = grid.start_pilot(), grid.start_pilot()
         settled_s = _settling_s(grid, pilots[0], ids)
         yield at_most(
             f"dependencies-{setting.database}: last node after a failure",
             settled_s,
             "s",
-            SETTLING_BUDGET_S,
+            SETTLING_BUDGET_S / speed,
             nodes=nodes,
         )
         grid.change(job_service_pb2.JOB_CHANGE_REMOVE, *ids[LAYER:-1])
@@ -67,7 +68,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
             f"dependencies-{setting.database}: release of a child",
             median_ms,
             "ms",
-            RELEASE_BUDGET_MS,
+            RELEASE_BUDGET_MS / speed,
             pairs=len(releases_ms),
         )
 

@@ -1,6 +1,6 @@
 """The rate of empty unary calls that a threaded Python gRPC server answers on this machine.
 
-All budgets of rates are for a machine with the rate `REFERENCE_PER_S`, and scale with the measured rate.
+All budgets of rates and times are for a machine with the rate `REFERENCE_PER_S`, and scale with the measured rate.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import repeat
 from pathlib import Path
 
 from harness.load import Line, Request, Run, closed_loop, steady_load
-from harness.processes import SERVER_CORE, cpu_s, on_core
+from harness.processes import LOAD_CORE, SERVER_CORE, cpu_s, on_core
 
 REFERENCE_PER_S = 6_700.0
 """The rate on the machine of the budgets."""
@@ -22,6 +23,7 @@ OUTSTANDING = 64
 _METHOD = "/bench.Empty/Call"
 _REQUEST = Request(b"x" * 193)
 _WARM_UP = 2_000
+_MEASURED = 3_000
 
 
 class EmptyServer:
@@ -59,3 +61,10 @@ def empty_server() -> Iterator[EmptyServer]:
         line.close()
         process.kill()
         process.communicate()
+
+
+@cache
+def machine_speed() -> float:
+    """Return the rate of empty calls as a part of `REFERENCE_PER_S`; it is measured once, so call it before a load."""
+    with empty_server() as server, on_core(LOAD_CORE):
+        return server.run(_MEASURED).calls_per_s / REFERENCE_PER_S

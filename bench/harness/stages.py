@@ -81,8 +81,8 @@ class Stages:
             call = answer.request.metadata
             assert isinstance(call, _Numbered)
             moments = found["calls"][str(call.number)]
-            self.calls.append(CallMoments(answer.due_s, call.sent_s, *moments, answer.received_s))
-            assert min(self.calls[-1]) > 0, f"a moment of a call is missing: {self.calls[-1]}"
+            assert min(moments) > 0, f"the server has not recorded a moment of a call: {moments}"
+            self.calls.append(CallMoments(*(answer.due_s, call.sent_s, *moments, answer.received_s)))
 
     def slowest(self) -> list[CallMoments]:
         """Return the slowest calls."""
