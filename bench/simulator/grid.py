@@ -42,10 +42,10 @@ from pilotage_server.core.matching.demand import (
     EMPTY_RETURN_WINDOW,
     EmptyPilot,
     LimitRooms,
-    QuotaRooms,
     demand_of,
     empty_returns,
     job_time_of_pilots_s,
+    quota_rooms,
 )
 from pilotage_server.core.matching.job_views import SingleJobs
 from pilotage_server.core.matching.matcher import MAX_JOBS_PER_ROUND, Matcher, NeedsHeads, Reservation
@@ -470,7 +470,9 @@ class SimulatedGrid:
         if not any(has_room(state, self.configuration.ramp) for state in states):
             return
         limits = {limit: self.running[limit] for limit in self._limits.limits}
-        rooms = LimitRooms(dict(enumerate(self._queues)), self._limits, limits)
+        queues = dict(enumerate(self._queues))
+        quotas = quota_rooms(self.shares.round(self.now), self._waiting.accounts(), queues)
+        rooms = LimitRooms(queues, self._limits, limits, quotas)
         demands = demands_of_served_vos(self._demand(rooms), served)
         plans = plan_pilots(demands, states, self.configuration.ramp, rooms.counting)
         for plan, queue in zip(plans, served, strict=True):
@@ -486,16 +488,14 @@ class SimulatedGrid:
     def _demand(self, rooms: LimitRooms) -> list[Demand]:
         """Return the real demand; which queues admit a task queue is found once, since the tree does not change."""
         found = []
-        queues, waiting = dict(enumerate(self._queues)), self._waiting.waiting()
-        quotas = QuotaRooms(self.shares.round(self.now), {each.task_queue.account for each in waiting})
-        for each in waiting:
+        queues = dict(enumerate(self._queues))
+        for each in self._waiting.waiting():
             number = each.task_queue.id
             if number not in self._demands:
                 self._demands[number] = demand_of(each, queues, self._access, self._left_s)
             known = self._demands[number]
             if known is not None:
-                demand = rooms.bounded(replace(known, waiting=each.count), each.task_queue.traits)
-                demand = demand and quotas.bounded(demand, each.task_queue.account.group_id)
+                demand = rooms.bounded(replace(known, waiting=each.count), each.task_queue)
                 found += [] if demand is None else [demand]
         return found
 

@@ -123,18 +123,18 @@ def plan_pilots(
 ) -> tuple[QueuePlan, ...]:
     """Return one plan per queue, in their order; `limits` are those that the demands name."""
     ledgers = [_Ledger.of(queue, ramp) for queue in queues]
-    rooms = [_Room(each.limit, each.room, frozenset(each.queue_indexes)) for each in limits]
+    rooms = [_Room(each, each.room, frozenset(each.queue_indexes)) for each in limits]
     # Jobs that few queues can take are placed first; jobs that could go anywhere would take their places.
     for demand in sorted(demands, key=lambda demand: len(demand.queue_indexes)):
         counting = [rooms[index] for index in demand.limit_indexes]
         places = [
-            _Place(ledgers[index], [room for room in counting if index in room.queues])
+            _Place(ledgers[index], demand.amounts, [room for room in counting if index in room.queues])
             for index in demand.queue_indexes
         ]
         _place(demand, places)
     for room in rooms:
-        for index in room.queues if room.jobs == 0 else ():
-            ledgers[index].limit_reached = room.limit
+        for index in room.queues if room.left == 0 else ():
+            ledgers[index].limit_reached = room.limit.limit
     for ledger in ledgers:
         ledger.keep_ready()
     return tuple(ledger.plan() for ledger in ledgers)
@@ -252,10 +252,10 @@ class _Ledger:
 
 @dataclass(slots=True)
 class _Room:
-    """The jobs that a running limit lets run besides those placed; `queues` are indexes."""
+    """What a limit lets run besides the jobs placed; `queues` are indexes."""
 
-    limit: str
-    jobs: int
+    limit: LimitRoom
+    left: int
     queues: frozenset[int]
 
 
@@ -264,16 +264,17 @@ class _Place:
     """A queue for the jobs of one demand, with the limits that count them there."""
 
     ledger: _Ledger
+    request: Amounts
     rooms: Sequence[_Room]
 
     def most(self, jobs: int) -> int:
         """Return how many of so many jobs the limits let run there."""
-        return min([jobs, *(room.jobs for room in self.rooms)])
+        return min([jobs, *(room.left // room.limit.size(self.request) for room in self.rooms)])
 
     def take(self, jobs: int) -> int:
         """Count jobs that were placed there; returns their number."""
         for room in self.rooms:
-            room.jobs -= jobs
+            room.left -= jobs * room.limit.size(self.request)
         return jobs
 
 

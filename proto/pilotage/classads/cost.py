@@ -85,6 +85,7 @@ _MY, _TARGET = frozenset({"my", "self"}), frozenset({"target", "other"})
 _WHOLE_ADS = _MY | _TARGET | {"parent", "toplevel", "root"}
 _KEYWORDS = frozenset({"true", "false", "undefined", "error", "is", "isnt"})
 _MAX_OUTLINES = 8192
+_KNOWN_LENGTHS = 1024
 
 
 class TooCostlyError(Exception):
@@ -388,12 +389,13 @@ class _CostOfEvaluation:
     def _values(self, mention: _Mention, ad: int) -> tuple[tuple[int, AdValue | None], ...]:
         """Return the values that a name in this ad may stand for, each with the index of its ad."""
         scope, name = mention
-        own = (ad, self._gets[ad](name))
-        if scope == "my" or (scope == "free" and own[1] is not None):
-            return (own,)
         other = 1 - ad
-        if other == len(self._gets):
-            return () if scope == "target" else (own,)
+        has_other = other < len(self._gets)
+        if scope == "target":
+            return ((other, self._gets[other](name)),) if has_other else ()
+        own = (ad, self._gets[ad](name))
+        if scope == "my" or not has_other or (scope == "free" and own[1] is not None):
+            return (own,)
         others = (other, self._gets[other](name))
         return (own, others) if scope == "both" else (others,)
 
@@ -448,10 +450,10 @@ def _cost_of_literal(value: AdValue | None) -> Cost | None:
     """Return the cost of a text, number, boolean or missing attribute; None = it is none of these."""
     if isinstance(value, str):
         return _cost_of_text(len(value))
-    return _PLAIN if value is None or isinstance(value, int | float) else None
+    return _PLAIN if value is None or isinstance(value, (int, float)) else None
 
 
-@lru_cache(maxsize=_MAX_OUTLINES)
+@lru_cache(maxsize=_KNOWN_LENGTHS)
 def _cost_of_text(length: int) -> Cost:
     return Cost(1 + length // _CHARACTERS_OF_A_STEP, length + 2, 0, length + 2)
 

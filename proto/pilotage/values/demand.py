@@ -30,11 +30,19 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class LimitRoom:
-    """How many more jobs a running limit lets run at the queues with these indexes; 0 = it is reached."""
+    """How much more a running limit or quota lets run at the queues with these indexes; 0 = it is reached.
+
+    `room` is a number of jobs, or with `counts_cores` the number of cores that they ask for.
+    """
 
     limit: str
     room: int
     queue_indexes: tuple[int, ...]
+    counts_cores: bool = False
+
+    def size(self, request: Amounts) -> int:
+        """Return how much of the room a job with this request takes."""
+        return max(1, request.cpus) if self.counts_cores else 1
 
 
 @dataclass(frozen=True, slots=True)

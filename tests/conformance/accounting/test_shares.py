@@ -132,21 +132,23 @@ def test_jobs_beyond_a_strict_quota_in_cores_are_no_demand(database: Database, c
     submit(grid, ANN, 3, request_cpus=2)
     submit(grid, BEN, 9)
 
-    def waiting() -> list[tuple[int, int]]:
-        """Return the cores and number of the jobs of each demand."""
-        demands = grid.read(lambda transaction, state: get_demand(transaction, state, [QueueId.parse(LONG)])).demands
-        return [(each.amounts.cpus, each.waiting) for each in demands]
+    def demand() -> tuple[list[tuple[int, int, tuple[int, ...]]], list[int]]:
+        """Return cores, number and limits of the jobs of each demand, and the room of each limit in cores."""
+        answer = grid.read(lambda transaction, state: get_demand(transaction, state, [QueueId.parse(LONG)]))
+        assert all(each.counts_cores for each in answer.limits)
+        demands = [(each.amounts.cpus, each.waiting, each.limit_indexes) for each in answer.demands]
+        return demands, [each.room for each in answer.limits]
 
-    assert waiting() == [(1, 4), (1, 9)], "one core is left, which no job with two fits into; a part grows with pilots"
+    assert demand() == ([(1, 4, (0,)), (2, 2, (0,)), (1, 9, ())], [5]), "a part of all cores grows with the pilots"
     pilot = grid.start_pilot()
     matches = pilot.request_jobs(*(a_slot(f"s{number}") for number in range(3))).matches
     assert [match.owner for match in matches].count("ann") == 3
-    assert waiting() == [(1, 1), (1, 9)]
+    assert demand() == ([(1, 1, (0,)), (2, 1, (0,)), (1, 9, ())], [2])
     pilot.finish(matches[0])
     set_quotas(grid, {BIG: Quota(2, QuotaUnit.CORES)})
-    assert waiting() == [(1, 9)]
+    assert demand() == ([(1, 9, ())], [0])
     set_quotas(grid, {BIG: Quota(2)})
-    assert waiting() == [(1, 1), (2, 3), (1, 9)]
+    assert demand() == ([(1, 1, ()), (2, 3, ()), (1, 9, ())], [])
 
 
 def test_freed_quota_notifies_how_many_jobs_may_run(database: Database, clock: VirtualClock) -> None:

@@ -102,6 +102,21 @@ def test_present_pilots_use_the_room_below_a_running_limit(queue: QueueState, ex
     assert plan.reasons[-1] == "no pilot for jobs beyond a limit: at most 9 jobs at a"
 
 
+def test_quota_counts_cores_and_is_left_to_jobs_that_a_pilot_holds() -> None:
+    quota = LimitRoom("the quota of vo/group", 5, (0,), counts_cores=True)
+    demands = [
+        Demand("", "vo", waiting, Amounts(cpus=cpus, memory_mib=memory_mib), (0,), limit_indexes=(0,))
+        for waiting, cpus, memory_mib in ((5, 1, 64_000), (2, 2, 100), (5, 1, 100))
+    ]
+    queue = replace(a_queue("a"), pilot=Shape(cpus=2, memory_mib=8000))
+    (plan,) = plan_pilots(demands, [queue], PLENTY, [quota])
+    assert plan.pilots == 3, "two jobs with two cores, and one with one"
+    assert plan.reasons[-2:] == (
+        "no pilot for jobs beyond a limit: the quota of vo/group",
+        "a pilot there is too small for 5 jobs",
+    )
+
+
 def test_jobs_that_no_limit_counts_need_no_room() -> None:
     plans = plan_pilots([a_demand(3, 0)], [a_queue("a")], PLENTY, [LimitRoom("at most 0 jobs at a", 0, (0,))])
     assert pilots(*plans) == [3]

@@ -17,7 +17,9 @@ def demand_answer_to_wire(answer: DemandAnswer) -> pool_service_pb2.GetDemandRes
         supplies=[_supply_to_wire(supply) for supply in answer.supplies],
         set_supply=_supply_to_wire(answer.set_supply),
         limits=[
-            pool_service_pb2.LimitRoom(limit=each.limit, room=each.room, queue_indexes=each.queue_indexes)
+            pool_service_pb2.LimitRoom(
+                limit=each.limit, room=each.room, queue_indexes=each.queue_indexes, counts_cores=each.counts_cores
+            )
             for each in answer.limits
         ],
     )
@@ -29,7 +31,9 @@ def demand_answer_from_wire(message: pool_service_pb2.GetDemandResponse) -> Dema
         tuple(_demand_from_wire(demand) for demand in message.demands),
         tuple(_supply_from_wire(supply) for supply in message.supplies),
         _supply_from_wire(message.set_supply),
-        tuple(LimitRoom(each.limit, each.room, tuple(each.queue_indexes)) for each in message.limits),
+        tuple(
+            LimitRoom(each.limit, each.room, tuple(each.queue_indexes), each.counts_cores) for each in message.limits
+        ),
     )
 
 

@@ -5,8 +5,8 @@ Rules
 - Demand uses the predicate of the match, so that no pilot is sent for work that it would not get. A task queue is one
   demand, however many queues could take it, so that its jobs are counted once. A banned queue takes nothing.
 - Jobs that a running limit holds back are no demand. The room of a limit is shared by all jobs that it counts, so the
-  director gets it beside the demands: which queues get the pilots is its decision.
-- Jobs beyond the cores of a quota without surplus are no demand either. Each counts with the cores that it asks for.
+  director gets it beside the demands: which jobs and queues get the pilots is its decision.
+- A quota in cores is such a limit where groups may use no surplus. It counts the cores that jobs ask for.
 - A pilot returned empty when it never ran a job and ended for lack of work or time, or was ended by its batch system
   without our order. Pilots that were sent before the first of them had returned form one sending. A pilot that ran
   a job clears its queue of all pilots that were sent before it, and together with it.
@@ -20,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from math import ceil
 
 from pilotage.resources.eligibility import Ban, next_downtime
 from pilotage.resources.inheritance import EffectiveQueue
@@ -33,7 +34,7 @@ from pilotage_server.core.accounting.fair_share import ShareRound
 from pilotage_server.core.accounting.limits import LimitIndex, counts_for
 from pilotage_server.core.pilots.pilots import SlotInfo
 from pilotage_server.core.queueing.reach import QueueAccess
-from pilotage_server.core.queueing.task_queue import Traits
+from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.core.queueing.waiting_jobs import WaitingTaskQueue
 from pilotage_server.core.rules import RunningLimit
 
@@ -67,19 +68,36 @@ def demand_of(
 
 
 class LimitRooms:
-    """The room below the running limits at the queues of a request; `running` = the jobs that each limit counts."""
+    """The room below running limits and quotas at the queues of a request; `running` = the jobs that each limit counts."""
 
-    def __init__(self, queues: Mapping[int, QueueId], limits: LimitIndex, running: Mapping[RunningLimit, int]) -> None:
+    def __init__(
+        self,
+        queues: Mapping[int, QueueId],
+        limits: LimitIndex,
+        running: Mapping[RunningLimit, int],
+        quotas: Mapping[GroupId, LimitRoom],
+    ) -> None:
+        self._quotas = quotas
         self._at = {index: here for index, queue in queues.items() if (here := limits.at(queue))}
         self._rooms = {limit: max(0, limit.at_most - jobs) for limit, jobs in running.items()}
         self._queues: dict[RunningLimit, list[int]] = {}
         for index, here in self._at.items():
             for limit in here:
                 self._queues.setdefault(limit, []).append(index)
-        self._numbers: dict[RunningLimit, int] = {}
+        self._numbers: dict[RunningLimit | GroupId, int] = {}
 
-    def bounded(self, demand: Demand, traits: Traits) -> Demand | None:
-        """Return the demand of jobs with these traits without what limits hold back; None = they hold back all."""
+    def bounded(self, demand: Demand, task_queue: TaskQueue) -> Demand | None:
+        """Return the demand of a task queue without what limits and its quota hold back; None = they hold back all."""
+        below_limits = self._below_limits(demand, task_queue.traits)
+        group = task_queue.account.group_id
+        if below_limits is None or group not in self._quotas:
+            return below_limits
+        number, quota = self._numbers.setdefault(group, len(self._numbers)), self._quotas[group]
+        jobs = min(below_limits.waiting, quota.room // quota.size(demand.amounts))
+        numbers = (*below_limits.limit_indexes, number)
+        return replace(below_limits, waiting=jobs, limit_indexes=numbers) if jobs else None
+
+    def _below_limits(self, demand: Demand, traits: Traits) -> Demand | None:
         if not self._at:
             return demand
         counting = {limit for limit in self._queues if counts_for(limit, traits)}
@@ -100,25 +118,23 @@ class LimitRooms:
 
     @property
     def counting(self) -> tuple[LimitRoom, ...]:
-        """The limits that count jobs of the demands so far."""
-        return tuple(LimitRoom(str(limit), self._rooms[limit], tuple(self._queues[limit])) for limit in self._numbers)
+        """The limits and quotas that count jobs of the demands so far."""
+        return tuple(
+            self._quotas[each]
+            if isinstance(each, GroupId)
+            else LimitRoom(str(each), self._rooms[each], tuple(self._queues[each]))
+            for each in self._numbers
+        )
 
 
-class QuotaRooms:
-    """The cores below the quotas of groups that may use no surplus; the demands of a group share them as they come."""
-
-    def __init__(self, shares: ShareRound, accounts: Iterable[Account]) -> None:
-        self._rooms = {each.group_id: room for each in accounts if (room := shares.room(each)) is not None}
-
-    def bounded(self, demand: Demand, group: GroupId) -> Demand | None:
-        """Return the demand of jobs of the group without those beyond its quota; None = all are."""
-        room = self._rooms.get(group)
-        if room is None:
-            return demand
-        cores = max(1, demand.amounts.cpus)
-        jobs = min(demand.waiting, int(room / cores))
-        self._rooms[group] = room - jobs * cores
-        return replace(demand, waiting=jobs) if jobs else None
+def quota_rooms(shares: ShareRound, accounts: Iterable[Account], queues: Iterable[int]) -> dict[GroupId, LimitRoom]:
+    """Return the room of each group with a quota in cores and no surplus, at all these queues of the request."""
+    indexes = tuple(queues)
+    return {
+        each.group_id: LimitRoom(f"the quota of {each.group_id}", ceil(room), indexes, counts_cores=True)
+        for each in accounts
+        if (room := shares.room(each)) is not None
+    }
 
 
 def job_time_of_pilots_s(queue: EffectiveQueue, end_margin: timedelta) -> float | None:

@@ -14,11 +14,11 @@ from pilotage_server.core.matching.demand import (
     EMPTY_RETURN_WINDOW,
     EmptyPilot,
     LimitRooms,
-    QuotaRooms,
     demand_of,
     empty_returns,
     idle_slots,
     longest_job_s,
+    quota_rooms,
     without_banned,
 )
 from pilotage_server.operations.accounting.limits import running_counts
@@ -56,21 +56,20 @@ def get_demand(
     }
     counts = count_pilots(transaction.session)
     idle = idle_slots(not_throttled(state, load_slots(transaction.session)))
-    rooms = LimitRooms(open_queues, state.limits, running_counts(transaction, state, open_queues.values()))
+    running = running_counts(transaction, state, open_queues.values())
     empty = _empty_returns(transaction, queues)
     set_supply = _set_supply(transaction, queue_set)
     # Read after the slots: a job must not count as waiting when its slot no longer counts as idle.
     with state.lock:
         waiting = [each for each in state.waiting.waiting() if bounds.has_vo(each.task_queue.account.vo)]
-        shares = state.shares.round(transaction.now)
-        quotas = QuotaRooms(shares, {each.task_queue.account for each in waiting})
+        quotas = quota_rooms(state.shares.round(transaction.now), state.waiting.accounts(), open_queues)
+    rooms = LimitRooms(open_queues, state.limits, running, quotas)
     demands: list[Demand] = []
     for each in waiting:
         demand = demand_of(each, open_queues, state.queue_access, left_s)
-        demand = demand and rooms.bounded(demand, each.task_queue.traits)
-        demand = demand and quotas.bounded(demand, each.task_queue.account.group_id)
-        if demand is not None:
-            demands.append(demand)
+        bounded = None if demand is None else rooms.bounded(demand, each.task_queue)
+        if bounded is not None:
+            demands.append(bounded)
     return DemandAnswer(
         tuple(demands),
         tuple(
