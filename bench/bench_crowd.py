@@ -33,7 +33,7 @@ from harness.grid import (
     submission,
 )
 from harness.lhcb import SIMULATION
-from harness.load import Answer, Request
+from harness.load import Answer, Request, freeze_objects
 from harness.processes import cpu_s, resident_mb
 from harness.setting import SHARING, Setting, bench, scratch, server_on_its_core, the_day
 from harness.waiting_pilots import waiting_pilots
@@ -68,6 +68,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
         idle = grid.pilots(setting.size(IDLE_PILOTS))
         granted: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         with waiting_pilots(server.address, idle, granted.put):
+            freeze_objects()
             for _ in range(WARM_UP):
                 _start_ms(grid, granted)
             yield measured("crowd: CPU share of idle pilots", 100 * _cpu_share(grid, setting.seconds(LOOK_S)), "%")

@@ -102,7 +102,7 @@ def _named(setting: Setting, what: str) -> str:
 
 def figures(setting: Setting) -> Iterator[Figure]:
     """Start a server and measure."""
-    machine_speed()
+    machine_speed()  # measured before there is a load
     with (
         scratch() as folder,
         database_url(setting.database) as url,

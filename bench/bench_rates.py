@@ -36,7 +36,7 @@ from harness.grid import (
     submission_of_many,
 )
 from harness.lhcb import SIMULATION, with_count
-from harness.load import Answer, Request, Run, for_seconds, median_cpu_us, median_rate
+from harness.load import Answer, Request, Run, for_seconds, freeze_objects, median_cpu_us, median_rate
 from harness.nodes import BOLOGNA, PolicyNodes
 from harness.setting import SHARING, Setting, bench, database_url, scratch, server_on_its_core, the_day
 from harness.waiting_pilots import waiting_pilots
@@ -99,6 +99,7 @@ class Rates:
         nodes = PolicyNodes(BOLOGNA, self._setting.size(NODES, 10))
         self._warm_up(nodes)
         offer, policy_offers = an_offer(), list(nodes.offers(5))
+        freeze_objects()
         empty_runs: list[Run] = []
         runs: list[Run] = []
         policy_runs: list[Run] = []

@@ -131,12 +131,16 @@ class Line:
         self._channel.close()
 
 
+def freeze_objects() -> None:
+    """Keep all present objects out of later collections of garbage: one of them all would take longer than any call."""
+    gc.collect()
+    gc.freeze()
+
+
 class _Calls:
     """Pending calls and the results of finished ones; answers arrive in a thread of gRPC."""
 
     def __init__(self, method: Any) -> None:
-        gc.collect()
-        gc.freeze()  # a collection among all that a bench has prepared would take longer than any call
         self.run = Run()
         self._method = method
         self._began_s = boot_time_s()
@@ -200,6 +204,7 @@ def closed_loop(method: Any, requests: Iterable[Request], outstanding: int) -> R
 
 def steady_load(method: Any, requests: Iterable[Request], calls_per_s: float) -> Run:
     """Make all calls at a steady rate, whether answers arrive or not; latencies count from the due times."""
+    freeze_objects()
     calls = _Calls(method)
     began_s = boot_time_s()
     for number, request in zip(count(), requests, strict=False):

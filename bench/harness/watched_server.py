@@ -29,7 +29,10 @@ RECORDS = "PILOTAGE_BENCH_RECORDS"
 """The environment variable with the path of the file of records."""
 
 PERIODS = ("groups", "checkpoints", "collections of garbage", "no interpreter")
-"""What is recorded with begin and end: the last one is when a thread that was due could not run."""
+"""What is recorded with begin and end.
+
+A group ends on disk, before its answers. The last one is when a thread that was due could not run.
+"""
 
 _TICK_S = 0.002
 _LATE_S = 0.002
