@@ -68,7 +68,7 @@ def demand_of(
 
 
 class LimitRooms:
-    """The room below running limits and quotas at the queues of a request; `running` = the jobs that each limit counts."""
+    """The room below limits and quotas at the queues of a request; `running` = the jobs that each limit counts."""
 
     def __init__(
         self,
