@@ -134,7 +134,7 @@ def plan_pilots(
         _place(demand, places)
     for room in rooms:
         for index in room.queues if room.left == 0 else ():
-            ledgers[index].limit_reached = room.limit.limit
+            ledgers[index].limit_reached = room.stated.limit
     for ledger in ledgers:
         ledger.keep_ready()
     return tuple(ledger.plan() for ledger in ledgers)
@@ -254,7 +254,7 @@ class _Ledger:
 class _Room:
     """What a limit lets run besides the jobs placed; `queues` are indexes."""
 
-    limit: LimitRoom
+    stated: LimitRoom
     left: int
     queues: frozenset[int]
 
@@ -269,12 +269,12 @@ class _Place:
 
     def most(self, jobs: int) -> int:
         """Return how many of so many jobs the limits let run there."""
-        return min([jobs, *(room.left // room.limit.size(self.request) for room in self.rooms)])
+        return min([jobs, *(room.left // room.stated.size(self.request) for room in self.rooms)])
 
     def take(self, jobs: int) -> int:
         """Count jobs that were placed there; returns their number."""
         for room in self.rooms:
-            room.left -= jobs * room.limit.size(self.request)
+            room.left -= jobs * room.stated.size(self.request)
         return jobs
 
 
