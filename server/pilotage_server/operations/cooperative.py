@@ -1,7 +1,8 @@
 """Cooperative work: long work in short pieces, so that it does not delay matching.
 
 In one interpreter only one thread runs at a time, and a thread that needs the interpreter requests it after 5 ms only.
-A match needs it several times. So long work sleeps by itself, twice as long as it runs.
+A match needs it several times. So long work sleeps by itself, as long as it runs. Shorter pieces with longer pauses
+are worse for matches: each piece begins with a wait for the interpreter and with cold caches, so the work takes longer.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pilotage.clock import boot_time_s
 
 Item = TypeVar("Item")
 
-WORK_S = 0.001
-REST_S = 0.002
+WORK_S = 0.003
+REST_S = 0.003
 
 
 def cooperative(items: Iterable[Item], /) -> Iterator[Item]:

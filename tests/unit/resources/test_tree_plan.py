@@ -16,7 +16,6 @@ from pilotage_server.core.queueing.tree_plan import (
     TreePlan,
     TreeState,
     plan_tree,
-    pool_change,
     redeclared,
     requires_any,
 )
@@ -49,10 +48,12 @@ def planned(before: ResourceTree, after: ResourceTree, pools: list[Pool], groups
     return plan_tree(TreeState(old, tuple(pools), mappings, ()), groups, old.successor(after), (), LATER)
 
 
-def test_pool_change_has_gained_and_lost_queues() -> None:
-    assert pool_change("p", NOTHING, {THE_QUEUE}) == PoolChange("p", {THE_QUEUE}, NOTHING)
-    assert pool_change("p", {THE_QUEUE}, NOTHING) == PoolChange("p", NOTHING, {THE_QUEUE})
-    assert pool_change("p", {THE_QUEUE}, {THE_QUEUE}) is None
+def test_pools_gain_and_lose_queues() -> None:
+    small, large = one_queue_tree({"Memory": 1000}), one_queue_tree({"Memory": 4000})
+    pool = a_pool(small, Memory=2000)
+    assert planned(small, large, [pool], []).effect.changes == (PoolChange(pool.id, {THE_QUEUE}, NOTHING),)
+    assert planned(large, small, [pool], []).effect.changes == (PoolChange(pool.id, NOTHING, {THE_QUEUE}),)
+    assert planned(large, large, [pool], []).effect.changes == ()
 
 
 def test_type_and_unit_redeclare_parameter_but_not_inheritance() -> None:

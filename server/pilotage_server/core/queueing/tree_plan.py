@@ -65,12 +65,6 @@ class TreeEffect:
     stuck: tuple[int, ...] = ()
 
 
-def pool_change(pool: str, before: Set[QueueId], after: Set[QueueId]) -> PoolChange | None:
-    """Return what `pool` gains and loses; None = nothing."""
-    gained, lost = after - before, before - after
-    return PoolChange(pool, gained, lost) if gained or lost else None
-
-
 def redeclared(before: ParameterDeclarations, after: ParameterDeclarations) -> frozenset[str]:
     """Return the folded names of the parameters whose requirements may have changed their meaning."""
     names = folded_set(declaration.name for declarations in (before, after) for declaration in declarations)
@@ -341,9 +335,9 @@ def _changes(
             before = before.in_order(after.order)
         own = mappings.get(pool.id)
         queues = own.queues if own else _united(after.order, map(mappings.queues, successors.get(pool.id, ())))
-        change = pool_change(pool.id, before, queues)
-        if change is not None:
-            changes.append(replace(change, vo=pool.vo, section=pool.section, waiting=waiting[pool.id]))
+        gained, lost = queues - before, before - queues
+        if gained or lost:
+            changes.append(PoolChange(pool.id, gained, lost, pool.vo, pool.section, waiting[pool.id]))
     return tuple(changes)
 
 
